@@ -1,0 +1,166 @@
+"""What a changelog is: the durable copy of a state, a compacted topic with one partition per key group.
+
+An epoch's changes of all partitions that it touches are one transaction; its last record in each partition is the
+marker. The store is a cache of it. The layout of records is written down in docs/changelog.md.
+
+Threads: every object here blocks, and is used by one thread at a time. Deadlines are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from keyhole.types import Position, StateDescriptor
+
+
+class Partition(NamedTuple):
+    """A changelog partition: a state and a key group."""
+
+    state: str
+    key_group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The last record of an epoch in a partition, and what it says.
+
+    Attributes:
+        commit_time_ms: Milliseconds since 1970, UTC; the coordinator's clock.
+        watermark_ms: Event-time watermark; 0: none.
+        checksum: Over the epoch's staged rows of this key group (see types.Position).
+        offsets_hash: Hash of the batch's source offsets.
+    """
+
+    epoch: int
+    generation: int
+    commit_time_ms: int
+    watermark_ms: int
+    checksum: int
+    offsets_hash: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChanges:
+    """What one epoch changes in one partition: (storage key, row or None for a deletion) pairs, each key once."""
+
+    partition: Partition
+    changes: Sequence[tuple[bytes, bytes | None]]
+    marker: Marker
+
+
+class ChangelogWriter(Protocol):
+    """Writes under one grant. Any error of its methods but KafkaUnreachable ends its life: ask for a new grant."""
+
+    def open(self, deadline_seconds: float) -> None:
+        """Fences whoever held the grant's id, and waits until their transaction is decided. Called once.
+
+        Raises:
+            KafkaUnreachable: Nothing happened; may be called again.
+            Fenced: The id was taken over.
+        """
+
+    def commit(self, epoch: Sequence[PartitionChanges], deadline_seconds: float) -> Mapping[Partition, int]:
+        """Writes all in one transaction and returns each marker's offset.
+
+        Raises:
+            KafkaUnreachable: The transaction was aborted for certain: nothing was written. May be called again.
+            Fenced: A newer owner exists; nothing was written by this call.
+            OutcomeUnknown: It may or may not have been committed. Never call again: restore, and the marker decides.
+        """
+
+    def close(self) -> None:
+        """Gives up at once whatever is under way. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredEpochs:
+    """A run of whole epochs of one partition, read back: apply it in one step.
+
+    Attributes:
+        changes: (storage key, row or None), in changelog order; a key may occur several times (the last one counts).
+        position: The position after it.
+        marker: The last marker among them; None where the partition's records end without one (never written by us).
+        records: Changelog records that it covers, markers included: for progress.
+    """
+
+    partition: Partition
+    changes: Sequence[tuple[bytes, bytes | None]]
+    position: Position
+    marker: Marker | None
+    records: int
+
+
+class ChangelogReader(Protocol):
+    """Reads committed records only."""
+
+    def ends(self, states: Mapping[str, Sequence[int]], deadline_seconds: float) -> Mapping[Partition, int]:
+        """The offset after the last committed record of each partition, by state and key groups."""
+
+    def read(
+        self, positions: Mapping[Partition, Position], ends: Mapping[Partition, int], deadline_seconds: float
+    ) -> Iterator[RestoredEpochs]:
+        """All from the positions to the ends, in pieces of bounded size that end at markers.
+
+        A position before the log's start (compaction, retention) starts at the log's start. A piece is cut only at
+        markers, so a copy built from any prefix of the pieces is one that existed.
+
+        Raises:
+            KafkaUnreachable: No progress for `deadline_seconds`.
+        """
+
+    def close(self) -> None: ...
+
+
+class ChangelogAdmin(Protocol):
+    """Topics, and the fencing of writers that may still be alive."""
+
+    def ensure(self, descriptor: StateDescriptor, deadline_seconds: float) -> str:
+        """Makes the state's topic with the right settings, or checks the one that is there. Returns its topic id.
+
+        Raises:
+            TopicMismatch: Another number of partitions, or settings that would lose data; the message names each
+                difference. Nothing was changed.
+            ChangelogRecreated: `descriptor.topic_id` is set and the topic has another one, or is gone.
+            KafkaUnreachable: Nothing is known to have happened.
+        """
+
+    def fence(self, grant: str, deadline_seconds: float) -> None:
+        """Makes every writer under the grant's id fail for ever, and waits until its transaction is decided."""
+
+
+class ControlLog(Protocol):
+    """The control topic of one application, seen by one query's coordinator: one partition, compacted, transactional.
+
+    Keys are paths ("generation/<query>", "grant/<query>/<server>/..."), values JSON; docs/changelog.md lists them.
+    """
+
+    def open(self, deadline_seconds: float) -> None:
+        """Makes or checks the topic, then fences every earlier coordinator of this query: their `append` fails from now on."""
+
+    def read(self, deadline_seconds: float) -> Mapping[str, bytes]:
+        """The last committed value by key, of all queries of the application. Deleted keys are missing."""
+
+    def append(self, records: Mapping[str, bytes | None], deadline_seconds: float) -> None:
+        """Writes all in one transaction; None deletes. When it returns they are committed.
+
+        Raises:
+            Fenced: A newer run of this query exists; nothing was written.
+            KafkaUnreachable: Nothing was written. May be called again.
+            OutcomeUnknown: It may or may not have been written.
+        """
+
+    def close(self) -> None: ...
+
+
+class Changelog(Protocol):
+    """Makes the above for one application."""
+
+    def writer(self, grant: str) -> ChangelogWriter: ...
+
+    def reader(self) -> ChangelogReader: ...
+
+    def admin(self) -> ChangelogAdmin: ...
+
+    def control(self, query: str) -> ControlLog: ...

@@ -1,0 +1,139 @@
+"""The configuration of each deployable: a frozen dataclass, read from `KEYHOLE_*` variables by this module alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from keyhole.errors import InvalidConfiguration
+
+DEFAULT_PROXY_PORT = 7400
+DEFAULT_STATE_SERVER_PORT = 7410
+
+
+@dataclass(frozen=True, slots=True)
+class StateServerConfig:
+    """A state server.
+
+    Attributes:
+        id: Stable name; the same after a restart, so that it takes its key groups back.
+        advertise: host:port that others reach it by; default: host and port.
+        directory: Where its stores live; unused by the memory store.
+        store: "lmdb" or "memory".
+        store_limit_bytes: The most that one state may take here.
+        lease_seconds: Without word from its coordinator for this long, its answers say `unconfirmed`.
+        max_staged_bytes: Beyond it, staging is refused as overloaded.
+        max_restore_seconds_without_progress: How long a restore may stand still before it is an error.
+        drain_seconds: How long SIGTERM waits for what is under way.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_STATE_SERVER_"
+
+    bootstrap_servers: str
+    id: str = field(default_factory=socket.gethostname)
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_STATE_SERVER_PORT
+    advertise: str = ""
+    directory: Path = Path("keyhole-stores")
+    store: str = "lmdb"
+    store_limit_bytes: int = 1 << 40
+    lease_seconds: float = 3.0
+    max_staged_bytes: int = 2 << 30
+    max_restore_seconds_without_progress: float = 60.0
+    drain_seconds: float = 5.0
+    log_level: str = "INFO"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProxyConfig:
+    """A client proxy.
+
+    Attributes:
+        servers: host:port of each state server (static discovery).
+        default_timeout_seconds: The deadline of requests that bring none.
+        drain_seconds: How long SIGTERM waits for what is under way.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_CLIENT_PROXY_"
+
+    servers: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PROXY_PORT
+    default_timeout_seconds: float = 5.0
+    drain_seconds: float = 5.0
+    log_level: str = "INFO"
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """What a streaming job must know to make its states queryable.
+
+    Attributes:
+        application: The job's stable name.
+        servers: host:port of each state server (static discovery).
+        epoch_deadline_seconds: How long one epoch may take, lost servers and restores included, before the query ends.
+        server_wait_seconds: How long a run waits at its start for the servers that don't answer yet, once one does.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_JOB_"
+
+    application: str
+    servers: tuple[str, ...]
+    bootstrap_servers: str
+    epoch_deadline_seconds: float = 300.0
+    server_wait_seconds: float = 5.0
+    kafka_deadline_seconds: float = 30.0
+
+
+_KINDS = (StateServerConfig, ClientProxyConfig, JobConfig)
+_Config = TypeVar("_Config", StateServerConfig, ClientProxyConfig, JobConfig)
+
+
+def load(kind: type[_Config], environ: Mapping[str, str], **overrides: object) -> _Config:
+    """Reads a configuration; `overrides` (from a command line) come before the environment, None counts as absent.
+
+    Raises:
+        InvalidConfiguration: A name that no deployable knows, a missing or a malformed value; the message names the
+            variable.
+    """
+    _refuse_unknown(environ)
+    hints = typing.get_type_hints(kind)
+    values: dict[str, object] = {}
+    for item in dataclasses.fields(kind):
+        variable = kind.PREFIX + item.name.upper()
+        if overrides.get(item.name) is not None:
+            values[item.name] = overrides[item.name]
+        elif variable in environ:
+            values[item.name] = _parse(variable, environ[variable], hints[item.name])
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            raise InvalidConfiguration(f"{variable} is not set; it has no default", variable=variable)
+    return kind(**values)
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    known = {kind.PREFIX + item.name.upper() for kind in _KINDS for item in dataclasses.fields(kind)}
+    prefixes = tuple(kind.PREFIX for kind in _KINDS)
+    unknown = sorted(name for name in environ if name.startswith(prefixes) and name not in known)
+    if unknown:
+        raise InvalidConfiguration(
+            f"unknown setting {', '.join(unknown)}; the settings are {', '.join(sorted(known))}", unknown=unknown
+        )
+
+
+def _parse(variable: str, text: str, hint: object) -> object:
+    if isinstance(hint, types.GenericAlias):  # tuple[str, ...]
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    try:
+        if hint in (int, float, Path, str):
+            return typing.cast("type[int | float | Path | str]", hint)(text)
+    except ValueError as error:
+        raise InvalidConfiguration(
+            f"{variable} is {text!r}; it must be {'a whole number' if hint is int else 'a number'}", variable=variable
+        ) from error
+    raise TypeError(f"no parser for {hint}")

@@ -1,0 +1,135 @@
+"""What a store is: the ordered map of one state on one server, a cache of its changelog.
+
+A store holds, for any set of key groups, `storage key -> row` (storage key = key group, 2 bytes big-endian, then the
+encoded key) and a Position per key group. Both change in one atomic step (`apply`), so that after a crash the position
+tells exactly which changelog records the map holds. A lost store is rebuilt from the changelog; a store must therefore
+rather refuse to open than answer wrongly.
+
+Threads: one writer thread calls `apply`, `drop_key_group` and `close`; any thread may take snapshots and read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from keyhole.types import Position
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """A key group's step from one position to the next. The store refuses it where it is not at `before`."""
+
+    before: Position
+    after: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One atomic change. A key occurs once, in `puts` or in `deletes`; deleting an absent key is no error.
+
+    Attributes:
+        puts: (storage key, row) pairs, ascending by storage key.
+        deletes: Storage keys, ascending.
+        advances: By key group. Every key group that `puts` or `deletes` touch must be among them.
+    """
+
+    puts: Sequence[tuple[bytes, bytes]] = ()
+    deletes: Sequence[bytes] = ()
+    advances: Mapping[int, Advance] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSize:
+    """Entries and bytes used, of all key groups. Bytes are what the store takes on disk (or in memory), not a sum of lengths."""
+
+    entries: int
+    bytes: int
+
+
+class Snapshot(Protocol):
+    """The store as of one `apply`, unchanged by later ones. Close it soon: an old snapshot keeps old pages alive.
+
+    May be used by one thread at a time.
+    """
+
+    def get(self, storage_key: bytes) -> bytes | None:
+        """The row, or None."""
+
+    def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
+        """As `get` for each, in order. The hot path: one call per frame of lookups."""
+
+    def items(self, key_group: int, start: bytes = b"", stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """(storage key, row) of a key group, ascending, from `start` (inclusive) to `stop` (exclusive).
+
+        Both are whole storage keys; empty and None mean the key group's own ends.
+        """
+
+    def positions(self) -> Mapping[int, Position]:
+        """By key group; key groups that the store has never seen are missing."""
+
+    def close(self) -> None:
+        """Idempotent."""
+
+
+class Store(Protocol):
+    """See the module's text."""
+
+    @property
+    def max_key_bytes(self) -> int:
+        """The longest storage key that it takes."""
+
+    def snapshot(self) -> Snapshot:
+        """A view of the last `apply`. Any thread; never waits for a writer."""
+
+    def apply(self, batch: Batch) -> None:
+        """Puts, deletes and advances, all or nothing, durable (as far as a cache must be) when it returns.
+
+        Raises:
+            StoreConflict: A key group is not at `before`. Nothing was changed.
+            StoreFull: The disk or the store's limit is full. Nothing was changed; later calls may work.
+            KeyTooLong: Nothing was changed.
+        """
+
+    def drop_key_group(self, key_group: int) -> None:
+        """Removes its entries and its position, in one atomic step. Unknown key groups are no error."""
+
+    def size(self) -> StoreSize:
+        """Any thread."""
+
+    def close(self) -> None:
+        """Idempotent. Open snapshots become unusable."""
+
+
+class StoreEngine(Protocol):
+    """Opens and destroys the stores of one kind below one directory. One process per directory (lock)."""
+
+    def open(self, application: str, state: str, topic_id: str) -> Store:
+        """The store of a state, made if absent.
+
+        A store that was written for another `topic_id`, or that is damaged, is emptied first (and logged): it is only a
+        cache of the changelog.
+
+        Raises:
+            StoreFormat: The directory holds another format version, or is not a store of ours. Nothing was touched.
+            StoreLocked: Another process has it open.
+            StoreFull: No room to make it.
+        """
+
+    def destroy(self, application: str, state: str) -> None:
+        """Removes the closed store's files. Unknown ones are no error."""
+
+    def close(self) -> None:
+        """Releases the directory's lock. All stores must be closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """`bytes` is the most that one state may take on this server; LMDB's map is made sparse at this size."""
+
+    directory: Path
+    bytes: int = 1 << 40

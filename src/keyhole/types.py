@@ -1,0 +1,146 @@
+"""The words of the design as frozen values. Pure: standard library and msgspec only."""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+
+class StateKind(enum.StrEnum):
+    """What a state holds per key. More kinds come later."""
+
+    VALUE = "value"
+
+
+class KeyType(enum.StrEnum):
+    """The types a key column may have, by Spark's names. The key group depends on the type, not only on the value."""
+
+    STRING = "string"
+    BINARY = "binary"
+    BOOLEAN = "boolean"
+    SMALLINT = "smallint"
+    INT = "int"
+    BIGINT = "bigint"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+
+
+class KeyColumn(msgspec.Struct, frozen=True):
+    """One column of a key."""
+
+    name: str
+    type: KeyType
+
+
+class ValueField(msgspec.Struct, frozen=True):
+    """One field of a value. `type` is Spark's own name: "double", "decimal(10,2)", "array<struct<a:int>>"."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+
+class ValueSchema(msgspec.Struct, frozen=True):
+    """The fields of a value, in the order in which they stand in its row."""
+
+    version: int
+    fields: tuple[ValueField, ...]
+
+
+class StateDescriptor(msgspec.Struct, frozen=True):
+    """All that a reader or a server must know of a state. Immutable for the life of its changelog topic, but for `value`.
+
+    Attributes:
+        query: The only query that writes the state.
+        key_groups: 1 to 65,536; also the changelog's number of partitions.
+        order_by: Name of the value field whose highest value wins; empty: none.
+        topic_id: Kafka's id of the changelog topic: the identity of the state. Empty before the topic exists.
+    """
+
+    application: str
+    state: str
+    query: str
+    kind: StateKind
+    key_groups: int
+    key: tuple[KeyColumn, ...]
+    value: ValueSchema
+    order_by: str = ""
+    topic_id: str = ""
+
+    @property
+    def topic(self) -> str:
+        """Name of the changelog topic."""
+        return f"keyhole.{self.application}.{self.state}"
+
+
+class Role(enum.StrEnum):
+    """What a server is to a key group."""
+
+    OWNER = "owner"
+    STANDBY = "standby"
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Who answered, and as of when. Every answer has one.
+
+    Attributes:
+        epoch: The epoch whose changes the answer holds; 0: none was committed yet.
+        commit_time: When that epoch was committed, UTC; None with epoch 0.
+        watermark: The event-time watermark of that epoch, UTC; None where the query has none.
+        unconfirmed: The owner has not heard of its coordinator for the lease time: a newer owner may exist.
+    """
+
+    server: str
+    role: Role
+    epoch: int
+    commit_time: datetime | None
+    watermark: datetime | None
+    generation: int
+    assignment_version: int
+    unconfirmed: bool
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer to one lookup. `value` is an immutable row (codec.Row), None where the key is absent."""
+
+    found: bool
+    value: Any
+    source: Source
+
+    @property
+    def epoch(self) -> int:
+        return self.source.epoch
+
+    @property
+    def commit_time(self) -> datetime | None:
+        return self.source.commit_time
+
+    @property
+    def server(self) -> str:
+        return self.source.server
+
+    @property
+    def role(self) -> Role:
+        return self.source.role
+
+
+class Position(NamedTuple):
+    """How far a copy of one key group has followed its changelog partition.
+
+    Attributes:
+        offset: The next changelog offset to read.
+        epoch: The epoch of the last marker applied; 0: none.
+        generation: The generation of the run that wrote that marker.
+        checksum: That marker's checksum (sum over the epoch's staged rows of crc32(storage key, value) modulo 2^64).
+    """
+
+    offset: int
+    epoch: int
+    generation: int
+    checksum: int
+
+
+START = Position(offset=0, epoch=0, generation=0, checksum=0)
