@@ -276,7 +276,7 @@ class Fenced(CommitError):
 
 
 class EpochFailed(CommitError):
-    """An epoch could not be committed within its deadline. Nothing of it is visible; running the batch again is safe."""
+    """An epoch could not be committed within its deadline. Running its batch again is safe."""
 
     reason = "EPOCH_FAILED"
 

@@ -51,7 +51,7 @@ class ValueSchema(msgspec.Struct, frozen=True):
 
 
 class StateDescriptor(msgspec.Struct, frozen=True):
-    """All that a reader or a server must know of a state. Immutable for the life of its changelog topic, but for `value`.
+    """All that a reader or a server must know of a state. Immutable, but for `value`, while its changelog topic lives.
 
     Attributes:
         query: The only query that writes the state.

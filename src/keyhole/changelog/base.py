@@ -137,7 +137,7 @@ class ControlLog(Protocol):
     """
 
     def open(self, deadline_seconds: float) -> None:
-        """Makes or checks the topic, then fences every earlier coordinator of this query: their `append` fails from now on."""
+        """Makes or checks the topic, then fences every earlier coordinator of this query: their `append` fails."""
 
     def read(self, deadline_seconds: float) -> Mapping[str, bytes]:
         """The last committed value by key, of all queries of the application. Deleted keys are missing."""

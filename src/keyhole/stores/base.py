@@ -45,7 +45,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class StoreSize:
-    """Entries and bytes used, of all key groups. Bytes are what the store takes on disk (or in memory), not a sum of lengths."""
+    """Entries and bytes used, of all key groups. Bytes as taken on disk (or in memory), not a sum of lengths."""
 
     entries: int
     bytes: int
