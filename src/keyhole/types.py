@@ -127,6 +127,15 @@ class Answer(msgspec.Struct, frozen=True):
         return self.source.role
 
 
+class Run(msgspec.Struct, frozen=True):
+    """One start of one query. A server obeys the highest generation it has seen, and one run per generation."""
+
+    application: str
+    query: str
+    generation: int
+    run_id: str
+
+
 class Position(NamedTuple):
     """How far a copy of one key group has followed its changelog partition.
 

@@ -1,0 +1,71 @@
+"""What passes between the driver and its tasks: the order of one round, and each partition's receipt. Pure, picklable."""
+
+from __future__ import annotations
+
+import msgspec
+
+from keyhole.types import Run
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A state server as the coordinator knows it."""
+
+    server: str
+    address: str
+    incarnation: str
+
+
+class StageOrder(msgspec.Struct, frozen=True):
+    """One round of one epoch: who stages what, and where it goes.
+
+    Attributes:
+        routes: By state, one index into `targets` per key group.
+        deadline_seconds: How long one partition may take to stage.
+    """
+
+    run: Run
+    epoch: int
+    round: int
+    assignment_version: int
+    targets: tuple[Target, ...]
+    routes: dict[str, tuple[int, ...]]
+    deadline_seconds: float
+
+
+class GroupReceipt(msgspec.Struct, frozen=True):
+    """What a server holds of one key group: rows, bytes, and the sum of crc32(storage key, value) modulo 2^64."""
+
+    key_group: int
+    rows: int
+    bytes: int
+    checksum: int
+
+
+class ServerReceipt(msgspec.Struct, frozen=True):
+    """One server's answer to one partition. `error` is a reason and a message where it took nothing."""
+
+    server: str
+    incarnation: str
+    groups: tuple[GroupReceipt, ...] = ()
+    error: tuple[str, str] | None = None
+
+
+class PartitionReceipt(msgspec.Struct, frozen=True):
+    """What became of one partition of one state.
+
+    Attributes:
+        failure: Reason, message and facts of an error in the data itself: no other round can help.
+    """
+
+    state: str
+    partition: int
+    attempt_id: int
+    servers: tuple[ServerReceipt, ...] = ()
+    failure: tuple[str, str, dict[str, str]] | None = None
+
+    def to_row(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def from_row(cls, row: bytes) -> PartitionReceipt:
+        return msgspec.msgpack.decode(row, type=cls)
