@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import queue
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError
 
 import grpc
 import numpy as np
 import pyarrow as pa
 
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
-from keyhole.errors import ConflictError, KeyholeError, RequestError
+from keyhole.errors import ConflictError, RequestError, ServerLost
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 
@@ -53,9 +52,7 @@ def stage_partition(
                 streams[index].send(rows)
         results = tuple(stream.finish() for stream in streams.values())
     except (RequestError, ConflictError) as error:
-        return PartitionReceipt(
-            state, partition, attempt_id, failure=(type(error).reason, error.message, error.facts)
-        )
+        return PartitionReceipt(state, partition, attempt_id, failure=(type(error).reason, error.message, error.facts))
     finally:
         for stream in streams.values():
             stream.cancel()
@@ -132,8 +129,8 @@ class _ServerStream:
         target = self._target
         try:
             response: state_server_pb2.StageResponse = self._call.result()
-        except (grpc.RpcError, CancelledError) as error:
-            cause = from_rpc_error(error) if isinstance(error, grpc.RpcError) else KeyholeError("cancelled")
+        except (grpc.RpcError, grpc.FutureCancelledError) as error:
+            cause = from_rpc_error(error) if isinstance(error, grpc.RpcError) else ServerLost("cancelled")
             if isinstance(cause, (RequestError, ConflictError)):
                 raise cause from error
             return ServerReceipt(target.server, target.incarnation, error=(type(cause).reason, cause.message))

@@ -1,0 +1,117 @@
+"""The records of the control topic as frozen values. Pure. docs/changelog.md lists them for other languages.
+
+state/<state>                          StateDescriptor, with its topic id and the query that feeds it
+generation/<query>                     GenerationRecord: the run that holds the query now
+query/<query>                          QueryRecord: which Spark checkpoint its epochs come from
+complete/<query>                       CompleteRecord: the last complete epoch
+assignment/<query>                     AssignmentRecord: which server owns which key group
+grant/<query>/<transactional.id>       GrantRecord: a server that may write, or could until it is fenced
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from keyhole.types import StateDescriptor
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+
+
+class GenerationRecord(msgspec.Struct, frozen=True):
+    """The run that holds a query now."""
+
+    generation: int
+    run_id: str
+
+
+class QueryRecord(msgspec.Struct, frozen=True):
+    """Where a query's epochs come from: epoch = base + Spark's batch id, for this Spark query id alone.
+
+    Attributes:
+        reset_epoch: The epoch that replaces all that its states held (`on_new_checkpoint="reset"`); 0: none.
+    """
+
+    spark_query_id: str
+    base: int
+    reset_epoch: int = 0
+
+
+class CompleteRecord(msgspec.Struct, frozen=True):
+    """The last epoch that is committed on every server.
+
+    Attributes:
+        offsets_hash: Of the batch's source offsets.
+        markers: By state, the changelog offset of each key group's last marker; -1: it has none.
+    """
+
+    epoch: int
+    generation: int
+    commit_time_ms: int
+    watermark_ms: int
+    offsets_hash: int
+    markers: dict[str, list[int]]
+
+
+class AssignmentRecord(msgspec.Struct, frozen=True):
+    """Which server owns which key group: per state one index into `servers` per key group."""
+
+    version: int
+    servers: tuple[str, ...]
+    owners: dict[str, tuple[int, ...]]
+
+
+class GrantRecord(msgspec.Struct, frozen=True):
+    """Permission for one incarnation of a server to write in one generation. `grant` is the transactional.id."""
+
+    server: str
+    incarnation: str
+    generation: int
+    grant: str
+
+
+class QueryControl(msgspec.Struct, frozen=True):
+    """All that the control topic says of one query, and of the application's states."""
+
+    states: dict[str, StateDescriptor]
+    generation: int = 0
+    query: QueryRecord | None = None
+    complete: CompleteRecord | None = None
+    assignment: AssignmentRecord | None = None
+    grants: tuple[GrantRecord, ...] = ()
+
+
+def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
+    """The typed view of the control topic's latest records.
+
+    Raises:
+        msgspec.DecodeError: A record that is not ours.
+    """
+
+    def one(kind: type[_Record], key: str) -> _Record | None:
+        return msgspec.json.decode(records[key], type=kind) if key in records else None
+
+    generation = one(GenerationRecord, f"generation/{query}")
+    return QueryControl(
+        states={
+            key.removeprefix("state/"): msgspec.json.decode(value, type=StateDescriptor)
+            for key, value in records.items()
+            if key.startswith("state/")
+        },
+        generation=generation.generation if generation else 0,
+        query=one(QueryRecord, f"query/{query}"),
+        complete=one(CompleteRecord, f"complete/{query}"),
+        assignment=one(AssignmentRecord, f"assignment/{query}"),
+        grants=tuple(
+            msgspec.json.decode(value, type=GrantRecord)
+            for key, value in sorted(records.items())
+            if key.startswith(f"grant/{query}/")
+        ),
+    )
+
+
+def record(kind: str, name: str, value: msgspec.Struct | None) -> dict[str, bytes | None]:
+    """One record, ready for ControlLog.append; None deletes it."""
+    return {f"{kind}/{name}": None if value is None else msgspec.json.encode(value)}

@@ -1,0 +1,353 @@
+"""Runs the epochs of one query: stage, decide, commit, complete, with as many rounds as it takes.
+
+Threads: `run_epoch` is called by one thread; a heartbeat thread of the coordinator's own keeps the servers' leases,
+notices lost servers while the query is idle, and repeats the last complete epoch. A lock lets one of them work at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from keyhole.changelog.base import Changelog
+from keyhole.clock import Clock
+from keyhole.config import JobConfig
+from keyhole.coordinator.control import CompleteRecord, QueryRecord
+from keyhole.coordinator.decisions import (
+    OnNewCheckpoint,
+    Proceed,
+    Restage,
+    check_batch,
+    check_start,
+    decide,
+    groups_of,
+)
+from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
+from keyhole.coordinator.run import QueryRun
+from keyhole.coordinator.servers import Fleet, run_to_proto, state_commit
+from keyhole.errors import (
+    CommitError,
+    EpochFailed,
+    Fenced,
+    KeyholeError,
+    ReplayDiffers,
+    UnavailableError,
+    by_reason,
+)
+from keyhole.steps import NoObserver, Step, StepObserver
+from keyhole.types import StateDescriptor
+from keyhole.v1 import state_server_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class StatePlan:
+    """A state as the batch declares it. `replace`: the batch is the whole state (complete mode)."""
+
+    descriptor: StateDescriptor
+    replace: bool = False
+
+
+@dataclass(frozen=True)
+class EpochBatch:
+    """A micro-batch, as the coordinator needs to know it.
+
+    Attributes:
+        offsets_hash: decisions.offsets_hash of the batch's source offsets.
+        watermark_ms: Event-time watermark in milliseconds since 1970; 0: none.
+        partitions: Number of partitions that `stage` will give receipts of, for each state.
+        stage: Runs the batch's tasks once, over all partitions. Called once per round; the rows must be the same.
+    """
+
+    spark_query_id: str
+    batch_id: int
+    offsets_hash: int
+    watermark_ms: int
+    states: tuple[StatePlan, ...]
+    partitions: int
+    stage: Callable[[StageOrder], Sequence[PartitionReceipt]]
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """`replayed`: at least one key group had been committed by an earlier run. `rounds`: 1 where nothing failed."""
+
+    epoch: int
+    replayed: bool
+    rounds: int
+
+
+class Coordinator:
+    """See the module's text. Made once per run of a query; the first epoch takes the query over."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        query: str,
+        changelog: Changelog,
+        clock: Clock,
+        *,
+        on_new_checkpoint: OnNewCheckpoint = "refuse",
+        strict: bool = False,
+        observer: StepObserver | None = None,
+    ) -> None:
+        self._config = config
+        self._query = query
+        self._clock = clock
+        self._on_new_checkpoint = on_new_checkpoint
+        self._strict = strict
+        self._observer = observer or NoObserver()
+        self._control = changelog.control(query)
+        self._fleet = Fleet(config.servers)
+        self._run = QueryRun(config, query, changelog, self._control, self._fleet)
+        self._record: QueryRecord | None = None
+        self._fenced: Fenced | None = None
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._heartbeat = threading.Thread(target=self._beat, name=f"keyhole-heartbeat-{query}", daemon=True)
+
+    def run_epoch(self, batch: EpochBatch) -> EpochResult:
+        """Makes the batch one epoch of the query's states; returns when it is complete.
+
+        Raises:
+            CheckpointMismatch, StateConflict, StateChanged, TopicMismatch, ChangelogRecreated: At a run's first batch.
+            RequestError: The rows are wrong (DuplicateKey, NullKey, ...). Nothing was committed.
+            Fenced: A newer run has taken the query over. This one can change nothing any more.
+            EpochFailed: Not within `epoch_deadline_seconds`. Running the batch again is safe.
+            KafkaUnreachable: At a run's start.
+        """
+        with self._lock:
+            if self._fenced is not None:
+                raise self._fenced
+            try:
+                return self._run_epoch(batch)
+            except Fenced as error:
+                self._fenced = error
+                raise
+
+    def _run_epoch(self, batch: EpochBatch) -> EpochResult:
+        deadline = time.monotonic() + self._config.epoch_deadline_seconds
+        epoch = self._start(batch) if self._record is None else self._continue(batch)
+        commit_time_ms = self._clock.now_ms()
+        self._observer.reached(Step.DRIVER_BEFORE_STAGE, epoch)
+        cause: KeyholeError | None = None
+        for number in range(1_000_000):
+            if time.monotonic() > deadline:
+                reason = cause.message if cause else "no server took its rows"
+                raise EpochFailed(
+                    f"epoch {epoch} of query {self._query!r} was not committed within "
+                    f"{self._config.epoch_deadline_seconds:g} s and {number} rounds: {reason}"
+                ) from cause
+            self._run.converge(deadline)
+            order = self._order(epoch, number, deadline)
+            proceed = self._stage(batch, order)
+            if isinstance(proceed, Restage):
+                cause = self._suspect(proceed.suspects)
+                continue
+            self._observer.reached(Step.DRIVER_STAGED, epoch)
+            commits = self._commit_requests(batch, order, proceed, commit_time_ms)
+            self._observer.reached(Step.DRIVER_BEFORE_COMMIT, epoch)
+            answers = self._commit(order, commits, deadline)
+            lost = {name: answer for name, answer in answers.items() if isinstance(answer, KeyholeError)}
+            if not lost:
+                self._observer.reached(Step.DRIVER_COMMITTED, epoch)
+                replayed = self._complete(batch, epoch, commit_time_ms, answers)
+                self._observer.reached(Step.DRIVER_COMPLETE, epoch)
+                return EpochResult(epoch, replayed, number + 1)
+            cause = self._judge(lost)
+        raise AssertionError("unreachable")
+
+    def _start(self, batch: EpochBatch) -> int:
+        control = self._run.take()
+        record = check_start(
+            self._query,
+            control.query,
+            control.complete,
+            batch.spark_query_id,
+            batch.batch_id,
+            self._on_new_checkpoint,
+        )
+        self._run.declare(control, [plan.descriptor for plan in batch.states], self._on_new_checkpoint)
+        if record != control.query:
+            self._run.record_query(record)
+        self._record = record
+        self._heartbeat.start()
+        return record.base + batch.batch_id
+
+    def _continue(self, batch: EpochBatch) -> int:
+        assert self._record is not None
+        return check_batch(self._query, self._record, self._run.complete, batch.batch_id)
+
+    def _order(self, epoch: int, number: int, deadline: float) -> StageOrder:
+        membership = self._run.membership
+        assignment = membership.assignment
+        return StageOrder(
+            run=self._run.run,
+            epoch=epoch,
+            round=number,
+            assignment_version=assignment.version,
+            targets=tuple(membership.members[server].target for server in assignment.servers),
+            routes=dict(assignment.owners),
+            deadline_seconds=max(1.0, deadline - time.monotonic()),
+        )
+
+    def _stage(self, batch: EpochBatch, order: StageOrder) -> Proceed | Restage:
+        receipts = batch.stage(order)
+        for receipt in receipts:
+            if receipt.failure is not None:
+                reason, message, facts = receipt.failure
+                raise by_reason()[reason](message, **facts)
+        partitions = {plan.descriptor.state: batch.partitions for plan in batch.states}
+        return decide(receipts, partitions, order.targets)
+
+    def _suspect(self, suspects: Mapping[str, str]) -> KeyholeError:
+        # A server that answers again afterwards is simply staged to again; one that doesn't is replaced.
+        _log.warning("a server took no rows", extra={"query": self._query, "suspects": dict(suspects)})
+        for server in suspects:
+            self._run.distrust(server)
+        return UnavailableError("; ".join(f"{server}: {message}" for server, message in suspects.items()))
+
+    def _commit_requests(
+        self, batch: EpochBatch, order: StageOrder, proceed: Proceed, commit_time_ms: int
+    ) -> dict[str, pb.CommitRequest]:
+        assert self._record is not None
+        reset = order.epoch == self._record.reset_epoch
+        return {
+            target.server: pb.CommitRequest(
+                run=run_to_proto(order.run),
+                incarnation=target.incarnation,
+                assignment_version=order.assignment_version,
+                epoch=order.epoch,
+                round=order.round,
+                states=[
+                    state_commit(
+                        plan.descriptor.state,
+                        proceed.commits[target.server][plan.descriptor.state],
+                        plan.replace or reset,
+                    )
+                    for plan in batch.states
+                ],
+                commit_time_ms=commit_time_ms,
+                watermark_ms=batch.watermark_ms,
+                offsets_hash=batch.offsets_hash,
+            )
+            for target in order.targets
+        }
+
+    def _commit(
+        self, order: StageOrder, requests: Mapping[str, pb.CommitRequest], deadline: float
+    ) -> dict[str, pb.CommitResponse | KeyholeError]:
+        timeout = max(1.0, deadline - time.monotonic())
+        links = {target.server: self._fleet.link(target) for target in order.targets}
+        return self._fleet.each(
+            {name: lambda n=name, r=request: links[n].commit(r, timeout) for name, request in requests.items()}
+        )
+
+    def _judge(self, lost: Mapping[str, KeyholeError]) -> KeyholeError:
+        """What to do about servers that did not commit: try another round, or give up.
+
+        Raises:
+            KeyholeError: Trying again can't help (fenced, a full disk, wrong rows).
+        """
+        for server, error in lost.items():
+            if not isinstance(error, (UnavailableError, CommitError)) or isinstance(error, Fenced):
+                raise error
+            _log.warning("a server did not commit", extra={"server": server, "reason": error.reason, "why": str(error)})
+            self._run.distrust(server)
+        return next(iter(lost.values()))
+
+    def _complete(
+        self,
+        batch: EpochBatch,
+        epoch: int,
+        commit_time_ms: int,
+        answers: Mapping[str, pb.CommitResponse | KeyholeError],
+    ) -> bool:
+        responses = [answer for answer in answers.values() if isinstance(answer, pb.CommitResponse)]
+        before = self._run.complete
+        markers = {
+            name: list(before.markers[name]) if before and name in before.markers else [-1] * descriptor.key_groups
+            for name, descriptor in self._run.descriptors.items()
+        }
+        for group in (group for r in responses for group in (*r.committed, *r.already_committed)):
+            markers[group.state][group.key_group] = group.marker_offset
+        already = [group for response in responses for group in response.already_committed]
+        self._report_differences(epoch, [group for group in already if group.differs])
+        self._run.record_complete(
+            CompleteRecord(
+                epoch,
+                self._run.run.generation,
+                commit_time_ms,
+                batch.watermark_ms,
+                batch.offsets_hash,
+                markers,
+            )
+        )
+        return bool(already)
+
+    def _report_differences(self, epoch: int, differing: Sequence[pb.KeyGroupEpoch]) -> None:
+        if not differing:
+            return
+        names = ", ".join(f"{group.state} key group {group.key_group}" for group in differing[:10])
+        message = (
+            f"epoch {epoch} of query {self._query!r} was run again and gave other rows than were committed, in {names}. "
+            "The batch is not deterministic: exactly once does not hold for it"
+        )
+        _log.error("a replay differs", extra={"query": self._query, "epoch": epoch, "key_groups": len(differing)})
+        if self._strict:
+            raise ReplayDiffers(message, epoch=epoch)
+
+    def _beat(self) -> None:
+        while not self._closed.wait(HEARTBEAT_SECONDS):
+            # An epoch under way speaks to the servers itself, but its tasks may take long: leases are kept all the same.
+            busy = not self._lock.acquire(blocking=False)
+            try:
+                if self._fenced is not None:
+                    return
+                lost = self._confirm()
+                if not busy:
+                    for server in lost:
+                        self._run.distrust(server)
+                    if lost:
+                        self._run.converge(time.monotonic() + HEARTBEAT_SECONDS)
+                    self._run.repeat_complete()
+            except Fenced as error:
+                self._fenced = error
+                _log.error("a newer run has taken over", extra={"query": self._query})
+            except KeyholeError as error:
+                _log.warning("heartbeat failed", extra={"query": self._query, "why": error.message})
+            finally:
+                if not busy:
+                    self._lock.release()
+
+    def _confirm(self) -> list[str]:
+        """Renews the leases. Returns the servers that are gone or have forgotten this run."""
+        membership, complete = self._run.membership, self._run.complete
+        told = (complete.epoch, complete.commit_time_ms) if complete else (0, 0)
+        answers = self._fleet.each(
+            {
+                name: lambda t=member.target: self._fleet.link(t).confirm(
+                    self._run.run, membership.assignment.version, told
+                )
+                for name, member in membership.members.items()
+            }
+        )
+        return [name for name, answer in answers.items() if answer != membership.members[name].target.incarnation]
+
+    def owned_by(self, server: str, state: str) -> tuple[int, ...]:
+        """The key groups that a server owns now; for tests and tools."""
+        return groups_of(self._run.membership.assignment, server, state)
+
+    def close(self) -> None:
+        """Ends the heartbeat and the connections. Servers keep what they own until another run takes it. Idempotent."""
+        self._closed.set()
+        if self._heartbeat.is_alive():
+            self._heartbeat.join()
+        self._control.close()
+        self._fleet.close()

@@ -1,0 +1,288 @@
+"""What the coordinator decides, as functions on frozen values: no sockets, no clocks, no Kafka.
+
+The protocol is told in docs/architecture.md; each function here is one of its decisions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from keyhole.coordinator.control import AssignmentRecord, CompleteRecord, GrantRecord, QueryRecord
+from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, Target
+from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
+from keyhole.placement import assign
+from keyhole.types import StateDescriptor
+
+OnNewCheckpoint = Literal["refuse", "continue", "reset"]
+
+
+def check_descriptor(stored: StateDescriptor | None, wanted: StateDescriptor) -> None:
+    """Compares a state as the job declares it with what the control topic knows of it.
+
+    Raises:
+        StateConflict: Another query of the application feeds it.
+        StateChanged: Key groups, key, value schema or order_by differ; the message says how.
+    """
+    if stored is None:
+        return
+    name = f"{wanted.application}/{wanted.state}"
+    if stored.query != wanted.query:
+        raise StateConflict(
+            f"state {name} is fed by query {stored.query!r}; query {wanted.query!r} can't feed it too. "
+            "Choose another state name, or give the query its old name",
+            state=name,
+            query=stored.query,
+        )
+    differences = [
+        f"{what} was {before}, is {after}"
+        for what, before, after in (
+            ("kind", stored.kind, wanted.kind),
+            ("key_groups", stored.key_groups, wanted.key_groups),
+            ("key", _columns(stored.key), _columns(wanted.key)),
+            ("value", _columns(stored.value.fields), _columns(wanted.value.fields)),
+            ("order_by", stored.order_by or "none", wanted.order_by or "none"),
+        )
+        if before != after
+    ]
+    if differences:
+        raise StateChanged(
+            f"state {name} can't be changed in place: {'; '.join(differences)}. Restore the old declaration, or give "
+            "the state another name",
+            state=name,
+        )
+
+
+def _columns(columns: Iterable[object]) -> str:
+    return ", ".join(f"{c.name} {c.type}" for c in columns)  # type: ignore[attr-defined]  # KeyColumn or ValueField
+
+
+def check_start(
+    query: str,
+    known: QueryRecord | None,
+    complete: CompleteRecord | None,
+    spark_query_id: str,
+    batch_id: int,
+    on_new_checkpoint: OnNewCheckpoint,
+) -> QueryRecord:
+    """Decides which epoch the first batch of a run is.
+
+    A run may begin with the batch after the last complete epoch, or with that epoch itself (Spark had not yet written
+    its commit log). Everything else means that the checkpoint was deleted, replaced or set back: its batches would be
+    taken for replays of committed ones, and swallowed.
+
+    Raises:
+        CheckpointMismatch: With the ways out.
+    """
+    last = complete.epoch if complete else 0
+    if known is not None and known.spark_query_id == spark_query_id and known.base + batch_id in (last, last + 1):
+        return known
+    if last == 0 and (known is None or known.spark_query_id != spark_query_id):
+        # Nothing was ever completed: there is no epoch that could be confused with this one.
+        return QueryRecord(spark_query_id, base=1 - batch_id)
+    if on_new_checkpoint == "refuse":
+        raise CheckpointMismatch(_mismatch(query, known, last, spark_query_id, batch_id), query=query, epoch=last)
+    epoch = last + 1
+    return QueryRecord(spark_query_id, base=epoch - batch_id, reset_epoch=epoch if on_new_checkpoint == "reset" else 0)
+
+
+def _mismatch(query: str, known: QueryRecord | None, last: int, spark_query_id: str, batch_id: int) -> str:
+    if known is None or known.spark_query_id != spark_query_id:
+        what = (
+            f"comes from another Spark checkpoint (Spark query {known.spark_query_id if known else 'unknown'}) than "
+            f"the one it starts with now (Spark query {spark_query_id})"
+        )
+    else:
+        what = f"expects batch {last - known.base} or {last + 1 - known.base} of its checkpoint, not batch {batch_id}"
+    return (
+        f"query {query!r} has completed epoch {last}, and {what}. The checkpoint was deleted, replaced or set back; "
+        "its batches can't be told from committed ones. Put the checkpoint back, or restore a savepoint, or start with "
+        'on_new_checkpoint="continue" (keep the states, add to them) or "reset" (empty them with the first epoch)'
+    )
+
+
+def check_batch(query: str, record: QueryRecord, complete: CompleteRecord | None, batch_id: int) -> int:
+    """The epoch of a later batch of the same run.
+
+    Raises:
+        CheckpointMismatch: It does not follow the last complete one.
+    """
+    epoch, last = record.base + batch_id, complete.epoch if complete else 0
+    if epoch not in (last, last + 1):
+        raise CheckpointMismatch(
+            f"query {query!r} has completed epoch {last}, but its batch {batch_id} would be epoch {epoch}; restart it",
+            query=query,
+            epoch=last,
+        )
+    return epoch
+
+
+@dataclass(frozen=True)
+class Member:
+    """A server that has an open grant of this run."""
+
+    target: Target
+    grant: str
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who may write now, and what. `version` grows with every change of owners."""
+
+    members: Mapping[str, Member]
+    assignment: AssignmentRecord
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How to get from one membership to the next; the steps must be taken in this order.
+
+    Attributes:
+        fence: Grants whose holders must be fenced before anyone takes over their key groups.
+        open: Servers that need a (new) grant.
+        release: By server that stays, the key groups of each state that it must give up first.
+        assignment: The next one.
+    """
+
+    fence: tuple[str, ...]
+    open: tuple[Target, ...]
+    release: Mapping[str, Mapping[str, tuple[int, ...]]]
+    assignment: AssignmentRecord
+
+
+def plan_recovery(
+    current: Membership,
+    old_grants: Sequence[GrantRecord],
+    live: Mapping[str, Target],
+    broken: frozenset[str],
+    key_groups: Mapping[str, int],
+) -> Recovery | None:
+    """What must happen so that exactly the live servers own all key groups; None: it is so already.
+
+    Args:
+        old_grants: All grants on record, of this run and of earlier ones.
+        live: The servers that answer now, by id; at least one.
+        broken: Live servers whose grant is no longer any good (a transaction's end was not seen, a lost call).
+        key_groups: By state.
+    """
+    kept = {
+        name: member
+        for name, member in current.members.items()
+        if name not in broken and live.get(name) == member.target
+    }
+    opened = tuple(target for name, target in sorted(live.items()) if name not in kept)
+    kept_grants = {member.grant for member in kept.values()}
+    fence = tuple(grant.grant for grant in old_grants if grant.grant not in kept_grants)
+    owners = {
+        state: assign(_owners(current.assignment, state), sorted(live), groups) for state, groups in key_groups.items()
+    }
+    before = {state: _owners(current.assignment, state) for state in key_groups}
+    if not fence and not opened and owners == before:
+        return None
+    release = {
+        name: groups
+        for name in kept
+        if (groups := {s: g for s in key_groups if (g := _lost(name, before[s], owners[s]))})
+    }
+    return Recovery(fence, opened, release, _assignment(current.assignment.version + 1, owners))
+
+
+def _owners(assignment: AssignmentRecord, state: str) -> dict[int, str]:
+    return {group: assignment.servers[index] for group, index in enumerate(assignment.owners.get(state, ()))}
+
+
+def _lost(server: str, before: Mapping[int, str], after: Mapping[int, str]) -> tuple[int, ...]:
+    return tuple(group for group, owner in before.items() if owner == server and after.get(group) != server)
+
+
+def _assignment(version: int, owners: Mapping[str, Mapping[int, str]]) -> AssignmentRecord:
+    servers = tuple(sorted({server for groups in owners.values() for server in groups.values()}))
+    index = {server: i for i, server in enumerate(servers)}
+    return AssignmentRecord(
+        version, servers, {s: tuple(index[groups[g]] for g in range(len(groups))) for s, groups in owners.items()}
+    )
+
+
+def groups_of(assignment: AssignmentRecord, server: str, state: str) -> tuple[int, ...]:
+    """The key groups of a state that a server owns."""
+    return tuple(group for group, owner in _owners(assignment, state).items() if owner == server)
+
+
+@dataclass(frozen=True)
+class ServerCommit:
+    """What one server must hold of one state to commit: the winning attempts, and their sum per key group."""
+
+    winners: tuple[tuple[int, int], ...]
+    groups: tuple[GroupReceipt, ...]
+
+
+@dataclass(frozen=True)
+class Proceed:
+    """All rows of the epoch are staged. By server, by state: what it must commit."""
+
+    commits: Mapping[str, Mapping[str, ServerCommit]]
+
+
+@dataclass(frozen=True)
+class Restage:
+    """Another round is needed; `suspects` are the servers that did not take their rows, with the reason."""
+
+    suspects: Mapping[str, str]
+
+
+def decide(
+    receipts: Sequence[PartitionReceipt], partitions: Mapping[str, int], targets: Sequence[Target]
+) -> Proceed | Restage:
+    """Judges a round: do the receipts cover every partition of every state exactly once, and is all of it staged?
+
+    Raises:
+        InternalError: A partition is missing or came twice, or a key group came from two partitions (the rows of a key
+            would have no order): the batch was not partitioned by the key.
+    """
+    seen = Counter((receipt.state, receipt.partition) for receipt in receipts)
+    expected = {(state, partition) for state, count in partitions.items() for partition in range(count)}
+    if set(seen) != expected or max(seen.values(), default=1) > 1:
+        raise InternalError(
+            f"the receipts of {sum(seen.values())} partitions don't cover the {len(expected)} of the batch once each"
+        )
+    suspects = {
+        server.server: server.error[1] for receipt in receipts for server in receipt.servers if server.error is not None
+    }
+    if suspects:
+        return Restage(suspects)
+    _check_one_partition_per_group(receipts)
+    return Proceed({target.server: _commits_of(target.server, receipts, partitions) for target in targets})
+
+
+def _check_one_partition_per_group(receipts: Sequence[PartitionReceipt]) -> None:
+    origin: dict[tuple[str, int], int] = {}
+    for receipt in receipts:
+        for group in (group for server in receipt.servers for group in server.groups):
+            if origin.setdefault((receipt.state, group.key_group), receipt.partition) != receipt.partition:
+                raise InternalError(
+                    f"key group {group.key_group} of state {receipt.state} came from two partitions of one batch"
+                )
+
+
+def _commits_of(server: str, receipts: Sequence[PartitionReceipt], states: Iterable[str]) -> dict[str, ServerCommit]:
+    commits = {}
+    for state in states:
+        mine = [(r, s) for r in receipts if r.state == state for s in r.servers if s.server == server]
+        commits[state] = ServerCommit(
+            winners=tuple(sorted((receipt.partition, receipt.attempt_id) for receipt, _ in mine)),
+            groups=tuple(sorted((g for _, s in mine for g in s.groups), key=lambda group: group.key_group)),
+        )
+    return commits
+
+
+def transactional_id(application: str, query: str, target: Target, generation: int, serial: int) -> str:
+    """A grant's name: says who may write what, and is never used twice (`serial` grows within a generation)."""
+    return f"keyhole.{application}.{query}.{target.server}.{target.incarnation}.{generation}.{serial}"
+
+
+def offsets_hash(offsets: str) -> int:
+    """64 bits of a batch's source offsets, as Spark writes them."""
+    return int.from_bytes(hashlib.blake2b(offsets.encode(), digest_size=8).digest(), "big")
