@@ -1,7 +1,8 @@
 """Runs the epochs of one query: stage, decide, commit, complete, with as many rounds as it takes.
 
 Threads: `run_epoch` is called by one thread; a heartbeat thread of the coordinator's own keeps the servers' leases,
-notices lost servers while the query is idle, and repeats the last complete epoch. A lock lets one of them work at a time.
+notices lost servers while the query is idle, and repeats the last complete epoch. A lock lets one of them at a time
+change anything.
 """
 
 from __future__ import annotations
@@ -296,8 +297,8 @@ class Coordinator:
             return
         names = ", ".join(f"{group.state} key group {group.key_group}" for group in differing[:10])
         message = (
-            f"epoch {epoch} of query {self._query!r} was run again and gave other rows than were committed, in {names}. "
-            "The batch is not deterministic: exactly once does not hold for it"
+            f"epoch {epoch} of query {self._query!r} was run again and gave other rows than were committed, "
+            f"in {names}. The batch is not deterministic: exactly once does not hold for it"
         )
         _log.error("a replay differs", extra={"query": self._query, "epoch": epoch, "key_groups": len(differing)})
         if self._strict:
@@ -305,7 +306,7 @@ class Coordinator:
 
     def _beat(self) -> None:
         while not self._closed.wait(HEARTBEAT_SECONDS):
-            # An epoch under way speaks to the servers itself, but its tasks may take long: leases are kept all the same.
+            # An epoch under way speaks to the servers too, but its tasks may take long: keep the leases all the same.
             busy = not self._lock.acquire(blocking=False)
             try:
                 if self._fenced is not None:

@@ -1,4 +1,4 @@
-"""What passes between the driver and its tasks: the order of one round, and each partition's receipt. Pure, picklable."""
+"""What passes between the driver and its tasks: the order of a round, and each partition's receipt. Picklable."""
 
 from __future__ import annotations
 

@@ -279,6 +279,4 @@ class QueryRun:
 
 
 def _with_topic(descriptor: StateDescriptor, topic_id: str) -> StateDescriptor:
-    import msgspec
-
     return msgspec.structs.replace(descriptor, topic_id=topic_id)
