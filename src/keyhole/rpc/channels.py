@@ -1,0 +1,48 @@
+"""How every caller connects: one set of channel options, for asyncio and for threads."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import grpc
+
+Options: TypeAlias = tuple[tuple[str, int | str], ...]
+
+MAX_MESSAGE_BYTES = 16 << 20
+
+# A peer that vanished without a word (a pulled cable, a frozen machine) is noticed after these two, added up.
+_KEEPALIVE_MS = 10_000
+_KEEPALIVE_TIMEOUT_MS = 5_000
+
+MESSAGE_SIZE: Options = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+)
+
+_CLIENT: Options = (
+    *MESSAGE_SIZE,
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A restarted server should be found again in a moment, not after gRPC's default of up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Retries are ours: they follow the routes and keep the caller's deadline.
+    ("grpc.enable_retries", 0),
+    # Closing a channel closes its connection, even where another channel has the same target.
+    ("grpc.use_local_subchannel_pool", 1),
+    # http_proxy in the environment is meant for the web, not for servers found by their address.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+def aio_channel(target: str) -> grpc.aio.Channel:
+    """A channel for the running event loop. Connects at its first call; close it with `await channel.close()`."""
+    return grpc.aio.insecure_channel(target, options=_CLIENT)
+
+
+def sync_channel(target: str) -> grpc.Channel:
+    """A channel for threads. Connects at its first call."""
+    return grpc.insecure_channel(target, options=_CLIENT)

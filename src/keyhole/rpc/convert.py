@@ -1,0 +1,199 @@
+"""keyhole.types <-> keyhole.v1, and key values <-> key parts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+
+from keyhole.errors import KeyMismatch, MalformedRequest, NullKey
+from keyhole.types import (
+    KeyColumn,
+    KeyType,
+    Role,
+    Source,
+    StateDescriptor,
+    StateKind,
+    ValueField,
+    ValueSchema,
+)
+from keyhole.v1 import query_pb2, state_pb2
+
+KeyValue = str | bytes | bool | int | date | datetime
+"""One column of a key in Python: date and datetime for the Spark types of these names; a datetime has a time zone."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_MICROSECOND = timedelta(microseconds=1)
+
+_KINDS = {StateKind.VALUE: state_pb2.STATE_KIND_VALUE}
+_KINDS_BACK = {number: kind for kind, number in _KINDS.items()}
+_KEY_TYPES = {kind: state_pb2.KeyType.Value(f"KEY_TYPE_{kind.name}") for kind in KeyType}
+_KEY_TYPES_BACK = {number: kind for kind, number in _KEY_TYPES.items()}
+_ROLES = {Role.OWNER: state_pb2.ROLE_OWNER, Role.STANDBY: state_pb2.ROLE_STANDBY}
+_ROLES_BACK = {number: role for role, number in _ROLES.items()}
+
+
+def descriptor_to_proto(descriptor: StateDescriptor) -> state_pb2.StateDescriptor:
+    """Lossless."""
+    return state_pb2.StateDescriptor(
+        application=descriptor.application,
+        state=descriptor.state,
+        query=descriptor.query,
+        kind=_KINDS[descriptor.kind],
+        key_groups=descriptor.key_groups,
+        key=[state_pb2.KeyColumn(name=column.name, type=_KEY_TYPES[column.type]) for column in descriptor.key],
+        value=state_pb2.ValueSchema(
+            version=descriptor.value.version,
+            fields=[
+                state_pb2.ValueField(name=item.name, type=item.type, nullable=item.nullable)
+                for item in descriptor.value.fields
+            ],
+        ),
+        order_by=descriptor.order_by,
+        topic_id=descriptor.topic_id,
+    )
+
+
+def descriptor_from_proto(message: state_pb2.StateDescriptor) -> StateDescriptor:
+    """The inverse.
+
+    Raises:
+        MalformedRequest: A kind or key type that this version does not know, or a number of key groups that can't be.
+    """
+    name = f"{message.application}/{message.state}"
+    unknown = [column.name for column in message.key if column.type not in _KEY_TYPES_BACK]
+    if message.kind not in _KINDS_BACK or unknown:
+        what = f"the type of key column {unknown[0]}" if unknown else "its kind"
+        raise MalformedRequest(f"the descriptor of {name} can't be read: {what} is unknown; update this side")
+    if not 1 <= message.key_groups <= 1 << 16 or not message.key:
+        raise MalformedRequest(
+            f"the descriptor of {name} can't be: {message.key_groups} key groups, {len(message.key)} key columns"
+        )
+    return StateDescriptor(
+        application=message.application,
+        state=message.state,
+        query=message.query,
+        kind=_KINDS_BACK[message.kind],
+        key_groups=message.key_groups,
+        key=tuple(KeyColumn(column.name, _KEY_TYPES_BACK[column.type]) for column in message.key),
+        value=ValueSchema(
+            message.value.version,
+            tuple(ValueField(item.name, item.type, item.nullable) for item in message.value.fields),
+        ),
+        order_by=message.order_by,
+        topic_id=message.topic_id,
+    )
+
+
+def source_to_proto(source: Source) -> state_pb2.Source:
+    """Times become milliseconds."""
+    return state_pb2.Source(
+        server=source.server,
+        role=_ROLES[source.role],
+        epoch=source.epoch,
+        commit_time_ms=_to_ms(source.commit_time),
+        watermark_ms=_to_ms(source.watermark),
+        generation=source.generation,
+        assignment_version=source.assignment_version,
+        unconfirmed=source.unconfirmed,
+    )
+
+
+def source_from_proto(message: state_pb2.Source) -> Source:
+    """0 milliseconds mean None. An unknown role (a newer server) counts as standby: it promises least."""
+    return Source(
+        server=message.server,
+        role=_ROLES_BACK.get(message.role, Role.STANDBY),
+        epoch=message.epoch,
+        commit_time=_from_ms(message.commit_time_ms),
+        watermark=_from_ms(message.watermark_ms),
+        generation=message.generation,
+        assignment_version=message.assignment_version,
+        unconfirmed=message.unconfirmed,
+    )
+
+
+def key_to_proto(columns: Sequence[KeyColumn], key: KeyValue | Sequence[KeyValue]) -> query_pb2.Key:
+    """A key as the user gives it (one value, or a tuple of one per column) as a message.
+
+    Raises:
+        KeyMismatch: Another number of columns, or a Python type that does not fit the column's.
+        NullKey: None among the values.
+    """
+    values = tuple(key) if isinstance(key, (tuple, list)) else (key,)
+    if len(values) != len(columns):
+        raise KeyMismatch(
+            f"the key has {len(values)} columns; the state's key has {len(columns)}: "
+            + ", ".join(f"{column.name} {column.type}" for column in columns)
+        )
+    return query_pb2.Key(parts=[_part(column, value) for column, value in zip(columns, values, strict=True)])
+
+
+def key_from_proto(message: query_pb2.Key) -> tuple[KeyValue, ...]:
+    """The values of a key, one per part. Whether they fit the state's columns is StateCodec's to say.
+
+    Raises:
+        NullKey: A part without a value.
+        MalformedRequest: A date or a time outside the years 1 to 9999.
+    """
+    return tuple(_value(part) for part in message.parts)
+
+
+def _part(column: KeyColumn, value: object) -> query_pb2.KeyPart:
+    part = query_pb2.KeyPart()
+    match column.type, value:
+        case _, None:
+            raise NullKey(f"key column {column.name} is null; a state has no null keys")
+        case KeyType.STRING, str():
+            part.string = value
+        case KeyType.BINARY, bytes():
+            part.binary = value
+        case KeyType.BOOLEAN, bool():
+            part.boolean = value
+        case KeyType.TIMESTAMP, datetime() if value.tzinfo is not None:
+            part.timestamp_micros = (value - _EPOCH) // _MICROSECOND
+        case KeyType.DATE, date() if not isinstance(value, datetime):
+            part.date_days = value.toordinal() - _EPOCH_DAY
+        case ((KeyType.SMALLINT | KeyType.INT | KeyType.BIGINT), int()) if _is_long(value):
+            part.integer = value
+        case _:
+            raise KeyMismatch(
+                f"key column {column.name} is a {column.type}; a Python {type(value).__name__} does not fit it"
+                + (" without a time zone" if isinstance(value, datetime) else "")
+            )
+    return part
+
+
+def _is_long(value: int) -> bool:
+    return not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
+
+
+def _value(part: query_pb2.KeyPart) -> KeyValue:
+    which = part.WhichOneof("value")
+    try:
+        match which:
+            case "string":
+                return part.string
+            case "binary":
+                return part.binary
+            case "boolean":
+                return part.boolean
+            case "integer":
+                return part.integer
+            case "date_days":
+                return date.fromordinal(part.date_days + _EPOCH_DAY)
+            case "timestamp_micros":
+                return _EPOCH + timedelta(microseconds=part.timestamp_micros)
+            case None:
+                raise NullKey("a key part has no value; a state has no null keys")
+    except (ValueError, OverflowError) as error:
+        raise MalformedRequest(f"a key part ({which}) lies outside the years 1 to 9999") from error
+
+
+def _to_ms(moment: datetime | None) -> int:
+    return 0 if moment is None else (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _from_ms(milliseconds: int) -> datetime | None:
+    # Not datetime.fromtimestamp: that goes through a float and rounds.
+    return _EPOCH + timedelta(milliseconds=milliseconds) if milliseconds else None

@@ -1,0 +1,146 @@
+"""What every Keyhole server has: options, health, reflection, errors as statuses, one log line, and a drain.
+
+A deployable's main is then: build the servicers, `add` them, `start`, `run_until_signal`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from keyhole.errors import PortTaken
+from keyhole.rpc.channels import MESSAGE_SIZE, Options
+from keyhole.rpc.interceptors import ErrorInterceptor
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_SERVER: Options = (
+    *MESSAGE_SIZE,
+    # Two servers on one port would share its connections at random; the second must fail instead.
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Clients ping every 10 s, also while idle.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+class RpcServer:
+    """A gRPC server of one deployable. Make and use it inside the running event loop.
+
+    Health starts as NOT_SERVING, for the server as a whole ("") and for each of its services; `set_serving` changes it.
+
+    Args:
+        name: Of the deployable, for the log: "state-server".
+        host: To listen on.
+        port: 0: any free one; see `port` after `start`.
+    """
+
+    def __init__(self, name: str, host: str, port: int) -> None:
+        self._name = name
+        self._host = host
+        self._port = port
+        self._server = grpc.aio.server(interceptors=(ErrorInterceptor(),), options=_SERVER)
+        self._health = health_aio.HealthServicer()
+        self._services: list[str] = []
+        self._stopped = False
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; known after `start`."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """host:port; known after `start`."""
+        return f"{self._host}:{self._port}"
+
+    def add(self, add_to_server: Callable[[Any, Any], None], servicer: object, service: str) -> None:
+        """Adds a servicer before `start`.
+
+        Args:
+            add_to_server: The generated `add_<Service>Servicer_to_server`.
+            service: Its full name: "keyhole.v1.Query".
+        """
+        add_to_server(servicer, self._server)
+        self._services.append(service)
+
+    async def start(self) -> None:
+        """Binds and serves.
+
+        Raises:
+            PortTaken: Another process listens on the port, or the host is none of this machine's.
+        """
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection((*self._services, health_name, reflection.SERVICE_NAME), self._server)
+        await self.set_serving(False)
+        try:
+            self._port = self._server.add_insecure_port(self.address)
+        except RuntimeError as error:
+            raise PortTaken(
+                f"{self._name} can't listen on {self.address}: another process has the port, or the host is not this "
+                "machine's; stop that process or choose another port",
+                address=self.address,
+            ) from error
+        await self._server.start()
+        _log.info("started %s %s", self._name, self.address, extra={"service": self._name, "address": self.address})
+
+    async def set_serving(self, serving: bool) -> None:
+        """What the standard health service answers."""
+        state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ("", *self._services):
+            await self._health.set(service, state)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Drains: NOT_SERVING, no new calls; calls under way may end within the grace, then are cut. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_seconds)
+
+    async def run_until_signal(
+        self, drain_seconds: float, on_drain: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Serves until SIGTERM or SIGINT, then drains.
+
+        Args:
+            drain_seconds: The grace for calls under way.
+            on_drain: Called first, health being NOT_SERVING already: ends streams that would not end by themselves.
+        """
+        loop = asyncio.get_running_loop()
+        signalled = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signalled.set)
+        await signalled.wait()
+        _log.info("draining", extra={"service": self._name, "address": self.address})
+        await self._health.enter_graceful_shutdown()
+        if on_drain is not None:
+            await on_drain()
+        await self.stop(drain_seconds)
+        _log.info("stopped", extra={"service": self._name, "address": self.address})
+
+
+def run(main: Coroutine[Any, Any, _T]) -> _T:
+    """Runs a deployable's main coroutine on uvloop, where there is one."""
+    # gRPC's poller thread hands each event to the loop's thread. With the default of 5 ms that thread can wait so long
+    # for the interpreter lock while the loop is busy.
+    sys.setswitchinterval(0.0005)
+    if sys.platform == "win32":
+        return asyncio.run(main)
+    import uvloop
+
+    return uvloop.run(main)

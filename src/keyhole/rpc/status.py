@@ -1,0 +1,133 @@
+"""KeyholeError <-> gRPC status: the only place where one becomes the other.
+
+A refused call ends with the class's gRPC code, the error's message as details, and the whole error (keyhole.v1.Error)
+in the trailing metadata `keyhole-error-bin`, so that Python clients get back the very class, and clients in other
+languages a reason they can switch on. Statuses that no Keyhole server sent (a broken connection, a deadline, a proxy in
+between) are mapped by their code alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import NoReturn, cast
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from keyhole import errors
+from keyhole.errors import KeyholeError
+from keyhole.v1 import error_pb2
+
+METADATA_KEY = "keyhole-error-bin"
+
+# Metadata travels in HTTP/2 headers, whose default limit is 8 KiB: a message that names a thousand states must not lose
+# the whole status.
+_MAX_MESSAGE = 2048
+_MAX_FACT = 256
+_MAX_FACTS = 8
+
+# What a status without a Keyhole error in it means. Codes that are not here are InternalError.
+_FOREIGN: dict[grpc.StatusCode, tuple[type[KeyholeError], str]] = {
+    grpc.StatusCode.UNAVAILABLE: (
+        errors.ServerLost,
+        "can't be reached; check that it runs and that the address is right",
+    ),
+    grpc.StatusCode.CANCELLED: (errors.ServerLost, "ended the call; it is probably shutting down"),
+    grpc.StatusCode.DEADLINE_EXCEEDED: (errors.DeadlineExceeded, "did not answer within the deadline"),
+    grpc.StatusCode.UNIMPLEMENTED: (
+        errors.Unsupported,
+        "does not know the method; check that it is a Keyhole server of this version",
+    ),
+    grpc.StatusCode.INVALID_ARGUMENT: (errors.MalformedRequest, "did not understand the request"),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (errors.Overloaded, "takes no more for now"),
+    grpc.StatusCode.UNAUTHENTICATED: (errors.Unsupported, "asks for credentials, which this version can't give"),
+    grpc.StatusCode.PERMISSION_DENIED: (errors.Unsupported, "refused the caller; something stands in between"),
+}
+
+
+def to_proto(error: KeyholeError) -> error_pb2.Error:
+    """The error as a message, cut to what fits into metadata."""
+    facts = dict(list(error.facts.items())[:_MAX_FACTS])
+    return error_pb2.Error(
+        reason=reason_number(type(error)),
+        message=_cut(error.message, _MAX_MESSAGE),
+        retryable=error.retryable,
+        facts={name: _cut(value, _MAX_FACT) for name, value in facts.items()},
+    )
+
+
+def from_proto(message: error_pb2.Error) -> KeyholeError:
+    """The error that `to_proto` was given. A reason that this version does not know keeps its retryability."""
+    kind = _classes().get(message.reason)
+    if kind is None:
+        kind = errors.NoServer if message.retryable else errors.InternalError
+    return _make(kind, message.message, dict(message.facts))
+
+
+def code(error: KeyholeError) -> grpc.StatusCode:
+    """The gRPC status code of the error's class."""
+    return grpc.StatusCode[error.code]
+
+
+async def abort(context: grpc.aio.ServicerContext[object, object], error: KeyholeError) -> NoReturn:
+    """Ends a call of a servicer with the error. Servicers raise instead: the interceptor calls this."""
+    metadata = ((METADATA_KEY, to_proto(error).SerializeToString()),)
+    await context.abort(code(error), _cut(error.message, _MAX_MESSAGE), metadata)
+
+
+def from_rpc_error(error: grpc.RpcError, target: str = "") -> KeyholeError:
+    """The error that ended a call, for callers of both the synchronous and the asyncio API.
+
+    Args:
+        error: As raised by gRPC. Raise the result `from` it.
+        target: Who was called, for the message.
+    """
+    sent = _sent_error(error)
+    if sent is not None:
+        return sent
+    status: grpc.StatusCode = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
+    details = (error.details() if hasattr(error, "details") else None) or str(error)
+    return _from_status(status, details, target)
+
+
+def _from_status(status: grpc.StatusCode, details: str, target: str) -> KeyholeError:
+    who = f"server {target}" if target else "the server"
+    kind, meaning = _FOREIGN.get(status, (errors.InternalError, f"failed with {status.name}; its log says more"))
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        kind, meaning = errors.MalformedRequest, "or this side refuses messages of that size; ask for less at once"
+    facts = {"status": status.name, "details": details} | ({"address": target} if target else {})
+    return _make(kind, f"{who} {meaning} ({_cut(details, 300)})", facts)
+
+
+def reason_number(kind: type[KeyholeError]) -> error_pb2.Reason.ValueType:
+    """The class's number in the proto's enum."""
+    return error_pb2.Reason.Value(f"REASON_{kind.reason}")
+
+
+def _sent_error(error: grpc.RpcError) -> KeyholeError | None:
+    metadata = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
+    pairs = cast("Iterable[tuple[str, bytes]]", metadata or ())
+    for key, value in pairs:
+        if key == METADATA_KEY:
+            try:
+                return from_proto(error_pb2.Error.FromString(value))
+            except DecodeError:
+                return None
+    return None
+
+
+def _make(kind: type[KeyholeError], message: str, facts: dict[str, str]) -> KeyholeError:
+    # Not as keyword arguments: the wire may name a fact "message".
+    error = kind(message)
+    error.facts = facts
+    return error
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+@functools.cache
+def _classes() -> dict[error_pb2.Reason.ValueType, type[KeyholeError]]:
+    return {reason_number(kind): kind for kind in errors.by_reason().values()}

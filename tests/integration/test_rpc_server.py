@@ -1,0 +1,174 @@
+"""The server that every deployable starts: its errors, its health, its port."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from keyhole import errors
+from keyhole.rpc.channels import aio_channel, sync_channel
+from keyhole.rpc.server import RpcServer
+from keyhole.rpc.status import from_rpc_error
+from keyhole.v1 import query_pb2, query_pb2_grpc
+
+
+class _Servicer(query_pb2_grpc.QueryServicer):
+    """Raises whatever it is given, from a unary and from a streaming method."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def Get(self, request: query_pb2.GetRequest, context: Any) -> query_pb2.GetResponse:  # noqa: N802
+        raise self._error
+
+    async def Lookup(  # noqa: N802
+        self, request_iterator: AsyncIterator[query_pb2.LookupRequest], context: Any
+    ) -> AsyncIterator[query_pb2.LookupResponse]:
+        async for request in request_iterator:
+            if request.frame == 0:
+                raise self._error
+            yield query_pb2.LookupResponse(frame=request.frame)
+
+
+async def _serve(error: Exception) -> RpcServer:
+    server = RpcServer("test", "127.0.0.1", 0)
+    server.add(query_pb2_grpc.add_QueryServicer_to_server, _Servicer(error), "keyhole.v1.Query")
+    await server.start()
+    return server
+
+
+@pytest.mark.parametrize("kind", errors.by_reason().values(), ids=lambda kind: kind.__name__)
+async def test_every_error_arrives_as_the_class_that_was_raised(kind: type[errors.KeyholeError]) -> None:
+    server = await _serve(kind("what is wrong; what to do", states="a, b"))
+    async with aio_channel(server.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest())
+    await server.stop(0)
+    back = from_rpc_error(caught.value)
+    assert type(back) is kind
+    assert (back.message, back.facts) == ("what is wrong; what to do", {"states": "a, b"})
+    assert caught.value.code() is grpc.StatusCode[kind.code]
+    assert caught.value.details() == "what is wrong; what to do"
+
+
+async def test_an_error_in_the_middle_of_a_stream_arrives_after_the_responses_before_it() -> None:
+    server = await _serve(errors.Fenced("a newer run has taken over"))
+    async with aio_channel(server.address) as channel:
+        call = query_pb2_grpc.QueryStub(channel).Lookup()
+        await call.write(query_pb2.LookupRequest(frame=1))
+        assert (await call.read()).frame == 1
+        await call.write(query_pb2.LookupRequest(frame=0))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+    await server.stop(0)
+    assert isinstance(from_rpc_error(caught.value), errors.Fenced)
+
+
+async def test_a_bug_is_answered_as_internal_and_logged_but_its_text_is_not_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = await _serve(ValueError("a secret"))
+    async with aio_channel(server.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest())
+    await server.stop(0)
+    back = from_rpc_error(caught.value)
+    assert isinstance(back, errors.InternalError)
+    assert "a secret" not in str(back)
+    assert any(record.exc_info and "a secret" in str(record.exc_info[1]) for record in caplog.records)
+
+
+@pytest.mark.parametrize("method", ["Get", "Lookup"])
+async def test_bytes_that_are_no_message_are_refused_and_the_server_goes_on(method: str) -> None:
+    server = await _serve(errors.NoServer("reached"))
+    async with aio_channel(server.address) as channel:
+        stream = channel.stream_stream("/keyhole.v1.Query/Lookup")
+        calls = {
+            "Get": lambda: channel.unary_unary("/keyhole.v1.Query/Get")(b"\xff\xff garbage"),
+            "Lookup": lambda: stream(iter([b"\xff\xff garbage"])).read(),
+        }
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await calls[method]()
+        assert isinstance(from_rpc_error(caught.value), errors.MalformedRequest)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest())
+        assert isinstance(from_rpc_error(caught.value), errors.NoServer)
+    await server.stop(0)
+
+
+async def test_random_bytes_on_the_port_do_not_harm_the_server() -> None:
+    server = await _serve(errors.NoServer("reached"))
+    with socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.sendall(bytes(range(256)) * 64)
+    async with aio_channel(server.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest())
+    assert isinstance(from_rpc_error(caught.value), errors.NoServer)
+    await server.stop(0)
+
+
+async def test_a_taken_port_is_refused_by_name_f32() -> None:
+    """F32: the server's initialisation fails where its port is taken."""
+    first = await _serve(errors.NoServer("reached"))
+    second = RpcServer("test", "127.0.0.1", first.port)
+    with pytest.raises(errors.PortTaken, match=f"127.0.0.1:{first.port}"):
+        await second.start()
+    await second.stop(0)
+    await first.stop(0)
+
+
+async def test_health_says_not_serving_until_it_is_told_and_again_while_draining() -> None:
+    server = await _serve(errors.NoServer("reached"))
+    async with aio_channel(server.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        states = [(await stub.Check(health_pb2.HealthCheckRequest(service="keyhole.v1.Query"))).status]
+        await server.set_serving(True)
+        states += [
+            (await stub.Check(health_pb2.HealthCheckRequest(service=name))).status for name in ("", "keyhole.v1.Query")
+        ]
+    await server.stop(0)
+    assert states == [
+        health_pb2.HealthCheckResponse.NOT_SERVING,
+        health_pb2.HealthCheckResponse.SERVING,
+        health_pb2.HealthCheckResponse.SERVING,
+    ]
+
+
+async def test_an_unreachable_server_is_server_lost_for_threads_and_for_asyncio_f16() -> None:
+    """F16: a host that is not there fails with the reason, and names the address."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        target = f"127.0.0.1:{unused.getsockname()[1]}"
+        async with aio_channel(target) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as from_loop:
+                await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest(), timeout=5)
+        with sync_channel(target) as channel, pytest.raises(grpc.RpcError) as from_thread:
+            query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest(), timeout=5)
+    for caught in (from_loop.value, from_thread.value):
+        back = from_rpc_error(caught, target)
+        assert isinstance(back, errors.ServerLost)
+        assert target in back.message
+
+
+async def test_a_method_that_the_server_does_not_know_is_unsupported() -> None:
+    server = await _serve(errors.NoServer("reached"))
+    async with aio_channel(server.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/keyhole.v1.Query/Scan")(b"")
+    await server.stop(0)
+    assert isinstance(from_rpc_error(caught.value), errors.Unsupported)
+
+
+async def test_an_error_that_names_a_thousand_states_still_arrives() -> None:
+    names = ", ".join(f"state-{number}" for number in range(1000))
+    server = await _serve(errors.UnknownState(f"no such state; there are {names}", states=names))
+    async with aio_channel(server.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest())
+    await server.stop(0)
+    assert isinstance(from_rpc_error(caught.value), errors.UnknownState)
