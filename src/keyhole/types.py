@@ -144,12 +144,16 @@ class Position(NamedTuple):
         epoch: The epoch of the last marker applied; 0: none.
         generation: The generation of the run that wrote that marker.
         checksum: That marker's checksum (sum over the epoch's staged rows of crc32(storage key, value) modulo 2^64).
+        commit_time_ms: That marker's, milliseconds since 1970, UTC.
+        watermark_ms: That marker's; 0: none.
     """
 
     offset: int
     epoch: int
     generation: int
     checksum: int
+    commit_time_ms: int = 0
+    watermark_ms: int = 0
 
 
 START = Position(offset=0, epoch=0, generation=0, checksum=0)
