@@ -1,0 +1,165 @@
+"""The commit of one epoch on this server: one Kafka transaction, then one write per store. Host thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from keyhole.changelog.base import ChangelogWriter, Marker, Partition, PartitionChanges
+from keyhole.coordinator.receipts import GroupReceipt
+from keyhole.errors import NotOwner
+from keyhole.steps import Step, StepObserver
+from keyhole.stores.base import Advance, Batch
+from keyhole.types import Position
+from services.state_server.hosted import HostedState
+from services.state_server.merge import Change, changes
+from services.state_server.staged import StagedAttempt, StagedGroup, winners
+
+
+@dataclass(frozen=True)
+class StateToCommit:
+    """One state's part of an epoch, as the coordinator decided it."""
+
+    attempts: Sequence[StagedAttempt]
+    receipts: Sequence[GroupReceipt]
+    replace: bool
+
+
+@dataclass(frozen=True)
+class EpochToCommit:
+    """See protos StateServer.Commit."""
+
+    epoch: int
+    generation: int
+    commit_time_ms: int
+    watermark_ms: int
+    offsets_hash: int
+    states: Mapping[str, StateToCommit]
+
+
+@dataclass(frozen=True)
+class GroupCommitted:
+    """What became of one key group. `differs`: it was committed before, from other rows."""
+
+    state: str
+    key_group: int
+    marker_offset: int
+    checksum: int
+    already: bool
+    differs: bool = False
+
+
+@dataclass
+class _Plan:
+    """What is to be written, and what was written by an earlier run already."""
+
+    changes: list[PartitionChanges] = field(default_factory=list)
+    already: list[GroupCommitted] = field(default_factory=list)
+
+
+def commit_epoch(
+    epoch: EpochToCommit,
+    hosted: Mapping[str, HostedState],
+    writer: ChangelogWriter,
+    observer: StepObserver,
+    deadline_seconds: float,
+) -> list[GroupCommitted]:
+    """Makes the epoch durable; the caller makes it visible.
+
+    A key group whose store is at the epoch already was committed by an earlier run (or an earlier round): it is left
+    as it is. So the same epoch may be committed any number of times, and each key group takes it once.
+
+    Raises:
+        StageLost: The staged rows are not those of the receipts. Nothing was committed.
+        NotOwner: A key group is not this server's, or not restored. Nothing was committed.
+        KafkaUnreachable: Nothing was committed; may be called again.
+        Fenced: Nothing was committed; the grant is worthless from now on.
+        OutcomeUnknown: All key groups must be restored under a new grant.
+        StoreFull: It is committed, in the changelog; the store must be restored.
+    """
+    plan = _Plan()
+    for name, part in epoch.states.items():
+        _plan_state(plan, epoch, hosted[name], part)
+    committed: list[GroupCommitted] = []
+    if plan.changes:
+        observer.reached(Step.SERVER_BEFORE_TRANSACTION, epoch.epoch)
+        offsets = writer.commit(plan.changes, deadline_seconds)
+        observer.reached(Step.SERVER_TRANSACTION_COMMITTED, epoch.epoch)
+        _write(plan.changes, offsets, hosted)
+        observer.reached(Step.SERVER_STORE_WRITTEN, epoch.epoch)
+        committed = [
+            GroupCommitted(*item.partition, offsets[item.partition], item.marker.checksum, already=False)
+            for item in plan.changes
+        ]
+    return plan.already + committed
+
+
+def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: StateToCommit) -> None:
+    name = f"{state.descriptor.application}/{state.descriptor.state}"
+    staged = winners(part.attempts, part.receipts, name)
+    if foreign := staged.keys() - state.restored:
+        raise NotOwner(f"{len(foreign)} key groups of state {name} are staged here and not owned; stage them again")
+    # Complete mode also empties the key groups that got no rows.
+    touched = sorted(state.restored if part.replace else staged)
+    snapshot = state.store.snapshot()
+    try:
+        for group in touched:
+            rows = staged.get(group) or StagedGroup()
+            position = state.position(group)
+            checksum = rows.checksum & 0xFFFF_FFFF_FFFF_FFFF
+            if position.epoch >= epoch.epoch:
+                plan.already.append(_already(state, group, position, epoch.epoch, checksum))
+                continue
+            written = changes(rows.rows, snapshot, group, order_of=state.order_of, replace=part.replace)
+            if written:
+                plan.changes.append(_partition_changes(epoch, state, group, written, checksum))
+    finally:
+        snapshot.close()
+
+
+def _already(state: HostedState, group: int, position: Position, epoch: int, checksum: int) -> GroupCommitted:
+    differs = position.epoch == epoch and position.checksum != checksum
+    return GroupCommitted(
+        state.descriptor.state, group, position.offset - 1, position.checksum, already=True, differs=differs
+    )
+
+
+def _partition_changes(
+    epoch: EpochToCommit, state: HostedState, group: int, written: list[Change], checksum: int
+) -> PartitionChanges:
+    marker = Marker(
+        epoch.epoch, epoch.generation, epoch.commit_time_ms, epoch.watermark_ms, checksum, epoch.offsets_hash
+    )
+    return PartitionChanges(Partition(state.descriptor.state, group), written, marker)
+
+
+def _write(
+    written: Sequence[PartitionChanges], offsets: Mapping[Partition, int], hosted: Mapping[str, HostedState]
+) -> None:
+    for name, state in hosted.items():
+        mine = [item for item in written if item.partition.state == name]
+        if not mine:
+            continue
+        advances = {item.partition.key_group: _advance(state, item, offsets[item.partition]) for item in mine}
+        # Storage keys begin with their key group, and the groups are ascending: so are all the keys.
+        state.store.apply(
+            Batch(
+                puts=[(key, row) for item in mine for key, row in item.changes if row is not None],
+                deletes=[key for item in mine for key, row in item.changes if row is None],
+                advances=advances,
+            )
+        )
+        state.positions.update({group: advance.after for group, advance in advances.items()})
+
+
+def _advance(state: HostedState, item: PartitionChanges, marker_offset: int) -> Advance:
+    marker = item.marker
+    after = Position(
+        marker_offset + 1,
+        marker.epoch,
+        marker.generation,
+        marker.checksum,
+        marker.commit_time_ms,
+        marker.watermark_ms,
+    )
+    return Advance(state.position(item.partition.key_group), after)

@@ -1,0 +1,420 @@
+"""The write side of one query on this server: its run, its grant, its staged rows, its states.
+
+Threads: the host has one thread of its own, on which all that blocks or changes a store runs, in order. The coroutines
+here run on the event loop, hand work to that thread, and publish its results to the tables, so that readers see an
+epoch of all the query's states in one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from keyhole.changelog.base import Changelog, ChangelogWriter
+from keyhole.changelog.settings import DELETE_RETENTION_MS
+from keyhole.clock import Clock
+from keyhole.coordinator.receipts import GroupReceipt
+from keyhole.errors import (
+    Fenced,
+    KafkaUnreachable,
+    KeyholeError,
+    NotOwner,
+    NotReady,
+    Overloaded,
+    StageLost,
+    UnavailableError,
+)
+from keyhole.steps import Step, StepObserver
+from keyhole.stores.base import StoreEngine
+from keyhole.types import Run, StateDescriptor
+from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
+from services.state_server.hosted import HostedState
+from services.state_server.restore import restore
+from services.state_server.staged import StagedAttempt
+from services.state_server.table import Lease, Standing, Table
+
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class HostSettings:
+    """What all hosts of a server share."""
+
+    server: str
+    incarnation: str
+    engine: StoreEngine
+    clock: Clock
+    observer: StepObserver
+    lease_seconds: float
+    max_staged_bytes: int
+    kafka_deadline_seconds: float
+    # Called on the event loop whenever ownership or readiness has changed.
+    changed: Callable[[], None]
+
+
+class Attempt(NamedTuple):
+    """Names a staged partition attempt."""
+
+    state: str
+    epoch: int
+    round: int
+    partition: int
+    attempt_id: int
+
+
+class QueryHost:
+    """See the module's text. Made at the first OpenRun of a query; lives as long as the server.
+
+    Args:
+        tables: The server's tables by (application, state); the host adds and removes its own.
+    """
+
+    def __init__(
+        self,
+        application: str,
+        query: str,
+        changelog: Changelog,
+        tables: dict[tuple[str, str], Table],
+        settings: HostSettings,
+    ) -> None:
+        self._application = application
+        self._query = query
+        self._changelog = changelog
+        self._tables = tables
+        self._settings = settings
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"keyhole-{application}-{query}")
+        self._run = Run(application, query, 0, "")
+        self._grant = ""
+        self._version = 0
+        self._writer: ChangelogWriter | None = None
+        self._hosted: dict[str, HostedState] = {}
+        self._staged: dict[Attempt, StagedAttempt] = {}
+        self._staged_bytes = 0
+        self._superseded = threading.Event()
+        self._restoring: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self.lease = Lease(settings.clock, settings.lease_seconds)
+
+    @property
+    def ready(self) -> bool:
+        """It has been given key groups, and all of them can be read."""
+        return bool(self._hosted) and all(state.table.ready for state in self._hosted.values())
+
+    def progress(self) -> tuple[int, int]:
+        """Changelog records restored, and to restore, of all states."""
+        tables = [state.table for state in self._hosted.values()]
+        return sum(table.progress.restored for table in tables), sum(table.progress.total for table in tables)
+
+    # --- runs and ownership ---------------------------------------------------------------------------------------
+
+    async def open_run(self, run: Run, incarnation: str, grant: str) -> None:
+        """A run begins here, or asks for a new grant: whatever was staged is dropped, and the grant taken.
+
+        What was published goes on being read: it is a committed epoch, whoever writes the next one.
+
+        Raises:
+            Fenced: A newer run has been here, or another one of the same generation.
+            KafkaUnreachable: Nothing has changed.
+        """
+        async with self._opening:
+            self._check_incarnation(incarnation)
+            if run.generation < self._run.generation or (
+                run.generation == self._run.generation and run.run_id != self._run.run_id
+            ):
+                raise self._fenced(run)
+            if grant == self._grant:
+                return
+            await self._stop_restoring()
+            self._version = 0
+            self._drop_staged(lambda _: True)
+            await self._on_thread(self._take_grant, run, grant)
+            self.lease.confirm()
+        _log.info(
+            "opened a run", extra={"application": run.application, "query": run.query, "generation": run.generation}
+        )
+
+    def _take_grant(self, run: Run, grant: str) -> None:
+        self._give_up_grant()
+        # The run counts from here on: should the grant fail, its coordinator asks for another one.
+        self._run, self._grant = run, ""
+        writer = self._changelog.writer(grant)
+        try:
+            writer.open(self._settings.kafka_deadline_seconds)
+        except KeyholeError:
+            writer.close()
+            raise
+        self._writer, self._grant = writer, grant
+
+    async def assign(
+        self,
+        run: Run,
+        version: int,
+        states: Sequence[tuple[StateDescriptor, frozenset[int]]],
+        standing: Standing,
+        wait_seconds: float,
+    ) -> bool:
+        """Owns these key groups from now on. Returns whether all of them are ready.
+
+        Called again with the same version it goes on waiting for the restore that the first call began.
+
+        Raises:
+            Fenced, NotReady: See `_check_run`.
+            KeyholeError: What ended the restore; the next call begins it anew.
+        """
+        self._check_run(run)
+        if version != self._version or self._restoring is None:
+            await self._stop_restoring()
+            self._version = version
+            self._restoring = asyncio.create_task(self._take_over(version, states, standing))
+        task = self._restoring
+        done, _ = await asyncio.wait({task}, timeout=wait_seconds)
+        if task in done and not task.cancelled() and task.exception() is not None:
+            self._restoring = None
+            await task
+        return task in done
+
+    async def _take_over(
+        self, version: int, states: Sequence[tuple[StateDescriptor, frozenset[int]]], standing: Standing
+    ) -> None:
+        await self._host(states)
+        wanted = {descriptor.state: groups for descriptor, groups in states}
+        for name, state in self._hosted.items():
+            state.table.withdraw(state.table.groups - wanted.get(name, frozenset()))
+        self._settings.changed()
+        self._superseded.clear()
+        await self._on_thread(self._restore, wanted)
+        self._publish(standing)
+        for state in self._hosted.values():
+            state.table.ready = True
+        self.lease.confirm()
+        self._settings.changed()
+        _log.info(
+            "owns key groups",
+            extra={"query": self._query, "version": version, "key_groups": {s: len(g) for s, g in wanted.items()}},
+        )
+
+    async def _host(self, states: Sequence[tuple[StateDescriptor, frozenset[int]]]) -> None:
+        """Opens the stores of new states, and closes those that were made anew under another topic id."""
+        for descriptor, _ in states:
+            current = self._hosted.get(descriptor.state)
+            if current is not None and current.descriptor == descriptor:
+                continue
+            if current is not None:
+                self._tables.pop((self._application, descriptor.state)).close()
+                del self._hosted[descriptor.state]
+                await self._on_thread(current.store.close)
+            engine = self._settings.engine
+            store = await self._on_thread(engine.open, self._application, descriptor.state, descriptor.topic_id)
+            table = Table(self._settings.server, descriptor, store, self.lease)
+            self._hosted[descriptor.state] = HostedState.open(descriptor, store, table)
+            self._tables[self._application, descriptor.state] = table
+
+    def _restore(self, wanted: Mapping[str, frozenset[int]]) -> None:
+        for name, state in self._hosted.items():
+            state.restored &= wanted.get(name, frozenset())
+        restore(
+            self._hosted,
+            wanted,
+            self._changelog,
+            self._settings.clock,
+            # Half of what the changelog keeps deletions for: the other half is for the restore itself.
+            away_limit_ms=DELETE_RETENTION_MS // 2,
+            deadline_seconds=self._settings.kafka_deadline_seconds,
+            stop=self._superseded,
+        )
+
+    async def release(self, run: Run, state: str, groups: frozenset[int]) -> None:
+        """Gives key groups up. Runs on the host thread: when it answers, nothing of theirs is in flight."""
+        self._check_run(run)
+        hosted = self._state(state)
+        hosted.table.withdraw(groups)
+        await self._on_thread(hosted.restored.difference_update, groups)
+        self._settings.changed()
+
+    def confirm(self, run: Run, version: int) -> None:
+        """The coordinator is alive, and this server still counts."""
+        self._check_run(run)
+        if version != self._version:
+            raise NotReady(f"server {self._settings.server} is at assignment version {self._version}, not {version}")
+        self.lease.confirm()
+
+    # --- epochs ---------------------------------------------------------------------------------------------------
+
+    def begin_attempt(self, run: Run, incarnation: str, version: int, attempt: Attempt) -> StagedAttempt:
+        """Room for one task attempt's rows, not yet among what is staged (see `stage`).
+
+        Raises:
+            NotOwner: Another assignment version: the routes are out of date.
+            StageLost: A newer round, or a newer epoch, has begun.
+        """
+        self._check_run(run)
+        self._check_incarnation(incarnation)
+        if version != self._version:
+            raise NotOwner(f"the assignment is at version {self._version}, not {version}", version=self._version)
+        newest = max(((a.epoch, a.round) for a in self._staged), default=(0, 0))
+        if (attempt.epoch, attempt.round) < newest:
+            raise StageLost(f"round {attempt.round} of epoch {attempt.epoch} has been superseded")
+        state = self._state(attempt.state)
+        name = f"{self._application}/{attempt.state}"
+        return StagedAttempt(name, state.descriptor.key_groups, state.store.max_key_bytes, state.order_of)
+
+    async def add_rows(
+        self, attempt: StagedAttempt, decode: Callable[[], tuple[list[bytes], list[bytes | None]]]
+    ) -> None:
+        """Adds a chunk to an attempt.
+
+        Raises:
+            Overloaded: More is staged than `max_staged_bytes`.
+        """
+        if self._staged_bytes > self._settings.max_staged_bytes:
+            raise Overloaded(
+                f"server {self._settings.server} holds {self._staged_bytes:,} staged bytes, its limit "
+                "(KEYHOLE_STATE_SERVER_MAX_STAGED_BYTES). Bound the epochs, for example with maxOffsetsPerTrigger"
+            )
+        self._staged_bytes += await self._on_thread(lambda: attempt.add(*decode()))
+
+    def stage(self, name: Attempt, attempt: StagedAttempt, run: Run) -> list[GroupReceipt]:
+        """Makes a whole attempt part of what is staged; older rounds are dropped."""
+        self._check_run(run)
+        self._drop_staged(lambda other: (other.epoch, other.round) < (name.epoch, name.round))
+        self._staged[name] = attempt
+        receipts = attempt.receipts()
+        self._settings.observer.reached(Step.SERVER_STAGED, name.epoch)
+        return receipts
+
+    def discard(self, attempt: StagedAttempt) -> None:
+        """An attempt that did not come to its end."""
+        self._staged_bytes -= attempt.bytes
+
+    async def commit(
+        self, run: Run, incarnation: str, version: int, epoch: EpochToCommit, deadline_seconds: float
+    ) -> list[GroupCommitted]:
+        """Commits and publishes. A caller that goes away does not stop it half-way.
+
+        Raises: See commit.commit_epoch.
+        """
+        self._check_run(run)
+        self._check_incarnation(incarnation)
+        if version != self._version:
+            raise NotOwner(f"the assignment is at version {self._version}, not {version}", version=self._version)
+        return await asyncio.shield(asyncio.ensure_future(self._commit(epoch, deadline_seconds)))
+
+    async def _commit(self, epoch: EpochToCommit, deadline_seconds: float) -> list[GroupCommitted]:
+        committed = await self._on_thread(self._commit_on_thread, epoch, deadline_seconds)
+        versions = Standing(epoch.epoch, epoch.commit_time_ms, epoch.watermark_ms, epoch.generation, self._version)
+        self._publish(versions)
+        self.lease.confirm()
+        self._drop_staged(lambda attempt: attempt.epoch <= epoch.epoch)
+        self._settings.observer.reached(Step.SERVER_COMMITTED, epoch.epoch)
+        return committed
+
+    def _commit_on_thread(self, epoch: EpochToCommit, deadline_seconds: float) -> list[GroupCommitted]:
+        if self._writer is None:
+            raise StageLost(f"server {self._settings.server} has no grant any more; it needs another one")
+        sound = False
+        try:
+            committed = commit_epoch(epoch, self._hosted, self._writer, self._settings.observer, deadline_seconds)
+            sound = True
+        except (KafkaUnreachable, StageLost, NotOwner):
+            sound = True
+            raise
+        finally:
+            # Fenced, an unknown outcome, a store that could not follow: nothing more is written under this grant, and
+            # what the stores lack is read back from the changelog.
+            if not sound:
+                self._give_up_grant()
+        return committed
+
+    def _give_up_grant(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        for state in self._hosted.values():
+            state.restored.clear()
+
+    def staged(self, state: str, epoch: int, round_: int, winners: Sequence[tuple[int, int]]) -> list[StagedAttempt]:
+        """The attempts of the winners.
+
+        Raises:
+            StageLost: One of them is not here.
+        """
+        attempts = [self._staged.get(Attempt(state, epoch, round_, *winner)) for winner in winners]
+        if not all(attempts):
+            raise StageLost(f"rows of epoch {epoch} are not staged here; this server must have them staged again")
+        return [attempt for attempt in attempts if attempt is not None]
+
+    def abort(self, run: Run, epoch: int) -> None:
+        """Drops what is staged of an epoch."""
+        self._check_run(run)
+        self._drop_staged(lambda attempt: attempt.epoch == epoch)
+
+    # --- the rest -------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Lets what is on the host thread end, and closes the stores."""
+        await self._stop_restoring()
+        if self._writer is not None:
+            await self._on_thread(self._writer.close)
+        for state in self._hosted.values():
+            state.table.close()
+            await self._on_thread(state.store.close)
+        self._hosted.clear()
+        self._thread.shutdown()
+
+    def _publish(self, standing: Standing) -> None:
+        for state in self._hosted.values():
+            standing_of = Standing(
+                standing.epoch, standing.commit_time_ms, standing.watermark_ms, self._run.generation, self._version
+            )
+            groups = frozenset(state.restored)
+            state.table.publish(state.store.snapshot(), groups, standing_of, {g: state.position(g) for g in groups})
+
+    async def _stop_restoring(self) -> None:
+        task, self._restoring = self._restoring, None
+        if task is None:
+            return
+        self._superseded.set()
+        try:
+            await task
+        except (KeyholeError, UnavailableError) as error:
+            _log.info("a restore ended", extra={"query": self._query, "why": str(error)})
+        finally:
+            self._superseded.clear()
+
+    def _state(self, name: str) -> HostedState:
+        state = self._hosted.get(name)
+        if state is None:
+            raise NotOwner(f"server {self._settings.server} holds nothing of state {self._application}/{name}")
+        return state
+
+    def _drop_staged(self, which: Callable[[Attempt], bool]) -> None:
+        for name in [name for name in self._staged if which(name)]:
+            self._staged_bytes -= self._staged.pop(name).bytes
+
+    def _check_incarnation(self, incarnation: str) -> None:
+        if incarnation != self._settings.incarnation:
+            raise NotReady(f"server {self._settings.server} has been restarted; it needs a new grant")
+
+    def _check_run(self, run: Run) -> None:
+        """Raises Fenced for a run that was superseded, NotReady for one that has not been opened here."""
+        if run == self._run:
+            return
+        if run.generation > self._run.generation:
+            raise NotReady(f"run {run.generation} of query {run.query!r} has not been opened on this server")
+        raise self._fenced(run)
+
+    def _fenced(self, run: Run) -> Fenced:
+        return Fenced(
+            f"run {run.generation} of query {run.query!r} has been superseded by run {self._run.generation}; it must "
+            "stop. Is the job running twice?",
+            generation=self._run.generation,
+        )
+
+    async def _on_thread(self, call: Callable[..., _Result], *args: object) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *args)

@@ -1,0 +1,56 @@
+"""The write side of one state on this server: its store, and which key groups it may write. Host thread only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from keyhole.codec import StateCodec
+from keyhole.stores.base import Store
+from keyhole.types import START, Position, StateDescriptor
+from services.state_server.merge import order_of
+from services.state_server.staged import OrderOf
+from services.state_server.table import Table
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class HostedState:
+    """One state.
+
+    Attributes:
+        positions: How far the store is, by key group; what `apply` extends.
+        restored: Key groups that hold all that was committed before this server's grant: these it may write.
+    """
+
+    descriptor: StateDescriptor
+    store: Store
+    table: Table
+    order_of: OrderOf | None
+    positions: dict[int, Position]
+    restored: set[int]
+
+    @classmethod
+    def open(cls, descriptor: StateDescriptor, store: Store, table: Table) -> HostedState:
+        """Takes up where the store is."""
+        snapshot = store.snapshot()
+        try:
+            positions = dict(snapshot.positions())
+        finally:
+            snapshot.close()
+        return cls(descriptor, store, table, order_of(descriptor, StateCodec(descriptor)), positions, set())
+
+    def position(self, key_group: int) -> Position:
+        return self.positions.get(key_group, START)
+
+    def forget(self, key_groups: Iterable[int], why: str) -> None:
+        """Drops key groups from the store: they are restored from the changelog's start."""
+        for key_group in key_groups:
+            _log.warning(
+                "dropped a key group from the store; it is rebuilt from the changelog",
+                extra={"state": self.descriptor.state, "key_group": key_group, "why": why},
+            )
+            self.store.drop_key_group(key_group)
+            self.positions.pop(key_group, None)

@@ -1,0 +1,132 @@
+"""The reads of one state server: the service Query over its tables."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+
+from keyhole.errors import KeyholeError, MalformedRequest, StaleDescriptor, Unsupported
+from keyhole.rpc.convert import descriptor_to_proto, key_from_proto
+from keyhole.rpc.status import to_proto
+from keyhole.v1 import query_pb2 as pb
+from keyhole.v1 import query_pb2_grpc
+from services.state_server.registry import Registry
+from services.state_server.table import Answers, Table
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+# Enough for a frame of any client of ours, and small enough not to hold the event loop for more than some milliseconds.
+MAX_KEYS_PER_REQUEST = 16_384
+
+_COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
+
+
+class QueryServicer(query_pb2_grpc.QueryServicer):
+    """See protos/keyhole/v1/query.proto. Answers for this server's key groups only."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def ListStates(self, request: pb.ListStatesRequest, context: _Context) -> pb.ListStatesResponse:  # noqa: N802 - gRPC
+        """All states of which it has key groups."""
+        wanted = request.application
+        return pb.ListStatesResponse(
+            states=[
+                descriptor_to_proto(table.descriptor)
+                for (application, _), table in sorted(self._registry.tables.items())
+                if not wanted or application == wanted
+            ]
+        )
+
+    async def DescribeState(self, request: pb.DescribeStateRequest, context: _Context) -> pb.DescribeStateResponse:  # noqa: N802 - gRPC
+        """One state, and what this server holds of it."""
+        table = self._table(request.state)
+        descriptor = descriptor_to_proto(table.descriptor)
+        return pb.DescribeStateResponse(descriptor=descriptor, holdings=[table.holding(descriptor, sizes=True)])
+
+    async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802 - gRPC
+        """One key."""
+        answers = self._get(request.state, [request.key], request.options)
+        return pb.GetResponse(answer=answers[0])
+
+    async def GetMany(self, request: pb.GetManyRequest, context: _Context) -> pb.GetManyResponse:  # noqa: N802 - gRPC
+        """Several keys, all of them this server's, as of one epoch."""
+        return pb.GetManyResponse(answers=self._get(request.state, request.keys, request.options))
+
+    async def Lookup(  # noqa: N802 - gRPC
+        self, requests: AsyncIterator[pb.LookupRequest], context: _Context
+    ) -> AsyncIterator[pb.LookupResponse]:
+        """Frames. A frame that can't be answered fails alone; the stream goes on."""
+        async for request in requests:
+            yield self._frame(request)
+
+    async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802 - gRPC
+        """This server."""
+        return pb.StatusResponse(servers=[self._registry.status()])
+
+    def _table(self, state: pb.StateRef) -> Table:
+        return self._registry.table(state.application, state.state)
+
+    def _get(self, state: pb.StateRef, keys: Sequence[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
+        _check(options, len(keys))
+        table = self._table(state)
+        answers = table.lookup([_storage_key(table, key) for key in keys], options.min_epoch)
+        rows = _formatted(table, answers, options)
+        sources, source_of = answers.sources, answers.source_of or [0] * len(rows)
+        return [
+            pb.Answer(found=bool(row), value=row, source=sources[index])
+            for row, index in zip(rows, source_of, strict=True)
+        ]
+
+    def _frame(self, request: pb.LookupRequest) -> pb.LookupResponse:
+        try:
+            return self._answer(request)
+        except KeyholeError as error:
+            count = len(request.storage_keys) or len(request.keys)
+            return pb.LookupResponse(
+                frame=request.frame, values=[b""] * count, failures=[pb.LookupFailure(error=to_proto(error))]
+            )
+
+    def _answer(self, request: pb.LookupRequest) -> pb.LookupResponse:
+        options = request.options
+        table = self._table(request.state)
+        if request.keys:
+            if request.storage_keys:
+                raise MalformedRequest("a frame has either keys or storage_keys, not both")
+            keys: Sequence[bytes] = [_storage_key(table, key) for key in request.keys]
+        else:
+            if request.topic_id != table.descriptor.topic_id:
+                raise StaleDescriptor(
+                    f"state {table.name} is not the one these storage keys were made for; describe it again",
+                    topic_id=table.descriptor.topic_id,
+                )
+            keys = request.storage_keys
+        _check(options, len(keys))
+        answers = table.lookup(keys, options.min_epoch)
+        return pb.LookupResponse(
+            frame=request.frame,
+            values=_formatted(table, answers, options),
+            sources=answers.sources,
+            source_of=answers.source_of,
+        )
+
+
+def _storage_key(table: Table, key: pb.Key) -> bytes:
+    values = key_from_proto(key)
+    return table.codec.storage_key(values if len(values) != 1 else values[0])
+
+
+def _check(options: pb.ReadOptions, keys: int) -> None:
+    if options.consistency not in _COMMITTED:
+        raise Unsupported("only COMMITTED reads are supported by this version")
+    if keys > MAX_KEYS_PER_REQUEST:
+        raise MalformedRequest(f"{keys:,} keys in one request; at most {MAX_KEYS_PER_REQUEST:,}", keys=keys)
+
+
+def _formatted(table: Table, answers: Answers, options: pb.ReadOptions) -> list[bytes]:
+    """A row is never empty, so empty bytes mean absent."""
+    if options.format == pb.VALUE_FORMAT_JSON:
+        return [table.codec.row_to_json(row).encode() if row else b"" for row in answers.rows]
+    return [row or b"" for row in answers.rows]

@@ -1,0 +1,126 @@
+"""All that one state server holds: its hosts, its tables, and who watches for changes. Event loop's thread only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from keyhole.changelog.base import Changelog
+from keyhole.errors import Draining, NotReady, UnknownApplication, UnknownState
+from keyhole.rpc.convert import descriptor_to_proto
+from keyhole.types import Run
+from keyhole.v1 import query_pb2, state_server_pb2
+from services.state_server.host import HostSettings, QueryHost
+from services.state_server.table import Table
+
+
+class Registry:
+    """See the module's text.
+
+    Args:
+        address: Gives host:port that others reach this server by, once it is bound.
+        started_ms: Milliseconds since 1970, UTC.
+        max_key_bytes: The longest storage key that its stores take.
+    """
+
+    def __init__(
+        self, server: str, incarnation: str, address: Callable[[], str], started_ms: int, max_key_bytes: int
+    ) -> None:
+        self.server = server
+        self.incarnation = incarnation
+        self._address = address
+        self.draining = False
+        self.tables: dict[tuple[str, str], Table] = {}
+        self._hosts: dict[tuple[str, str], QueryHost] = {}
+        self._started_ms = started_ms
+        self._max_key_bytes = max_key_bytes
+        self._change = asyncio.Event()
+        self._on_change: Callable[[], None] = lambda: None
+
+    @property
+    def ready(self) -> bool:
+        """It has key groups, and all of them can be read."""
+        return bool(self._hosts) and not self.draining and all(host.ready for host in self._hosts.values())
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Who else is told of changes (the health service)."""
+        self._on_change = callback
+
+    def changed(self) -> None:
+        """Wakes all who watch."""
+        self._change.set()
+        self._change = asyncio.Event()
+        self._on_change()
+
+    async def wait_for_change(self) -> None:
+        await self._change.wait()
+
+    def table(self, application: str, state: str) -> Table:
+        """Raises UnknownApplication or UnknownState, naming what there is."""
+        table = self.tables.get((application, state))
+        if table is not None:
+            return table
+        states = sorted(name for app, name in self.tables if app == application)
+        if states:
+            raise UnknownState(
+                f"application {application} has no state {state!r} on server {self.server}; it has {', '.join(states)}",
+                states=",".join(states),
+            )
+        applications = sorted({app for app, _ in self.tables})
+        raise UnknownApplication(
+            f"server {self.server} holds nothing of application {application!r}; "
+            + (f"it holds {', '.join(applications)}" if applications else "no job has given it key groups yet"),
+            applications=",".join(applications),
+        )
+
+    def host(self, run: Run) -> QueryHost:
+        """The host of a query that has been opened here."""
+        host = self._hosts.get((run.application, run.query))
+        if host is None:
+            raise NotReady(f"run {run.generation} of query {run.query!r} has not been opened on server {self.server}")
+        return host
+
+    def host_for(self, run: Run, changelog: Callable[[str], Changelog], settings: HostSettings) -> QueryHost:
+        """The host of a query, made if absent."""
+        if self.draining:
+            raise Draining(f"server {self.server} is shutting down")
+        key = run.application, run.query
+        if key not in self._hosts:
+            self._hosts[key] = QueryHost(run.application, run.query, changelog(run.application), self.tables, settings)
+        return self._hosts[key]
+
+    def status(self) -> query_pb2.ServerStatus:
+        """With sizes, read from the stores."""
+        return query_pb2.ServerStatus(
+            server=self.server,
+            address=self._address(),
+            incarnation=self.incarnation,
+            started_ms=self._started_ms,
+            draining=self.draining,
+            holdings=self.holdings(sizes=True),
+            max_key_bytes=self._max_key_bytes,
+        )
+
+    def ownership(self) -> state_server_pb2.Ownership:
+        """What proxies route by."""
+        return state_server_pb2.Ownership(
+            server=self.server,
+            address=self._address(),
+            incarnation=self.incarnation,
+            draining=self.draining,
+            holdings=self.holdings(sizes=False),
+            max_key_bytes=self._max_key_bytes,
+        )
+
+    def holdings(self, *, sizes: bool) -> list[query_pb2.StateHolding]:
+        return [
+            table.holding(descriptor_to_proto(table.descriptor), sizes=sizes)
+            for _, table in sorted(self.tables.items())
+        ]
+
+    async def close(self) -> None:
+        """Closes all hosts, one after the other."""
+        for host in self._hosts.values():
+            await host.close()
+        self._hosts.clear()
+        self.tables.clear()

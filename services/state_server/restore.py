@@ -1,0 +1,100 @@
+"""Brings key groups up to the end of their changelog. Blocking; host thread only."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+
+from keyhole.changelog.base import Changelog, Partition, RestoredEpochs
+from keyhole.clock import Clock
+from keyhole.errors import Fenced
+from keyhole.stores.base import Advance, Batch
+from keyhole.types import START, Position
+from services.state_server.hosted import HostedState
+
+_log = logging.getLogger(__name__)
+
+
+def restore(
+    states: Mapping[str, HostedState],
+    wanted: Mapping[str, Iterable[int]],
+    changelog: Changelog,
+    clock: Clock,
+    *,
+    away_limit_ms: int,
+    deadline_seconds: float,
+    stop: threading.Event,
+) -> None:
+    """Reads what the stores lack of the wanted key groups.
+
+    All earlier writers of these key groups must have been fenced: the ends are taken here, and whatever is committed
+    after that would be missed.
+
+    Args:
+        away_limit_ms: A key group whose last marker is older may have missed deletions that the changelog has already
+            forgotten; it is rebuilt.
+        stop: Ends it, with Fenced.
+
+    Raises:
+        KafkaUnreachable: No progress for `deadline_seconds`.
+        StoreFull: What was restored so far is kept.
+    """
+    missing = {name: sorted(set(groups) - states[name].restored) for name, groups in wanted.items()}
+    if not any(missing.values()):
+        return
+    reader = changelog.reader()
+    try:
+        ends = reader.ends(missing, deadline_seconds)
+        _drop_unusable(states, ends, clock.now_ms() - away_limit_ms)
+        positions = {part: states[part.state].position(part.key_group) for part in ends}
+        _announce(states, positions, ends)
+        for piece in reader.read(positions, ends, deadline_seconds):
+            if stop.is_set():
+                raise Fenced("the restore was given up: a newer run has taken over, or the server is stopping")
+            _apply(states[piece.partition.state], piece)
+    finally:
+        reader.close()
+    for name, groups in missing.items():
+        states[name].restored.update(groups)
+
+
+def _drop_unusable(states: Mapping[str, HostedState], ends: Mapping[Partition, int], oldest_ms: int) -> None:
+    for partition, end in ends.items():
+        state = states[partition.state]
+        position = state.position(partition.key_group)
+        if position == START:
+            continue
+        if position.offset > end:
+            state.forget([partition.key_group], f"it is at offset {position.offset}, the changelog ends at {end}")
+        elif position.offset < end - 1 and position.commit_time_ms < oldest_ms:
+            state.forget([partition.key_group], "it was away longer than the changelog keeps deletions")
+
+
+def _announce(
+    states: Mapping[str, HostedState], positions: Mapping[Partition, Position], ends: Mapping[Partition, int]
+) -> None:
+    for name, state in states.items():
+        progress = state.table.progress
+        progress.restored = 0
+        # Offsets, not records: compaction has removed some of them, so this is the most there can be.
+        progress.total = sum(max(0, end - positions[part].offset) for part, end in ends.items() if part.state == name)
+        if progress.total:
+            _log.info("restoring", extra={"state": name, "records": progress.total})
+
+
+def _apply(state: HostedState, piece: RestoredEpochs) -> None:
+    group = piece.partition.key_group
+    last = dict(piece.changes)
+    before, after = state.position(group), piece.position
+    if piece.marker is not None:
+        after = after._replace(commit_time_ms=piece.marker.commit_time_ms, watermark_ms=piece.marker.watermark_ms)
+    state.store.apply(
+        Batch(
+            puts=sorted((key, row) for key, row in last.items() if row is not None),
+            deletes=sorted(key for key, row in last.items() if row is None),
+            advances={group: Advance(before, after)},
+        )
+    )
+    state.positions[group] = after
+    state.table.progress.restored += after.offset - before.offset

@@ -1,0 +1,129 @@
+"""Rows that are staged and not yet committed. Pure: no I/O, one thread at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from zlib import crc32
+
+from keyhole.coordinator.receipts import GroupReceipt
+from keyhole.errors import DuplicateKey, KeyTooLong, MalformedRequest, StageLost
+
+_CHECKSUM_MASK = (1 << 64) - 1
+
+OrderOf = Callable[[bytes], Any]
+"""A row's rank under `order_by`: anything that compares."""
+
+
+class StagedGroup:
+    """The rows of one key group: the last word on each key, and the sums that the receipt is made of."""
+
+    __slots__ = ("bytes", "checksum", "count", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes | None] = {}
+        self.count = 0
+        self.bytes = 0
+        self.checksum = 0
+
+
+class StagedAttempt:
+    """What one task attempt has staged of one partition of one state.
+
+    Args:
+        name: application/state, for messages.
+        key_groups: Of the state.
+        max_key_bytes: The store's limit.
+        order_of: Ranks rows where the state has an `order_by`; None: a key may come once only.
+    """
+
+    def __init__(self, name: str, key_groups: int, max_key_bytes: int, order_of: OrderOf | None) -> None:
+        self.groups: dict[bytes, StagedGroup] = {}
+        self.bytes = 0
+        self._name = name
+        self._last_key_group = (key_groups - 1).to_bytes(2, "big")
+        self._max_key_bytes = max_key_bytes
+        self._order_of = order_of
+
+    def add(self, keys: Sequence[bytes], rows: Sequence[bytes | None]) -> int:
+        """Takes rows in; None deletes. Returns the bytes that they hold.
+
+        Raises:
+            MalformedRequest: A key that is no storage key of the state.
+            KeyTooLong: A key longer than the store takes.
+            DuplicateKey: A key came twice, and the state has no `order_by`.
+        """
+        self._check(keys)
+        groups, taken = self.groups, 0
+        for key, row in zip(keys, rows, strict=True):
+            prefix = key[:2]
+            group = groups.get(prefix)
+            if group is None:
+                group = groups[prefix] = StagedGroup()
+            if row is None:
+                size, checksum = len(key), crc32(key)
+            else:
+                size, checksum = len(key) + len(row), crc32(row, crc32(key))
+            group.count += 1
+            group.bytes += size
+            group.checksum += checksum
+            taken += size
+            if key not in group.rows or self._wins(row, group.rows[key]):
+                group.rows[key] = row
+        self.bytes += taken
+        return taken
+
+    def _check(self, keys: Sequence[bytes]) -> None:
+        if not keys:
+            return
+        if min(map(len, keys)) <= 2 or max(keys)[:2] > self._last_key_group:
+            raise MalformedRequest(f"a staged row of state {self._name} has a key that is no storage key of it")
+        longest = max(map(len, keys))
+        if longest > self._max_key_bytes:
+            raise KeyTooLong(
+                f"a key of state {self._name} takes {longest} bytes; the store takes {self._max_key_bytes}. Use a "
+                "shorter key, for example a hash of the long column",
+                bytes=longest,
+                limit=self._max_key_bytes,
+            )
+
+    def _wins(self, row: bytes | None, other: bytes | None) -> bool:
+        if self._order_of is None:
+            raise DuplicateKey(
+                f"state {self._name} got two rows of one key in one epoch, and nothing says which of them counts. Name "
+                "a column with order_by=, or aggregate to one row per key first",
+                state=self._name,
+            )
+        if row is None or other is None:
+            return row is None
+        # Rows of equal rank come in any order; the choice must not depend on it, or a replay would differ.
+        return (self._order_of(row), row) > (self._order_of(other), other)
+
+    def receipts(self) -> list[GroupReceipt]:
+        """By key group, ascending."""
+        return [_receipt(prefix, group) for prefix, group in sorted(self.groups.items())]
+
+
+def _receipt(prefix: bytes, group: StagedGroup) -> GroupReceipt:
+    return GroupReceipt(int.from_bytes(prefix, "big"), group.count, group.bytes, group.checksum & _CHECKSUM_MASK)
+
+
+def winners(attempts: Iterable[StagedAttempt], expected: Sequence[GroupReceipt], name: str) -> dict[int, StagedGroup]:
+    """The staged rows of an epoch by key group, checked against what the coordinator was told.
+
+    Raises:
+        StageLost: This is not exactly what the receipts say.
+    """
+    groups: dict[int, StagedGroup] = {}
+    held = []
+    for attempt in attempts:
+        for prefix, group in attempt.groups.items():
+            held.append(_receipt(prefix, group))
+            groups[int.from_bytes(prefix, "big")] = group
+    if sorted(held, key=_by_group) != sorted(expected, key=_by_group):
+        raise StageLost(f"the rows staged here of state {name} are not those to commit; they must be staged again")
+    return groups
+
+
+def _by_group(receipt: GroupReceipt) -> tuple[int, int]:
+    return receipt.key_group, receipt.checksum
