@@ -1,0 +1,173 @@
+"""The JVM jars of the embedded default: which (jars.json), from where (Maven, through jgo), and a cache.
+
+Nothing is resolved at run time: jars.json lists every artifact with its checksum; `python -m keyhole.local.lock_jars`
+makes it anew. Where artifacts come from is the machine's choice: jgo's own settings are respected (its config file's
+`[repositories]`, JGO_CONFIG_FILE, M2_REPO), and what a local Maven repository already has is not fetched again.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+import requests
+from jgo.config import GlobalSettings
+from jgo.maven import MavenContext
+
+from keyhole.errors import JarsUnavailable
+
+Progress = Callable[[int, int, str], None]
+"""(bytes done, bytes in all, name of the jar just done); called from several threads, but by one at a time."""
+
+_PARALLEL = 8
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 0.5
+_REQUEST_TIMEOUT_SECONDS = 30
+
+
+class JarSet(enum.StrEnum):
+    """What a set of jars is for."""
+
+    KAFKA = "kafka"
+    SPARK_KAFKA = "spark-kafka"
+
+
+class Jar(msgspec.Struct, frozen=True):
+    """One artifact. `coordinate` is group:artifact:version."""
+
+    coordinate: str
+    bytes: int
+    sha256: str
+
+    @property
+    def path(self) -> Path:
+        """Where it stands in a Maven repository, and in our cache."""
+        group, artifact, version = self.coordinate.split(":")
+        return Path(*group.split("."), artifact, version, f"{artifact}-{version}.jar")
+
+
+def locked(kind: JarSet) -> list[Jar]:
+    """The pinned artifacts of a set."""
+    text = resources.files("keyhole.local").joinpath("jars.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[JarSet, list[Jar]])[kind]
+
+
+def default_cache_dir(environ: Mapping[str, str]) -> Path:
+    """XDG_CACHE_HOME/keyhole/jars, or ~/.cache/keyhole/jars."""
+    base = environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "keyhole" / "jars"
+
+
+def maven(repo_cache: Path) -> MavenContext:
+    """Access to the machine's Maven repositories; what it fetches goes to `repo_cache`."""
+    context = MavenContext(repo_cache=repo_cache, timeout=_REQUEST_TIMEOUT_SECONDS)
+    context.remote_repos.update(GlobalSettings.load().repositories)
+    return context
+
+
+def fetch(kind: JarSet, cache_dir: Path, progress: Progress | None = None) -> list[Path]:
+    """The jars of a set, fetched in parallel where the cache lacks them. Blocks; safe beside other processes.
+
+    A jar appears in the cache under its name only when it is whole and its checksum is right.
+
+    Raises:
+        JarsUnavailable: One can't be fetched, or what came is not what was locked; the message names it.
+    """
+    jars = locked(kind)
+    missing = [jar for jar in jars if not _is_cached(jar, cache_dir)]
+    if missing:
+        try:
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache_dir) as staging:
+                _Fetch(cache_dir, Path(staging), sum(jar.bytes for jar in missing), progress).all(missing)
+        except OSError as error:
+            raise JarsUnavailable(f"the jar cache {cache_dir} can't be written: {error}", cache=cache_dir) from error
+    return [cache_dir / jar.path for jar in jars]
+
+
+def _is_cached(jar: Jar, cache_dir: Path) -> bool:
+    # The checksum was verified before the file got its name.
+    path = cache_dir / jar.path
+    return path.is_file() and path.stat().st_size == jar.bytes
+
+
+class _Fetch:
+    """One call of `fetch`."""
+
+    def __init__(self, cache_dir: Path, staging: Path, total_bytes: int, progress: Progress | None) -> None:
+        self._cache_dir = cache_dir
+        self._maven = maven(staging)
+        self._local_maven = GlobalSettings.load().repo_cache
+        self._total_bytes = total_bytes
+        self._progress = progress
+        self._done_bytes = 0
+        self._lock = threading.Lock()
+
+    def all(self, jars: list[Jar]) -> None:
+        with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="fetch-jar") as pool:
+            futures = [pool.submit(self._one, jar) for jar in jars]
+            try:
+                for future in futures:
+                    future.result()
+            finally:
+                # After the first failure, or a Ctrl-C, the rest need not be tried.
+                for future in futures:
+                    future.cancel()
+
+    def _one(self, jar: Jar) -> None:
+        staged = self._copied(jar) or self._downloaded(jar)
+        target = self._cache_dir / jar.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staged.replace(target)
+        with self._lock:
+            self._done_bytes += jar.bytes
+            if self._progress is not None:
+                self._progress(self._done_bytes, self._total_bytes, target.name)
+
+    def _copied(self, jar: Jar) -> Path | None:
+        """A copy of what the local Maven repository has, if that is the right one."""
+        present = self._local_maven / jar.path
+        if not present.is_file() or present.stat().st_size != jar.bytes:
+            return None
+        staged: Path = self._maven.repo_cache / jar.path
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(present, staged)
+        return staged if sha256(staged) == jar.sha256 else None
+
+    def _downloaded(self, jar: Jar) -> Path:
+        staged: Path = self._maven.repo_cache / jar.path
+        cause: Exception | None = None
+        for attempt in range(_ATTEMPTS):
+            time.sleep(_PAUSE_SECONDS * attempt)
+            staged.unlink(missing_ok=True)
+            try:
+                self._maven.resolver.download(self._maven.create_dependency(jar.coordinate).artifact)
+            except (requests.RequestException, RuntimeError) as error:
+                cause = error
+                continue
+            if sha256(staged) == jar.sha256:
+                return staged
+            cause = None
+        what = f"can't be fetched ({cause})" if cause else "came with another checksum than the locked one"
+        raise JarsUnavailable(
+            f"{jar.coordinate} {what}. It belongs in {self._cache_dir / jar.path}: connect this machine to a Maven "
+            "repository (another one than the default is set under [repositories] in jgo's config file), or copy the "
+            "cache directory from a machine that has it",
+            artifact=jar.coordinate,
+            cache=self._cache_dir,
+        ) from cause
+
+
+def sha256(path: Path) -> str:
+    """The checksum that jars.json holds, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,130 @@
+"""One supervised child process: its own session, a log file, health, an end that leaves nothing behind.
+
+The child leads a process group of its own, so that a Ctrl-C in the terminal reaches only us, and all of its own
+children die with it. It also dies when we do, however we end (SIGKILL too): a shell in its group waits for the end of
+a pipe that only we hold, then kills the group. That works on every POSIX system and from any thread; Linux's
+PR_SET_PDEATHSIG would kill the child when the thread ends that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from keyhole.errors import MachineError
+
+# The watching shell stands in the group that it kills; the child takes over the first shell's process id.
+_WATCHED = 'exec 3<&0; (read -r _ <&3; kill -KILL -- -$$) & exec "$@" </dev/null 3<&-'
+_POLL_SECONDS = 0.05
+_TAIL_LINES = 20
+
+
+class Child:
+    """A running child process. Not thread-safe.
+
+    Args:
+        name: What a person calls it, for messages.
+        command: Program and arguments.
+        log: Standard output and error are appended here.
+        environ: The child's whole environment.
+        directory: Its working directory; None: ours.
+
+    Raises:
+        MachineError: The program can't be started.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        log: Path,
+        environ: Mapping[str, str],
+        directory: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.log = log
+        # What the log held before: the tail of an earlier run is not ours to show.
+        self.log_start_bytes = log.stat().st_size if log.exists() else 0
+        watched, self._alive = os.pipe()
+        try:
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    ["/bin/sh", "-c", _WATCHED, "sh", *map(str, command)],
+                    stdin=watched,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environ),
+                    cwd=directory,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            os.close(self._alive)
+            raise MachineError(f"{name} can't be started: {error}", name=name) from error
+        finally:
+            os.close(watched)
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also the id of its process group."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
+    def wait_healthy(self, healthy: Callable[[], bool], timeout_seconds: float) -> None:
+        """Asks `healthy` again and again until it says yes.
+
+        Raises:
+            MachineError: The child ended, or was not healthy in time (it then still runs). The message has the end of
+                its log.
+        """
+        until = time.monotonic() + timeout_seconds
+        while not healthy():
+            if self.exit_code is not None:
+                raise self._failed(f"{self.name} ended with exit code {self.exit_code} before it was healthy")
+            if time.monotonic() > until:
+                raise self._failed(f"{self.name} was not healthy within {timeout_seconds:.0f} s")
+            time.sleep(_POLL_SECONDS)
+
+    def wait(self, timeout_seconds: float) -> int | None:
+        """Waits for its end and returns the exit code, or None where it still runs after the timeout."""
+        try:
+            return self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def terminate(self, timeout_seconds: float = 10) -> int:
+        """SIGTERM, after the timeout SIGKILL to what is left of its group. Returns the exit code. Idempotent."""
+        if self.exit_code is None:
+            self._process.terminate()
+            self.wait(timeout_seconds)
+        return self.kill()
+
+    def kill(self) -> int:
+        """SIGKILL to its whole group; waits for its end and returns the exit code. Idempotent."""
+        if self._alive >= 0:
+            # The group's id can't have been given to others: the watching shell is still in it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            os.close(self._alive)
+            self._alive = -1
+        return self._process.wait()
+
+    def output(self) -> str:
+        """What it has written to its log so far."""
+        with self.log.open("rb") as log:
+            log.seek(self.log_start_bytes)
+            return log.read().decode(errors="replace")
+
+    def _failed(self, what: str) -> MachineError:
+        tail = "\n".join(self.output().splitlines()[-_TAIL_LINES:])
+        return MachineError(
+            f"{what}; the end of {self.log}:\n{tail}", name=self.name, log=self.log, exit_code=self.exit_code
+        )

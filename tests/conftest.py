@@ -1,0 +1,38 @@
+"""What all integration tests share: the jars, and one real broker for the whole session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keyhole.local.jars import JarSet, default_cache_dir, fetch
+from keyhole.local.java import Java, find_java
+from keyhole.local.kafka import LocalKafka
+
+
+@pytest.fixture(scope="session")
+def java() -> Java:
+    """The machine's Java."""
+    return find_java(os.environ)
+
+
+@pytest.fixture(scope="session")
+def jars() -> list[Path]:
+    """Kafka's jars, fetched at the first use."""
+    return fetch(JarSet.KAFKA, default_cache_dir(os.environ))
+
+
+@pytest.fixture(scope="session")
+def spark_jars() -> list[Path]:
+    """Spark's Kafka connector, for `spark.jars`, fetched at the first use."""
+    return fetch(JarSet.SPARK_KAFKA, default_cache_dir(os.environ))
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory, jars: list[Path], java: Java) -> Iterator[str]:
+    """The bootstrap servers of a broker that all tests share. A test uses names of its own, and doesn't stop it."""
+    with LocalKafka(tmp_path_factory.mktemp("kafka"), jars, java) as broker:
+        yield broker.bootstrap_servers
