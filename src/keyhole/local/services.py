@@ -1,0 +1,98 @@
+"""State servers and proxies as child processes on this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from keyhole.local.processes import Child
+from keyhole.rpc.channels import sync_channel
+from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
+
+_START_TIMEOUT_SECONDS = 30
+_ASK_SECONDS = 1.0
+
+
+def start_state_server(
+    name: str,
+    port: int,
+    *,
+    bootstrap_servers: str,
+    directory: Path,
+    environ: Mapping[str, str],
+    module: str = "services.state_server",
+) -> Child:
+    """A state server on loopback; returns once it answers (it is not *ready* before a job gives it key groups).
+
+    Args:
+        directory: Holds its stores (`<name>/`) and its log (`<name>.log`).
+        environ: The base of its environment: PATH and the like, and any further KEYHOLE_STATE_SERVER_*.
+        module: What to run; tests have one that stops at chosen steps.
+
+    Raises:
+        MachineError: It did not come up; the message has the end of its log.
+    """
+    settings = {
+        "KEYHOLE_STATE_SERVER_ID": name,
+        "KEYHOLE_STATE_SERVER_PORT": str(port),
+        "KEYHOLE_STATE_SERVER_DIRECTORY": str(directory / name),
+        "KEYHOLE_STATE_SERVER_BOOTSTRAP_SERVERS": bootstrap_servers,
+    }
+    child = _start(name, module, directory, {**environ, **settings})
+    return _healthy(child, lambda: answers(f"127.0.0.1:{port}"))
+
+
+def start_client_proxy(
+    name: str, port: int, *, servers: Sequence[str], directory: Path, environ: Mapping[str, str]
+) -> Child:
+    """A client proxy on loopback; returns once it serves: it has reached at least one of the servers.
+
+    Raises:
+        MachineError: It did not come up; the message has the end of its log.
+    """
+    settings = {
+        "KEYHOLE_CLIENT_PROXY_PORT": str(port),
+        "KEYHOLE_CLIENT_PROXY_SERVERS": ",".join(servers),
+    }
+    child = _start(name, "services.client_proxy", directory, {**environ, **settings})
+    return _healthy(child, lambda: serves(f"127.0.0.1:{port}"))
+
+
+def answers(address: str) -> bool:
+    """Whether a state server answers there."""
+    with sync_channel(address) as channel:
+        stub = state_server_pb2_grpc.StateServerStub(channel)
+        try:
+            stub.Describe(state_server_pb2.DescribeRequest(), timeout=_ASK_SECONDS)
+        except grpc.RpcError:
+            return False
+        return True
+
+
+def serves(address: str) -> bool:
+    """Whether the standard health service there says SERVING."""
+    with sync_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=_ASK_SECONDS)
+        except grpc.RpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def _start(name: str, module: str, directory: Path, environ: Mapping[str, str]) -> Child:
+    directory.mkdir(parents=True, exist_ok=True)
+    return Child(name, [sys.executable, "-m", module], directory / f"{name}.log", environ)
+
+
+def _healthy(child: Child, healthy: Callable[[], bool]) -> Child:
+    try:
+        child.wait_healthy(healthy, _START_TIMEOUT_SECONDS)
+    except BaseException:
+        child.kill()
+        raise
+    return child
