@@ -1,0 +1,50 @@
+"""A real Kafka, state servers and proxies for a benchmark, each in its own process; all gone when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from keyhole.local.jars import JarSet, default_cache_dir, fetch
+from keyhole.local.java import find_java
+from keyhole.local.kafka import LocalKafka
+from keyhole.local.ports import free_ports
+from keyhole.local.services import start_client_proxy, start_state_server
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Addresses as host:port."""
+
+    directory: Path
+    bootstrap_servers: str
+    servers: tuple[str, ...]
+    proxy: str
+
+
+@contextlib.contextmanager
+def cluster(servers: int = 1) -> Iterator[Cluster]:
+    """Starts everything, and the proxy last: it is healthy once it has reached a state server."""
+    java = find_java(os.environ)
+    jars = fetch(JarSet.KAFKA, default_cache_dir(os.environ))
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keyhole-benchmark-")))
+        kafka = stack.enter_context(LocalKafka(directory / "kafka", jars, java))
+        ports = free_ports(servers + 1)
+        for number, port in enumerate(ports[:-1]):
+            child = start_state_server(
+                f"server-{number}",
+                port,
+                bootstrap_servers=kafka.bootstrap_servers,
+                directory=directory,
+                environ=dict(os.environ),
+            )
+            stack.callback(child.terminate)
+        addresses = tuple(f"127.0.0.1:{port}" for port in ports[:-1])
+        proxy = start_client_proxy("proxy", ports[-1], servers=addresses, directory=directory, environ=dict(os.environ))
+        stack.callback(proxy.terminate)
+        yield Cluster(directory, kafka.bootstrap_servers, addresses, f"127.0.0.1:{ports[-1]}")
