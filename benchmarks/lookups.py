@@ -1,0 +1,174 @@
+"""Lookups per second and latency, direct to a state server and through a proxy; client, proxy and server are processes
+of their own. With KEYHOLE_FLINK_BENCH (a folder with Flink's queryable state benchmark, built or to be built by its
+`run.sh build`) Flink is measured in the same run.
+
+    uv run python -m benchmarks.lookups [--keys 100000] [--seconds 5] [--repeats 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster import Cluster, cluster
+from benchmarks.loading import APPLICATION, Loader, descriptor, rows
+from keyhole import AsyncClient
+from keyhole.rpc.server import run
+
+OUTSTANDING = (1, 16, 64, 256, 1024)
+WARM_SECONDS = 2.0
+LOAD_ROWS = 100_000
+STATE = "lookups"
+
+
+def main() -> None:
+    """Prints one line of JSON per measurement, and a summary."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--client", help=argparse.SUPPRESS)  # the client process: the target's address
+    parser.add_argument("--outstanding", type=int, default=1, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.client:
+        result = run(client(options.client, options.keys, options.outstanding, options.seconds))
+        print(json.dumps(result))
+        return
+    results = measure_keyhole(options.keys, options.seconds, options.repeats)
+    if folder := os.environ.get("KEYHOLE_FLINK_BENCH"):
+        results += measure_flink(Path(folder), options.keys)
+    summarise(results)
+
+
+def measure_keyhole(keys: int, seconds: float, repeats: int) -> list[dict[str, Any]]:
+    """Levels in turn, and all of that several times, so that a noisy minute hits all alike."""
+    results = []
+    with cluster() as running:
+        load(running, keys)
+        for _ in range(repeats):
+            for outstanding in OUTSTANDING:
+                for path, target in (("direct", running.servers[0]), ("proxy", running.proxy)):
+                    command = [sys.executable, "-m", "benchmarks.lookups", "--client", target]
+                    command += ["--keys", str(keys), "--outstanding", str(outstanding), "--seconds", str(seconds)]
+                    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                    result = {"system": "keyhole", "path": path, **json.loads(out)}
+                    print(json.dumps(result), flush=True)
+                    results.append(result)
+    return results
+
+
+def load(running: Cluster, keys: int) -> None:
+    """Every key once, in epochs."""
+    state = descriptor(STATE, 64)
+    with Loader(running.bootstrap_servers, running.servers, state) as loader:
+        for start in range(0, keys, LOAD_ROWS):
+            sensors = [f"sensor-{number}" for number in range(start, min(keys, start + LOAD_ROWS))]
+            loader.epoch(rows(state, sensors, 1))
+
+
+async def client(target: str, keys: int, outstanding: int, seconds: float) -> dict[str, Any]:
+    """A closed loop: each answer sends the next lookup, of a key drawn at random."""
+    latencies: list[float] = []
+    recording = stopping = False
+    async with AsyncClient(target, timeout=30) as lookups:
+
+        async def loop() -> None:
+            draw = random.random
+            while not stopping:
+                number = int(draw() * keys)
+                began = time.perf_counter()
+                answer = await lookups.get(APPLICATION, STATE, f"sensor-{number}")
+                if recording:
+                    latencies.append(time.perf_counter() - began)
+                assert answer.found
+
+        tasks = [asyncio.create_task(loop()) for _ in range(outstanding)]
+        await asyncio.sleep(WARM_SECONDS)
+        recording = True
+        began = time.perf_counter()
+        await asyncio.sleep(seconds)
+        recording, elapsed = False, time.perf_counter() - began
+        stopping = True
+        await asyncio.gather(*tasks)
+    latencies.sort()
+    return {
+        "keys": keys,
+        "outstanding": outstanding,
+        "lookups_per_second": round(len(latencies) / elapsed),
+        "p50_us": round(latencies[len(latencies) // 2] * 1e6),
+        "p99_us": round(latencies[int(len(latencies) * 0.99)] * 1e6),
+    }
+
+
+def measure_flink(folder: Path, keys: int) -> list[dict[str, Any]]:
+    """Runs Flink's benchmark in a copy of its folder, because it writes beside itself."""
+    with tempfile.TemporaryDirectory(prefix="keyhole-flink-") as copy:
+        here = Path(copy) / "flink"
+        shutil.copytree(folder, here, copy_function=shutil.copy)
+        for path in (here, *here.rglob("*")):
+            path.chmod(path.stat().st_mode | 0o200)
+        environ = os.environ | {"KEYS": str(keys)}
+        if not (here / "target" / "lib").exists():
+            command = "mvn -q -B package dependency:copy-dependencies -DoutputDirectory=target/lib"
+            subprocess.run(command.split(), cwd=here, check=True, env=environ)
+        results = []
+        for phase in ("hm-lo", "hm-hi"):
+            out = subprocess.run(
+                ["bash", "run.sh", phase], cwd=here, check=True, env=environ, capture_output=True, text=True
+            ).stdout
+            for line in out.splitlines():
+                measured = json.loads(line)
+                result = {
+                    "system": f"flink {measured['flink']}",
+                    "path": "proxy",
+                    "keys": keys,
+                    "outstanding": measured["outstanding"],
+                    "lookups_per_second": measured["lookups_per_s"],
+                    "p50_us": measured["p50_us"],
+                    "p99_us": measured["p99_us"],
+                }
+                print(json.dumps(result), flush=True)
+                results.append(result)
+        return results
+
+
+def summarise(results: list[dict[str, Any]]) -> None:
+    """Per system, path and level: minimum, median, maximum; and the ratio of medians to Flink's."""
+    levels: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for result in results:
+        levels.setdefault((result["system"], result["path"], result["outstanding"]), []).append(result)
+    flink = {
+        outstanding: statistics.median(r["lookups_per_second"] for r in measured)
+        for (system, _, outstanding), measured in levels.items()
+        if system.startswith("flink")
+    }
+    for (system, path, outstanding), measured in levels.items():
+        rates = [r["lookups_per_second"] for r in measured]
+        line: dict[str, Any] = {
+            "benchmark": "lookups",
+            "system": system,
+            "path": path,
+            "keys": measured[0]["keys"],
+            "outstanding": outstanding,
+            "lookups_per_second": {"min": min(rates), "median": statistics.median(rates), "max": max(rates)},
+            "p50_us": statistics.median(r["p50_us"] for r in measured),
+            "p99_us": statistics.median(r["p99_us"] for r in measured),
+        }
+        if outstanding in flink and not system.startswith("flink"):
+            line["ratio_to_flink"] = round(statistics.median(rates) / flink[outstanding], 2)
+        print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()
