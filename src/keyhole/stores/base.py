@@ -54,11 +54,11 @@ class StoreSize:
 class Snapshot(Protocol):
     """The store as of one `apply`, unchanged by later ones. Close it soon: an old snapshot keeps old pages alive.
 
-    May be used by one thread at a time.
+    May be used by one thread at a time. Once it or its store is closed, every read raises NotReady.
     """
 
     def get(self, storage_key: bytes) -> bytes | None:
-        """The row, or None."""
+        """The row, or None; also for a key that is longer than the store takes."""
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
         """As `get` for each, in order. The hot path: one call per frame of lookups."""
@@ -102,11 +102,15 @@ class Store(Protocol):
         """Any thread."""
 
     def close(self) -> None:
-        """Idempotent. Open snapshots become unusable."""
+        """Idempotent. Afterwards every other call, also of its open snapshots, raises NotReady."""
 
 
 class StoreEngine(Protocol):
-    """Opens and destroys the stores of one kind below one directory. One process per directory (lock)."""
+    """Opens and destroys the stores of one kind below one directory. Used by one thread.
+
+    An engine with a directory takes it for its process alone when it is made, and raises StoreLocked, StoreFormat,
+    StoreFull or InvalidConfiguration where it can't.
+    """
 
     def open(self, application: str, state: str, topic_id: str) -> Store:
         """The store of a state, made if absent.
@@ -116,15 +120,15 @@ class StoreEngine(Protocol):
 
         Raises:
             StoreFormat: The directory holds another format version, or is not a store of ours. Nothing was touched.
-            StoreLocked: Another process has it open.
+            StoreLocked: It is open already.
             StoreFull: No room to make it.
         """
 
     def destroy(self, application: str, state: str) -> None:
-        """Removes the closed store's files. Unknown ones are no error."""
+        """Removes the closed store's files. Unknown ones are no error. Raises StoreLocked where it is open."""
 
     def close(self) -> None:
-        """Releases the directory's lock. All stores must be closed."""
+        """Closes the stores that are still open, and releases the directory's lock. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
