@@ -104,12 +104,14 @@ class LmdbStore:
                 return START if stored is None else decode_position(stored)
 
             rules.check_advances(batch.advances, position_of)
+            live_bytes = self._opened.live_bytes(txn)
             for key in batch.deletes:
                 txn.delete(key)
             with txn.cursor() as cursor:
                 cursor.putmulti(batch.puts)
             for key_group, advance in batch.advances.items():
                 txn.put(rules.key_group_prefix(key_group), encode_position(advance.after), db=positions)
+            self._opened.check_room(live_bytes, self._opened.live_bytes(txn))
 
     def drop_key_group(self, key_group: int) -> None:
         # Entry by entry in one transaction, which uses the pages that it empties again: its memory does not grow with

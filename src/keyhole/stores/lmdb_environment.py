@@ -33,6 +33,7 @@ DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"
 # Two snapshots or so per epoch and reader; a slot takes 64 bytes.
 _MAX_READERS = 1024
 _READER_BYTES = 64
+_MIN_HEADROOM_BYTES = 64 << 20
 # The engine of LMDB 0.9, named so that neither a later py-lmdb nor LMDB_DEFAULT_LIB_VERSION changes the files' format.
 _LIB_VERSION = 0
 _POSITION = struct.Struct(">QQQQqq")
@@ -72,6 +73,16 @@ class OpenEnvironment:
     positions: lmdb._Database
     entries: lmdb._Database
 
+    def live_bytes(self, txn: lmdb.Transaction[bytes]) -> int:
+        """What the pages take that hold something, as `txn` sees them."""
+        stats = [txn.stat(database) for database in (self.positions, self.entries)]
+        return sum((s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"]) * s["psize"] for s in stats)
+
+    def check_room(self, live_bytes_before: int, live_bytes: int) -> None:
+        """Refuses growth beyond the limit. What takes less than before, or the same, may be written."""
+        if live_bytes > max(live_bytes_before, self.limit_bytes):
+            raise _at_limit(self.path, self.limit_bytes)
+
     def taken_bytes(self) -> int:
         """What the data file takes on disk: the map is sparse, and so may the file be."""
         return (self.path / DATA_FILE).stat().st_blocks * 512
@@ -99,6 +110,15 @@ def decode_position(encoded: bytes) -> Position:
     return Position(*_POSITION.unpack(encoded))
 
 
+def _at_limit(path: Path, limit_bytes: int) -> StoreFull:
+    return StoreFull(
+        f"the store at {path} has reached its limit of {limit_bytes} bytes; restart the server with a higher "
+        "KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES, or with more servers. Nothing was changed",
+        path=path,
+        limit_bytes=limit_bytes,
+    )
+
+
 @contextmanager
 def errors_told(path: Path, limit_bytes: int) -> Iterator[None]:
     """Raises LMDB's and the operating system's errors about room as what they mean to the operator.
@@ -110,12 +130,7 @@ def errors_told(path: Path, limit_bytes: int) -> Iterator[None]:
     try:
         yield
     except (lmdb.MapFullError, lmdb.TxnFullError) as error:
-        raise StoreFull(
-            f"the store at {path} has reached its limit of {limit_bytes} bytes; restart the server with a higher "
-            "KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES, or with more servers. Nothing was changed",
-            path=path,
-            limit_bytes=limit_bytes,
-        ) from error
+        raise _at_limit(path, limit_bytes) from error
     except lmdb.PanicError as error:
         raise StoreFull(
             f"the disk failed while the store at {path} was written; see the system's log, then restart the server",
@@ -191,7 +206,7 @@ def _open_existing(path: Path, identity: Identity, limit_bytes: int) -> OpenEnvi
         with env.begin() as txn:
             meta = env.open_db(b"meta", txn=txn, create=False)
             _check_identity(path, dict(txn.cursor(meta)), identity)
-        # Not in the transaction above: a handle lives on only where its transaction is committed, and that one only reads.
+        # Not in the transaction above: only a committed one leaves its handles behind, and that one reads.
         positions = env.open_db(b"positions", create=False)
         entries = env.open_db(b"entries", create=False)
         with env.begin() as txn:
@@ -254,7 +269,7 @@ def _open_lmdb(path: Path, limit_bytes: int) -> lmdb.Environment:
     try:
         return lmdb.Environment(
             str(path),
-            map_size=limit_bytes,
+            map_size=_map_bytes(limit_bytes),
             metasync=False,
             readahead=False,  # lookups are random: neighbouring pages would only push others out of memory
             max_readers=_MAX_READERS,
@@ -266,6 +281,15 @@ def _open_lmdb(path: Path, limit_bytes: int) -> lmdb.Environment:
             f"a store limit of {limit_bytes} bytes is none; set KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES to what a state "
             "may take at most"
         ) from error
+
+
+def _map_bytes(limit_bytes: int) -> int:
+    """The map is made once, sparse: growing it under a snapshot would end that snapshot.
+
+    It is larger than the limit, because also deleting and replacing take new pages before they free old ones: in a map
+    without any, nothing could be deleted any more.
+    """
+    return limit_bytes + max(limit_bytes // 16, _MIN_HEADROOM_BYTES)
 
 
 def _reserve_lock_file(path: Path) -> None:
