@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 import types
 import typing
@@ -114,6 +115,11 @@ def load(kind: type[_Config], environ: Mapping[str, str], **overrides: object) -
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             raise InvalidConfiguration(f"{variable} is not set; it has no default", variable=variable)
     return kind(**values)
+
+
+def job_config() -> JobConfig:
+    """The configuration of the streaming job in this process. Raises as `load`."""
+    return load(JobConfig, os.environ)
 
 
 def _refuse_unknown(environ: Mapping[str, str]) -> None:

@@ -1,0 +1,98 @@
+"""What Spark knows of the micro-batch that foreachBatch is running: it tells Python only the data and a number."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from keyhole.errors import InvalidConfiguration, Unsupported
+
+# Spark sets it on the thread that runs a query, which is also the one that calls foreachBatch back.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+class OutputMode(enum.StrEnum):
+    """Spark's output modes."""
+
+    APPEND = "Append"
+    UPDATE = "Update"
+    COMPLETE = "Complete"
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A micro-batch of a running query.
+
+    Attributes:
+        query_id: Stays the same as long as the checkpoint does.
+        run_id: New with every start of the query.
+        name: The query's name; None: it has none.
+        offsets: The source offsets up to which the batch reads, as the checkpoint holds them: the same text when the
+            batch is run again.
+        watermark_ms: The event-time watermark before the batch, in milliseconds since 1970; 0: none.
+        query: The JVM's StreamExecution.
+        execution: The JVM's IncrementalExecution of this batch.
+    """
+
+    query_id: str
+    run_id: str
+    name: str | None
+    output_mode: OutputMode
+    offsets: str
+    watermark_ms: int
+    query: JavaObject
+    execution: JavaObject
+
+
+def classic(data: DataFrame) -> ClassicDataFrame:
+    """The data frame, as one whose plans can be looked into.
+
+    Raises:
+        Unsupported: It belongs to Spark Connect.
+    """
+    if not isinstance(data, ClassicDataFrame):
+        raise Unsupported(
+            "queryable states need the driver's own Spark session, and Spark Connect gives none: run the job with "
+            "spark-submit, or start the session in the job's process"
+        )
+    return data
+
+
+def current(data: ClassicDataFrame, batch_id: int) -> MicroBatch:
+    """The batch that this thread is running. For the thread, and the time, of a foreachBatch call only.
+
+    Raises:
+        InvalidConfiguration: There is none, or it has another number.
+    """
+    session = data.sparkSession
+    context = session.sparkContext
+    query_id = context.getLocalProperty(_QUERY_ID)
+    if query_id is None or context.getLocalProperty(_BATCH_ID) != str(batch_id):
+        raise InvalidConfiguration(
+            "called outside of a streaming query; give the sink to writeStream.foreachBatch(...), or call it there, on "
+            "the thread that Spark calls, with the data frame and the batch id that Spark gave"
+        )
+    jvm = session._jvm
+    assert jvm is not None
+    # The session of the batch is a copy made for the query, whose own list of queries is empty; this one is shared.
+    queries = session._jsparkSession.sharedState().activeStreamingQueries()
+    query = queries.get(jvm.java.util.UUID.fromString(query_id))
+    execution = query.lastExecution()
+    name = query.name()
+    return MicroBatch(
+        query_id=query.id().toString(),
+        run_id=query.runId().toString(),
+        name=str(name) if name is not None else None,
+        output_mode=OutputMode(query.outputMode().toString()),
+        # Written before the batch begins. As text it is the sources' offsets alone: without the line that holds the
+        # time at which the batch was first planned.
+        offsets=query.offsetLog().get(batch_id).get().toString(),
+        watermark_ms=int(execution.offsetSeqMetadata().batchWatermarkMs()),
+        query=query,
+        execution=execution,
+    )

@@ -1,0 +1,104 @@
+"""Puts each key group into one partition: uses the shuffle that the batch already had, or adds one.
+
+A state's key group is pmod(murmur3(key columns), key_groups), and so is Spark's partition number of a stream grouped by
+the same columns, modulo the number of partitions. So where that number divides `key_groups`, partition p holds exactly
+the key groups g with g mod partitions = p, and no second shuffle is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+_PLANS = "org.apache.spark.sql.catalyst.plans.physical"
+_ATTRIBUTE = "org.apache.spark.sql.catalyst.expressions.AttributeReference"
+_LOGICAL_RDD = "org.apache.spark.sql.execution.LogicalRDD"
+_ADAPTIVE = "org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec"
+
+
+@dataclass(frozen=True)
+class HashLayout:
+    """Partition p holds exactly the rows with pmod(murmur3(columns, in this order), partitions) = p."""
+
+    columns: tuple[str, ...]
+    partitions: int
+
+
+def can_reuse(layout: HashLayout | None, key: Sequence[str], key_groups: int) -> bool:
+    """Whether each partition of the layout holds whole key groups of the key."""
+    return layout is not None and layout.columns == tuple(key) and key_groups % layout.partitions == 0
+
+
+def partitions_for(key_groups: int, wanted: int) -> int:
+    """The largest divisor of `key_groups` that is at most `wanted` (at least 1)."""
+    return next(n for n in range(min(key_groups, max(wanted, 1)), 0, -1) if key_groups % n == 0)
+
+
+def by_key_group(
+    batch: ClassicDataFrame, execution: JavaObject, key: Sequence[str], key_groups: int
+) -> tuple[DataFrame, int]:
+    """The batch so partitioned that every key group is in one partition, and the number of partitions.
+
+    Args:
+        execution: The IncrementalExecution of the micro-batch.
+
+    Returns:
+        The batch itself where its partitions are already so; else one more shuffle, over the largest divisor of
+        `key_groups` that is at most `spark.sql.shuffle.partitions`.
+    """
+    layout = layout_of(batch, execution)
+    if can_reuse(layout, key, key_groups):
+        assert layout is not None
+        return batch, layout.partitions
+    wanted = int(batch.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    partitions = partitions_for(key_groups, wanted)
+    # Not repartition(partitions, key): where the plan has a shuffle by the same expressions and number already, Spark
+    # drops that one as redundant, and then coalesces the other (seen with Spark 4.2). What says outright which
+    # partition a row belongs to is neither dropped nor coalesced.
+    partition = F.pmod(F.hash(*(_quoted(name) for name in key)), F.lit(partitions))
+    return batch.repartitionById(partitions, partition), partitions
+
+
+def layout_of(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
+    """How Spark has hashed the batch's rows to partitions, in the batch's own column names; None: in no such way."""
+    query = batch._jdf.queryExecution()
+    names = batch.columns
+    if _is_whole_batch(query.logical(), execution):
+        # foreachBatch hands out the micro-batch's rows with its partitioning, but under the column ids of the logical
+        # plan, while the partitioning still speaks of the physical plan's. The two go together by position.
+        plan = execution.executedPlan()
+    else:
+        plan = query.executedPlan()
+        if plan.getClass().getName() == _ADAPTIVE:
+            return None  # says what it plans to do; may merge partitions when it runs
+    ids = {attribute.exprId().id(): name for attribute, name in zip(_items(plan.output()), names, strict=True)}
+    return _layout(plan.outputPartitioning(), ids)
+
+
+def _is_whole_batch(logical: JavaObject, execution: JavaObject) -> bool:
+    """Whether the data frame is the micro-batch as foreachBatch got it, with nothing done to it."""
+    return bool(logical.getClass().getName() == _LOGICAL_RDD and logical.rdd().equals(execution.toRdd()))
+
+
+def _layout(partitioning: JavaObject, ids: dict[int, str]) -> HashLayout | None:
+    if partitioning.getClass().getName() != f"{_PLANS}.HashPartitioning":
+        return None
+    columns: list[str] = []
+    for expression in _items(partitioning.expressions()):
+        if expression.getClass().getName() != _ATTRIBUTE or expression.exprId().id() not in ids:
+            return None
+        columns.append(ids[expression.exprId().id()])
+    return HashLayout(tuple(columns), int(partitioning.numPartitions()))
+
+
+def _items(scala_seq: JavaObject) -> list[JavaObject]:
+    return [scala_seq.apply(index) for index in range(scala_seq.size())]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

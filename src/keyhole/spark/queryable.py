@@ -1,0 +1,129 @@
+"""How a job makes its states queryable.
+
+    from keyhole.spark import queryable
+
+    df.writeStream.outputMode("update").queryName("max-temperature").foreachBatch(
+        queryable.value("max_temperature", key="sensor")
+    ).start()
+
+docs/spark.md tells what each output mode means, and what the job must keep to for exactly once.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.clock import SystemClock
+from keyhole.config import JobConfig, job_config
+from keyhole.coordinator.coordinator import Coordinator
+from keyhole.coordinator.decisions import OnNewCheckpoint
+from keyhole.errors import InvalidConfiguration
+from keyhole.spark.schema import Declaration
+from keyhole.spark.sink import EpochRunner, MakeCoordinator, Sink, checked_name
+from keyhole.steps import StepObserver
+
+MAX_KEY_GROUPS = 65_536
+_RESERVED_STATES = ("control",)  # its changelog would be the application's control topic
+
+
+def value(
+    state: str,
+    *,
+    key: str | Sequence[str],
+    key_groups: int = 64,
+    value: Sequence[str] | None = None,
+    order_by: str | None = None,
+    on_new_checkpoint: OnNewCheckpoint = "refuse",
+    strict: bool = False,
+    query: str | None = None,
+    config: JobConfig | None = None,
+    observer: StepObserver | None = None,
+    coordinator: MakeCoordinator | None = None,
+) -> Sink:
+    """A state with one value per key: the last row of each key. Returns the function for `foreachBatch`.
+
+    Args:
+        state: The name under which readers find it; unique in the application.
+        key: The key column, or columns: string, binary, boolean, smallint, int, bigint, date or timestamp.
+        key_groups: How many pieces the state can ever be split into, 1 to 65,536; fixed for its life. Choose a multiple
+            of `spark.sql.shuffle.partitions`, and a stream grouped by the key needs no second shuffle.
+        value: The value columns, in the order in which readers get them; default: all but the key's.
+        order_by: The value column whose highest value wins, among the rows of a batch and against the stored value;
+            added to the value if it isn't in it. Without it, two rows of one key in one batch are refused.
+        on_new_checkpoint: What to do where the checkpoint isn't the one that the state came from: "refuse", "continue"
+            (keep the state, add to it) or "reset" (empty it with the first batch).
+        strict: Whether a batch that gives other rows when it is run again ends the query, or is only logged.
+        query: The query's stable name; default: Spark's `queryName`, else the state's name. Each sink of one streaming
+            query needs its own.
+        config: Default: from `KEYHOLE_JOB_*`.
+        observer: Is told the steps of each epoch.
+        coordinator: Makes what runs the epochs; for tests.
+
+    Raises:
+        InvalidConfiguration: An argument is wrong; it names which.
+    """
+    if config is None:
+        config = job_config()
+    columns = (key,) if isinstance(key, str) else tuple(key)
+    values = None if value is None else tuple(value)
+    checked_name("the application's name", config.application, "set KEYHOLE_JOB_APPLICATION to another one")
+    checked_name("the state's name", state, "choose another one")
+    if query is not None:
+        checked_name("query", query, "choose another one")
+    _check(state, columns, key_groups, values, order_by, on_new_checkpoint)
+
+    def make(config: JobConfig, query: str) -> EpochRunner:
+        changelog = KafkaChangelog(config.bootstrap_servers, config.application)
+        return Coordinator(
+            config,
+            query,
+            changelog,
+            SystemClock(),
+            on_new_checkpoint=on_new_checkpoint,
+            strict=strict,
+            observer=observer,
+        )
+
+    return Sink(Declaration(state, columns, key_groups, values, order_by), query, config, coordinator or make)
+
+
+def _check(
+    state: str,
+    key: tuple[str, ...],
+    key_groups: int,
+    value: tuple[str, ...] | None,
+    order_by: str | None,
+    on_new_checkpoint: str,
+) -> None:
+    for problem in _problems(state, key, key_groups, value, order_by, on_new_checkpoint):
+        raise InvalidConfiguration(f"state {state!r}: {problem}", state=state)
+
+
+def _problems(
+    state: str,
+    key: tuple[str, ...],
+    key_groups: int,
+    value: tuple[str, ...] | None,
+    order_by: str | None,
+    on_new_checkpoint: str,
+) -> typing.Iterator[str]:
+    if state in _RESERVED_STATES:
+        yield "the name is reserved; choose another one"
+    if not key or not all(key):
+        yield "key is empty; name the column, or the columns, that the state is looked up by"
+    if len(set(key)) < len(key):
+        yield f"key names a column twice ({', '.join(key)})"
+    if isinstance(key_groups, bool) or not isinstance(key_groups, int) or not 1 <= key_groups <= MAX_KEY_GROUPS:
+        yield f"key_groups is {key_groups!r}; it must be a whole number from 1 to {MAX_KEY_GROUPS}"
+    if value is not None and not value:
+        yield "value is empty; name at least one column, or leave it out to take all but the key's"
+    if value is not None and len(set(value)) < len(value):
+        yield f"value names a column twice ({', '.join(value)})"
+    twice = sorted(set(key) & {*(value or ()), *((order_by,) if order_by is not None else ())})
+    if twice:
+        yield f"{', '.join(twice)} is part of the key, which every reader knows; leave it out of value and order_by"
+    choices = typing.get_args(OnNewCheckpoint)
+    if on_new_checkpoint not in choices:
+        yield f"on_new_checkpoint is {on_new_checkpoint!r}; it must be one of {', '.join(choices)}"

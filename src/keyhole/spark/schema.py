@@ -1,0 +1,167 @@
+"""From a batch's schema to the state's descriptor, or an error that names the column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import types as spark
+
+from keyhole.errors import KeyholeError, KeyMismatch, ValueMismatch
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+
+_UTF8_BINARY = "UTF8_BINARY"  # Spark's name for "no collation"
+
+_KEY_TYPES: dict[type[spark.DataType], KeyType] = {
+    spark.StringType: KeyType.STRING,
+    spark.BinaryType: KeyType.BINARY,
+    spark.BooleanType: KeyType.BOOLEAN,
+    spark.ShortType: KeyType.SMALLINT,
+    spark.IntegerType: KeyType.INT,
+    spark.LongType: KeyType.BIGINT,
+    spark.DateType: KeyType.DATE,
+    spark.TimestampType: KeyType.TIMESTAMP,
+}
+
+# docs/values.md says how each is stored.
+_ORDERED_VALUES: tuple[type[spark.DataType], ...] = (
+    spark.BooleanType,
+    spark.ByteType,
+    spark.ShortType,
+    spark.IntegerType,
+    spark.LongType,
+    spark.FloatType,
+    spark.DoubleType,
+    spark.DecimalType,
+    spark.StringType,
+    spark.BinaryType,
+    spark.DateType,
+    spark.TimestampType,
+    spark.TimestampNTZType,
+)
+_VALUE_TYPES = (
+    "boolean, tinyint, smallint, int, bigint, float, double, decimal, string, binary, date, timestamp, timestamp_ntz, "
+    "and array, map and struct of these"
+)
+# Spark writes the names of nested fields into a type's name without quotes; these would make it ambiguous.
+_NAME_BREAKERS = frozenset("<>:,()`")
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A state as its job declares it; the batch's schema says the rest. `value` None: all columns but the key's."""
+
+    state: str
+    key: tuple[str, ...]
+    key_groups: int
+    value: tuple[str, ...] | None
+    order_by: str | None
+
+
+def describe(declaration: Declaration, application: str, query: str, schema: spark.StructType) -> StateDescriptor:
+    """The state's descriptor, without a topic id.
+
+    Raises:
+        KeyMismatch: A key column is missing, or of a type that can't be a key.
+        ValueMismatch: A value column is missing or of a type that can't be stored, or there is none.
+    """
+    key = tuple(_key_column(declaration, name, schema) for name in declaration.key)
+    names = declaration.value
+    if names is None:
+        names = tuple(name for name in schema.names if name not in declaration.key)
+    if declaration.order_by is not None and declaration.order_by not in names:
+        names = (*names, declaration.order_by)
+    if not names:
+        raise ValueMismatch(
+            f"state {declaration.state!r}: the batch has no column beside the key ({', '.join(declaration.key)}); "
+            "give it at least one value column",
+            state=declaration.state,
+        )
+    fields = tuple(_value_field(declaration, name, schema) for name in names)
+    return StateDescriptor(
+        application=application,
+        state=declaration.state,
+        query=query,
+        kind=StateKind.VALUE,
+        key_groups=declaration.key_groups,
+        key=key,
+        value=ValueSchema(version=1, fields=fields),
+        order_by=declaration.order_by or "",
+    )
+
+
+def _key_column(declaration: Declaration, name: str, schema: spark.StructType) -> KeyColumn:
+    column = _column(declaration, "key", name, schema, KeyMismatch)
+    kind = column.dataType
+    if isinstance(kind, spark.StringType) and kind.collation != _UTF8_BINARY:
+        raise KeyMismatch(
+            f"state {declaration.state!r}: key column {name!r} has the collation {kind.collation}, by which different "
+            'strings can be equal; a key can\'t have one. Cast it to plain strings: col(...).cast("string")',
+            column=name,
+        )
+    key_type = _KEY_TYPES.get(type(kind))
+    if key_type is None:
+        raise KeyMismatch(
+            f"state {declaration.state!r}: key column {name!r} is of type {kind.simpleString()}, which can't be a key; "
+            f"a key column must be one of {', '.join(KeyType)}",
+            column=name,
+            type=kind.simpleString(),
+        )
+    return KeyColumn(name, key_type)
+
+
+def _value_field(declaration: Declaration, name: str, schema: spark.StructType) -> ValueField:
+    column = _column(declaration, "value", name, schema, ValueMismatch)
+    type_name = column.dataType.simpleString()
+    problem = _problem(column.dataType)
+    if problem is not None:
+        raise ValueMismatch(
+            f"state {declaration.state!r}: value column {name!r} is of type {type_name}: {problem}",
+            column=name,
+            type=type_name,
+        )
+    if name == declaration.order_by and not isinstance(column.dataType, _ORDERED_VALUES):
+        raise ValueMismatch(
+            f"state {declaration.state!r}: order_by column {name!r} is of type {type_name}, whose values have no "
+            "highest; take a number, a string, a date or a timestamp",
+            column=name,
+            type=type_name,
+        )
+    return ValueField(name, type_name, column.nullable)
+
+
+def _column(
+    declaration: Declaration, role: str, name: str, schema: spark.StructType, error: type[KeyholeError]
+) -> spark.StructField:
+    found = [field for field in schema.fields if field.name == name]
+    if len(found) == 1:
+        return found[0]
+    what = "does not exist" if not found else f"exists {len(found)} times"
+    raise error(
+        f"state {declaration.state!r}: {role} column {name!r} {what} in the batch, whose columns are "
+        f"{', '.join(schema.names)}",
+        column=name,
+    )
+
+
+def _problem(kind: spark.DataType) -> str | None:
+    """Why values of the type can't be stored; None: they can."""
+    if isinstance(kind, spark.StringType) and kind.collation != _UTF8_BINARY:
+        return f'values don\'t keep the collation {kind.collation}; cast it to plain strings: col(...).cast("string")'
+    # By the very class: char, varchar and user-defined types derive from the plain ones.
+    if type(kind) in _ORDERED_VALUES:
+        return None
+    if isinstance(kind, spark.StructType):
+        awkward = [name for name in kind.names if _NAME_BREAKERS & set(name)]
+        if awkward:
+            return f"its field name {awkward[0]!r} holds a character that type names need ({' '.join('<>:,()`')})"
+        return _first_problem([field.dataType for field in kind.fields])
+    if isinstance(kind, spark.ArrayType):
+        return _problem(kind.elementType)
+    if isinstance(kind, spark.MapType):
+        return _first_problem([kind.keyType, kind.valueType])
+    return f"{kind.simpleString()} can't be stored; a value is made of {_VALUE_TYPES}"
+
+
+def _first_problem(kinds: Sequence[spark.DataType]) -> str | None:
+    return next((problem for kind in kinds if (problem := _problem(kind)) is not None), None)
