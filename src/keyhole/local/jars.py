@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -82,7 +82,11 @@ def fetch(kind: JarSet, cache_dir: Path, progress: Progress | None = None) -> li
     Raises:
         JarsUnavailable: One can't be fetched, or what came is not what was locked; the message names it.
     """
-    jars = locked(kind)
+    return fetch_jars(locked(kind), cache_dir, progress)
+
+
+def fetch_jars(jars: Sequence[Jar], cache_dir: Path, progress: Progress | None = None) -> list[Path]:
+    """As `fetch`, for a list of one's own."""
     missing = [jar for jar in jars if not _is_cached(jar, cache_dir)]
     if missing:
         try:

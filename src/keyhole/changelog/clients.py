@@ -1,0 +1,146 @@
+"""How we talk to librdkafka: settings that all clients share, its errors as ours, its noise as log records."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from keyhole.errors import Fenced, InvalidConfiguration, KafkaUnreachable, KeyholeError, OutcomeUnknown
+
+_log = logging.getLogger(__name__)
+
+Settings = dict[str, Any]
+
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+
+# What an operator must change; trying again can't help.
+_REFUSED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError._INVALID_ARG,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_TRANSACTION_TIMEOUT,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.UNSUPPORTED_VERSION,
+    }
+)
+
+# The answer was lost, not refused.
+_UNANSWERED = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+
+
+class Deadline:
+    """A moment to be done by, set once and asked on the way."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._since = time.monotonic()
+        self._until = self._since + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds left; never 0 or less, which librdkafka takes for "for ever" or "don't wait at all"."""
+        return max(0.001, self._until - time.monotonic())
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was set."""
+        return time.monotonic() - self._since
+
+    @property
+    def passed(self) -> bool:
+        return time.monotonic() >= self._until
+
+
+def common_settings(bootstrap_servers: str) -> Settings:
+    """For every client."""
+    return {
+        "bootstrap.servers": bootstrap_servers,
+        "error_cb": _on_error,
+        # Without it, librdkafka prints on standard error.
+        "logger": _ClientLog(),
+        "log_level": 3,
+        # A broker that restarts on this machine is back within seconds; by default a client looks again after 10.
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+    }
+
+
+class _ClientLog:
+    """What librdkafka takes for a logger. All at DEBUG: what matters also reaches us as an error."""
+
+    def log(self, level: int, message: str, *arguments: object) -> None:
+        _log.debug("Kafka client says", extra={"client_level": level, "client_message": message % arguments})
+
+
+def _on_error(error: KafkaError) -> None:
+    # Those that matter also end the call that they happen in.
+    level = logging.WARNING if error.code() == KafkaError._ALL_BROKERS_DOWN else logging.DEBUG
+    _log.log(level, "Kafka client reports an error", extra={"code": error.name(), "reason": error.str()})
+
+
+def error_of(exception: KafkaException) -> KafkaError:
+    """The error that librdkafka wrapped."""
+    error = exception.args[0]
+    assert isinstance(error, KafkaError)
+    return error
+
+
+def is_fenced(error: KafkaError) -> bool:
+    """Whether somebody else took the transactional.id."""
+    return error.code() in _FENCED
+
+
+def is_unanswered(error: KafkaError) -> bool:
+    """Whether a request may have been carried out all the same."""
+    return error.code() in _UNANSWERED
+
+
+def unreachable(bootstrap_servers: str, doing: str, why: object) -> KafkaUnreachable:
+    """Nothing answers, or not in time."""
+    return KafkaUnreachable(
+        f"Kafka at {bootstrap_servers} could not {doing}: {why}. Is it running, and is this its address?",
+        bootstrap_servers=bootstrap_servers,
+    )
+
+
+def fenced(transactional_id: str) -> Fenced:
+    """Somebody else took the transactional.id."""
+    return Fenced(
+        f"{transactional_id} was taken over by a newer run or a newer owner; this one must stop",
+        transactional_id=transactional_id,
+    )
+
+
+def outcome_unknown(transactional_id: str, why: object) -> OutcomeUnknown:
+    """A transaction's end was not seen."""
+    return OutcomeUnknown(
+        f"whether the last transaction of {transactional_id} was committed is not known ({why}): read the topic to see",
+        transactional_id=transactional_id,
+    )
+
+
+def as_ours(error: KafkaError, bootstrap_servers: str, doing: str) -> KeyholeError:
+    """For calls that change nothing, or may be repeated."""
+    if error.code() in _REFUSED:
+        return InvalidConfiguration(
+            f"Kafka at {bootstrap_servers} refuses to {doing}: {error.str()} ({error.name()})",
+            bootstrap_servers=bootstrap_servers,
+            code=error.name(),
+        )
+    return unreachable(bootstrap_servers, doing, error.str())

@@ -1,0 +1,54 @@
+"""The control topic of an application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from keyhole.changelog.admin import Topics
+from keyhole.changelog.clients import Deadline
+from keyhole.changelog.reader import CommittedLog
+from keyhole.changelog.settings import CONTROL, topic_name, transactional_id
+from keyhole.changelog.transactions import Appending, Transactions
+
+_PARTITION = 0
+
+
+class KafkaControlLog:
+    """ControlLog on one compacted partition, under the transactional.id of the query's coordinator."""
+
+    def __init__(self, bootstrap_servers: str, application: str, query: str) -> None:
+        self._topic = topic_name(application, CONTROL)
+        self._topics = Topics(bootstrap_servers)
+        self._log = CommittedLog(bootstrap_servers)
+        self._transactions = Transactions(bootstrap_servers, transactional_id(application, query))
+
+    def open(self, deadline_seconds: float) -> None:
+        deadline = Deadline(deadline_seconds)
+        self._topics.ensure(self._topic, 1, deadline)
+        self._transactions.open(deadline.left)
+
+    def read(self, deadline_seconds: float) -> Mapping[str, bytes]:
+        deadline = Deadline(deadline_seconds)
+        part = (self._topic, _PARTITION)
+        end = self._log.ends([part], deadline.left)[part]
+        latest: dict[str, bytes] = {}
+        for _, message in self._log.read({part: (0, end)}, deadline.left):
+            if message is None:
+                break
+            name, value = message.key(), message.value()
+            assert isinstance(name, bytes)
+            if value is None:
+                latest.pop(name.decode(), None)
+            else:
+                assert isinstance(value, bytes)
+                latest[name.decode()] = value
+        return latest
+
+    def append(self, records: Mapping[str, bytes | None], deadline_seconds: float) -> None:
+        encoded = [(name.encode(), value) for name, value in records.items()]
+        batches = [Appending(self._topic, _PARTITION, encoded)] if encoded else []
+        self._transactions.write(batches, deadline_seconds)
+
+    def close(self) -> None:
+        self._transactions.close()
+        self._log.close()

@@ -1,0 +1,201 @@
+"""Committed records out of topics: where they end, all up to there, and as epochs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from keyhole.changelog.base import Partition, RestoredEpochs
+from keyhole.changelog.clients import Deadline, Settings, as_ours, common_settings, error_of, unreachable
+from keyhole.changelog.records import EpochAssembler
+from keyhole.changelog.settings import topic_name
+from keyhole.errors import ChangelogRecreated
+from keyhole.types import Position
+
+# Over all partitions: what a restore holds in memory, whole epochs aside.
+_BUFFERED_RECORDS = 200_000
+_MIN_PIECE_RECORDS = 1_000
+_FETCHED_RECORDS = 10_000
+_CONSUME_SECONDS = 0.02
+_RETRY_SECONDS = 0.1
+# A topic that was made a moment ago may not be known to every broker yet.
+_NEW_TOPIC_SECONDS = 2.0
+
+_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+
+TopicPart = tuple[str, int]
+"""Topic and partition number."""
+
+
+class KafkaReader:
+    """ChangelogReader on a consumer that belongs to no group. One thread at a time."""
+
+    def __init__(self, bootstrap_servers: str, application: str) -> None:
+        self._application = application
+        self._log = CommittedLog(bootstrap_servers)
+
+    def ends(self, states: Mapping[str, Sequence[int]], deadline_seconds: float) -> Mapping[Partition, int]:
+        asked = {
+            (topic_name(self._application, state), group): Partition(state, group)
+            for state, groups in states.items()
+            for group in groups
+        }
+        return {asked[part]: end for part, end in self._log.ends(list(asked), deadline_seconds).items()}
+
+    def read(
+        self, positions: Mapping[Partition, Position], ends: Mapping[Partition, int], deadline_seconds: float
+    ) -> Iterator[RestoredEpochs]:
+        behind = {part: end for part, end in ends.items() if positions[part].offset < end}
+        piece_records = max(_MIN_PIECE_RECORDS, _BUFFERED_RECORDS // max(1, len(behind)))
+        names = {part: (topic_name(self._application, part.state), part.key_group) for part in behind}
+        assemblers = {names[part]: EpochAssembler(part, positions[part], piece_records) for part in behind}
+        bounds = {names[part]: (positions[part].offset, end) for part, end in behind.items()}
+        for part, message in self._log.read(bounds, deadline_seconds):
+            assembler = assemblers[part]
+            if message is None:
+                yield from assembler.end(bounds[part][1])
+            else:
+                offset = message.offset()
+                assert offset is not None
+                piece = assembler.add(_bytes(message.key()), _bytes(message.value()), offset)
+                if piece is not None:
+                    yield piece
+
+    def close(self) -> None:
+        self._log.close()
+
+
+class CommittedLog:
+    """Reads topics as plain records, committed ones only. One thread at a time."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._admin: AdminClient | None = None
+
+    def ends(self, parts: Sequence[TopicPart], deadline_seconds: float) -> dict[TopicPart, int]:
+        """The offset after the last committed record of each.
+
+        Raises:
+            ChangelogRecreated: A topic is gone, or has fewer partitions.
+            KafkaUnreachable: Not before the deadline.
+        """
+        if not parts:
+            return {}
+        deadline = Deadline(deadline_seconds)
+        while True:
+            try:
+                return self._ends(parts, deadline)
+            except KafkaException as exception:
+                error = error_of(exception)
+                if error.code() in _GONE and deadline.age > _NEW_TOPIC_SECONDS:
+                    raise self._gone(error) from exception
+                if deadline.passed:
+                    raise as_ours(error, self._bootstrap_servers, "tell where the changelog ends") from exception
+                # A leader that is just being elected, most often.
+                time.sleep(min(_RETRY_SECONDS, deadline.left))
+
+    def read(
+        self, bounds: Mapping[TopicPart, tuple[int, int]], deadline_seconds: float
+    ) -> Iterator[tuple[TopicPart, Message | None]]:
+        """All committed records with start <= offset < end, in order within a partition, then None for its end.
+
+        Records that were aborted, and those that Kafka writes itself, take up offsets too: the end may be reached
+        without a record at it.
+
+        Raises:
+            ChangelogRecreated: A topic is gone.
+            KafkaUnreachable: Nothing came for `deadline_seconds`.
+        """
+        ends = {part: end for part, (start, end) in bounds.items() if start < end}
+        if not ends:
+            return
+        consumer = Consumer(_consumer_settings(self._bootstrap_servers))
+        try:
+            consumer.assign([TopicPartition(topic, number, bounds[topic, number][0]) for topic, number in ends])
+            deadline = Deadline(deadline_seconds)
+            while ends:
+                messages = consumer.consume(_FETCHED_RECORDS, _CONSUME_SECONDS)
+                if messages:
+                    yield from self._sorted_out(messages, ends)
+                    # What the caller does with them doesn't count.
+                    deadline = Deadline(deadline_seconds)
+                elif deadline.passed:
+                    raise unreachable(
+                        self._bootstrap_servers, "be read from", f"nothing came for {deadline_seconds:g} s"
+                    )
+        finally:
+            consumer.close()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._admin = None
+
+    def _sorted_out(
+        self, messages: Sequence[Message], ends: dict[TopicPart, int]
+    ) -> Iterator[tuple[TopicPart, Message | None]]:
+        for message in messages:
+            topic, number, offset = message.topic(), message.partition(), message.offset()
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                if error.code() in _GONE:
+                    raise self._gone(error)
+                continue  # it tries again by itself; no progress ends it
+            assert topic is not None
+            assert number is not None
+            assert offset is not None
+            part = (topic, number)
+            end = ends.get(part)
+            if end is None:
+                continue  # beyond its end
+            if error is None and offset < end:
+                yield part, message
+            # At the end of the partition, `offset` is that of the next record to come.
+            if (offset if error is not None else offset + 1) >= end:
+                del ends[part]
+                yield part, None
+
+    def _ends(self, parts: Sequence[TopicPart], deadline: Deadline) -> dict[TopicPart, int]:
+        if self._admin is None:
+            self._admin = AdminClient(common_settings(self._bootstrap_servers))
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = {TopicPartition(topic, number): end for topic, number in parts}
+        futures = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=deadline.left
+        )
+        return {(part.topic, part.partition): future.result().offset for part, future in futures.items()}
+
+    def _gone(self, error: KafkaError) -> ChangelogRecreated:
+        return ChangelogRecreated(
+            f"a changelog topic is gone, or has fewer partitions than it had: {error.str()}. Restore it from a copy, "
+            "or drop the state",
+            code=error.name(),
+        )
+
+
+def _bytes(data: str | bytes | None) -> bytes | None:
+    assert data is None or isinstance(data, bytes)
+    return data
+
+
+def _consumer_settings(bootstrap_servers: str) -> Settings:
+    return {
+        **common_settings(bootstrap_servers),
+        # librdkafka wants one; nothing is ever stored under it.
+        "group.id": "keyhole",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "isolation.level": "read_committed",
+        # A position that compaction or retention has passed continues at the log's start.
+        "auto.offset.reset": "earliest",
+        # Says that the end is reached where the last offsets are no records.
+        "enable.partition.eof": True,
+        # The broker answers "nothing more" after this long (500 by default), and every restore waits for that.
+        "fetch.wait.max.ms": 10,
+        # With a full queue, look again after this long (1000 by default).
+        "fetch.queue.backoff.ms": 10,
+        "queued.max.messages.kbytes": 64 << 10,
+        "fetch.message.max.bytes": 4 << 20,
+    }

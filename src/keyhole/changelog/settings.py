@@ -1,0 +1,95 @@
+"""The names and settings of the topics. Pure; docs/changelog.md lists them for operators."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from keyhole.errors import InvalidConfiguration
+
+CONTROL = "control"
+"""The part of the control topic's name where a changelog's has its state's; so no state may be called this."""
+
+DELETE_RETENTION_MS = 24 * 3600 * 1000
+"""A deletion stays readable this long after compaction: a copy that was away for longer may have missed it."""
+
+MIN_COMPACTION_LAG_MS = 10 * 60 * 1000
+"""Younger records are never compacted: followers this close see every epoch whole, marker by marker."""
+
+MAX_ROW_BYTES = 16 << 20
+"""The largest record that a changelog takes, key and value together."""
+
+# A partition is compacted only up to its active segment, so these bound how much of it is not: the default (1 GiB,
+# 7 days) would make a restore of a small, busy state read a gigabyte.
+_SEGMENT_BYTES = 64 << 20
+_SEGMENT_MS = 3600 * 1000
+
+_MAX_REPLICAS = 3
+_MAX_TOPIC_NAME = 249
+
+
+def topic_name(application: str, state: str) -> str:
+    """The changelog topic of a state; with CONTROL, the application's control topic.
+
+    Raises:
+        InvalidConfiguration: Kafka would refuse the name.
+    """
+    name = f"keyhole.{application}.{state}"
+    if len(name) > _MAX_TOPIC_NAME or not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise InvalidConfiguration(
+            f"application {application!r} and state {state!r} make the topic name {name!r}, which Kafka refuses: use "
+            f"letters, digits, '.', '_' and '-', at most {_MAX_TOPIC_NAME} characters in all",
+            topic=name,
+        )
+    return name
+
+
+def transactional_id(application: str, query: str) -> str:
+    """The transactional.id of a query's coordinator: at most one of them can write."""
+    return f"keyhole.{application}.{query}.coordinator"
+
+
+def replicas(brokers: int) -> int:
+    """As many copies as the cluster has brokers for, up to three."""
+    return min(_MAX_REPLICAS, brokers)
+
+
+def min_insync(replication: int) -> int:
+    """One copy may be away; with one copy, none."""
+    return max(1, replication - 1)
+
+
+def topic_settings(replication: int) -> dict[str, str]:
+    """What a changelog, or the control topic, is made with."""
+    return {
+        "cleanup.policy": "compact",
+        "min.compaction.lag.ms": str(MIN_COMPACTION_LAG_MS),
+        "delete.retention.ms": str(DELETE_RETENTION_MS),
+        "min.insync.replicas": str(min_insync(replication)),
+        "unclean.leader.election.enable": "false",
+        "max.message.bytes": str(MAX_ROW_BYTES),
+        "segment.bytes": str(_SEGMENT_BYTES),
+        "segment.ms": str(_SEGMENT_MS),
+    }
+
+
+def differences(actual: Mapping[str, str], replication: int) -> list[str]:
+    """The settings of an existing topic with which committed changes could be lost, each in words; empty: none.
+
+    Settings that cost only time or space are the operator's business.
+    """
+    wanted = topic_settings(replication)
+    exact = ("cleanup.policy", "unclean.leader.election.enable")
+    least = ("min.compaction.lag.ms", "delete.retention.ms", "min.insync.replicas", "max.message.bytes")
+    return [
+        *(
+            f"{name} is {actual.get(name)!r}, it must be {wanted[name]!r}"
+            for name in exact
+            if actual.get(name) != wanted[name]
+        ),
+        *(
+            f"{name} is {actual.get(name)}, it must be at least {wanted[name]}"
+            for name in least
+            if int(actual.get(name, "0")) < int(wanted[name])
+        ),
+    ]

@@ -1,0 +1,208 @@
+"""A transactional producer: the one place that decides what an error of a transaction means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from keyhole.changelog.clients import (
+    Deadline,
+    Settings,
+    as_ours,
+    common_settings,
+    error_of,
+    fenced,
+    is_fenced,
+    is_unanswered,
+    outcome_unknown,
+    unreachable,
+)
+from keyhole.changelog.settings import MAX_ROW_BYTES
+from keyhole.errors import KeyholeError, ValueMismatch
+
+# The broker's default maximum. Nobody waits for it: whoever takes over bumps the id, which ends the transaction.
+TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
+_FULL_QUEUE_POLL_SECONDS = 0.01
+
+
+class Appending(NamedTuple):
+    """Records for one partition, in order; not empty. A value of None is a deletion."""
+
+    topic: str
+    partition: int
+    records: Sequence[tuple[bytes, bytes | None]]
+
+
+class Transactions:
+    """All that is written under one transactional.id by one incarnation. One thread at a time; blocks.
+
+    After any error but KafkaUnreachable and ValueMismatch it is of no use any more.
+    """
+
+    def __init__(self, bootstrap_servers: str, transactional_id: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._id = transactional_id
+        self._producer: Producer | None = None
+        self._must_abort = False
+
+    def open(self, deadline_seconds: float) -> None:
+        """Fences whoever held the id; returns when their transaction is decided, one way or the other.
+
+        Raises:
+            KafkaUnreachable: May be called again.
+            Fenced: Somebody took the id meanwhile.
+            InvalidConfiguration: The broker refuses, for a reason that only its operator can remove.
+        """
+        deadline = Deadline(deadline_seconds)
+        if self._producer is None:
+            self._producer = Producer(_settings(self._bootstrap_servers, self._id))
+        while True:
+            try:
+                self._producer.init_transactions(deadline.left)
+            except KafkaException as exception:
+                error = error_of(exception)
+                if is_fenced(error):
+                    raise fenced(self._id) from exception
+                if error.retriable() and not deadline.passed:
+                    continue
+                raise as_ours(error, self._bootstrap_servers, f"open {self._id}") from exception
+            else:
+                return
+
+    def write(self, batches: Sequence[Appending], deadline_seconds: float) -> list[int]:
+        """Writes all in one transaction; returns the offset of the last record of each.
+
+        Raises:
+            KafkaUnreachable: The transaction will never be committed. May be called again.
+            ValueMismatch: A record is too large. Nothing was written.
+            Fenced: Somebody took the id.
+            OutcomeUnknown: The records may or may not be committed.
+        """
+        assert self._producer is not None, "open() comes first"
+        deadline = Deadline(deadline_seconds)
+        self._finish_abort(deadline)
+        offsets = [-1] * len(batches)
+        try:
+            self._producer.begin_transaction()
+            for index, batch in enumerate(batches):
+                self._send(batch, index, offsets, deadline)
+            # Flushed before the commit is asked for: as long as it was not, an abort is certain.
+            unacknowledged = self._producer.flush(deadline.left)
+        except KafkaException as exception:
+            raise self._refused(error_of(exception), deadline) from exception
+        if unacknowledged > 0:
+            raise self._given_up(deadline, f"records were not acknowledged within {deadline_seconds:g} s")
+        self._commit(deadline)
+        return offsets
+
+    def close(self) -> None:
+        """Gives up what is under way; an open transaction is left to whoever opens the id next. Idempotent."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.poll(0)
+
+    def _send(self, batch: Appending, index: int, offsets: list[int], deadline: Deadline) -> None:
+        producer = self._producer
+        assert producer is not None
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                offset = message.offset()
+                assert offset is not None
+                offsets[index] = offset
+
+        topic, partition, records = batch
+        last = len(records) - 1
+        produce = producer.produce
+        for number, (key, value) in enumerate(records):
+            while True:
+                try:
+                    # A callback for each record would halve the rate; the last one's stands for all.
+                    if number < last:
+                        produce(topic, value, key, partition)
+                    else:
+                        produce(topic, value, key, partition, delivered)
+                    break
+                except BufferError:
+                    if deadline.passed:
+                        raise self._given_up(deadline, "its queue is full and does not drain") from None
+                    producer.poll(_FULL_QUEUE_POLL_SECONDS)
+
+    def _commit(self, deadline: Deadline) -> None:
+        assert self._producer is not None
+        while True:
+            try:
+                self._producer.commit_transaction(deadline.left)
+            except KafkaException as exception:
+                error = error_of(exception)
+                if is_fenced(error):
+                    raise fenced(self._id) from exception
+                if error.retriable() and not deadline.passed:
+                    continue
+                if error.txn_requires_abort() and not is_unanswered(error):
+                    raise self._refused(error, deadline) from exception
+                # Never abort here: the request to commit may be on its way, or carried out.
+                raise outcome_unknown(self._id, error.str()) from exception
+            else:
+                return
+
+    def _refused(self, error: KafkaError, deadline: Deadline) -> KeyholeError:
+        """What to raise for an error before the commit was asked for, or that tells that it wasn't."""
+        if is_fenced(error):
+            return fenced(self._id)
+        if error.fatal():
+            return outcome_unknown(self._id, error.str())
+        self._abort(deadline)
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return ValueMismatch(
+                f"a row is larger than a changelog takes ({MAX_ROW_BYTES >> 20} MiB with its key): make the value "
+                "smaller, or split it over several keys",
+                limit_bytes=MAX_ROW_BYTES,
+            )
+        return as_ours(error, self._bootstrap_servers, f"take the transaction of {self._id}")
+
+    def _given_up(self, deadline: Deadline, why: str) -> KeyholeError:
+        self._abort(deadline)
+        return unreachable(self._bootstrap_servers, f"take the transaction of {self._id}", why)
+
+    def _finish_abort(self, deadline: Deadline) -> None:
+        if self._must_abort:
+            self._abort(deadline)
+        if self._must_abort:
+            raise unreachable(self._bootstrap_servers, f"abort the last transaction of {self._id}", "no answer in time")
+
+    def _abort(self, deadline: Deadline) -> None:
+        """Aborts, or leaves it to be finished before the next transaction: without a commit the result is the same."""
+        assert self._producer is not None
+        self._must_abort = True
+        try:
+            self._producer.abort_transaction(deadline.left)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if is_fenced(error):
+                raise fenced(self._id) from exception
+            if error.fatal():
+                raise outcome_unknown(self._id, error.str()) from exception
+        else:
+            self._must_abort = False
+
+
+def _settings(bootstrap_servers: str, transactional_id: str) -> Settings:
+    return {
+        **common_settings(bootstrap_servers),
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        "acks": "all",
+        "enable.idempotence": True,
+        "compression.type": "lz4",
+        "message.max.bytes": MAX_ROW_BYTES,
+        # An epoch comes at once: large batches, and a moment for them to fill; the flush before a commit cuts it short.
+        "linger.ms": 20,
+        "batch.size": 1 << 20,
+        "batch.num.messages": 100_000,
+        "queue.buffering.max.messages": 500_000,
+        "queue.buffering.max.kbytes": 256 << 10,
+    }
