@@ -130,7 +130,13 @@ def errors_told(path: Path, limit_bytes: int) -> Iterator[None]:
     try:
         yield
     except (lmdb.MapFullError, lmdb.TxnFullError) as error:
-        raise _at_limit(path, limit_bytes) from error
+        raise StoreFull(
+            f"no page is free in the store at {path}, whose limit is {limit_bytes} bytes: old snapshots keep pages; it "
+            "may work again when they are closed. If not, restart the server with a higher "
+            "KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES. Nothing was changed",
+            path=path,
+            limit_bytes=limit_bytes,
+        ) from error
     except lmdb.PanicError as error:
         raise StoreFull(
             f"the disk failed while the store at {path} was written; see the system's log, then restart the server",
