@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from keyhole.changelog.admin import Topics
-from keyhole.changelog.clients import Deadline
+from keyhole.changelog.clients import Deadline, unreachable
 from keyhole.changelog.reader import CommittedLog
 from keyhole.changelog.settings import CONTROL, topic_name, transactional_id
 from keyhole.changelog.transactions import Appending, Transactions
 
 _PARTITION = 0
+_RETRY_SECONDS = 0.01
 
 
 class KafkaControlLog:
     """ControlLog on one compacted partition, under the transactional.id of the query's coordinator."""
 
     def __init__(self, bootstrap_servers: str, application: str, query: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
         self._topic = topic_name(application, CONTROL)
         self._topics = Topics(bootstrap_servers)
         self._log = CommittedLog(bootstrap_servers)
         self._transactions = Transactions(bootstrap_servers, transactional_id(application, query))
+        self._appended_offset = -1
 
     def open(self, deadline_seconds: float) -> None:
         deadline = Deadline(deadline_seconds)
@@ -30,7 +34,7 @@ class KafkaControlLog:
     def read(self, deadline_seconds: float) -> Mapping[str, bytes]:
         deadline = Deadline(deadline_seconds)
         part = (self._topic, _PARTITION)
-        end = self._log.ends([part], deadline.left)[part]
+        end = self._end(deadline)
         latest: dict[str, bytes] = {}
         for _, message in self._log.read({part: (0, end)}, deadline.left):
             if message is None:
@@ -47,7 +51,20 @@ class KafkaControlLog:
     def append(self, records: Mapping[str, bytes | None], deadline_seconds: float) -> None:
         encoded = [(name.encode(), value) for name, value in records.items()]
         batches = [Appending(self._topic, _PARTITION, encoded)] if encoded else []
-        self._transactions.write(batches, deadline_seconds)
+        for offset in self._transactions.write(batches, deadline_seconds):
+            self._appended_offset = offset
+
+    def _end(self, deadline: Deadline) -> int:
+        """The end, once it has what we appended: Kafka answers a commit before readers see it."""
+        part = (self._topic, _PARTITION)
+        while True:
+            end = self._log.ends([part], deadline.left)[part]
+            if end > self._appended_offset:
+                return end
+            if deadline.passed:
+                why = "the last transaction is committed, but not readable"
+                raise unreachable(self._bootstrap_servers, f"complete a transaction on {self._topic}", why)
+            time.sleep(_RETRY_SECONDS)
 
     def close(self) -> None:
         self._transactions.close()

@@ -17,7 +17,7 @@ from keyhole.types import Position
 
 # Over all partitions: what a restore holds in memory, whole epochs aside.
 _BUFFERED_RECORDS = 200_000
-_MIN_PIECE_RECORDS = 1_000
+_MIN_PIECE_RECORDS, _MAX_PIECE_RECORDS = 1_000, 20_000
 _FETCHED_RECORDS = 10_000
 _CONSUME_SECONDS = 0.02
 _RETRY_SECONDS = 0.1
@@ -49,7 +49,8 @@ class KafkaReader:
         self, positions: Mapping[Partition, Position], ends: Mapping[Partition, int], deadline_seconds: float
     ) -> Iterator[RestoredEpochs]:
         behind = {part: end for part, end in ends.items() if positions[part].offset < end}
-        piece_records = max(_MIN_PIECE_RECORDS, _BUFFERED_RECORDS // max(1, len(behind)))
+        share = _BUFFERED_RECORDS // max(1, len(behind))
+        piece_records = min(_MAX_PIECE_RECORDS, max(_MIN_PIECE_RECORDS, share))
         names = {part: (topic_name(self._application, part.state), part.key_group) for part in behind}
         assemblers = {names[part]: EpochAssembler(part, positions[part], piece_records) for part in behind}
         bounds = {names[part]: (positions[part].offset, end) for part, end in behind.items()}

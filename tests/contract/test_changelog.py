@@ -1,0 +1,371 @@
+"""What every changelog must do: the one on Kafka, and the shipped fake."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from keyhole.changelog.base import Changelog, ChangelogWriter, Marker, Partition, PartitionChanges, RestoredEpochs
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.settings import MAX_ROW_BYTES
+from keyhole.errors import (
+    ChangelogRecreated,
+    Fenced,
+    InvalidConfiguration,
+    TopicMismatch,
+    ValueMismatch,
+)
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from keyhole.types import START, KeyColumn, KeyType, Position, StateDescriptor, StateKind, ValueSchema
+
+DEADLINE = 30.0
+GROUPS = 3
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Kafka, and an application name that no other test has."""
+
+    application: str
+    changelog: Callable[[], Changelog]
+    delete_topic: Callable[[str], None]
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.integration)])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    application = f"app-{uuid.uuid4().hex[:12]}"
+    if request.param == "memory":
+        memory = MemoryKafka()
+        yield Cluster(application, lambda: MemoryChangelog(memory, application), memory.delete_topic)
+    else:
+        servers = request.getfixturevalue("kafka")
+
+        def delete_topic(name: str) -> None:
+            admin = AdminClient({"bootstrap.servers": servers})
+            admin.delete_topics([name])[name].result(DEADLINE)
+
+        yield Cluster(application, lambda: KafkaChangelog(servers, application), delete_topic)
+
+
+@pytest.fixture
+def changelog(cluster: Cluster) -> Changelog:
+    """A changelog whose state "a" exists."""
+    made = cluster.changelog()
+    made.admin().ensure(descriptor(cluster), DEADLINE)
+    return made
+
+
+def descriptor(cluster: Cluster, state: str = "a", key_groups: int = GROUPS, topic_id: str = "") -> StateDescriptor:
+    return StateDescriptor(
+        application=cluster.application,
+        state=state,
+        query="q",
+        kind=StateKind.VALUE,
+        key_groups=key_groups,
+        key=(KeyColumn("k", KeyType.STRING),),
+        value=ValueSchema(1, ()),
+        topic_id=topic_id,
+    )
+
+
+def marker(epoch: int, generation: int = 1) -> Marker:
+    return Marker(epoch, generation, 1_000 + epoch, 500 + epoch, (1 << 63) + epoch, (1 << 64) - epoch)
+
+
+def key(group: int, name: str) -> bytes:
+    return group.to_bytes(2, "big") + name.encode() + b"\x00"
+
+
+def changes(group: int, epoch: int, rows: dict[str, bytes | None], state: str = "a") -> PartitionChanges:
+    return PartitionChanges(
+        Partition(state, group), [(key(group, name), row) for name, row in rows.items()], marker(epoch)
+    )
+
+
+def grant() -> str:
+    return f"grant-{uuid.uuid4().hex}"
+
+
+def commit(changelog: Changelog, writer: ChangelogWriter, epoch: Sequence[PartitionChanges]) -> Mapping[Partition, int]:
+    """Commits, and waits until readers see it: Kafka answers a little earlier."""
+    offsets = writer.commit(epoch, DEADLINE)
+    reader = changelog.reader()
+    until = time.monotonic() + DEADLINE
+    try:
+        while any(
+            reader.ends({part.state: [part.key_group]}, DEADLINE)[part] <= offset for part, offset in offsets.items()
+        ):
+            assert time.monotonic() < until
+    finally:
+        reader.close()
+    return offsets
+
+
+def read_all(changelog: Changelog, positions: dict[Partition, Position] | None = None) -> list[RestoredEpochs]:
+    """All pieces of state "a" from the positions (default: the start) to the ends of now."""
+    reader = changelog.reader()
+    try:
+        ends = reader.ends({"a": range(GROUPS)}, DEADLINE)
+        starts = {part: (positions or {}).get(part, START) for part in ends}
+        return list(reader.read(starts, ends, DEADLINE))
+    finally:
+        reader.close()
+
+
+def rows(pieces: Sequence[RestoredEpochs]) -> dict[bytes, bytes]:
+    """The state that results, deletions applied."""
+    latest = {name: row for piece in pieces for name, row in piece.changes}
+    return {name: row for name, row in latest.items() if row is not None}
+
+
+def test_an_epoch_is_read_back_with_its_marker_and_the_position_after_it(changelog: Changelog) -> None:
+    writer = changelog.writer(grant())
+    writer.open(DEADLINE)
+    offsets = commit(changelog, writer, [changes(1, 7, {"x": b"1", "y": b"2"})])
+    (piece,) = read_all(changelog)
+    writer.close()
+
+    assert piece.partition == Partition("a", 1)
+    assert piece.changes == [(key(1, "x"), b"1"), (key(1, "y"), b"2")]
+    assert piece.marker == marker(7)
+    assert piece.records == 3
+    assert offsets == {Partition("a", 1): 2}
+    assert piece.position == Position(3, 7, 1, (1 << 63) + 7, 1_007, 507)
+
+
+def test_one_commit_may_touch_many_partitions_and_several_states(cluster: Cluster, changelog: Changelog) -> None:
+    changelog.admin().ensure(descriptor(cluster, "b"), DEADLINE)
+    writer, reader = changelog.writer(grant()), changelog.reader()
+    writer.open(DEADLINE)
+    offsets = commit(
+        changelog,
+        writer,
+        [changes(0, 1, {"x": b"1"}), changes(2, 1, {}), changes(0, 1, {"y": b"2"}, state="b")],
+    )
+    ends = reader.ends({"a": [0, 1, 2], "b": [0]}, DEADLINE)
+    pieces = list(reader.read(dict.fromkeys(ends, START), ends, DEADLINE))
+    reader.close()
+    writer.close()
+
+    assert offsets == {Partition("a", 0): 1, Partition("a", 2): 0, Partition("b", 0): 1}
+    assert {piece.partition: piece.changes for piece in pieces} == {
+        Partition("a", 0): [(key(0, "x"), b"1")],
+        Partition("a", 2): [],
+        Partition("b", 0): [(key(0, "y"), b"2")],
+    }
+
+
+def test_an_untouched_partition_ends_at_0_and_has_no_pieces(changelog: Changelog) -> None:
+    reader = changelog.reader()
+    ends = reader.ends({"a": [0, 1]}, DEADLINE)
+    assert ends == {Partition("a", 0): 0, Partition("a", 1): 0}
+    assert list(reader.read(dict.fromkeys(ends, START), ends, DEADLINE)) == []
+    reader.close()
+
+
+def test_a_deletion_is_read_back_as_none_and_an_empty_row_is_not_one(changelog: Changelog) -> None:
+    writer = changelog.writer(grant())
+    writer.open(DEADLINE)
+    commit(changelog, writer, [changes(0, 1, {"x": b"1", "y": b"2"})])
+    commit(changelog, writer, [changes(0, 2, {"x": None, "y": b""})])
+    pieces = read_all(changelog)
+    writer.close()
+
+    assert [change for piece in pieces for change in piece.changes][-2:] == [(key(0, "x"), None), (key(0, "y"), b"")]
+    assert rows(pieces) == {key(0, "y"): b""}
+
+
+def test_reading_resumes_at_a_position_and_finds_nothing_at_the_end(changelog: Changelog) -> None:
+    writer = changelog.writer(grant())
+    writer.open(DEADLINE)
+    commit(changelog, writer, [changes(0, 1, {"x": b"1"})])
+    (first,) = read_all(changelog)
+    assert read_all(changelog, {first.partition: first.position}) == []
+
+    commit(changelog, writer, [changes(0, 2, {"y": b"2"})])
+    (second,) = read_all(changelog, {first.partition: first.position})
+    writer.close()
+    assert second.changes == [(key(0, "y"), b"2")]
+    assert second.position.epoch == 2
+
+
+def test_a_position_beyond_the_end_reads_nothing(changelog: Changelog) -> None:
+    writer = changelog.writer(grant())
+    writer.open(DEADLINE)
+    commit(changelog, writer, [changes(0, 1, {"x": b"1"})])
+    writer.close()
+    assert read_all(changelog, {Partition("a", 0): Position(1_000, 9, 1, 0)}) == []
+
+
+def test_what_is_committed_after_the_ends_were_taken_is_not_read(changelog: Changelog) -> None:
+    writer, reader = changelog.writer(grant()), changelog.reader()
+    writer.open(DEADLINE)
+    commit(changelog, writer, [changes(0, 1, {"x": b"1"})])
+    ends = reader.ends({"a": [0]}, DEADLINE)
+    commit(changelog, writer, [changes(0, 2, {"x": b"2"})])
+    pieces = list(reader.read(dict.fromkeys(ends, START), ends, DEADLINE))
+    reader.close()
+    writer.close()
+    assert rows(pieces) == {key(0, "x"): b"1"}
+
+
+def test_pieces_are_bounded_and_each_ends_at_a_marker(changelog: Changelog) -> None:
+    writer = changelog.writer(grant())
+    writer.open(DEADLINE)
+    size, epochs = 30_000, 5  # more than one piece, for every implementation
+    for epoch in range(1, epochs + 1):
+        commit(changelog, writer, [changes(0, epoch, {f"{n}": b"%d" % epoch for n in range(size)})])
+    pieces = read_all(changelog)
+    writer.close()
+
+    assert len(pieces) > 1
+    position = START
+    for piece in pieces:
+        assert piece.marker is not None
+        assert piece.position.epoch == piece.marker.epoch > position.epoch
+        # A whole number of epochs: a record too few or too many would not be.
+        assert len(piece.changes) == size * (piece.position.epoch - position.epoch)
+        assert {row for _, row in piece.changes} == {
+            b"%d" % n for n in range(position.epoch + 1, piece.position.epoch + 1)
+        }
+        position = piece.position
+    assert position.epoch == epochs
+    assert sum(piece.records for piece in pieces) == (size + 1) * epochs
+
+
+def test_an_epoch_without_partitions_writes_nothing(changelog: Changelog) -> None:
+    writer = changelog.writer(grant())
+    writer.open(DEADLINE)
+    assert writer.commit([], DEADLINE) == {}
+    writer.close()
+    assert read_all(changelog) == []
+
+
+def test_a_fenced_writer_is_told_and_its_records_never_appear(changelog: Changelog) -> None:
+    held = grant()
+    old = changelog.writer(held)
+    old.open(DEADLINE)
+    commit(changelog, old, [changes(0, 1, {"x": b"1"})])
+    changelog.admin().fence(held, DEADLINE)
+    with pytest.raises(Fenced):
+        old.commit([changes(0, 2, {"x": b"2"})], DEADLINE)
+    with pytest.raises(Fenced):
+        old.commit([changes(0, 2, {"x": b"2"})], DEADLINE)
+    old.close()
+
+    assert rows(read_all(changelog)) == {key(0, "x"): b"1"}
+
+
+def test_the_second_writer_under_a_grant_fences_the_first(changelog: Changelog) -> None:
+    held = grant()
+    first, second = changelog.writer(held), changelog.writer(held)
+    first.open(DEADLINE)
+    second.open(DEADLINE)
+    with pytest.raises(Fenced):
+        first.commit([changes(0, 1, {"x": b"first"})], DEADLINE)
+    commit(changelog, second, [changes(0, 1, {"x": b"second"})])
+    first.close()
+    second.close()
+    assert rows(read_all(changelog)) == {key(0, "x"): b"second"}
+
+
+def test_fencing_one_grant_leaves_the_others_alone(changelog: Changelog) -> None:
+    writer = changelog.writer(grant())
+    writer.open(DEADLINE)
+    changelog.admin().fence(grant(), DEADLINE)
+    commit(changelog, writer, [changes(0, 1, {"x": b"1"})])
+    writer.close()
+    assert rows(read_all(changelog)) == {key(0, "x"): b"1"}
+
+
+def test_a_row_that_is_too_large_is_refused_and_its_epoch_with_it_but_the_writer_goes_on(changelog: Changelog) -> None:
+    writer = changelog.writer(grant())
+    writer.open(DEADLINE)
+    with pytest.raises(ValueMismatch, match="16 MiB"):
+        commit(changelog, writer, [changes(0, 1, {"x": b"1", "y": bytes(MAX_ROW_BYTES)})])
+    assert rows(read_all(changelog)) == {}
+    commit(changelog, writer, [changes(0, 1, {"x": b"1"})])
+    writer.close()
+    assert rows(read_all(changelog)) == {key(0, "x"): b"1"}
+
+
+def test_closing_a_writer_twice_or_unopened_is_no_error(changelog: Changelog) -> None:
+    writer = changelog.writer(grant())
+    writer.close()
+    writer.open(DEADLINE)
+    writer.close()
+    writer.close()
+
+
+def test_a_topic_is_made_once_and_keeps_its_id(cluster: Cluster) -> None:
+    admin = cluster.changelog().admin()
+    made = admin.ensure(descriptor(cluster), DEADLINE)
+    assert made
+    assert admin.ensure(descriptor(cluster), DEADLINE) == made
+    assert cluster.changelog().admin().ensure(descriptor(cluster, topic_id=made), DEADLINE) == made
+
+
+def test_a_topic_with_another_number_of_partitions_is_refused_with_both_numbers(cluster: Cluster) -> None:
+    admin = cluster.changelog().admin()
+    admin.ensure(descriptor(cluster, key_groups=3), DEADLINE)
+    with pytest.raises(TopicMismatch, match=r"it has 3 partitions, the state has 4 key groups"):
+        admin.ensure(descriptor(cluster, key_groups=4), DEADLINE)
+
+
+def test_a_topic_that_is_gone_or_made_anew_is_refused(cluster: Cluster) -> None:
+    admin = cluster.changelog().admin()
+    known = descriptor(cluster, topic_id=admin.ensure(descriptor(cluster), DEADLINE))
+    cluster.delete_topic(known.topic)
+    with pytest.raises(ChangelogRecreated, match=known.topic):
+        admin.ensure(known, DEADLINE)
+
+    admin.ensure(descriptor(cluster), DEADLINE)
+    with pytest.raises(ChangelogRecreated, match=known.topic):
+        admin.ensure(known, DEADLINE)
+
+
+@pytest.mark.parametrize("state", ["control", "no spaces", "ümlaut", "long" * 100])
+def test_a_name_that_kafka_or_keyhole_has_no_place_for_is_refused(cluster: Cluster, state: str) -> None:
+    with pytest.raises(InvalidConfiguration):
+        cluster.changelog().admin().ensure(descriptor(cluster, state), DEADLINE)
+
+
+def test_the_control_log_keeps_the_last_value_of_each_key(cluster: Cluster) -> None:
+    control = cluster.changelog().control("q")
+    control.open(DEADLINE)
+    assert control.read(DEADLINE) == {}
+    control.append({"generation/q": b"1", "grant/q/a": b"x"}, DEADLINE)
+    control.append({"generation/q": b"2", "grant/q/a": None, "grant/q/b": b"y"}, DEADLINE)
+    control.append({}, DEADLINE)
+    assert control.read(DEADLINE) == {"generation/q": b"2", "grant/q/b": b"y"}
+    control.close()
+
+
+def test_the_control_logs_of_two_queries_share_their_records_and_do_not_fence_each_other(cluster: Cluster) -> None:
+    first, second = (cluster.changelog().control(query) for query in ("q1", "q2"))
+    for control in (first, second):
+        control.open(DEADLINE)
+    first.append({"generation/q1": b"1"}, DEADLINE)
+    second.append({"generation/q2": b"1"}, DEADLINE)
+    first.append({"generation/q1": b"2"}, DEADLINE)
+    assert first.read(DEADLINE) == second.read(DEADLINE) == {"generation/q1": b"2", "generation/q2": b"1"}
+    first.close()
+    second.close()
+
+
+def test_of_two_coordinators_of_a_query_the_later_one_wins(cluster: Cluster) -> None:
+    first, second = (cluster.changelog().control("q") for _ in range(2))
+    first.open(DEADLINE)
+    first.append({"generation/q": b"1"}, DEADLINE)
+    second.open(DEADLINE)
+    with pytest.raises(Fenced):
+        first.append({"generation/q": b"2 of the first"}, DEADLINE)
+    second.append({"generation/q": b"2 of the second"}, DEADLINE)
+    assert second.read(DEADLINE) == {"generation/q": b"2 of the second"}
+    first.close()
+    second.close()
