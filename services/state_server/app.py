@@ -15,8 +15,9 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.rpc.server import RpcServer
 from keyhole.steps import NoObserver, StepObserver
 from keyhole.stores.base import StoreEngine, StoreLimits
-from keyhole.stores.lmdb import MAX_KEY_BYTES, LmdbEngine
+from keyhole.stores.lmdb import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
+from keyhole.stores.rules import MAX_KEY_BYTES
 from keyhole.v1 import query_pb2_grpc, state_server_pb2_grpc
 from services.state_server.control_servicer import StateServerServicer
 from services.state_server.host import HostSettings
@@ -120,7 +121,10 @@ def build(config: StateServerConfig, observer: StepObserver | None = None) -> St
         InvalidConfiguration: An unknown store.
         StoreFormat, StoreLocked: See StoreEngine.
     """
-    engines: dict[str, Callable[[StoreLimits], StoreEngine]] = {"lmdb": LmdbEngine, "memory": lambda _: MemoryEngine()}
+    engines: dict[str, Callable[[StoreLimits], StoreEngine]] = {
+        "lmdb": LmdbEngine,
+        "memory": lambda limits: MemoryEngine(limits.bytes),
+    }
     if config.store not in engines:
         raise InvalidConfiguration(f"unknown store {config.store!r}; the stores are {', '.join(engines)}")
     engine = engines[config.store](StoreLimits(config.directory, config.store_limit_bytes))

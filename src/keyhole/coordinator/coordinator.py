@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
@@ -247,7 +248,7 @@ class Coordinator:
         timeout = max(1.0, deadline - time.monotonic())
         links = {target.server: self._fleet.link(target) for target in order.targets}
         return self._fleet.each(
-            {name: lambda n=name, r=request: links[n].commit(r, timeout) for name, request in requests.items()}
+            {name: partial(links[name].commit, request, timeout) for name, request in requests.items()}
         )
 
     def _judge(self, lost: Mapping[str, KeyholeError]) -> KeyholeError:
@@ -333,8 +334,8 @@ class Coordinator:
         told = (complete.epoch, complete.commit_time_ms) if complete else (0, 0)
         answers = self._fleet.each(
             {
-                name: lambda t=member.target: self._fleet.link(t).confirm(
-                    self._run.run, membership.assignment.version, told
+                name: partial(
+                    self._fleet.link(member.target).confirm, self._run.run, membership.assignment.version, told
                 )
                 for name, member in membership.members.items()
             }

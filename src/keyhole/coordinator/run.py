@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import msgspec
 
@@ -205,7 +206,7 @@ class QueryRun:
         self.membership = Membership(kept, self.membership.assignment)
         self._all(
             {
-                name: lambda t=live[name], g=grant.grant: self._fleet.link(t).open_run(self.run, t, g, timeout)
+                name: partial(self._fleet.link(live[name]).open_run, self.run, live[name], grant.grant, timeout)
                 for name, grant in opened.items()
             }
         )
@@ -222,7 +223,7 @@ class QueryRun:
             for state, groups in release[name].items():
                 link.release(self.run, state, groups, timeout)
 
-        self._all({name: lambda n=name: give_up(n) for name in release})
+        self._all({name: partial(give_up, name) for name in release})
 
     def _assign_all(
         self, members: Mapping[str, Member], assignment: AssignmentRecord, deadline_monotonic: float
@@ -246,7 +247,7 @@ class QueryRun:
                         "give epochs a longer deadline (KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS)"
                     )
 
-        self._all({name: lambda m=member: give(m) for name, member in members.items()})
+        self._all({name: partial(give, member) for name, member in members.items()})
 
     def _grant(self, target: Target) -> GrantRecord:
         self._serial += 1
