@@ -1,0 +1,41 @@
+"""Keyhole: the live state of a Spark streaming job, readable per key in milliseconds.
+
+    async with keyhole.AsyncClient("localhost:7400") as client:
+        answer = await client.get("temperature-monitor", "max_temperature", "sensor-42")
+
+Importing this loads nothing else: the client comes with its first use, and needs the extra `client`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from keyhole.errors import KeyholeError
+from keyhole.types import Answer, Source, StateDescriptor
+
+if TYPE_CHECKING:
+    from keyhole.client import AsyncClient, Client, ServerStatus, StateHolding
+
+__all__ = [
+    "Answer",
+    "AsyncClient",
+    "Client",
+    "KeyholeError",
+    "ServerStatus",
+    "Source",
+    "StateDescriptor",
+    "StateHolding",
+]
+
+_FROM_CLIENT = frozenset({"AsyncClient", "Client", "ServerStatus", "StateHolding"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FROM_CLIENT:
+        return getattr(importlib.import_module("keyhole.client"), name)
+    raise AttributeError(f"module 'keyhole' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_FROM_CLIENT])

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from keyhole.errors import InvalidConfiguration
 
@@ -93,7 +93,7 @@ class JobConfig:
 
 
 _KINDS = (StateServerConfig, ClientProxyConfig, JobConfig)
-_Config = TypeVar("_Config", StateServerConfig, ClientProxyConfig, JobConfig)
+_Config = TypeVar("_Config", bound=StateServerConfig | ClientProxyConfig | JobConfig)
 
 
 def load(kind: type[_Config], environ: Mapping[str, str], **overrides: object) -> _Config:
@@ -105,7 +105,8 @@ def load(kind: type[_Config], environ: Mapping[str, str], **overrides: object) -
     """
     _refuse_unknown(environ)
     hints = typing.get_type_hints(kind)
-    values: dict[str, object] = {}
+    # The values are checked one by one against the hints; the type checker can't follow that through **values.
+    values: dict[str, Any] = {}
     for item in dataclasses.fields(kind):
         variable = kind.PREFIX + item.name.upper()
         if overrides.get(item.name) is not None:
@@ -136,8 +137,12 @@ def _parse(variable: str, text: str, hint: object) -> object:
     if isinstance(hint, types.GenericAlias):  # tuple[str, ...]
         return tuple(part.strip() for part in text.split(",") if part.strip())
     try:
-        if hint in (int, float, Path, str):
-            return typing.cast("type[int | float | Path | str]", hint)(text)
+        if hint is int:
+            return int(text)
+        if hint is float:
+            return float(text)
+        if hint is Path or hint is str:
+            return hint(text)
     except ValueError as error:
         raise InvalidConfiguration(
             f"{variable} is {text!r}; it must be {'a whole number' if hint is int else 'a number'}", variable=variable

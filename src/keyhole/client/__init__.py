@@ -1,1 +1,7 @@
+"""The client library. Needs the extra `client`; neither Spark nor Kafka."""
 
+from keyhole.client.async_client import AsyncClient
+from keyhole.client.sync_client import Client
+from keyhole.client.views import ServerStatus, StateHolding
+
+__all__ = ["AsyncClient", "Client", "ServerStatus", "StateHolding"]

@@ -1,0 +1,1 @@
+"""The client proxy: one address for all state servers."""

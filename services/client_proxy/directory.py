@@ -1,0 +1,138 @@
+"""All servers and all routes, as of now."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from keyhole.codec import StateCodec
+from keyhole.discovery import Discovery
+from keyhole.errors import KeyholeError, NoServer, UnknownApplication, UnknownState
+from keyhole.routing import RouteTable, StateName, build, diff
+from keyhole.types import StateDescriptor
+from services.client_proxy.server_link import ServerLink
+
+_log = logging.getLogger(__name__)
+
+
+class Directory:
+    """Keeps a link per discovered server, and route tables that are swapped whole whenever a server says something new.
+
+    Readers take a table and never wait for anything. Used from the event loop's thread only.
+    """
+
+    def __init__(self, discovery: Discovery) -> None:
+        self._discovery = discovery
+        self._links: dict[str, ServerLink] = {}
+        self._tables: dict[StateName, RouteTable] = {}
+        self._codecs: dict[StateName, tuple[StateDescriptor, StateCodec]] = {}
+        self._remembered: dict[StateName, StateDescriptor] = {}
+        self._discovered = False
+        self._task: asyncio.Task[None] | None = None
+        self.reached = asyncio.Event()
+        """Set once any server was reached."""
+        self.settled = asyncio.Event()
+        """Set once every server has answered or failed: before, a state that is not known may just not be known yet."""
+
+    def start(self) -> None:
+        """Begins to follow the discovery."""
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def close(self) -> None:
+        """Closes all links."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+
+    @property
+    def links(self) -> list[ServerLink]:
+        """By address."""
+        return [link for _, link in sorted(self._links.items())]
+
+    @property
+    def tables(self) -> dict[StateName, RouteTable]:
+        """Of all states that are, or were, held by any server. Not to be changed."""
+        return self._tables
+
+    def link(self, address: str) -> ServerLink | None:
+        """None: not discovered any more."""
+        return self._links.get(address)
+
+    def table(self, name: StateName) -> RouteTable:
+        """The routes of a state.
+
+        Raises:
+            NoServer: No server can be reached, so nobody knows which states there are.
+            UnknownApplication, UnknownState: The message names those that exist.
+        """
+        table = self._tables.get(name)
+        if table is None:
+            raise self._unknown(name)
+        return table
+
+    def codec(self, name: StateName) -> StateCodec:
+        """Raises: as `table`."""
+        descriptor = self.table(name).descriptor
+        known = self._codecs.get(name)
+        if known is None or known[0] != descriptor:
+            known = self._codecs[name] = (descriptor, StateCodec(descriptor))
+        return known[1]
+
+    def check_reachable(self) -> None:
+        """Raises NoServer, with each server's reason, if none can be reached."""
+        if not any(link.view is not None and not link.view.lost for link in self._links.values()):
+            raise NoServer(f"no state server can be reached: {self._reasons() or 'none was discovered yet'}")
+
+    def _unknown(self, name: StateName) -> KeyholeError:
+        try:
+            self.check_reachable()
+        except NoServer as error:
+            return error
+        application, state = name
+        reasons = self._reasons()
+        unheard = f" (not asked: {reasons})" if reasons else ""
+        applications = ", ".join(sorted({known for known, _ in self._tables})) or "none yet"
+        states = ", ".join(sorted(known for owner, known in self._tables if owner == application))
+        if not states:
+            return UnknownApplication(
+                f"no application {application!r}; there are: {applications}{unheard}", applications=applications
+            )
+        return UnknownState(
+            f"application {application} has no state {state!r}; it has: {states}{unheard}", states=states
+        )
+
+    def _reasons(self) -> str:
+        lost = {link.address: link.view.lost if link.view else "connecting" for link in self.links}
+        return "; ".join(
+            reason if address in reason else f"{address}: {reason}" for address, reason in lost.items() if reason
+        )
+
+    async def _follow(self) -> None:
+        async for addresses in self._discovery.addresses():
+            gone = [self._links.pop(address) for address in self._links.keys() - addresses]
+            for address in addresses - self._links.keys():
+                self._links[address] = ServerLink(address, self._changed)
+            self._discovered = True
+            self._changed()
+            await asyncio.gather(*(link.close() for link in gone))
+
+    def _changed(self) -> None:
+        links = self._links.values()
+        before, self._tables = self._tables, build((link.view for link in links if link.view), self._remembered)
+        self._remembered = {name: table.descriptor for name, table in self._tables.items()}
+        change = diff(before, self._tables)
+        if change.added or change.removed or change.moved:
+            _log.info(
+                "routes changed",
+                extra={
+                    "added": ["/".join(name) for name in sorted(change.added)],
+                    "moved_key_groups": {"/".join(name): count for name, count in change.moved.items()},
+                },
+            )
+        if any(link.reached for link in links):
+            self.reached.set()
+        if self._discovered and all(link.view is not None for link in links):
+            self.settled.set()

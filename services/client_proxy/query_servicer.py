@@ -1,0 +1,250 @@
+"""The service Query of a proxy: every key goes to its server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeAlias
+
+import grpc
+
+from keyhole.client.coalescing import Answers
+from keyhole.errors import KeyholeError, MalformedRequest, Overloaded, StaleDescriptor, Unsupported
+from keyhole.routing import StateName
+from keyhole.rpc import convert
+from keyhole.v1 import query_pb2 as pb
+from keyhole.v1 import query_pb2_grpc
+from services.client_proxy.directory import Directory
+from services.client_proxy.forwarding import Forwarding
+from services.client_proxy.lookup_session import LookupSession, Respond, refusal, response
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+_COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
+_MAX_KEYS_PER_REQUEST = 16_384
+# Of the caller's time, what is kept back so that the reason can still reach it.
+_KEPT_BACK = 0.1
+_MOST_KEPT_BACK_SECONDS = 0.1
+
+
+class QueryServicer(query_pb2_grpc.QueryServicer):
+    """See protos/keyhole/v1/query.proto.
+
+    Args:
+        default_timeout_seconds: For requests that bring no deadline.
+        max_keys: Beyond so many keys under way, requests are refused as overloaded.
+    """
+
+    def __init__(self, directory: Directory, default_timeout_seconds: float, max_keys: int = 262_144) -> None:
+        self._directory = directory
+        self._default_timeout = default_timeout_seconds
+        self._max_keys = max_keys
+        self._keys = 0
+        self._sessions: set[LookupSession] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    def drain(self) -> None:
+        """Ends the Lookup streams, which clients keep open for ever, after the frames that are under way."""
+        for session in self._sessions:
+            session.drain()
+
+    async def ListStates(self, request: pb.ListStatesRequest, context: _Context) -> pb.ListStatesResponse:  # noqa: N802
+        """All states of all servers."""
+        await self._settled(self._deadline(context))
+        if not self._directory.tables:
+            self._directory.check_reachable()
+        return pb.ListStatesResponse(
+            states=[
+                convert.descriptor_to_proto(table.descriptor)
+                for (application, _), table in sorted(self._directory.tables.items())
+                if request.application in ("", application)
+            ]
+        )
+
+    async def DescribeState(self, request: pb.DescribeStateRequest, context: _Context) -> pb.DescribeStateResponse:  # noqa: N802
+        """A state, and what each server that can be reached said of it last."""
+        name = _name(request.state)
+        await self._known(name, self._deadline(context))
+        descriptor = self._directory.table(name).descriptor
+        holdings = [
+            holding
+            for link in self._directory.links
+            if link.view is not None and not link.view.lost
+            for holding in link.holdings
+            if (holding.descriptor.application, holding.descriptor.state) == name
+        ]
+        return pb.DescribeStateResponse(descriptor=convert.descriptor_to_proto(descriptor), holdings=holdings)
+
+    async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802
+        """One key."""
+        answers = await self._get(_name(request.state), [request.key], request.options, self._deadline(context))
+        return pb.GetResponse(answer=answers[0])
+
+    async def GetMany(self, request: pb.GetManyRequest, context: _Context) -> pb.GetManyResponse:  # noqa: N802
+        """Many keys, of any servers."""
+        answers = await self._get(_name(request.state), request.keys, request.options, self._deadline(context))
+        return pb.GetManyResponse(answers=answers)
+
+    async def Lookup(  # noqa: N802
+        self, requests: AsyncIterator[pb.LookupRequest], context: _Context
+    ) -> AsyncIterator[pb.LookupResponse]:
+        """Frames. One that can't be answered fails alone; the stream goes on."""
+        session = LookupSession(self._handle)
+        self._sessions.add(session)
+        try:
+            async for message in session.run(requests):
+                yield message
+        finally:
+            self._sessions.discard(session)
+
+    async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802
+        """All servers, asked at the same time; those that can't be reached say why."""
+        patience = min(2.0, max(0.0, self._deadline(context) - self._loop.time()))
+        return pb.StatusResponse(
+            servers=await asyncio.gather(*(link.describe(patience) for link in self._directory.links))
+        )
+
+    def _handle(self, request: pb.LookupRequest, respond: Respond) -> None:
+        try:
+            self._start(request, respond)
+        except KeyholeError as error:
+            respond(refusal(request, error))
+
+    def _start(self, request: pb.LookupRequest, respond: Respond) -> None:
+        options = request.options
+        if request.keys and request.storage_keys:
+            raise MalformedRequest("a frame has either keys or storage_keys, not both")
+        if not request.keys and not request.storage_keys:
+            respond(pb.LookupResponse(frame=request.frame))
+            return
+        deadline = self._before_deadline(request.timeout_ms / 1000 if request.timeout_ms else self._default_timeout)
+        if request.keys or options.format == pb.VALUE_FORMAT_JSON:
+            # The slow way, for callers without a codec.
+            task = self._loop.create_task(self._lookup(request, deadline, respond))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        keys = list(request.storage_keys)
+        frame = request.frame
+
+        def done(answers: Answers) -> None:
+            self._keys -= len(keys)
+            respond(response(frame, answers))
+
+        self._forward(_name(request.state), request.topic_id, keys, options, deadline, done)
+
+    async def _lookup(self, request: pb.LookupRequest, deadline: float, respond: Respond) -> None:
+        try:
+            name = _name(request.state)
+            if request.keys:
+                answers = await self._forward_typed(name, request.keys, request.options, deadline)
+            else:
+                keys = list(request.storage_keys)
+                answers = await self._forwarded(name, request.topic_id, keys, request.options, deadline)
+            respond(response(request.frame, self._formatted(name, answers, request.options)))
+        except KeyholeError as error:
+            respond(refusal(request, error))
+
+    async def _get(
+        self, name: StateName, keys: Sequence[pb.Key], options: pb.ReadOptions, deadline: float
+    ) -> list[pb.Answer]:
+        answers = await self._forward_typed(name, keys, options, deadline)
+        for failure in answers.failures.values():
+            raise failure
+        values = self._formatted(name, answers, options).values
+        source_of = answers.source_of or [0] * len(values)
+        return [
+            pb.Answer(found=bool(value), value=value, source=answers.sources[index])
+            for value, index in zip(values, source_of, strict=True)
+        ]
+
+    async def _forward_typed(
+        self, name: StateName, keys: Sequence[pb.Key], options: pb.ReadOptions, deadline: float
+    ) -> Answers:
+        """Encodes the keys, again if the state was made anew meanwhile."""
+        if not keys:
+            return Answers((), ())
+        values = [convert.key_from_proto(key) for key in keys]
+        await self._known(name, deadline)
+        answers = await self._encode_and_forward(name, values, options, deadline)
+        if any(isinstance(error, StaleDescriptor) for error in answers.failures.values()):
+            answers = await self._encode_and_forward(name, values, options, deadline)
+        return answers
+
+    async def _encode_and_forward(
+        self,
+        name: StateName,
+        keys: Sequence[tuple[convert.KeyValue, ...]],
+        options: pb.ReadOptions,
+        deadline: float,
+    ) -> Answers:
+        codec = self._directory.codec(name)
+        encoded = [codec.storage_key(key if len(key) != 1 else key[0]) for key in keys]
+        topic_id = self._directory.table(name).descriptor.topic_id
+        return await self._forwarded(name, topic_id, encoded, options, deadline)
+
+    async def _forwarded(
+        self, name: StateName, topic_id: str, keys: Sequence[bytes], options: pb.ReadOptions, deadline: float
+    ) -> Answers:
+        answered: asyncio.Future[Answers] = self._loop.create_future()
+
+        def done(answers: Answers) -> None:
+            self._keys -= len(keys)
+            if not answered.done():
+                answered.set_result(answers)
+
+        self._forward(name, topic_id, keys, options, deadline, done)
+        return await answered
+
+    def _forward(
+        self,
+        name: StateName,
+        topic_id: str,
+        keys: Sequence[bytes],
+        options: pb.ReadOptions,
+        deadline: float,
+        done: Callable[[Answers], None],
+    ) -> None:
+        if options.consistency not in _COMMITTED:
+            raise Unsupported("only COMMITTED reads are supported by this version")
+        if len(keys) > _MAX_KEYS_PER_REQUEST:
+            raise MalformedRequest(f"{len(keys):,} keys in one request; at most {_MAX_KEYS_PER_REQUEST:,} may be")
+        if self._keys + len(keys) > self._max_keys:
+            raise Overloaded(
+                f"{self._keys:,} lookups are under way in this proxy, and at most {self._max_keys:,} may be; try "
+                "again, or run another proxy"
+            )
+        self._keys += len(keys)
+        Forwarding(self._directory, name, topic_id, keys, options.min_epoch, deadline, done).start()
+
+    def _formatted(self, name: StateName, answers: Answers, options: pb.ReadOptions) -> Answers:
+        if options.format != pb.VALUE_FORMAT_JSON:
+            return answers
+        codec = self._directory.codec(name)
+        values = [codec.row_to_json(row).encode() if row else b"" for row in answers.values]
+        return answers._replace(values=values)
+
+    async def _known(self, name: StateName, deadline: float) -> None:
+        """Waits only where the state is not known and a server has not been tried yet."""
+        if name not in self._directory.tables:
+            await self._settled(deadline)
+
+    async def _settled(self, deadline: float) -> None:
+        if not self._directory.settled.is_set():
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._directory.settled.wait()
+            except TimeoutError:
+                return  # What is not known by now is refused, with the servers that are still being connected to.
+
+    def _deadline(self, context: _Context) -> float:
+        remaining: float | None = context.time_remaining()
+        return self._before_deadline(self._default_timeout if remaining is None else remaining)
+
+    def _before_deadline(self, timeout: float) -> float:
+        return self._loop.time() + timeout - min(_MOST_KEPT_BACK_SECONDS, _KEPT_BACK * timeout)
+
+
+def _name(state: pb.StateRef) -> StateName:
+    return state.application, state.state

@@ -1,0 +1,115 @@
+"""One state server, as a proxy sees it: what it says it owns, and the stream that lookups go over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import msgspec
+
+from keyhole.client.lookup_stream import LookupStream
+from keyhole.errors import KeyholeError, NoServer, ServerLost
+from keyhole.routing import Holding, View
+from keyhole.rpc import channels, convert, status
+from keyhole.v1 import query_pb2, state_server_pb2, state_server_pb2_grpc
+from services.client_proxy.backoff import Backoff
+
+_log = logging.getLogger(__name__)
+
+
+class ServerLink:
+    """Follows one server for as long as it is discovered, over any number of connections.
+
+    Args:
+        changed: Called whenever `view` has changed.
+    """
+
+    def __init__(self, address: str, changed: Callable[[], None]) -> None:
+        self.address = address
+        self.view: View | None = None
+        """None: not tried to the end yet."""
+        self.holdings: tuple[query_pb2.StateHolding, ...] = ()
+        """As the server said them last."""
+        self.reached = False
+        self._changed = changed
+        self._channel = channels.aio_channel(address)
+        self._stub: Any = state_server_pb2_grpc.StateServerStub(self._channel)
+        self.stream = LookupStream(self._channel, address)
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def describe(self, timeout_seconds: float) -> query_pb2.ServerStatus:
+        """What the server says of itself now; `unreachable` says why it doesn't."""
+        known = self.view or View(self.address)
+        try:
+            response: state_server_pb2.DescribeResponse = await self._stub.Describe(
+                state_server_pb2.DescribeRequest(), timeout=timeout_seconds
+            )
+        except grpc.RpcError as error:
+            reason = known.lost or status.from_rpc_error(error, self.address).message
+            return query_pb2.ServerStatus(server=known.server, address=self.address, unreachable=reason)
+        return response.status
+
+    async def close(self) -> None:
+        """Fails the lookups that are under way."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        await self.stream.close(NoServer(f"server {self.address} is no longer among the discovered ones"))
+        await self._channel.close()
+
+    async def _follow(self) -> None:
+        backoff = Backoff(0.1, 2.0)
+        while True:
+            lost = await self._watch(backoff)
+            if self.view is None or not self.view.lost:
+                _log.warning("server lost", extra={"address": self.address, "reason": lost.message})
+            self._become(msgspec.structs.replace(self.view or View(self.address), lost=lost.message))
+            await asyncio.sleep(backoff.next())
+
+    async def _watch(self, backoff: Backoff) -> KeyholeError:
+        """Follows one stream to its end, and returns why it ended."""
+        try:
+            async for ownership in self._stub.WatchOwnership(state_server_pb2.WatchOwnershipRequest()):
+                backoff.reset()
+                view = _view(self.address, ownership)
+                if self.view is None or self.view.lost:
+                    _log.info("server found", extra={"address": self.address, "server": view.server})
+                self.holdings = tuple(ownership.holdings)
+                self.reached = True
+                self._become(view)
+        except grpc.RpcError as error:
+            return status.from_rpc_error(error, self.address)
+        except KeyholeError as error:  # a descriptor that this version can't read
+            return error
+        return ServerLost(f"server {self.address} ended the stream; it is probably shutting down")
+
+    def _become(self, view: View) -> None:
+        if view != self.view:
+            self.view = view
+            self._changed()
+
+
+def _view(address: str, message: state_server_pb2.Ownership) -> View:
+    return View(
+        address=address,
+        server=message.server,
+        draining=message.draining,
+        max_key_bytes=message.max_key_bytes,
+        holdings=tuple(_holding(holding) for holding in message.holdings),
+    )
+
+
+def _holding(message: query_pb2.StateHolding) -> Holding:
+    source = convert.source_from_proto(message.source)
+    return Holding(
+        descriptor=convert.descriptor_from_proto(message.descriptor),
+        key_groups=frozenset(message.key_groups),
+        role=source.role,
+        generation=source.generation,
+        assignment_version=source.assignment_version,
+        ready=message.ready,
+    )

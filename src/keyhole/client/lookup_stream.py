@@ -1,0 +1,164 @@
+"""The edge of coalescing.py: one Lookup stream on one connection, opened when needed and again after it broke."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from typing import Any, TypeAlias
+
+import grpc
+
+from keyhole.client.coalescing import Answers, Coalescer, Frame, Lane, Segment
+from keyhole.errors import KeyholeError, ServerLost
+from keyhole.rpc import status
+from keyhole.v1 import query_pb2, query_pb2_grpc
+
+_Call: TypeAlias = Any  # grpc.aio.StreamStreamCall; its stub types `read` as object
+
+
+class LookupStream:
+    """Sends segments and hands their answers out. Used from the event loop's thread only.
+
+    A stream that breaks fails what was in flight; one that breaks before it answered anything fails what waits too. The
+    next segment opens a new one: how often a connection is tried is the channel's business.
+
+    Args:
+        channel: Stays the caller's to close, after `close`.
+        target: Its address, for messages.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, target: str, coalescer: Coalescer | None = None) -> None:
+        # The generated stubs are typed for both APIs at once.
+        self._stub: Any = query_pb2_grpc.QueryStub(channel)
+        self._target = target
+        self._coalescer = coalescer or Coalescer(target)
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
+        self._closed: KeyholeError | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+
+    @property
+    def keys(self) -> int:
+        """How many keys wait or are in flight."""
+        return self._coalescer.keys
+
+    def submit(self, lane: Lane, segment: Segment) -> None:
+        """Sends a segment with the next frame. Its sink is called from the event loop, never from here.
+
+        Args:
+            segment: Its deadline is on the clock of the event loop.
+
+        Raises:
+            Overloaded: Too much waits already.
+            KeyholeError: What `close` was given.
+        """
+        if self._closed is not None:
+            raise self._closed
+        self._coalescer.add(lane, segment)
+        self._ready.set()
+        if self._runner is None:
+            self._runner = self._loop.create_task(self._run())
+
+    async def close(self, error: KeyholeError) -> None:
+        """Ends the stream; whatever has no answer yet fails with `error`. Idempotent."""
+        if self._closed is not None:
+            return
+        self._closed = error
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._runner is not None:
+            self._runner.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._runner
+        self._coalescer.lost(error, waiting_too=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._ready.wait()
+            # Nothing may be left of an expired segment by now.
+            if self._coalescer.keys == 0:
+                self._ready.clear()
+                continue
+            call: _Call = self._stub.Lookup()
+            reader = self._loop.create_task(self._read(call))
+            reader.add_done_callback(lambda _: self._ready.set())
+            try:
+                await self._write(call, reader)
+                await reader
+            finally:
+                call.cancel()
+                if not reader.done():
+                    reader.cancel()
+                    await asyncio.wait([reader])
+
+    async def _write(self, call: _Call, reader: asyncio.Task[None]) -> None:
+        while not reader.done():
+            now = self._loop.time()
+            frame = self._coalescer.next_frame(now)
+            # Also before a write: it waits for as long as the server takes nothing.
+            self._arm_timer()
+            if frame is None:
+                self._ready.clear()
+                await self._ready.wait()
+                continue
+            try:
+                await call.write(_to_request(frame, now))
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                return  # The reader learns why.
+
+    async def _read(self, call: _Call) -> None:
+        answered = False
+        try:
+            while (response := await call.read()) is not grpc.aio.EOF:
+                answered = True
+                self._deliver(response)
+                self._ready.set()
+        except grpc.RpcError as error:
+            lost = status.from_rpc_error(error, self._target)
+        else:
+            # An end without an error still has a status.
+            code = await call.code()
+            lost = ServerLost(f"server {self._target} ended the stream ({code.name})", address=self._target)
+        self._coalescer.lost(lost, waiting_too=not answered)
+
+    def _deliver(self, response: query_pb2.LookupResponse) -> None:
+        failures: dict[int, KeyholeError] = {}
+        for failure in response.failures:
+            error = status.from_proto(failure.error)
+            if not failure.indexes:
+                self._coalescer.frame_failed(response.frame, error)
+                return
+            failures.update(dict.fromkeys(failure.indexes, error))
+        answers = Answers(list(response.values), response.sources, list(response.source_of), failures)
+        self._coalescer.receive(response.frame, answers)
+
+    def _arm_timer(self) -> None:
+        """A timer that is too early only looks again; re-arming it after every frame would cost more."""
+        wakeup = self._coalescer.next_wakeup()
+        if wakeup >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = wakeup
+        self._timer = self._loop.call_at(wakeup, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        self._coalescer.expire(self._loop.time())
+        self._arm_timer()
+        self._ready.set()
+
+
+def _to_request(frame: Frame, now: float) -> query_pb2.LookupRequest:
+    lane = frame.lane
+    return query_pb2.LookupRequest(
+        frame=frame.number,
+        state=query_pb2.StateRef(application=lane.application, state=lane.state),
+        storage_keys=frame.keys,
+        topic_id=lane.topic_id,
+        options=query_pb2.ReadOptions(min_epoch=lane.min_epoch) if lane.min_epoch else None,
+        timeout_ms=max(1, int((frame.deadline - now) * 1000)),
+    )

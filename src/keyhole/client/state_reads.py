@@ -1,0 +1,102 @@
+"""The lookups of one state: encoded by its descriptor, which is asked for once, and again where it turns out stale."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from keyhole.client.coalescing import Lane, Segment
+from keyhole.client.lookup_stream import LookupStream
+from keyhole.client.lookups import Batch, BatchSink
+from keyhole.codec import StateCodec
+from keyhole.errors import DeadlineExceeded, KeyholeError
+from keyhole.types import StateDescriptor
+
+Describe = Callable[[str, str, float], Awaitable[StateDescriptor]]
+
+
+class StateReads:
+    """Used from the event loop's thread only.
+
+    Args:
+        describe: Asks for the descriptor: application, state, timeout in seconds.
+        forget: Called when the state could not be described: whoever asks again asks the server again, too.
+    """
+
+    def __init__(
+        self, stream: LookupStream, application: str, state: str, describe: Describe, forget: Callable[[], None]
+    ) -> None:
+        self._stream = stream
+        self._application = application
+        self._state = state
+        self._ask = describe
+        self._forget = forget
+        self._codec: StateCodec | None = None
+        self._topic_id = ""
+        self._parked: list[Batch] = []
+        self._describing: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, batch: Batch) -> None:
+        """Sends a batch, as soon as the descriptor is known. Errors go to its waiters."""
+        codec = self._codec
+        if codec is None:
+            self._park(batch)
+            return
+        keys = batch.encode(codec)
+        if not keys:
+            return
+        sink = BatchSink(batch, codec, lambda stale: self._submit_stale(stale, codec))
+        lane = Lane(self._application, self._state, self._topic_id, batch.min_epoch)
+        try:
+            self._stream.submit(lane, Segment(keys, sink, batch.deadline))
+        except KeyholeError as error:
+            batch.fail(error)
+
+    def close(self, error: KeyholeError) -> None:
+        """Fails what waits for the descriptor."""
+        if self._describing is not None:
+            self._describing.cancel()
+        self._fail_parked(error)
+
+    def _submit_stale(self, batch: Batch, codec: StateCodec) -> None:
+        if self._codec is codec:
+            self._codec = None
+        self.submit(batch)
+
+    def _park(self, batch: Batch) -> None:
+        self._parked.append(batch)
+        self._loop.call_at(batch.deadline, self._expire, batch)
+        if self._describing is None:
+            self._describing = self._loop.create_task(self._describe())
+
+    async def _describe(self) -> None:
+        timeout = max(batch.deadline for batch in self._parked) - self._loop.time()
+        try:
+            descriptor = await self._ask(self._application, self._state, timeout)
+            self._codec = StateCodec(descriptor)
+        except KeyholeError as error:
+            self._describing = None
+            self._forget()
+            self._fail_parked(error)
+            return
+        self._describing = None
+        self._topic_id = descriptor.topic_id
+        parked, self._parked = self._parked, []
+        for batch in parked:
+            self.submit(batch)
+
+    def _expire(self, batch: Batch) -> None:
+        if batch in self._parked:
+            self._parked.remove(batch)
+            batch.fail(
+                DeadlineExceeded(
+                    f"state {self._application}/{self._state} could not be described within the deadline; give it more "
+                    "time, or check that its server answers"
+                )
+            )
+
+    def _fail_parked(self, error: KeyholeError) -> None:
+        parked, self._parked = self._parked, []
+        for batch in parked:
+            batch.fail(error)

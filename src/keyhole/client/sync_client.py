@@ -1,0 +1,122 @@
+"""The client for threads: the same as AsyncClient, with methods that block."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import CancelledError, Future
+from types import TracebackType
+from typing import Self, TypeVar
+
+from keyhole.client.async_client import AsyncClient, Key
+from keyhole.client.views import ServerStatus
+from keyhole.errors import ClientClosed
+from keyhole.types import Answer, StateDescriptor
+
+_T = TypeVar("_T")
+
+
+class Client:
+    """Reads states, from any thread; many may share one. An event loop in a thread of its own does the work.
+
+    What the threads ask for at the same time shares frames, but each `get` here waits for its answer: for many keys,
+    use `get_many`. Not usable in a process that was forked after it was made.
+
+    Args:
+        target: host:port of a client proxy (or of one state server, which answers only for its own key groups).
+        timeout: Seconds that a call may take where it names no timeout of its own.
+    """
+
+    def __init__(self, target: str, *, timeout: float = 5.0) -> None:
+        self._target = target
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"keyhole-client-{target}", daemon=True)
+        self._thread.start()
+
+        async def make() -> AsyncClient:
+            return AsyncClient(target, timeout=timeout)
+
+        self._client = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def get(
+        self, application: str, state: str, key: Key, *, min_epoch: int = 0, timeout: float | None = None
+    ) -> Answer:
+        """As AsyncClient.get."""
+        return self._run(lambda: self._client.get(application, state, key, min_epoch=min_epoch, timeout=timeout))
+
+    def get_many(
+        self,
+        application: str,
+        state: str,
+        keys: Iterable[Key],
+        *,
+        min_epoch: int = 0,
+        timeout: float | None = None,
+    ) -> list[Answer]:
+        """As AsyncClient.get_many. `keys` is read in the calling thread."""
+        wanted = list(keys)
+        return self._run(
+            lambda: self._client.get_many(application, state, wanted, min_epoch=min_epoch, timeout=timeout)
+        )
+
+    def list_states(self, application: str = "", *, timeout: float | None = None) -> list[StateDescriptor]:
+        """As AsyncClient.list_states."""
+        return self._run(lambda: self._client.list_states(application, timeout=timeout))
+
+    def describe_state(self, application: str, state: str, *, timeout: float | None = None) -> StateDescriptor:
+        """As AsyncClient.describe_state."""
+        return self._run(lambda: self._client.describe_state(application, state, timeout=timeout))
+
+    def status(self, *, timeout: float | None = None) -> list[ServerStatus]:
+        """As AsyncClient.status."""
+        return self._run(lambda: self._client.status(timeout=timeout))
+
+    def close(self) -> None:
+        """Closes the connection and ends the thread. Calls under way fail with ClientClosed. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            # From here on nothing more is started; what was is ended by this.
+            closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+        closing.result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        await self._client.close()
+        # Let the calls that just failed hand their errors over before the loop stops.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=1.0)
+
+    def _run(self, start: Callable[[], Awaitable[_T]]) -> _T:
+        async def run() -> _T:
+            return await start()
+
+        with self._lock:
+            if self._closed:
+                raise ClientClosed(f"the client of {self._target} is closed; make a new one", address=self._target)
+            future: Future[_T] = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return future.result()
+        except CancelledError as error:
+            raise ClientClosed(f"the client of {self._target} was closed", address=self._target) from error
+        except BaseException:
+            # An interrupted thread leaves nothing under way.
+            with contextlib.suppress(RuntimeError):
+                future.cancel()
+            raise

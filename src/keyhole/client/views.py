@@ -1,0 +1,79 @@
+"""What `status` answers, as values: what each server holds and how far it is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from keyhole.rpc import convert
+from keyhole.types import Source, StateDescriptor
+from keyhole.v1 import query_pb2
+
+
+class StateHolding(msgspec.Struct, frozen=True):
+    """What one server holds of one state.
+
+    Attributes:
+        bytes: As taken by its store.
+        ready: False while it restores: `restored_records` of `records_to_restore` are done.
+    """
+
+    descriptor: StateDescriptor
+    server: str
+    key_groups: tuple[int, ...]
+    source: Source
+    entries: int
+    bytes: int
+    ready: bool
+    restored_records: int
+    records_to_restore: int
+
+
+class ServerStatus(msgspec.Struct, frozen=True):
+    """One state server.
+
+    Attributes:
+        started: UTC; None where it is not reachable.
+        unreachable: Empty: it answers. Otherwise why it does not.
+        max_key_bytes: The longest encoded key that its stores take.
+    """
+
+    server: str
+    address: str
+    incarnation: str
+    started: datetime | None
+    draining: bool
+    unreachable: str
+    holdings: tuple[StateHolding, ...]
+    max_key_bytes: int
+
+
+def holding_from_proto(message: query_pb2.StateHolding) -> StateHolding:
+    """One to one."""
+    return StateHolding(
+        descriptor=convert.descriptor_from_proto(message.descriptor),
+        server=message.server,
+        key_groups=tuple(message.key_groups),
+        source=convert.source_from_proto(message.source),
+        entries=message.entries,
+        bytes=message.bytes,
+        ready=message.ready,
+        restored_records=message.restored_records,
+        records_to_restore=message.records_to_restore,
+    )
+
+
+def status_from_proto(message: query_pb2.ServerStatus) -> ServerStatus:
+    """One to one."""
+    started = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=message.started_ms)
+    return ServerStatus(
+        server=message.server,
+        address=message.address,
+        incarnation=message.incarnation,
+        started=started if message.started_ms else None,
+        draining=message.draining,
+        unreachable=message.unreachable,
+        holdings=tuple(holding_from_proto(holding) for holding in message.holdings),
+        max_key_bytes=message.max_key_bytes,
+    )

@@ -1,0 +1,45 @@
+"""Where the state servers are. Static lists now; DNS and Kubernetes pods implement the same Protocol later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Protocol
+
+from keyhole.errors import InvalidConfiguration
+
+
+class Discovery(Protocol):
+    """Tells the addresses of the servers, now and after every change."""
+
+    def addresses(self) -> AsyncIterator[frozenset[str]]:
+        """The whole set of host:port, at once and after every change; never ends by itself.
+
+        A server that is missing from a set is gone for good: whoever iterates lets go of it. What can't be asked for a
+        while (a DNS server) repeats no set, and raises nothing.
+        """
+
+
+class StaticDiscovery:
+    """A fixed list.
+
+    Args:
+        servers: host:port, at least one.
+
+    Raises:
+        InvalidConfiguration: None, or one that is not host:port.
+    """
+
+    def __init__(self, servers: Iterable[str]) -> None:
+        self._servers = frozenset(servers)
+        if not self._servers:
+            raise InvalidConfiguration("the list of state servers is empty; name at least one as host:port")
+        for server in sorted(self._servers):
+            host, colon, port = server.rpartition(":")
+            if not (host and colon and port.isdecimal() and 0 < int(port) < 1 << 16):
+                raise InvalidConfiguration(f"state server {server!r} is not host:port", server=server)
+
+    async def addresses(self) -> AsyncIterator[frozenset[str]]:
+        """See Discovery."""
+        yield self._servers
+        await asyncio.Event().wait()

@@ -1,0 +1,267 @@
+"""A state server in memory that speaks the real protos: for tests of clients and proxies, without Kafka and stores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import grpc
+
+from keyhole.codec import StateCodec
+from keyhole.errors import (
+    EpochNotReached,
+    KeyholeError,
+    KeyTooLong,
+    MalformedRequest,
+    NotOwner,
+    NotReady,
+    StaleDescriptor,
+    UnknownState,
+    Unsupported,
+)
+from keyhole.rpc import convert, status
+from keyhole.rpc.server import RpcServer
+from keyhole.types import StateDescriptor
+from keyhole.v1 import query_pb2 as pb
+from keyhole.v1 import query_pb2_grpc, state_pb2, state_server_pb2, state_server_pb2_grpc
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+MAX_KEY_BYTES = 511
+
+
+@dataclass
+class HostedState:
+    """One state on the fake. Change it at will; call `FakeServer.changed` after what ownership streams should tell."""
+
+    descriptor: StateDescriptor
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    key_groups: frozenset[int] = frozenset()
+    ready: bool = True
+    epoch: int = 1
+    generation: int = 1
+    assignment_version: int = 1
+
+    def __post_init__(self) -> None:
+        self.codec = StateCodec(self.descriptor)
+        self.key_groups = self.key_groups or frozenset(range(self.descriptor.key_groups))
+
+    def put(self, key: Any, row: bytes) -> None:
+        """`row` as the codec encodes it."""
+        self.rows[self.codec.storage_key(key)] = row
+
+    def source(self, server: str) -> state_pb2.Source:
+        """Of answers now."""
+        return state_pb2.Source(
+            server=server,
+            role=state_pb2.ROLE_OWNER,
+            epoch=self.epoch,
+            commit_time_ms=1_000 * self.epoch,
+            generation=self.generation,
+            assignment_version=self.assignment_version,
+        )
+
+
+class FakeServer:
+    """Make and use it inside one event loop.
+
+    Attributes:
+        refuse: Set it, and every read is refused with it.
+        hold: While cleared, frames of Lookup wait.
+        streams: Lookup streams that are open.
+        frames: Frames answered so far.
+    """
+
+    def __init__(self, server: str = "fake-1", port: int = 0) -> None:
+        self.server = server
+        self.states: dict[tuple[str, str], HostedState] = {}
+        self.refuse: KeyholeError | None = None
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.streams = 0
+        self.frames = 0
+        self.draining = False
+        self._change = asyncio.Event()
+        self._rpc = RpcServer("fake-server", "127.0.0.1", port)
+
+    @property
+    def address(self) -> str:
+        """host:port; known after `start`."""
+        return self._rpc.address
+
+    @property
+    def port(self) -> int:
+        """Known after `start`."""
+        return self._rpc.port
+
+    async def start(self) -> None:
+        """Serves."""
+        self._rpc.add(query_pb2_grpc.add_QueryServicer_to_server, FakeQuery(self), "keyhole.v1.Query")
+        ownership = _FakeStateServer(self)  # type: ignore[abstract] # the write path is not faked
+        self._rpc.add(state_server_pb2_grpc.add_StateServerServicer_to_server, ownership, "keyhole.v1.StateServer")
+        await self._rpc.start()
+        await self._rpc.set_serving(True)
+
+    async def stop(self) -> None:
+        """Cuts everything at once, as a kill would."""
+        self.draining = True
+        await self._rpc.stop(0)
+
+    def host(
+        self, descriptor: StateDescriptor, rows: Mapping[Any, bytes] | None = None, key_groups: Iterable[int] = ()
+    ) -> HostedState:
+        """Adds a state; all key groups, unless some are named."""
+        state = HostedState(descriptor, key_groups=frozenset(key_groups))
+        for key, row in (rows or {}).items():
+            state.put(key, row)
+        self.states[descriptor.application, descriptor.state] = state
+        self.changed()
+        return state
+
+    def changed(self) -> None:
+        """Tells all ownership streams."""
+        self._change.set()
+        self._change = asyncio.Event()
+
+    def holding(self, state: HostedState) -> pb.StateHolding:
+        """As servers tell it."""
+        return pb.StateHolding(
+            descriptor=convert.descriptor_to_proto(state.descriptor),
+            server=self.server,
+            key_groups=sorted(state.key_groups),
+            source=state.source(self.server),
+            entries=len(state.rows),
+            ready=state.ready,
+        )
+
+    def status(self) -> pb.ServerStatus:
+        """As servers tell it."""
+        holdings = [self.holding(state) for state in self.states.values()]
+        return pb.ServerStatus(server=self.server, address=self.address, holdings=holdings)
+
+    async def ownership(self) -> AsyncIterator[state_server_pb2.Ownership]:
+        """Now and after every change."""
+        while True:
+            change = self._change
+            yield state_server_pb2.Ownership(
+                server=self.server,
+                address=self.address,
+                draining=self.draining,
+                holdings=[self.holding(state) for state in self.states.values()],
+                max_key_bytes=MAX_KEY_BYTES,
+            )
+            await change.wait()
+
+
+class _FakeStateServer(state_server_pb2_grpc.StateServerServicer):
+    def __init__(self, server: FakeServer) -> None:
+        self._server = server
+
+    async def Describe(self, request: Any, context: _Context) -> state_server_pb2.DescribeResponse:  # noqa: N802
+        return state_server_pb2.DescribeResponse(status=self._server.status())
+
+    async def WatchOwnership(  # noqa: N802
+        self, request: Any, context: _Context
+    ) -> AsyncIterator[state_server_pb2.Ownership]:
+        async for message in self._server.ownership():
+            yield message
+
+
+class FakeQuery(query_pb2_grpc.QueryServicer):
+    """The service Query over dicts."""
+
+    def __init__(self, server: FakeServer) -> None:
+        self._server = server
+
+    async def ListStates(self, request: pb.ListStatesRequest, context: _Context) -> pb.ListStatesResponse:  # noqa: N802
+        return pb.ListStatesResponse(
+            states=[
+                convert.descriptor_to_proto(state.descriptor)
+                for (application, _), state in sorted(self._server.states.items())
+                if request.application in ("", application)
+            ]
+        )
+
+    async def DescribeState(self, request: pb.DescribeStateRequest, context: _Context) -> pb.DescribeStateResponse:  # noqa: N802
+        state = self._state(request.state)
+        return pb.DescribeStateResponse(
+            descriptor=convert.descriptor_to_proto(state.descriptor), holdings=[self._server.holding(state)]
+        )
+
+    async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802
+        return pb.GetResponse(answer=self._get(request.state, [request.key], request.options)[0])
+
+    async def GetMany(self, request: pb.GetManyRequest, context: _Context) -> pb.GetManyResponse:  # noqa: N802
+        return pb.GetManyResponse(answers=self._get(request.state, list(request.keys), request.options))
+
+    async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802
+        return pb.StatusResponse(servers=[self._server.status()])
+
+    async def Lookup(  # noqa: N802
+        self, requests: AsyncIterator[pb.LookupRequest], context: _Context
+    ) -> AsyncIterator[pb.LookupResponse]:
+        self._server.streams += 1
+        try:
+            async for request in requests:
+                if not self._server.hold.is_set():
+                    await self._server.hold.wait()
+                yield self._frame(request)
+                self._server.frames += 1
+        finally:
+            self._server.streams -= 1
+
+    def _frame(self, request: pb.LookupRequest) -> pb.LookupResponse:
+        try:
+            if request.keys and request.storage_keys:
+                raise MalformedRequest("a frame has either keys or storage_keys, not both")
+            state = self._state(request.state)
+            if request.storage_keys and request.topic_id != state.descriptor.topic_id:
+                raise StaleDescriptor("these storage keys are of another state; describe it again")
+            keys = list(request.storage_keys) or _encoded(state, list(request.keys))
+            values = self._lookup(state, keys, request.options)
+        except KeyholeError as error:
+            count = len(request.storage_keys) or len(request.keys)
+            failure = pb.LookupFailure(error=status.to_proto(error))
+            return pb.LookupResponse(frame=request.frame, values=[b""] * count, failures=[failure])
+        return pb.LookupResponse(frame=request.frame, values=values, sources=[state.source(self._server.server)])
+
+    def _get(self, ref: pb.StateRef, keys: list[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
+        state = self._state(ref)
+        values = self._lookup(state, _encoded(state, keys), options)
+        source = state.source(self._server.server)
+        return [pb.Answer(found=bool(value), value=value, source=source) for value in values]
+
+    def _lookup(self, state: HostedState, keys: list[bytes], options: pb.ReadOptions) -> list[bytes]:
+        if self._server.refuse is not None:
+            raise self._server.refuse
+        if options.consistency not in (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED):
+            raise Unsupported("only COMMITTED reads are supported by this version")
+        if not state.ready:
+            raise NotReady(f"server {self._server.server} is restoring {state.descriptor.state}: 3 of 10 records")
+        for key in keys:
+            if len(key) <= 2 or int.from_bytes(key[:2], "big") >= state.descriptor.key_groups:
+                raise MalformedRequest("not storage keys of this state")
+            if len(key) > MAX_KEY_BYTES:
+                raise KeyTooLong(f"a key is longer than the store takes: {MAX_KEY_BYTES} bytes, encoded")
+            if int.from_bytes(key[:2], "big") not in state.key_groups:
+                raise NotOwner(f"server {self._server.server} does not own that key group")
+        if state.epoch < options.min_epoch:
+            raise EpochNotReached(f"the state is at epoch {state.epoch}; min_epoch asks for {options.min_epoch}")
+        values = [state.rows.get(key, b"") for key in keys]
+        if options.format == pb.VALUE_FORMAT_JSON:
+            return [state.codec.row_to_json(value).encode() if value else b"" for value in values]
+        return values
+
+    def _state(self, ref: pb.StateRef) -> HostedState:
+        state = self._server.states.get((ref.application, ref.state))
+        if state is None:
+            names = ", ".join(f"{application}/{name}" for application, name in sorted(self._server.states))
+            raise UnknownState(f"no state {ref.application}/{ref.state}; there are: {names}", states=names)
+        return state
+
+
+def _encoded(state: HostedState, keys: list[pb.Key]) -> list[bytes]:
+    values = [convert.key_from_proto(key) for key in keys]
+    return [state.codec.storage_key(value if len(value) != 1 else value[0]) for value in values]
