@@ -1,0 +1,66 @@
+"""One Spark for all integration tests, and streams over files, which need no broker."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from keyhole.spark.session import local_session, local_settings
+
+Rows = Sequence[Mapping[str, object]]
+Stream = Callable[[str, Sequence[Rows]], DataFrame]
+RunQuery = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_jars: list[Path]) -> Iterator[SparkSession]:
+    """A session with the Kafka connector. There can be one JVM per process, so tests share it and don't stop it."""
+    settings = local_settings(spark_jars, tmp_path_factory.mktemp("spark"))
+    session = local_session("keyhole-tests", settings | {"spark.log.level": "ERROR"})
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Stream:
+    """(schema, the rows of each micro-batch) -> a streaming data frame."""
+
+    def make(schema: str, batches: Sequence[Rows]) -> DataFrame:
+        source = tmp_path / "source"
+        source.mkdir(exist_ok=True)
+        for number, rows in enumerate(batches):
+            file = source / f"{number:03}.json"
+            file.write_text("\n".join(json.dumps(row) for row in rows))
+            os.utime(file, (1_600_000_000 + number,) * 2)  # Spark takes the oldest first
+        return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(source))
+
+    return make
+
+
+@pytest.fixture
+def run_query(tmp_path: Path) -> RunQuery:
+    """Runs a streaming query until it has taken all that its source has; raises what ended it, if it failed."""
+
+    def run(
+        data: DataFrame,
+        mode: str,
+        function: Callable[[DataFrame, int], None],
+        *,
+        name: str | None = None,
+        checkpoint: str = "checkpoint",
+    ) -> None:
+        writer = data.writeStream.outputMode(mode).option("checkpointLocation", str(tmp_path / checkpoint))
+        if name is not None:
+            writer = writer.queryName(name)
+        query = writer.foreachBatch(function).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    return run
