@@ -22,9 +22,9 @@ from keyhole.stores.lmdb_environment import (
     OpenEnvironment,
     decode_position,
     encode_position,
-    errors_told,
     open_environment,
 )
+from keyhole.stores.lmdb_errors import errors_told
 from keyhole.types import START, Position
 
 

@@ -9,37 +9,29 @@ Three named databases:
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import shutil
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import lmdb
 
-from keyhole.errors import InvalidConfiguration, Overloaded, StoreFormat, StoreFull
+from keyhole.errors import InvalidConfiguration, StoreFormat
 from keyhole.stores.base import FORMAT_VERSION
-from keyhole.stores.directory import disk_error
+from keyhole.stores.lmdb_errors import MAX_READERS, at_limit, errors_told
 from keyhole.types import Position
 
 _log = logging.getLogger(__name__)
 
 DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"
 
-# Two snapshots or so per epoch and reader; a slot takes 64 bytes.
-_MAX_READERS = 1024
 _READER_BYTES = 64
 _MIN_HEADROOM_BYTES = 64 << 20
 # The engine of LMDB 0.9, named so that neither a later py-lmdb nor LMDB_DEFAULT_LIB_VERSION changes the files' format.
 _LIB_VERSION = 0
 _POSITION = struct.Struct(">QQQQqq")
-_OF_THE_MACHINE = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENODEV}
-)
 _DAMAGED = (
     lmdb.InvalidError,
     lmdb.CorruptedError,
@@ -81,11 +73,15 @@ class OpenEnvironment:
     def check_room(self, live_bytes_before: int, live_bytes: int) -> None:
         """Refuses growth beyond the limit. What takes less than before, or the same, may be written."""
         if live_bytes > max(live_bytes_before, self.limit_bytes):
-            raise _at_limit(self.path, self.limit_bytes)
+            raise at_limit(self.path, self.limit_bytes)
+
+    @property
+    def data_file(self) -> Path:
+        return self.path / DATA_FILE
 
     def taken_bytes(self) -> int:
         """What the data file takes on disk: the map is sparse, and so may the file be."""
-        return (self.path / DATA_FILE).stat().st_blocks * 512
+        return self.data_file.stat().st_blocks * 512
 
     def fill_up(self) -> None:
         """Makes the data file as long as its last page says (sparse). Called after every commit.
@@ -94,8 +90,8 @@ class OpenEnvironment:
         before them. A file that is too short could then no longer be told from one that was cut off.
         """
         expected = _expected_bytes(self.env)
-        if (self.path / DATA_FILE).stat().st_size < expected:
-            os.truncate(self.path / DATA_FILE, expected)
+        if self.data_file.stat().st_size < expected:
+            os.truncate(self.data_file, expected)
 
 
 class _NotUsableError(Exception):
@@ -108,57 +104,6 @@ def encode_position(position: Position) -> bytes:
 
 def decode_position(encoded: bytes) -> Position:
     return Position(*_POSITION.unpack(encoded))
-
-
-def _at_limit(path: Path, limit_bytes: int) -> StoreFull:
-    return StoreFull(
-        f"the store at {path} has reached its limit of {limit_bytes} bytes; restart the server with a higher "
-        "KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES, or with more servers. Nothing was changed",
-        path=path,
-        limit_bytes=limit_bytes,
-    )
-
-
-@contextmanager
-def errors_told(path: Path, limit_bytes: int) -> Iterator[None]:
-    """Raises LMDB's and the operating system's errors about room as what they mean to the operator.
-
-    Raises:
-        StoreFull: The map's limit, the disk or the address space is used up, or the disk fails.
-        Overloaded: Too many snapshots are open.
-    """
-    try:
-        yield
-    except (lmdb.MapFullError, lmdb.TxnFullError) as error:
-        raise StoreFull(
-            f"no page is free in the store at {path}, whose limit is {limit_bytes} bytes: old snapshots keep pages; it "
-            "may work again when they are closed. If not, restart the server with a higher "
-            "KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES. Nothing was changed",
-            path=path,
-            limit_bytes=limit_bytes,
-        ) from error
-    except lmdb.PanicError as error:
-        raise StoreFull(
-            f"the disk failed while the store at {path} was written; see the system's log, then restart the server",
-            path=path,
-        ) from error
-    except lmdb.MemoryError as error:
-        raise StoreFull(
-            f"no address space for the store at {path}, whose limit is {limit_bytes} bytes; lower "
-            "KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES, or lift the process's limit (ulimit -v)",
-            path=path,
-            limit_bytes=limit_bytes,
-        ) from error
-    except lmdb.ReadersFullError as error:
-        raise Overloaded(f"{_MAX_READERS} snapshots of a store are open; ask again") from error
-    except lmdb.DiskError as error:  # py-lmdb's name for ENOSPC
-        raise disk_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), path) from error
-    except lmdb.Error as error:
-        if error.code in _OF_THE_MACHINE:
-            raise disk_error(OSError(error.code, os.strerror(error.code)), path) from error
-        raise
-    except OSError as error:
-        raise disk_error(error, path) from error
 
 
 def open_environment(path: Path, identity: Identity, limit_bytes: int) -> OpenEnvironment:
@@ -278,7 +223,7 @@ def _open_lmdb(path: Path, limit_bytes: int) -> lmdb.Environment:
             map_size=_map_bytes(limit_bytes),
             metasync=False,
             readahead=False,  # lookups are random: neighbouring pages would only push others out of memory
-            max_readers=_MAX_READERS,
+            max_readers=MAX_READERS,
             max_dbs=3,
             lib_version=_LIB_VERSION,
         )
@@ -304,6 +249,6 @@ def _reserve_lock_file(path: Path) -> None:
         return
     descriptor = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        os.posix_fallocate(descriptor, 0, (_MAX_READERS + 4) * _READER_BYTES)
+        os.posix_fallocate(descriptor, 0, (MAX_READERS + 4) * _READER_BYTES)
     finally:
         os.close(descriptor)
