@@ -1,0 +1,37 @@
+"""A small state for tests of the read path: sensor (string) -> celsius, count."""
+
+from __future__ import annotations
+
+import msgspec
+
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+
+APPLICATION = "weather"
+STATE = "readings"
+KEY_GROUPS = 16
+
+
+def descriptor(
+    state: str = STATE, *, application: str = APPLICATION, topic_id: str = "topic-1", key: KeyType = KeyType.STRING
+) -> StateDescriptor:
+    """`key` is the type of the only key column, named sensor."""
+    return StateDescriptor(
+        application=application,
+        state=state,
+        query="main",
+        kind=StateKind.VALUE,
+        key_groups=KEY_GROUPS,
+        key=(KeyColumn("sensor", key),),
+        value=ValueSchema(1, (ValueField("celsius", "double"), ValueField("count", "bigint"))),
+        topic_id=topic_id,
+    )
+
+
+def row(celsius: float, count: int = 1) -> bytes:
+    """As stored: schema version, then the fields."""
+    return msgspec.msgpack.encode([1, celsius, count])
+
+
+def rows(count: int) -> dict[str, bytes]:
+    """sensor-0 ... with celsius equal to the number."""
+    return {f"sensor-{number}": row(float(number)) for number in range(count)}

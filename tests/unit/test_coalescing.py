@@ -1,0 +1,237 @@
+"""The decisions of coalescing, without sockets, clocks or loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from keyhole.client.coalescing import Answers, Coalescer, Frame, Lane, Segment
+from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, NotOwner, Overloaded, ServerLost
+from keyhole.v1 import state_pb2
+
+LANE = Lane("weather", "readings", "topic-1")
+OTHER = Lane("weather", "alarms", "topic-2")
+SOURCE = state_pb2.Source(server="a")
+
+
+class _Recorder:
+    """A sink that keeps what it is told, by key index."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, bytes] = {}
+        self.errors: dict[int, KeyholeError] = {}
+
+    def answered(self, start: int, answers: Answers) -> None:
+        for offset, value in enumerate(answers.values):
+            if offset in answers.failures:
+                self.errors[start + offset] = answers.failures[offset]
+            else:
+                assert start + offset not in self.values
+                self.values[start + offset] = value
+
+    def failed(self, start: int, count: int, error: KeyholeError) -> None:
+        self.errors.update(dict.fromkeys(range(start, start + count), error))
+
+
+def _keys(count: int, prefix: str = "k") -> list[bytes]:
+    return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+def _add(coalescer: Coalescer, keys: Sequence[bytes], *, lane: Lane = LANE, deadline: float = 100.0) -> _Recorder:
+    sink = _Recorder()
+    coalescer.add(lane, Segment(keys, sink, deadline))
+    return sink
+
+
+def _next(coalescer: Coalescer, now: float = 0.0) -> Frame:
+    frame = coalescer.next_frame(now)
+    assert frame is not None
+    return frame
+
+
+def _answer(coalescer: Coalescer, frame: Frame) -> None:
+    coalescer.receive(frame.number, Answers([b"v" + key for key in frame.keys], [SOURCE]))
+
+
+def _warm(coalescer: Coalescer, lane: Lane = LANE) -> None:
+    """Lets it learn that values are small, so that frames may have their full size."""
+    _add(coalescer, _keys(1), lane=lane)
+    _answer(coalescer, _next(coalescer))
+
+
+def test_a_lone_lookup_is_sent_at_once() -> None:
+    coalescer = Coalescer("a")
+    sink = _add(coalescer, [b"k"])
+    _answer(coalescer, _next(coalescer))
+    assert sink.values == {0: b"vk"}
+    assert coalescer.keys == 0
+
+
+def test_what_waits_goes_into_one_frame_and_each_segment_gets_its_own_answers() -> None:
+    coalescer = Coalescer("a")
+    sinks = [_add(coalescer, _keys(3, prefix)) for prefix in ("x", "y", "z")]
+    frame = _next(coalescer)
+    assert frame.keys == _keys(3, "x") + _keys(3, "y") + _keys(3, "z")
+    _answer(coalescer, frame)
+    for sink, prefix in zip(sinks, ("x", "y", "z"), strict=True):
+        assert sink.values == {number: f"v{prefix}{number}".encode() for number in range(3)}
+
+
+def test_at_most_two_frames_are_in_flight_and_the_rest_waits_for_an_answer() -> None:
+    coalescer = Coalescer("a")
+    _add(coalescer, [b"1"])
+    first = _next(coalescer)
+    _add(coalescer, [b"2"])
+    _next(coalescer)
+    _add(coalescer, [b"3"])
+    _add(coalescer, [b"4"])
+    assert coalescer.next_frame(0.0) is None
+    _answer(coalescer, first)
+    assert _next(coalescer).keys == [b"3", b"4"]
+
+
+def test_a_frame_that_is_stuck_does_not_hold_up_the_others() -> None:
+    coalescer = Coalescer("a", stuck_seconds=0.05)
+    for key in (b"1", b"2", b"3"):
+        _add(coalescer, [key])
+        coalescer.next_frame(0.0)
+    assert coalescer.next_frame(0.0) is None
+    wakeup = coalescer.next_wakeup()
+    assert wakeup == pytest.approx(0.05)
+    assert _next(coalescer, wakeup).keys == [b"3"]
+
+
+def test_large_segments_are_cut_and_put_together_again_in_any_order_of_answers() -> None:
+    coalescer = Coalescer("a", max_frame_keys=4)
+    _warm(coalescer)
+    sink = _add(coalescer, _keys(6))
+    first, second = _next(coalescer), _next(coalescer)
+    assert (len(first.keys), len(second.keys)) == (4, 2)
+    _answer(coalescer, second)
+    _answer(coalescer, first)
+    assert sink.values == {number: f"vk{number}".encode() for number in range(6)}
+
+
+def test_states_take_turns_and_do_not_share_frames() -> None:
+    coalescer = Coalescer("a", max_frame_keys=2, frames_in_flight=9)
+    for lane in (LANE, OTHER):
+        _warm(coalescer, lane)
+    _add(coalescer, _keys(4), lane=LANE)
+    _add(coalescer, _keys(4), lane=OTHER)
+    assert [_next(coalescer).lane for _ in range(4)] == [LANE, OTHER, LANE, OTHER]
+    assert coalescer.next_frame(0.0) is None
+
+
+def test_frames_shrink_where_values_are_large() -> None:
+    coalescer = Coalescer("a")
+    _add(coalescer, _keys(1000))
+    first = _next(coalescer)
+    coalescer.receive(first.number, Answers([b"x" * 100_000] * len(first.keys), [SOURCE]))
+    assert len(first.keys) == 64
+    assert len(_next(coalescer).keys) == 10
+
+
+def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
+    coalescer = Coalescer("a", max_keys=10)
+    sink = _add(coalescer, _keys(8))
+    with pytest.raises(Overloaded, match="8 lookups wait for a already, and at most 10"):
+        _add(coalescer, _keys(3))
+    _answer(coalescer, _next(coalescer))
+    assert len(sink.values) == 8
+    _add(coalescer, _keys(10))
+
+
+def test_keys_that_fail_do_so_alone() -> None:
+    coalescer = Coalescer("a")
+    first, second = _add(coalescer, _keys(2)), _add(coalescer, _keys(2))
+    moved = NotOwner("moved")
+    coalescer.receive(_next(coalescer).number, Answers([b"0", b"1", b"", b"3"], [SOURCE], (), {2: moved}))
+    assert first.values == {0: b"0", 1: b"1"}
+    assert (second.errors, second.values) == ({0: moved}, {1: b"3"})
+
+
+def test_answers_of_several_sources_keep_theirs() -> None:
+    answers = Answers([b"0", b"1", b"2"], [SOURCE, state_pb2.Source(server="b")], (0, 1, 1))
+    assert answers.part(1, 3).source_of == (1, 1)
+
+
+def test_a_refused_frame_fails_all_that_is_in_it_and_nothing_else() -> None:
+    coalescer = Coalescer("a")
+    inside = _add(coalescer, _keys(2))
+    frame = _next(coalescer)
+    outside = _add(coalescer, _keys(2))
+    error = MalformedRequest("no")
+    coalescer.frame_failed(frame.number, error)
+    assert inside.errors == {0: error, 1: error}
+    _answer(coalescer, _next(coalescer))
+    assert len(outside.values) == 2
+
+
+def test_a_lost_connection_fails_what_was_in_flight_and_keeps_what_waits() -> None:
+    coalescer = Coalescer("a", frames_in_flight=1)
+    sent = _add(coalescer, [b"1"])
+    frame = _next(coalescer)
+    waiting = _add(coalescer, [b"2"])
+    lost = ServerLost("gone")
+    coalescer.lost(lost, waiting_too=False)
+    assert sent.errors == {0: lost}
+    _answer(coalescer, frame)  # late, from the broken stream: nobody is told twice
+    assert not sent.values
+    _answer(coalescer, _next(coalescer))
+    assert waiting.values == {0: b"v2"}
+    assert coalescer.keys == 0
+
+
+def test_without_any_connection_what_waits_fails_too() -> None:
+    coalescer = Coalescer("a", frames_in_flight=1)
+    sinks = [_add(coalescer, [b"1"])]
+    _next(coalescer)
+    sinks.append(_add(coalescer, [b"2"]))
+    coalescer.lost(ServerLost("gone"), waiting_too=True)
+    assert all(isinstance(sink.errors[0], ServerLost) for sink in sinks)
+    assert coalescer.keys == 0
+    assert coalescer.next_frame(0.0) is None
+
+
+def test_each_segment_has_its_own_deadline_waiting_or_in_flight() -> None:
+    coalescer = Coalescer("a", frames_in_flight=1)
+    patient, hasty = _add(coalescer, [b"1"], deadline=9.0), _add(coalescer, [b"2"], deadline=1.0)
+    frame = _next(coalescer)
+    waiting = _add(coalescer, [b"3"], deadline=2.0)
+    assert frame.deadline == 9.0
+    assert coalescer.next_wakeup() <= 1.0
+    coalescer.expire(1.0)
+    assert isinstance(hasty.errors[0], DeadlineExceeded)
+    assert not patient.errors
+    assert not waiting.errors
+    coalescer.expire(2.0)
+    assert isinstance(waiting.errors[0], DeadlineExceeded)
+    _answer(coalescer, frame)
+    assert patient.values == {0: b"v1"}
+    assert not hasty.values
+    assert coalescer.keys == 0
+
+
+def test_a_frame_that_all_gave_up_no_longer_counts() -> None:
+    coalescer = Coalescer("a", frames_in_flight=1, stuck_seconds=math.inf)
+    _add(coalescer, [b"1"], deadline=1.0)
+    frame = _next(coalescer)
+    _add(coalescer, [b"2"], deadline=5.0)
+    coalescer.expire(1.0)
+    assert _next(coalescer, 1.0).keys == [b"2"]
+    _answer(coalescer, frame)
+    assert coalescer.keys == 1
+
+
+def test_an_answer_of_another_length_fails_the_frame_instead_of_mixing_up_keys() -> None:
+    coalescer = Coalescer("a")
+    sink = _add(coalescer, _keys(3))
+    coalescer.receive(_next(coalescer).number, Answers([b"0", b"1"], [SOURCE]))
+    assert all(isinstance(sink.errors[number], MalformedRequest) for number in range(3))
+    assert coalescer.keys == 0
+
+
+def test_an_idle_coalescer_never_wakes_up() -> None:
+    assert Coalescer("a").next_wakeup() == math.inf
