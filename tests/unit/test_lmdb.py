@@ -360,7 +360,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if made.returncode:
         pytest.skip(f"a tmpfs can't be mounted here (a full disk needs root): {made.stderr.strip()}")
     yield path
-    subprocess.run(["umount", str(path)], check=True, timeout=30)
+    # Lazily: a test that failed may have left its store open.
+    subprocess.run(["umount", "-l", str(path)], check=True, timeout=30)
 
 
 def fill_disk(path: Path) -> None:
