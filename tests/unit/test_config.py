@@ -1,0 +1,61 @@
+"""Configuration comes from KEYHOLE_* alone, and a mistake in it is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keyhole.config import ClientProxyConfig, JobConfig, StateServerConfig, load
+from keyhole.errors import InvalidConfiguration
+
+
+def test_values_are_parsed_to_the_types_of_their_fields() -> None:
+    environ = {
+        "KEYHOLE_STATE_SERVER_BOOTSTRAP_SERVERS": "kafka:9092",
+        "KEYHOLE_STATE_SERVER_PORT": "7777",
+        "KEYHOLE_STATE_SERVER_DIRECTORY": "/data",
+        "KEYHOLE_STATE_SERVER_LEASE_SECONDS": "1.5",
+    }
+    config = load(StateServerConfig, environ)
+    assert (config.bootstrap_servers, config.port, config.lease_seconds) == ("kafka:9092", 7777, 1.5)
+    assert config.directory == Path("/data")
+    assert config.host == "127.0.0.1"
+
+
+def test_lists_are_separated_by_commas() -> None:
+    config = load(ClientProxyConfig, {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1, b:2,"})
+    assert config.servers == ("a:1", "b:2")
+
+
+def test_the_command_line_comes_before_the_environment_and_none_counts_as_absent() -> None:
+    environ = {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", "KEYHOLE_CLIENT_PROXY_PORT": "1"}
+    config = load(ClientProxyConfig, environ, port=2, servers=None)
+    assert (config.port, config.servers) == (2, ("a:1",))
+
+
+def test_a_missing_value_is_named() -> None:
+    with pytest.raises(InvalidConfiguration, match="KEYHOLE_JOB_APPLICATION is not set"):
+        load(JobConfig, {"KEYHOLE_JOB_SERVERS": "a:1"})
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "wanted"),
+    [
+        ("KEYHOLE_CLIENT_PROXY_PORT", "7400x", "a whole number"),
+        ("KEYHOLE_CLIENT_PROXY_DRAIN_SECONDS", "soon", "a number"),
+    ],
+)
+def test_a_malformed_value_is_named_with_what_it_must_be(variable: str, text: str, wanted: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"{variable} is '{text}'; it must be {wanted}"):
+        load(ClientProxyConfig, {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", variable: text})
+
+
+def test_an_unknown_name_is_refused_also_for_another_deployable() -> None:
+    environ = {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", "KEYHOLE_STATE_SERVER_PROT": "1"}
+    with pytest.raises(InvalidConfiguration, match="unknown setting KEYHOLE_STATE_SERVER_PROT"):
+        load(ClientProxyConfig, environ)
+
+
+def test_names_of_others_are_none_of_its_business() -> None:
+    load(ClientProxyConfig, {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", "KEYHOLE_FLINK_BENCH": "x", "PATH": "/bin"})

@@ -1,0 +1,96 @@
+"""Routes from what servers say of themselves."""
+
+from __future__ import annotations
+
+import msgspec
+
+from keyhole.routing import Holding, View, build, diff
+from keyhole.types import Role
+from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
+
+NAME = (APPLICATION, STATE)
+ALL = frozenset(range(KEY_GROUPS))
+LOW, HIGH = frozenset(range(8)), frozenset(range(8, KEY_GROUPS))
+
+
+def _holding(groups: frozenset[int] = ALL, *, generation: int = 1, version: int = 1, **others: object) -> Holding:
+    return msgspec.structs.replace(Holding(descriptor(), groups, Role.OWNER, generation, version, ready=True), **others)
+
+
+def _view(address: str, *holdings: Holding, **others: object) -> View:
+    return msgspec.structs.replace(View(address, server=f"server-{address}", holdings=holdings), **others)
+
+
+def test_one_server_with_all_key_groups_is_the_sole_route() -> None:
+    table = build([_view("a", _holding())])[NAME]
+    assert table.sole == "a"
+    assert set(table.routes) == {"a"}
+    assert table.missing == ""
+
+
+def test_key_groups_go_to_their_owners_and_keys_are_split_by_them() -> None:
+    table = build([_view("a", _holding(LOW)), _view("b", _holding(HIGH))])[NAME]
+    assert table.sole == ""
+    keys = [group.to_bytes(2, "big") + b"key" for group in (0, 15, 7, 8)]
+    assert table.split(keys) == {"a": [0, 2], "b": [1, 3]}
+
+
+def test_the_newest_assignment_wins_even_while_it_is_not_ready() -> None:
+    old, new = _view("a", _holding(version=1)), _view("b", _holding(version=2, ready=False))
+    assert build([old, new])[NAME].sole == "b"
+
+
+def test_a_newer_generation_wins_over_a_higher_assignment_version() -> None:
+    views = [_view("a", _holding(generation=1, version=9)), _view("b", _holding(generation=2, version=1))]
+    assert build(views)[NAME].sole == "b"
+
+
+def test_among_equals_the_ready_one_wins_and_a_draining_one_loses() -> None:
+    assert build([_view("a", _holding(ready=False)), _view("b", _holding())])[NAME].sole == "b"
+    assert build([_view("a", _holding(), draining=True), _view("b", _holding())])[NAME].sole == "b"
+
+
+def test_an_owner_wins_over_a_newer_standby() -> None:
+    assert build([_view("a", _holding()), _view("b", _holding(version=2, role=Role.STANDBY))])[NAME].sole == "a"
+
+
+def test_a_lost_server_has_no_routes_but_its_reason_is_remembered() -> None:
+    table = build([_view("a", _holding(), lost="connection refused")])[NAME]
+    assert set(table.routes) == {""}
+    assert table.missing == "server server-a was lost: connection refused"
+    assert table.descriptor == descriptor()
+
+
+def test_the_rest_of_a_lost_servers_neighbours_goes_on() -> None:
+    table = build([_view("a", _holding(LOW)), _view("b", _holding(HIGH), lost="gone")])[NAME]
+    assert table.routes == ("a",) * 8 + ("",) * 8
+
+
+def test_a_server_that_still_holds_the_state_from_before_it_was_made_anew_gets_no_route() -> None:
+    old = _holding(descriptor=descriptor(topic_id="old"))
+    table = build([_view("a", old), _view("b", _holding(generation=2))])[NAME]
+    assert (table.sole, table.descriptor.topic_id) == ("b", "topic-1")
+
+
+def test_a_state_that_nobody_holds_any_more_is_away_but_not_unknown() -> None:
+    table = build([_view("a")], {NAME: descriptor()})[NAME]
+    assert set(table.routes) == {""}
+    assert "no server holds it now" in table.missing
+
+
+def test_a_key_group_beyond_the_states_is_ignored() -> None:
+    assert build([_view("a", _holding(ALL | {999}))])[NAME].sole == "a"
+
+
+def test_the_smallest_key_limit_counts() -> None:
+    views = [_view("a", _holding(LOW), max_key_bytes=511), _view("b", _holding(HIGH), max_key_bytes=4096)]
+    assert build(views)[NAME].max_key_bytes == 511
+
+
+def test_diff_names_what_came_went_and_moved() -> None:
+    before = build([_view("a", _holding())])
+    other = _holding(LOW, descriptor=descriptor("alarms"))
+    after = build([_view("a", _holding(LOW), other), _view("b", _holding(HIGH))])
+    assert diff(before, after) == (frozenset({(APPLICATION, "alarms")}), frozenset(), {NAME: 8})
+    assert diff(after, before).removed == {(APPLICATION, "alarms")}
+    assert diff(after, after) == (frozenset(), frozenset(), {})
