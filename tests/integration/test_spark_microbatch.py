@@ -60,7 +60,7 @@ def test_a_batch_tells_its_query_mode_watermark_and_offsets_and_the_same_when_it
 
 
 def test_outside_of_a_batch_there_is_nothing_to_tell(spark: SparkSession) -> None:
-    with pytest.raises(InvalidConfiguration, match="writeStream.foreachBatch"):
+    with pytest.raises(InvalidConfiguration, match=r"writeStream\.foreachBatch"):
         current(classic(spark.range(1)), 0)
 
 

@@ -57,6 +57,7 @@ class Sink:
         self._config = config
         self._make_coordinator = make_coordinator
         self._id = uuid.uuid4().hex
+        self._lock = threading.Lock()
         self._run: _Run | None = None
         self._failure: KeyholeError | None = None
 
@@ -137,14 +138,23 @@ class Sink:
 
     def _coordinator(self, batch: MicroBatch, query: str) -> EpochRunner:
         """This run's: made at its first batch, closed when the query ends."""
-        if self._run is None or self._run.run_id != batch.run_id:
-            if self._run is not None:
-                self._run.close()
-            self._run = _Run(batch.run_id, self._make_coordinator(self._config, query))
-            threading.Thread(
-                target=_close_at_end, args=(batch.query, self._run), name=f"keyhole-end-{query}", daemon=True
-            ).start()
-        return self._run.coordinator
+        with self._lock:
+            if self._run is None or self._run.run_id != batch.run_id:
+                if self._run is not None:
+                    self._leave(self._run)
+                self._run = _Run(batch.run_id, batch.query, self._make_coordinator(self._config, query))
+                threading.Thread(target=self._run.close_at_end, name=f"keyhole-end-{query}", daemon=True).start()
+            return self._run.coordinator
+
+    def _leave(self, run: _Run) -> None:
+        """The run before has ended, though perhaps its thread hasn't noticed yet."""
+        if run.query.isActive():
+            raise InvalidConfiguration(
+                f"one sink of state {self._declaration.state!r} was given to two streaming queries that run at the same "
+                "time; a state is fed by one query",
+                state=self._declaration.state,
+            )
+        run.coordinator.close()
 
     def __reduce__(self) -> tuple[object, ...]:
         # A closure over the sink that Spark ships to its executors would take connections and threads along.
@@ -153,26 +163,24 @@ class Sink:
 
 @dataclass(frozen=True)
 class _Run:
+    """One start of the streaming query. `query` is the JVM's StreamExecution."""
+
     run_id: str
+    query: JavaObject
     coordinator: EpochRunner
 
-    def close(self) -> None:
-        """Idempotent, as the coordinator's is."""
-        self.coordinator.close()
+    def close_at_end(self) -> None:
+        """Waits, in a thread of its own, until the query has ended, in whichever way.
 
-
-def _close_at_end(query: JavaObject, run: _Run) -> None:
-    """Waits in a thread of its own until the query has ended, in whichever way, and closes the run.
-
-    Not a StreamingQueryListener: its events come through a queue that may be behind, and lose the last ones when the
-    session stops.
-    """
-    try:
-        query.awaitTermination()
-    except Exception:  # noqa: BLE001  # the query's own error (which it reports itself), or no JVM any more: all the same
-        _log.debug("the query ended with an error", extra={"run_id": run.run_id})
-    finally:
-        run.close()
+        Not a StreamingQueryListener: its events come through a queue that may be behind, and the last ones are lost
+        when the session stops.
+        """
+        try:
+            self.query.awaitTermination()
+        except Exception:  # noqa: BLE001  # the query's error, which it reports itself, or no JVM any more: all the same
+            _log.debug("the query ended with an error", extra={"run_id": self.run_id})
+        finally:
+            self.coordinator.close()
 
 
 def _stage(

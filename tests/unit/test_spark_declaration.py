@@ -1,0 +1,185 @@
+"""What queryable.value refuses, and what it makes of a batch's schema. Without a running Spark."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from pyspark.sql import types as spark
+
+from keyhole.config import JobConfig
+from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, ValueMismatch
+from keyhole.spark import queryable
+from keyhole.spark.schema import Declaration, describe
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+
+CONFIG = JobConfig("app", ("127.0.0.1:1",), "127.0.0.1:1")
+
+SCHEMA = spark.StructType(
+    [
+        spark.StructField("sensor", spark.StringType(), nullable=False),
+        spark.StructField("day", spark.DateType()),
+        spark.StructField("at", spark.TimestampType()),
+        spark.StructField("highest", spark.DoubleType(), nullable=False),
+        spark.StructField("readings", spark.ArrayType(spark.StructType([spark.StructField("c", spark.FloatType())]))),
+    ]
+)
+
+
+def declared(**changes: Any) -> Declaration:
+    arguments: dict[str, Any] = {"key": ("sensor",), "key_groups": 64, "value": None, "order_by": None} | changes
+    return Declaration("max_temperature", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"key": ()}, "key is empty"),
+        ({"key": ""}, "key is empty"),
+        ({"key": ["a", "a"]}, "key names a column twice"),
+        ({"key_groups": 0}, "key_groups is 0; it must be a whole number from 1 to 65536"),
+        ({"key_groups": 65_537}, "key_groups is 65537"),
+        ({"key_groups": True}, "key_groups is True"),
+        ({"key_groups": 8.0}, "key_groups is 8.0"),
+        ({"value": []}, "value is empty"),
+        ({"value": ["v", "v"]}, "value names a column twice"),
+        ({"value": ["v", "k"]}, "k is part of the key"),
+        ({"order_by": "k"}, "k is part of the key"),
+        ({"on_new_checkpoint": "ignore"}, "on_new_checkpoint is 'ignore'; it must be one of refuse, continue, reset"),
+        ({"state": "control"}, "the name is reserved"),
+        ({"state": "a.b"}, "the state's name is 'a.b'"),
+        ({"state": ""}, "the state's name is ''"),
+        ({"query": "one/two"}, "query is 'one/two'"),
+        ({"config": JobConfig("my app", (), "")}, "KEYHOLE_JOB_APPLICATION"),
+    ],
+)
+def test_a_wrong_argument_is_refused_where_it_is_given(arguments: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"state": "s", "key": "k", "config": CONFIG} | arguments
+    with pytest.raises(InvalidConfiguration, match=message):
+        queryable.value(**given)
+
+
+def test_the_job_is_configured_by_its_environment_where_no_configuration_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("KEYHOLE_JOB_APPLICATION", raising=False)
+    with pytest.raises(InvalidConfiguration, match="KEYHOLE_JOB_APPLICATION is not set"):
+        queryable.value("s", key="k")
+
+
+def test_a_sink_can_not_be_sent_to_executors() -> None:
+    with pytest.raises(TypeError, match="belongs to the driver"):
+        pickle.dumps(queryable.value("s", key="k", config=CONFIG))
+
+
+def test_by_default_the_value_is_every_column_but_the_keys() -> None:
+    descriptor = describe(declared(key=("sensor", "day")), "app", "query", SCHEMA)
+    assert descriptor == StateDescriptor(
+        application="app",
+        state="max_temperature",
+        query="query",
+        kind=StateKind.VALUE,
+        key_groups=64,
+        key=(KeyColumn("sensor", KeyType.STRING), KeyColumn("day", KeyType.DATE)),
+        value=ValueSchema(
+            version=1,
+            fields=(
+                ValueField("at", "timestamp"),
+                ValueField("highest", "double", nullable=False),
+                ValueField("readings", "array<struct<c:float>>"),
+            ),
+        ),
+    )
+
+
+def test_the_column_that_orders_rows_is_stored_with_the_value() -> None:
+    descriptor = describe(declared(value=("highest",), order_by="at"), "app", "query", SCHEMA)
+    assert [field.name for field in descriptor.value.fields] == ["highest", "at"]
+    assert descriptor.order_by == "at"
+    already = describe(declared(value=("at", "highest"), order_by="at"), "app", "query", SCHEMA)
+    assert [field.name for field in already.value.fields] == ["at", "highest"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key_type"),
+    [
+        (spark.StringType(), KeyType.STRING),
+        (spark.BinaryType(), KeyType.BINARY),
+        (spark.BooleanType(), KeyType.BOOLEAN),
+        (spark.ShortType(), KeyType.SMALLINT),
+        (spark.IntegerType(), KeyType.INT),
+        (spark.LongType(), KeyType.BIGINT),
+        (spark.DateType(), KeyType.DATE),
+        (spark.TimestampType(), KeyType.TIMESTAMP),
+    ],
+)
+def test_every_key_type_is_taken_by_sparks_name_of_it(kind: spark.DataType, key_type: KeyType) -> None:
+    assert kind.simpleString() == key_type
+    schema = spark.StructType().add("k", kind).add("v", spark.IntegerType())
+    assert describe(declared(key=("k",)), "app", "query", schema).key == (KeyColumn("k", key_type),)
+
+
+@pytest.mark.parametrize(
+    ("schema", "changes", "error", "message"),
+    [
+        ("v int", {"key": ("k",)}, KeyMismatch, "key column 'k' does not exist in the batch, whose columns are v$"),
+        (
+            "k double, v int",
+            {"key": ("k",)},
+            KeyMismatch,
+            "type double, which can't be a key; .* string, binary, boolean, smallint, int, bigint, date, timestamp",
+        ),
+        ("k tinyint, v int", {"key": ("k",)}, KeyMismatch, "tinyint"),
+        ("k decimal(9,2), v int", {"key": ("k",)}, KeyMismatch, r"decimal\(9,2\)"),
+        ("k timestamp_ntz, v int", {"key": ("k",)}, KeyMismatch, "timestamp_ntz"),
+        ("k string collate UNICODE_CI, v int", {"key": ("k",)}, KeyMismatch, 'collation UNICODE_CI.*cast\\("string"'),
+        ("k string", {"key": ("k",)}, ValueMismatch, "no column beside the key"),
+        ("k string, v int", {"key": ("k",), "value": ("w",)}, ValueMismatch, "value column 'w' does not exist"),
+        ("k string, v int", {"key": ("k",), "order_by": "at"}, ValueMismatch, "value column 'at' does not exist"),
+        ("k string, v variant", {"key": ("k",)}, ValueMismatch, "'v' is of type variant"),
+        ("k string, v array<interval day>", {"key": ("k",)}, ValueMismatch, "interval day can't be stored"),
+        ("k string, v map<string,void>", {"key": ("k",)}, ValueMismatch, "void can't be stored"),
+        ("k string, v string collate UTF8_LCASE", {"key": ("k",)}, ValueMismatch, "collation UTF8_LCASE"),
+        ("k string, v struct<`a:b`:int>", {"key": ("k",)}, ValueMismatch, "field name 'a:b'"),
+        ("k string, v array<int>", {"key": ("k",), "order_by": "v"}, ValueMismatch, "order_by column 'v'.*no highest"),
+    ],
+)
+def test_a_column_that_does_not_fit_is_refused_by_its_name(
+    schema: str, changes: dict[str, Any], error: type[KeyholeError], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        describe(declared(**changes), "app", "query", parse(schema))
+    assert "max_temperature" in str(caught.value)
+
+
+def test_a_column_that_exists_twice_is_refused() -> None:
+    schema = parse("k string, v int, v int")
+    with pytest.raises(ValueMismatch, match="'v' exists 2 times"):
+        describe(declared(key=("k",)), "app", "query", schema)
+
+
+def parse(text: str) -> spark.StructType:
+    """The DDL forms above; Spark's own parser needs a JVM."""
+    schema = spark.StructType()
+    for column in text.split(", "):
+        name, kind = column.split(" ", 1)
+        schema = schema.add(name, TYPES.get(kind, kind))
+    return schema
+
+
+TYPES: dict[str, spark.DataType] = {
+    "string": spark.StringType(),
+    "double": spark.DoubleType(),
+    "int": spark.IntegerType(),
+    "tinyint": spark.ByteType(),
+    "decimal(9,2)": spark.DecimalType(9, 2),
+    "timestamp_ntz": spark.TimestampNTZType(),
+    "string collate UNICODE_CI": spark.StringType("UNICODE_CI"),
+    "string collate UTF8_LCASE": spark.StringType("UTF8_LCASE"),
+    "variant": spark.VariantType(),
+    "array<int>": spark.ArrayType(spark.IntegerType()),
+    "array<interval day>": spark.ArrayType(spark.DayTimeIntervalType(0, 0)),
+    "map<string,void>": spark.MapType(spark.StringType(), spark.NullType()),
+    "struct<`a:b`:int>": spark.StructType().add("a:b", spark.IntegerType()),
+}
