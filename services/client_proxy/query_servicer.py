@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeAlias
 
 import grpc
 
 from keyhole.client.coalescing import Answers
-from keyhole.errors import KeyholeError, MalformedRequest, Overloaded, StaleDescriptor, Unsupported
+from keyhole.errors import InternalError, KeyholeError, MalformedRequest, Overloaded, StaleDescriptor, Unsupported
 from keyhole.routing import StateName
 from keyhole.rpc import convert
 from keyhole.v1 import query_pb2 as pb
@@ -17,6 +18,8 @@ from keyhole.v1 import query_pb2_grpc
 from services.client_proxy.directory import Directory
 from services.client_proxy.forwarding import Forwarding
 from services.client_proxy.lookup_session import LookupSession, Respond, refusal, response
+
+_log = logging.getLogger(__name__)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -108,8 +111,8 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
     def _handle(self, request: pb.LookupRequest, respond: Respond) -> None:
         try:
             self._start(request, respond)
-        except KeyholeError as error:
-            respond(refusal(request, error))
+        except Exception as error:  # noqa: BLE001 - the top of every frame: the stream must go on
+            respond(refusal(request, _told(error)))
 
     def _start(self, request: pb.LookupRequest, respond: Respond) -> None:
         options = request.options
@@ -142,9 +145,10 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             else:
                 keys = list(request.storage_keys)
                 answers = await self._forwarded(name, request.topic_id, keys, request.options, deadline)
-            respond(response(request.frame, self._formatted(name, answers, request.options)))
-        except KeyholeError as error:
-            respond(refusal(request, error))
+            message = response(request.frame, self._formatted(name, answers, request.options))
+        except Exception as error:  # noqa: BLE001 - the top of a task: nobody else would answer the frame
+            message = refusal(request, _told(error))
+        respond(message)
 
     async def _get(
         self, name: StateName, keys: Sequence[pb.Key], options: pb.ReadOptions, deadline: float
@@ -244,6 +248,13 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     def _before_deadline(self, timeout: float) -> float:
         return self._loop.time() + timeout - min(_MOST_KEPT_BACK_SECONDS, _KEPT_BACK * timeout)
+
+
+def _told(error: Exception) -> KeyholeError:
+    if isinstance(error, KeyholeError):
+        return error
+    _log.error("a frame failed unexpectedly", exc_info=error)
+    return InternalError("the frame failed unexpectedly; the proxy's log has the cause")
 
 
 def _name(state: pb.StateRef) -> StateName:

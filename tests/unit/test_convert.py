@@ -57,9 +57,8 @@ def test_a_time_of_another_zone_is_the_same_moment() -> None:
     ],
 )
 def test_a_value_of_another_type_is_refused_by_the_columns_name(kind: KeyType, value: convert.KeyValue) -> None:
-    with pytest.raises(KeyMismatch, match=f"key column k is a {kind}") as caught:
+    with pytest.raises(KeyMismatch, match=f"key column k is a {kind}"):
         convert.key_to_proto([KeyColumn("k", kind)], value)
-    assert str(value) not in caught.value.message.replace("Python int", "")
 
 
 def test_another_number_of_columns_is_refused_with_the_columns() -> None:

@@ -1,0 +1,229 @@
+"""What everyone who serves keyhole.v1.Query must do, over real sockets: servers, and proxies in front of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+
+from keyhole import errors
+from keyhole.errors import KeyholeError
+from keyhole.rpc import channels, convert, status
+from keyhole.testing.fake_server import FakeServer, HostedState
+from keyhole.types import KeyType
+from keyhole.v1 import query_pb2 as pb
+from keyhole.v1 import query_pb2_grpc, state_pb2
+from tests.support.proxies import fake_servers, proxy_of
+from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
+
+REF = pb.StateRef(application=APPLICATION, state=STATE)
+
+
+@dataclass
+class Served:
+    """A service that has the state of tests/support/readings.py with sensor-0 to sensor-99, at epoch 1."""
+
+    stub: Any
+    state: HostedState
+    server: FakeServer
+
+    async def lookup(self, *requests: pb.LookupRequest) -> list[pb.LookupResponse]:
+        """One stream; the responses by frame number."""
+        call = self.stub.Lookup(iter(requests))
+        return sorted([response async for response in call], key=lambda response: response.frame)
+
+
+@pytest.fixture(params=["server", "proxy"])
+async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+    async with AsyncExitStack() as stack:
+        (server,) = await stack.enter_async_context(fake_servers("server-a"))
+        state = server.host(descriptor(), rows(100))
+        address = server.address
+        if request.param == "proxy":
+            address = (await stack.enter_async_context(proxy_of(address))).address
+        channel = await stack.enter_async_context(channels.aio_channel(address))
+        yield Served(query_pb2_grpc.QueryStub(channel), state, server)
+
+
+def key(name: str) -> pb.Key:
+    return pb.Key(parts=[pb.KeyPart(string=name)])
+
+
+def storage_key(served: Served, name: str) -> bytes:
+    return served.state.codec.storage_key(name)
+
+
+async def refusal(call: Any) -> KeyholeError:
+    """The error that a call ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return status.from_rpc_error(caught.value)
+
+
+def failure(response: pb.LookupResponse) -> KeyholeError:
+    """The error that all keys of a frame failed with."""
+    (only,) = response.failures
+    assert len(only.indexes) in (0, len(response.values))
+    return status.from_proto(only.error)
+
+
+async def test_states_are_listed_and_described(served: Served) -> None:
+    listed = (await served.stub.ListStates(pb.ListStatesRequest())).states
+    described = await served.stub.DescribeState(pb.DescribeStateRequest(state=REF))
+    assert [convert.descriptor_from_proto(message) for message in listed] == [descriptor()]
+    assert convert.descriptor_from_proto(described.descriptor) == descriptor()
+    assert [holding.server for holding in described.holdings] == ["server-a"]
+    assert list(described.holdings[0].key_groups) == list(range(KEY_GROUPS))
+
+
+async def test_states_of_another_application_are_not_listed(served: Served) -> None:
+    assert not (await served.stub.ListStates(pb.ListStatesRequest(application="other"))).states
+
+
+async def test_a_key_is_answered_with_its_row_and_its_source_f21_f31(served: Served) -> None:
+    """F21, F31: a query over a real socket."""
+    answer = (await served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-7")))).answer
+    assert (answer.found, answer.value) == (True, row(7.0))
+    assert (answer.source.server, answer.source.role) == ("server-a", state_pb2.ROLE_OWNER)
+    assert (answer.source.epoch, answer.source.commit_time_ms, answer.source.generation) == (1, 1000, 1)
+
+
+async def test_an_absent_key_is_an_answer_and_never_a_default_f23(served: Served) -> None:
+    """F23: an unknown key."""
+    answer = (await served.stub.Get(pb.GetRequest(state=REF, key=key("nobody")))).answer
+    assert (answer.found, answer.value, answer.source.epoch) == (False, b"", 1)
+
+
+async def test_many_keys_are_answered_in_their_order_and_as_often_as_asked(served: Served) -> None:
+    names = ["sensor-9", "nobody", "sensor-0", "sensor-9"]
+    request = pb.GetManyRequest(state=REF, keys=[key(name) for name in names])
+    answers = (await served.stub.GetMany(request)).answers
+    assert [answer.value for answer in answers] == [row(9.0), b"", row(0.0), row(9.0)]
+    assert not (await served.stub.GetMany(pb.GetManyRequest(state=REF))).answers
+
+
+async def test_values_are_json_where_asked(served: Served) -> None:
+    options = pb.ReadOptions(format=pb.VALUE_FORMAT_JSON)
+    answer = (await served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-7"), options=options))).answer
+    assert json.loads(answer.value) == {"celsius": 7.0, "count": 1}
+    frame = pb.LookupRequest(frame=1, state=REF, keys=[key("sensor-7"), key("nobody")], options=options)
+    (response,) = await served.lookup(frame)
+    assert (json.loads(response.values[0]), response.values[1]) == ({"celsius": 7.0, "count": 1}, b"")
+
+
+async def test_frames_of_storage_keys_and_of_typed_keys_are_answered_on_one_stream(served: Served) -> None:
+    stored = [storage_key(served, name) for name in ("sensor-1", "nobody", "sensor-2")]
+    responses = await served.lookup(
+        pb.LookupRequest(frame=1, state=REF, storage_keys=stored, topic_id="topic-1"),
+        pb.LookupRequest(frame=2, state=REF, keys=[key("sensor-3"), key("sensor-4")]),
+        pb.LookupRequest(frame=3, state=REF, topic_id="topic-1"),
+    )
+    assert [list(response.values) for response in responses] == [[row(1.0), b"", row(2.0)], [row(3.0), row(4.0)], []]
+    assert not any(response.failures for response in responses)
+    assert responses[0].sources[0].server == "server-a"
+
+
+async def test_an_unknown_state_is_refused_with_the_states_that_exist_f22(served: Served) -> None:
+    """F22: an unknown state."""
+    unknown = pb.StateRef(application=APPLICATION, state="nothing")
+    for call in (
+        served.stub.Get(pb.GetRequest(state=unknown, key=key("a"))),
+        served.stub.DescribeState(pb.DescribeStateRequest(state=unknown)),
+    ):
+        error = await refusal(call)
+        assert isinstance(error, errors.UnknownState)
+        assert STATE in error.message
+    (response,) = await served.lookup(pb.LookupRequest(frame=1, state=unknown, keys=[key("a")]))
+    assert isinstance(failure(response), errors.UnknownState)
+
+
+async def test_a_key_of_the_wrong_type_or_arity_is_refused_f29(served: Served) -> None:
+    """F29: a key of another type."""
+    number = pb.Key(parts=[pb.KeyPart(integer=7)])
+    two = pb.Key(parts=[pb.KeyPart(string="a"), pb.KeyPart(string="b")])
+    for wrong in (number, two):
+        assert isinstance(await refusal(served.stub.Get(pb.GetRequest(state=REF, key=wrong))), errors.KeyMismatch)
+        (response,) = await served.lookup(pb.LookupRequest(frame=1, state=REF, keys=[wrong]))
+        assert isinstance(failure(response), errors.KeyMismatch)
+
+
+async def test_a_null_key_is_refused(served: Served) -> None:
+    null = pb.Key(parts=[pb.KeyPart()])
+    assert isinstance(await refusal(served.stub.Get(pb.GetRequest(state=REF, key=null))), errors.NullKey)
+
+
+async def test_a_key_longer_than_the_store_takes_is_refused_without_being_repeated(served: Served) -> None:
+    error = await refusal(served.stub.Get(pb.GetRequest(state=REF, key=key("long" * 1000))))
+    assert isinstance(error, errors.KeyTooLong)
+    assert "longlong" not in error.message
+
+
+async def test_a_malformed_frame_fails_alone_and_the_stream_goes_on_f27(served: Served) -> None:
+    """F27: an unexpected message."""
+    good = storage_key(served, "sensor-1")
+    beyond = KEY_GROUPS.to_bytes(2, "big") + b"key"
+    malformed = [
+        pb.LookupRequest(frame=1, state=REF, storage_keys=[good], keys=[key("a")], topic_id="topic-1"),
+        pb.LookupRequest(frame=2, state=REF, storage_keys=[b"\x00"], topic_id="topic-1"),
+        pb.LookupRequest(frame=3, state=REF, storage_keys=[b""], topic_id="topic-1"),
+        pb.LookupRequest(frame=4, state=REF, storage_keys=[beyond], topic_id="topic-1"),
+    ]
+    fine = pb.LookupRequest(frame=9, state=REF, storage_keys=[good], topic_id="topic-1")
+    *refused, answered = await served.lookup(*malformed, fine)
+    assert all(isinstance(failure(response), errors.MalformedRequest) for response in refused)
+    assert list(answered.values) == [row(1.0)]
+
+
+async def test_storage_keys_of_another_topic_are_refused_as_stale(served: Served) -> None:
+    stale = pb.LookupRequest(frame=1, state=REF, storage_keys=[storage_key(served, "sensor-1")], topic_id="old")
+    (response,) = await served.lookup(stale)
+    assert isinstance(failure(response), errors.StaleDescriptor)
+
+
+async def test_an_epoch_that_is_not_reached_is_refused_with_the_one_that_is(served: Served) -> None:
+    options = pb.ReadOptions(min_epoch=2)
+    error = await refusal(served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-1"), options=options)))
+    assert isinstance(error, errors.EpochNotReached)
+    assert "at epoch 1" in error.message
+    served.state.epoch = 2
+    answer = (await served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-1"), options=options))).answer
+    assert answer.source.epoch == 2
+
+
+@pytest.mark.parametrize("consistency", [pb.CONSISTENCY_LATEST, pb.CONSISTENCY_SNAPSHOT])
+async def test_consistency_levels_of_later_versions_are_refused_and_not_weakened(
+    served: Served, consistency: pb.Consistency
+) -> None:
+    options = pb.ReadOptions(consistency=consistency)  # type: ignore[arg-type]
+    error = await refusal(served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-1"), options=options)))
+    assert isinstance(error, errors.Unsupported)
+
+
+async def test_status_tells_each_server_and_what_it_holds(served: Served) -> None:
+    (told,) = (await served.stub.Status(pb.StatusRequest())).servers
+    assert (told.server, told.unreachable) == ("server-a", "")
+    assert [holding.descriptor.state for holding in told.holdings] == [STATE]
+    assert told.holdings[0].ready
+
+
+async def test_a_state_that_was_made_anew_with_other_keys_is_answered_by_its_new_descriptor(served: Served) -> None:
+    renewed = served.server.host(descriptor(topic_id="topic-2", key=KeyType.BIGINT))
+    renewed.put(7, row(1.0))
+    request = pb.GetRequest(state=REF, key=pb.Key(parts=[pb.KeyPart(integer=7)]))
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                answer = (await served.stub.Get(request)).answer
+            except grpc.aio.AioRpcError as error:
+                # A proxy hears of it a moment later.
+                assert isinstance(status.from_rpc_error(error), errors.KeyMismatch)  # noqa: PT017
+            else:
+                break
+    assert msgspec.msgpack.decode(answer.value) == [1, 1.0, 1]

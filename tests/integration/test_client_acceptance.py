@@ -1,0 +1,179 @@
+"""The client tests of Flink's queryable state (ClientTest.java), in our terms: F15 to F20 of docs/acceptance.md."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from keyhole import AsyncClient, Client, errors
+from keyhole.types import Answer
+from tests.support.proxies import eventually, fake_servers, proxy_of, unused_address
+from tests.support.readings import APPLICATION, STATE, descriptor, rows
+
+
+def _connections(port: int) -> int:
+    """Connections of this process to a port of its own."""
+    return sum(
+        connection.status == psutil.CONN_ESTABLISHED and bool(connection.raddr) and connection.raddr.port == port
+        for connection in psutil.Process().net_connections("tcp")
+    )
+
+
+async def test_of_1024_requests_exactly_the_half_with_bad_keys_fails_f15() -> None:
+    """F15: 1024 requests, half of them failing, exact counts, and no connection is left."""
+    async with fake_servers("a") as (server,):
+        server.host(descriptor(), rows(512))
+        async with AsyncClient(server.address) as client:
+            keys = [f"sensor-{number}" if number % 2 else "k" * 600 for number in range(1024)]
+            wanted = [client.get(APPLICATION, STATE, key if number % 2 else None) for number, key in enumerate(keys)]  # type: ignore[arg-type]
+            results = await asyncio.gather(*wanted, return_exceptions=True)
+        counts = Counter(type(result) for result in results)
+        assert counts == {Answer: 512, errors.NullKey: 512}
+        await eventually(lambda: server.streams == 0 and _connections(server.port) == 0)
+
+
+async def test_an_unreachable_host_fails_at_once_and_names_it_f16() -> None:
+    """F16: nobody listens."""
+    with unused_address() as address:
+        async with AsyncClient(address, timeout=30) as client:
+            async with asyncio.timeout(10):
+                with pytest.raises(errors.ServerLost, match=address):
+                    await client.get(APPLICATION, STATE, "sensor-1")
+                with pytest.raises(errors.ServerLost, match=address):
+                    await client.list_states()
+
+
+async def test_four_threads_share_a_client_for_1024_queries_each_f17() -> None:
+    """F17: 4 threads, 1024 queries each, one client."""
+    async with fake_servers("a") as (server,):
+        server.host(descriptor(), rows(1024))
+        with Client(server.address, timeout=60) as client:
+
+            def ask(offset: int) -> int:
+                names = [(offset + number) % 1024 for number in range(1024)]
+                answers = [client.get(APPLICATION, STATE, f"sensor-{name}") for name in names]
+                return sum(answer.value.celsius == name for answer, name in zip(answers, names, strict=True))
+
+            with ThreadPoolExecutor(4) as threads:
+                loop = asyncio.get_running_loop()
+                asked = [loop.run_in_executor(threads, ask, 100 * number) for number in range(4)]
+                assert await asyncio.gather(*asked) == [1024] * 4
+            assert server.streams == 1
+            await asyncio.to_thread(client.close)
+        await eventually(lambda: server.streams == 0)
+
+
+async def test_a_servers_failure_fails_all_pending_requests_and_the_connection_is_gone_f18() -> None:
+    """F18: the server fails with requests under way."""
+    async with fake_servers("a") as (server,):
+        server.host(descriptor(), rows(10))
+        async with AsyncClient(server.address) as client:
+            await client.get(APPLICATION, STATE, "sensor-1")
+            server.hold.clear()
+            pending = [client.get(APPLICATION, STATE, f"sensor-{number}") for number in range(10)]
+            await asyncio.sleep(0.05)
+            assert not any(future.done() for future in pending)
+            await server.stop()
+            results = await asyncio.gather(*pending, return_exceptions=True)
+            assert {type(result) for result in results} == {errors.ServerLost}
+            await eventually(lambda: _connections(server.port) == 0)
+
+
+async def test_a_server_that_closes_the_channel_is_found_again_when_it_is_back_f19() -> None:
+    """F19: the server closes the channel. Ours goes on: what comes later uses a new connection."""
+    async with fake_servers("a") as (server,):
+        server.host(descriptor(), rows(10))
+        async with AsyncClient(server.address) as client:
+            assert (await client.get(APPLICATION, STATE, "sensor-1")).found
+            await server.stop()
+            with pytest.raises(errors.ServerLost, match=server.address):
+                await client.get(APPLICATION, STATE, "sensor-1")
+            again = type(server)("a", server.port)
+            again.host(descriptor(), rows(10))
+            await again.start()
+            found: list[bool] = []
+
+            async def ask() -> None:
+                while not found:
+                    try:
+                        found.append((await client.get(APPLICATION, STATE, "sensor-1")).found)
+                    except errors.ServerLost:
+                        await asyncio.sleep(0.02)
+
+            await asyncio.wait_for(ask(), 10)
+            assert found == [True]
+            await again.stop()
+
+
+async def test_8_tasks_make_100k_queries_of_2_servers_then_shutdown_fails_the_rest_f20() -> None:
+    """F20: 8 client tasks, batches of 16, 2 servers, 100k queries, then shutdown: all outstanding fail, no leak."""
+    async with fake_servers("a", "b") as servers:
+        for server in servers:
+            state = server.host(descriptor(), rows(100))
+            state.key_groups = frozenset(range(8) if server.server == "a" else range(8, 16))
+        async with proxy_of(*(server.address for server in servers)) as proxy:
+            async with AsyncClient(proxy.address, timeout=60) as client:
+                answered: Counter[str] = Counter()
+
+                async def ask(task: int) -> None:
+                    while answered.total() < 100_000:
+                        names = [f"sensor-{(task * 16 + number) % 100}" for number in range(16)]
+                        for answer in await asyncio.gather(*(client.get(APPLICATION, STATE, name) for name in names)):
+                            assert answer.found
+                            answered[answer.server] += 1
+
+                await asyncio.gather(*(ask(task) for task in range(8)))
+                assert set(answered) == {"a", "b"}
+                assert answered.total() >= 100_000
+                for server in servers:
+                    server.hold.clear()
+                outstanding = [client.get(APPLICATION, STATE, f"sensor-{number}") for number in range(100)]
+                await asyncio.sleep(0.05)
+                await client.close()
+                results = await asyncio.gather(*outstanding, return_exceptions=True)
+                assert {type(result) for result in results} == {errors.ClientClosed}
+            port = int(proxy.address.rpartition(":")[2])
+            await eventually(lambda: _connections(port) == 0)
+        for server in servers:
+            server.hold.set()
+        await eventually(lambda: all(server.streams == 0 for server in servers))
+
+
+async def test_closing_a_client_of_threads_fails_what_they_wait_for() -> None:
+    async with fake_servers("a") as (server,):
+        server.host(descriptor(), rows(10))
+        client = Client(server.address, timeout=60)
+        await asyncio.to_thread(client.get, APPLICATION, STATE, "sensor-1")
+        server.hold.clear()
+        waiting = asyncio.gather(
+            *(asyncio.to_thread(client.get, APPLICATION, STATE, "sensor-1") for _ in range(4)), return_exceptions=True
+        )
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(client.close)
+        assert {type(result) for result in await waiting} == {errors.ClientClosed}
+        with pytest.raises(errors.ClientClosed):
+            client.get(APPLICATION, STATE, "sensor-1")
+        assert not any(thread.name.startswith("keyhole-client") for thread in threading.enumerate())
+
+
+async def test_something_else_on_the_port_is_no_keyhole_server() -> None:
+    """Garbage on the wire, from the other side."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-other\r\n")
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    other = await asyncio.start_server(talk, "127.0.0.1", 0, family=socket.AF_INET)
+    address = f"127.0.0.1:{other.sockets[0].getsockname()[1]}"
+    async with AsyncClient(address, timeout=5) as client:
+        with pytest.raises(errors.KeyholeError, match=address):
+            await client.get(APPLICATION, STATE, "sensor-1")
+    other.close()

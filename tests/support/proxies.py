@@ -1,0 +1,53 @@
+"""Fake servers and real proxies inside a test's event loop, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from keyhole.config import ClientProxyConfig
+from keyhole.discovery import StaticDiscovery
+from keyhole.testing.fake_server import FakeServer
+from services.client_proxy.app import ClientProxy
+
+
+@asynccontextmanager
+async def fake_servers(*names: str) -> AsyncIterator[list[FakeServer]]:
+    """Started fakes, stopped at the end."""
+    servers = [FakeServer(name) for name in names]
+    for server in servers:
+        await server.start()
+    try:
+        yield servers
+    finally:
+        for server in servers:
+            await server.stop()
+
+
+@asynccontextmanager
+async def proxy_of(*addresses: str, timeout_seconds: float = 5.0) -> AsyncIterator[ClientProxy]:
+    """A started proxy, which may not have reached its servers yet."""
+    config = ClientProxyConfig(servers=addresses, port=0, default_timeout_seconds=timeout_seconds)
+    proxy = ClientProxy(config, StaticDiscovery(addresses))
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.stop(0)
+
+
+@contextmanager
+def unused_address() -> Iterator[str]:
+    """host:port that nobody listens on for as long as this is open: it is bound."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Waits until it is true; a TimeoutError if it never is."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - conditions of any kind, not all of them have an event
+            await asyncio.sleep(0.005)
