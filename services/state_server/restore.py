@@ -57,6 +57,8 @@ def restore(
         reader.close()
     for name, groups in missing.items():
         states[name].restored.update(groups)
+        # Offsets that hold no record of ours (Kafka's own, compacted ones) were passed over without being counted.
+        states[name].table.progress.restored = states[name].table.progress.total
 
 
 def _drop_unusable(states: Mapping[str, HostedState], ends: Mapping[Partition, int], oldest_ms: int) -> None:

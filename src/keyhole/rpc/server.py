@@ -136,9 +136,10 @@ class RpcServer:
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:
     """Runs a deployable's main coroutine on uvloop, where there is one."""
-    # gRPC's poller thread hands each event to the loop's thread. With the default of 5 ms that thread can wait so long
-    # for the interpreter lock while the loop is busy.
-    sys.setswitchinterval(0.0005)
+    # gRPC's poller thread hands each event to the loop's thread, and LMDB gives the interpreter lock up at every get.
+    # With the default of 5 ms each of them can wait that long for a busy thread; below 0.1 ms nothing more is gained
+    # (measured: 3,000 gets/s beside a busy thread at 5 ms, 800,000 at 0.1 ms).
+    sys.setswitchinterval(0.0001)
     if sys.platform == "win32":
         return asyncio.run(main)
     import uvloop

@@ -1,0 +1,63 @@
+"""A driver in a process of its own, so that it can be killed: counts and maxima per key, from Kafka.
+
+`python -m tests.support.counting_job`; KEYHOLE_JOB_* as any job, and COUNTING_JOB, JSON: topic, bootstrap_servers,
+checkpoint, directory, jars, mode ("update" | "complete"), per_trigger.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from keyhole import logs
+from keyhole.spark import queryable
+from keyhole.spark.session import local_session, local_settings
+from keyhole.testing.kill_points import KillPoints
+
+STATE = "counts"
+
+
+def events(spark: SparkSession, topic: str, bootstrap_servers: str, per_trigger: int) -> DataFrame:
+    """Columns k: string, v: bigint, of the topic's JSON records."""
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", per_trigger)
+        .load()
+        .select(f.from_json(f.col("value").cast("string"), "k string, v bigint").alias("event"))
+        .select("event.*")
+    )
+
+
+def counts(of: DataFrame) -> DataFrame:
+    """One row per key: how many events, and the highest value."""
+    return of.groupBy("k").agg(f.count("*").alias("events"), f.max("v").alias("highest"))
+
+
+def main() -> None:
+    """Runs until it is killed, or its query fails."""
+    options = json.loads(os.environ["COUNTING_JOB"])
+    logs.configure("INFO")
+    directory = Path(options["directory"])
+    settings = local_settings([Path(jar) for jar in options["jars"]], directory / "spark")
+    spark = local_session("counting", settings | {"spark.log.level": "ERROR"})
+    sink = queryable.value(STATE, key="k", key_groups=8, observer=KillPoints.from_environ(os.environ))
+    query = (
+        counts(events(spark, options["topic"], options["bootstrap_servers"], options["per_trigger"]))
+        .writeStream.queryName("counting")
+        .outputMode(options["mode"])
+        .option("checkpointLocation", options["checkpoint"])
+        .foreachBatch(sink)
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()
