@@ -67,7 +67,7 @@ class Batch:
     Attributes:
         keys: As the user gave them, so that they can be encoded again for a newer descriptor.
         deadline: On the event loop's clock.
-        again: Whether these were sent before, for a descriptor that turned out stale.
+        again: Whether these were tried before, with a descriptor that was, or may be, stale.
     """
 
     __slots__ = ("again", "deadline", "keys", "min_epoch", "waiters")
@@ -79,27 +79,31 @@ class Batch:
         self.deadline = deadline
         self.again = again
 
-    def encode(self, codec: StateCodec) -> list[bytes]:
-        """The storage keys of those that still wait. Keys that don't fit the state fail here, alone."""
+    def encode(self, codec: StateCodec) -> tuple[list[bytes], Batch | None]:
+        """The storage keys, and a batch of those lookups whose keys don't fit the state, which this one then lacks."""
         try:
-            return [codec.storage_key(key) for key in self.keys]
+            return [codec.storage_key(key) for key in self.keys], None
         except KeyholeError:
             return self._encode_one_by_one(codec)
 
-    def _encode_one_by_one(self, codec: StateCodec) -> list[bytes]:
+    def _encode_one_by_one(self, codec: StateCodec) -> tuple[list[bytes], Batch]:
         keys, waiters = self.keys, self.waiters
         self.keys, self.waiters = [], []
         encoded: list[bytes] = []
+        refused = Batch(self.min_epoch, self.deadline, again=True)
         for key, waiter in zip(keys, waiters, strict=True):
             try:
                 encoded.append(codec.storage_key(key))
             except KeyholeError as error:
-                if not waiter.done():
+                if not self.again:
+                    refused.keys.append(key)
+                    refused.waiters.append(waiter)
+                elif not waiter.done():
                     waiter.set_exception(error)
             else:
                 self.keys.append(key)
                 self.waiters.append(waiter)
-        return encoded
+        return encoded, refused
 
     def fail(self, error: KeyholeError) -> None:
         """Fails all that still wait."""

@@ -43,7 +43,10 @@ class StateReads:
         if codec is None:
             self._park(batch)
             return
-        keys = batch.encode(codec)
+        keys, refused = batch.encode(codec)
+        if refused is not None and refused.keys:
+            # The state may have been made anew with another key since it was described.
+            self._park(refused)
         if not keys:
             return
         sink = BatchSink(batch, codec, lambda stale: self._submit_stale(stale, codec))
