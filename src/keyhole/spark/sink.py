@@ -150,8 +150,8 @@ class Sink:
         """The run before has ended, though perhaps its thread hasn't noticed yet."""
         if run.query.isActive():
             raise InvalidConfiguration(
-                f"one sink of state {self._declaration.state!r} was given to two streaming queries that run at the same "
-                "time; a state is fed by one query",
+                f"one sink of state {self._declaration.state!r} was given to two streaming queries that run at once: "
+                "a state is fed by one query",
                 state=self._declaration.state,
             )
         run.coordinator.close()
