@@ -1,0 +1,27 @@
+"""`import keyhole` is light, and shows the client all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import keyhole
+
+
+def test_importing_keyhole_loads_neither_grpc_nor_protobuf() -> None:
+    code = "import sys, keyhole; print(sorted({'grpc', 'google.protobuf', 'keyhole.client'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", keyhole.__all__)
+def test_everything_that_is_named_is_there(name: str) -> None:
+    assert getattr(keyhole, name).__name__ == name
+    assert name in dir(keyhole)
+
+
+def test_what_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = keyhole.nothing

@@ -1,0 +1,148 @@
+"""From the user's keys to frames and back, without a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from keyhole.client.coalescing import Answers
+from keyhole.client.lookups import Batch, BatchSink, Whole
+from keyhole.errors import KeyholeError, KeyMismatch, MalformedRequest, NotReady, ServerLost, StaleDescriptor
+from keyhole.types import Answer
+from keyhole.v1 import state_pb2
+
+SOURCES = [state_pb2.Source(server="a", epoch=1), state_pb2.Source(server="b", epoch=2)]
+
+
+class _Codec:
+    """Keys are strings; a row is its own value, unless it is torn."""
+
+    def storage_key(self, key: Any) -> bytes:
+        if not isinstance(key, str):
+            raise KeyMismatch("key column sensor is a string")
+        return b"\x00\x00" + key.encode()
+
+    def decode_row(self, row: bytes) -> Any:
+        if row == b"torn":
+            raise MalformedRequest("the row can't be read")
+        return row
+
+
+CODEC: Any = _Codec()
+
+
+def _batch(*keys: Any, again: bool = False) -> tuple[Batch, list[asyncio.Future[Answer]]]:
+    loop = asyncio.get_running_loop()
+    futures: list[asyncio.Future[Answer]] = [loop.create_future() for _ in keys]
+    batch = Batch(0, 10.0, again=again)
+    batch.keys += keys
+    batch.waiters += futures
+    return batch, futures
+
+
+def _never(batch: Batch) -> None:
+    raise AssertionError("nothing here is stale")
+
+
+async def test_every_future_gets_its_own_answer_and_absent_keys_are_not_errors() -> None:
+    batch, futures = _batch("x", "y", "z")
+    BatchSink(batch, CODEC, _never).answered(0, Answers([b"1", b"", b"3"], SOURCES[:1]))
+    answers = [await future for future in futures]
+    assert [(answer.found, answer.value) for answer in answers] == [(True, b"1"), (False, None), (True, b"3")]
+    assert {answer.server for answer in answers} == {"a"}
+
+
+async def test_a_part_of_the_answers_goes_to_its_place() -> None:
+    batch, futures = _batch("x", "y", "z")
+    sink = BatchSink(batch, CODEC, _never)
+    sink.answered(1, Answers([b"2", b"3"], SOURCES[:1]))
+    assert [future.done() for future in futures] == [False, True, True]
+    sink.failed(0, 1, ServerLost("gone"))
+    assert isinstance(futures[0].exception(), ServerLost)
+
+
+async def test_answers_of_several_sources_name_theirs() -> None:
+    batch, futures = _batch("x", "y")
+    BatchSink(batch, CODEC, _never).answered(0, Answers([b"1", b""], SOURCES, (1, 0)))
+    assert [((await future).server, (await future).epoch) for future in futures] == [("b", 2), ("a", 1)]
+
+
+async def test_a_failed_key_and_a_torn_row_fail_alone() -> None:
+    batch, futures = _batch("x", "y", "z")
+    answers = Answers([b"1", b"", b"torn"], SOURCES[:1], (), {1: NotReady("restoring")})
+    BatchSink(batch, CODEC, _never).answered(0, answers)
+    assert (await futures[0]).value == b"1"
+    assert isinstance(futures[1].exception(), NotReady)
+    assert isinstance(futures[2].exception(), MalformedRequest)
+    batch, futures = _batch("x", "y")
+    BatchSink(batch, CODEC, _never).answered(0, Answers([b"torn", b"2"], SOURCES[:1]))
+    assert isinstance(futures[0].exception(), MalformedRequest)
+    assert (await futures[1]).value == b"2"
+
+
+async def test_each_waiter_gets_an_error_object_of_its_own() -> None:
+    batch, futures = _batch("x", "y")
+    batch.fail(ServerLost("gone", address="a:1"))
+    errors = [future.exception() for future in futures]
+    assert errors[0] is not errors[1]
+    assert all(isinstance(error, ServerLost) and error.facts == {"address": "a:1"} for error in errors)
+
+
+async def test_cancelled_waiters_are_passed_over() -> None:
+    batch, futures = _batch("x", "y")
+    futures[0].cancel()
+    sink = BatchSink(batch, CODEC, _never)
+    sink.answered(0, Answers([b"1", b"2"], SOURCES[:1]))
+    sink.failed(0, 2, ServerLost("too late"))
+    assert (await futures[1]).value == b"2"
+
+
+async def test_stale_lookups_are_handed_back_with_their_keys_once() -> None:
+    batch, futures = _batch("x", "y", "z")
+    handed: list[Batch] = []
+    sink = BatchSink(batch, CODEC, handed.append)
+    sink.failed(1, 2, StaleDescriptor("made anew"))
+    (stale,) = handed
+    assert (stale.keys, stale.again, stale.deadline) == (["y", "z"], True, batch.deadline)
+    assert not any(future.done() for future in futures)
+    BatchSink(stale, CODEC, _never).failed(0, 2, StaleDescriptor("made anew again"))
+    assert [future.done() for future in futures] == [False, True, True]
+    assert isinstance(futures[1].exception(), StaleDescriptor)
+    assert isinstance(futures[2].exception(), StaleDescriptor)
+
+
+async def test_keys_that_do_not_fit_are_set_aside_the_first_time_and_refused_the_second() -> None:
+    batch, futures = _batch("x", 7, "z")
+    encoded, refused = batch.encode(CODEC)
+    assert encoded == [b"\x00\x00x", b"\x00\x00z"]
+    assert refused is not None
+    assert (batch.keys, refused.keys) == (["x", "z"], [7])
+    assert not futures[1].done()
+    assert refused.encode(CODEC)[0] == []
+    assert isinstance(futures[1].exception(), KeyMismatch)
+
+
+async def test_many_keys_are_one_result_in_their_order() -> None:
+    future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+    batch = Batch(0, 10.0)
+    batch.keys += ["x", "y", "z"]
+    batch.waiters += Whole(future, 3).slots()
+    sink = BatchSink(batch, CODEC, _never)
+    sink.answered(2, Answers([b"3"], SOURCES[:1]))
+    assert not future.done()
+    sink.answered(0, Answers([b"1", b"2"], SOURCES[:1]))
+    assert [answer.value for answer in await future] == [b"1", b"2", b"3"]
+
+
+async def test_one_key_that_fails_fails_the_many_and_later_answers_are_passed_over() -> None:
+    future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+    batch = Batch(0, 10.0)
+    batch.keys += ["x", "y"]
+    batch.waiters += Whole(future, 2).slots()
+    sink = BatchSink(batch, CODEC, _never)
+    sink.failed(0, 1, ServerLost("gone"))
+    sink.answered(1, Answers([b"2"], SOURCES[:1]))
+    with pytest.raises(KeyholeError, match="gone"):
+        await future
