@@ -51,7 +51,7 @@ class PartitionChanges:
 
 
 class ChangelogWriter(Protocol):
-    """Writes under one grant. Any error of its methods but KafkaUnreachable ends its life: ask for a new grant."""
+    """Writes under one grant. Any error but KafkaUnreachable and ValueMismatch ends its life: ask for a new grant."""
 
     def open(self, deadline_seconds: float) -> None:
         """Fences whoever held the grant's id, and waits until their transaction is decided. Called once.
@@ -64,9 +64,12 @@ class ChangelogWriter(Protocol):
     def commit(self, epoch: Sequence[PartitionChanges], deadline_seconds: float) -> Mapping[Partition, int]:
         """Writes all in one transaction and returns each marker's offset.
 
+        Kafka answers a little before readers see the transaction: whoever must see it fences the writer first.
+
         Raises:
             KafkaUnreachable: The transaction was aborted for certain: nothing was written. May be called again.
-            Fenced: A newer owner exists; nothing was written by this call.
+            ValueMismatch: A row is larger than the changelog takes. Nothing was written. May be called again.
+            Fenced: A newer owner exists, and has decided this transaction: most likely nothing was written.
             OutcomeUnknown: It may or may not have been committed. Never call again: restore, and the marker decides.
         """
 

@@ -72,9 +72,10 @@ def common_settings(bootstrap_servers: str) -> Settings:
     return {
         "bootstrap.servers": bootstrap_servers,
         "error_cb": _on_error,
-        # Without it, librdkafka prints on standard error.
+        # Without a logger, librdkafka prints fatal errors on standard error, whatever the level. The rest of what it
+        # would log also comes to the callback above.
         "logger": _ClientLog(),
-        "log_level": 3,
+        "log_level": 0,
         # A broker that restarts on this machine is back within seconds; by default a client looks again after 10.
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,

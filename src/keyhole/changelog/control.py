@@ -68,4 +68,3 @@ class KafkaControlLog:
 
     def close(self) -> None:
         self._transactions.close()
-        self._log.close()

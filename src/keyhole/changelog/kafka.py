@@ -5,6 +5,7 @@ from __future__ import annotations
 from keyhole.changelog.admin import KafkaAdmin
 from keyhole.changelog.control import KafkaControlLog
 from keyhole.changelog.reader import KafkaReader
+from keyhole.changelog.transactions import Transactions
 from keyhole.changelog.writer import KafkaWriter
 
 
@@ -20,7 +21,7 @@ class KafkaChangelog:
         self._application = application
 
     def writer(self, grant: str) -> KafkaWriter:
-        return KafkaWriter(self._bootstrap_servers, self._application, grant)
+        return KafkaWriter(self._application, Transactions(self._bootstrap_servers, grant))
 
     def reader(self) -> KafkaReader:
         return KafkaReader(self._bootstrap_servers, self._application)

@@ -23,6 +23,7 @@ _CONSUME_SECONDS = 0.02
 _RETRY_SECONDS = 0.1
 # A topic that was made a moment ago may not be known to every broker yet.
 _NEW_TOPIC_SECONDS = 2.0
+_REQUEST_SECONDS = 3.0
 
 _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
@@ -66,7 +67,7 @@ class KafkaReader:
                     yield piece
 
     def close(self) -> None:
-        self._log.close()
+        """Nothing stays open between calls."""
 
 
 class CommittedLog:
@@ -74,7 +75,6 @@ class CommittedLog:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._admin: AdminClient | None = None
 
     def ends(self, parts: Sequence[TopicPart], deadline_seconds: float) -> dict[TopicPart, int]:
         """The offset after the last committed record of each.
@@ -87,16 +87,21 @@ class CommittedLog:
             return {}
         deadline = Deadline(deadline_seconds)
         while True:
+            # A new client each time: one that remembers the leader of before a broker's restart asks it in vain until
+            # the request times out, and then takes "no offset" for an answer.
+            admin = AdminClient(common_settings(self._bootstrap_servers))
             try:
-                return self._ends(parts, deadline)
+                found = self._ends(admin, parts, deadline)
+                if all(end >= 0 for end in found.values()):
+                    return found
+                error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
             except KafkaException as exception:
                 error = error_of(exception)
-                if error.code() in _GONE and deadline.age > _NEW_TOPIC_SECONDS:
-                    raise self._gone(error) from exception
-                if deadline.passed:
-                    raise as_ours(error, self._bootstrap_servers, "tell where the changelog ends") from exception
-                # A leader that is just being elected, most often.
-                time.sleep(min(_RETRY_SECONDS, deadline.left))
+            if deadline.age > _NEW_TOPIC_SECONDS:
+                self._refuse_missing(admin, parts, deadline)
+            if deadline.passed:
+                raise as_ours(error, self._bootstrap_servers, "tell where the changelog ends")
+            time.sleep(min(_RETRY_SECONDS, deadline.left))
 
     def read(
         self, bounds: Mapping[TopicPart, tuple[int, int]], deadline_seconds: float
@@ -130,10 +135,6 @@ class CommittedLog:
         finally:
             consumer.close()
 
-    def close(self) -> None:
-        """Idempotent."""
-        self._admin = None
-
     def _sorted_out(
         self, messages: Sequence[Message], ends: dict[TopicPart, int]
     ) -> Iterator[tuple[TopicPart, Message | None]]:
@@ -142,7 +143,7 @@ class CommittedLog:
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 if error.code() in _GONE:
-                    raise self._gone(error)
+                    raise self._gone(error.str())
                 continue  # it tries again by itself; no progress ends it
             assert topic is not None
             assert number is not None
@@ -158,21 +159,31 @@ class CommittedLog:
                 del ends[part]
                 yield part, None
 
-    def _ends(self, parts: Sequence[TopicPart], deadline: Deadline) -> dict[TopicPart, int]:
-        if self._admin is None:
-            self._admin = AdminClient(common_settings(self._bootstrap_servers))
+    def _ends(self, admin: AdminClient, parts: Sequence[TopicPart], deadline: Deadline) -> dict[TopicPart, int]:
         end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = {TopicPartition(topic, number): end for topic, number in parts}
-        futures = self._admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=deadline.left
+        futures = admin.list_offsets(
+            {TopicPartition(topic, number): end for topic, number in parts},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=min(_REQUEST_SECONDS, deadline.left),
         )
         return {(part.topic, part.partition): future.result().offset for part, future in futures.items()}
 
-    def _gone(self, error: KafkaError) -> ChangelogRecreated:
+    def _refuse_missing(self, admin: AdminClient, parts: Sequence[TopicPart], deadline: Deadline) -> None:
+        try:
+            topics = admin.list_topics(timeout=min(_REQUEST_SECONDS, deadline.left)).topics
+        except KafkaException:
+            return  # then nothing is known
+        gone = sorted(
+            {topic for topic, number in parts if topic not in topics or number not in topics[topic].partitions}
+        )
+        if gone:
+            raise self._gone(", ".join(gone))
+
+    def _gone(self, what: str) -> ChangelogRecreated:
         return ChangelogRecreated(
-            f"a changelog topic is gone, or has fewer partitions than it had: {error.str()}. Restore it from a copy, "
-            "or drop the state",
-            code=error.name(),
+            f"the changelog is gone, or has fewer partitions than it had: {what}. Restore it from a copy, or drop the "
+            "state",
+            topics=what,
         )
 
 

@@ -11,11 +11,11 @@ from keyhole.changelog.transactions import Appending, Transactions
 
 
 class KafkaWriter:
-    """ChangelogWriter on a transactional producer whose id is the grant."""
+    """ChangelogWriter on transactions whose id is the grant."""
 
-    def __init__(self, bootstrap_servers: str, application: str, grant: str) -> None:
+    def __init__(self, application: str, transactions: Transactions) -> None:
         self._application = application
-        self._transactions = Transactions(bootstrap_servers, grant)
+        self._transactions = transactions
 
     def open(self, deadline_seconds: float) -> None:
         self._transactions.open(deadline_seconds)

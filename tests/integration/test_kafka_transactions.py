@@ -1,0 +1,269 @@
+"""What only a real Kafka shows: transactions that are open, aborted, fenced or compacted while others read."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from keyhole.changelog.base import Marker, Partition, PartitionChanges, RestoredEpochs
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.settings import topic_settings
+from keyhole.errors import ChangelogRecreated, Fenced, TopicMismatch
+from keyhole.types import START, KeyColumn, KeyType, Position, StateDescriptor, StateKind, ValueSchema
+
+pytestmark = pytest.mark.integration
+
+DEADLINE = 30.0
+PART = Partition("a", 0)
+
+
+@pytest.fixture
+def descriptor() -> StateDescriptor:
+    return StateDescriptor(
+        application=f"app-{uuid.uuid4().hex[:12]}",
+        state="a",
+        query="q",
+        kind=StateKind.VALUE,
+        key_groups=1,
+        key=(KeyColumn("k", KeyType.STRING),),
+        value=ValueSchema(1, ()),
+    )
+
+
+@pytest.fixture
+def changelog(kafka: str, descriptor: StateDescriptor) -> KafkaChangelog:
+    made = KafkaChangelog(kafka, descriptor.application)
+    made.admin().ensure(descriptor, DEADLINE)
+    return made
+
+
+@pytest.fixture
+def admin(kafka: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka})
+
+
+@pytest.fixture
+def open_transaction(kafka: str, descriptor: StateDescriptor, changelog: KafkaChangelog) -> str:
+    """A transaction with one record on the broker, neither committed nor aborted; its transactional.id."""
+    grant = f"grant-{uuid.uuid4().hex}"
+    producer = Producer({"bootstrap.servers": kafka, "transactional.id": grant})
+    producer.init_transactions(DEADLINE)
+    producer.begin_transaction()
+    producer.produce(descriptor.topic, b"never", b"\x00\x00never", 0)
+    assert producer.flush(DEADLINE) == 0
+    return grant
+
+
+def changes(epoch: int, rows: dict[str, bytes | None]) -> PartitionChanges:
+    named = [(b"\x00\x00" + name.encode(), row) for name, row in rows.items()]
+    return PartitionChanges(PART, named, Marker(epoch, 1, 0, 0, 0, 0))
+
+
+def end(changelog: KafkaChangelog) -> int:
+    reader = changelog.reader()
+    try:
+        return reader.ends({"a": [0]}, DEADLINE)[PART]
+    finally:
+        reader.close()
+
+
+def read(changelog: KafkaChangelog, position: Position = START) -> list[RestoredEpochs]:
+    reader = changelog.reader()
+    try:
+        return list(reader.read({PART: position}, {PART: end(changelog)}, DEADLINE))
+    finally:
+        reader.close()
+
+
+def rows(pieces: list[RestoredEpochs]) -> dict[str, bytes | None]:
+    return {name[2:].decode(): row for piece in pieces for name, row in piece.changes}
+
+
+def test_an_open_transaction_holds_the_end_back_and_nothing_of_it_is_read(
+    changelog: KafkaChangelog, open_transaction: str
+) -> None:
+    writer = changelog.writer(f"grant-{uuid.uuid4().hex}")
+    writer.open(DEADLINE)
+    writer.commit([changes(1, {"x": b"1"})], DEADLINE)
+    writer.close()
+    # It is committed, but behind the open one: whoever takes over must fence first, or would miss it.
+    assert end(changelog) == 0
+    assert read(changelog) == []
+
+
+def test_fencing_decides_the_open_transaction_before_it_returns(
+    changelog: KafkaChangelog, open_transaction: str
+) -> None:
+    writer = changelog.writer(f"grant-{uuid.uuid4().hex}")
+    writer.open(DEADLINE)
+    offsets = writer.commit([changes(1, {"x": b"1"})], DEADLINE)
+    changelog.admin().fence(open_transaction, DEADLINE)
+    writer.close()
+    # No waiting: the end that is taken after fencing has all that was committed before.
+    assert end(changelog) > offsets[PART]
+    assert rows(read(changelog)) == {"x": b"1"}
+
+
+def test_fencing_a_writer_that_has_just_committed_makes_its_epoch_readable(changelog: KafkaChangelog) -> None:
+    for epoch in range(1, 11):
+        grant = f"grant-{uuid.uuid4().hex}"
+        writer = changelog.writer(grant)
+        writer.open(DEADLINE)
+        offsets = writer.commit([changes(epoch, {"x": b"%d" % epoch})], DEADLINE)
+        changelog.admin().fence(grant, DEADLINE)
+        assert end(changelog) > offsets[PART]
+        with pytest.raises(Fenced):
+            writer.commit([changes(epoch + 1, {"x": b"no"})], DEADLINE)
+        writer.close()
+    assert rows(read(changelog)) == {"x": b"10"}
+
+
+def test_a_writer_closed_within_a_transaction_leaves_it_to_the_next_one(
+    kafka: str, descriptor: StateDescriptor, changelog: KafkaChangelog
+) -> None:
+    grant = f"grant-{uuid.uuid4().hex}"
+    writer = changelog.writer(grant)
+    writer.open(DEADLINE)
+    began = time.monotonic()
+    writer.close()
+    assert time.monotonic() - began < 2
+    successor = changelog.writer(grant)
+    successor.open(DEADLINE)
+    successor.commit([changes(1, {"x": b"1"})], DEADLINE)
+    successor.close()
+
+
+def test_the_end_is_reached_where_the_last_records_were_aborted(
+    changelog: KafkaChangelog, open_transaction: str
+) -> None:
+    changelog.admin().fence(open_transaction, DEADLINE)
+    assert end(changelog) == 2  # the aborted record, and the note that it was
+    assert read(changelog) == []
+
+
+def test_a_compacted_log_restores_the_same_state(
+    changelog: KafkaChangelog, descriptor: StateDescriptor, admin: AdminClient
+) -> None:
+    compact_soon(admin, descriptor.topic)
+    writer = changelog.writer(f"grant-{uuid.uuid4().hex}")
+    writer.open(DEADLINE)
+    epoch, last = 0, 0
+    until = time.monotonic() + 60
+    while True:
+        # Only a segment that a later one has followed is compacted.
+        epoch += 1
+        last = writer.commit([changes(epoch, {"x": b"%d" % epoch, f"only-{epoch}": b"here", "gone": None})], DEADLINE)[
+            PART
+        ]
+        pieces = read(changelog)
+        if epoch > 2 and sum(piece.records for piece in pieces) < last - 2 * epoch:
+            break
+        assert time.monotonic() < until, "the broker did not compact"
+        time.sleep(0.2)
+    while end(changelog) <= last:
+        time.sleep(0.01)
+    restored = rows(read(changelog))
+    writer.close()
+    assert restored.pop("x") == b"%d" % epoch
+    assert restored.pop("gone", None) is None
+    assert restored == {f"only-{n}": b"here" for n in range(1, epoch + 1)}
+
+
+def test_a_position_before_the_start_of_the_log_starts_there(
+    changelog: KafkaChangelog, descriptor: StateDescriptor, admin: AdminClient
+) -> None:
+    alter(admin, descriptor.topic, {"cleanup.policy": "compact,delete"})  # else Kafka deletes no records on request
+    writer = changelog.writer(f"grant-{uuid.uuid4().hex}")
+    writer.open(DEADLINE)
+    writer.commit([changes(1, {"x": b"1"})], DEADLINE)
+    writer.commit([changes(2, {"y": b"2"})], DEADLINE)
+    changelog.admin().fence("another", DEADLINE)
+    while end(changelog) < 6:
+        time.sleep(0.01)
+    [future] = admin.delete_records([TopicPartition(descriptor.topic, 0, 3)]).values()
+    future.result(DEADLINE)
+    (piece,) = read(changelog, Position(offset=1, epoch=0, generation=0, checksum=0))
+    writer.close()
+    assert piece.changes == [(b"\x00\x00y", b"2")]
+    assert piece.position.epoch == 2
+
+
+def test_each_setting_that_would_lose_data_is_named(
+    kafka: str, descriptor: StateDescriptor, admin: AdminClient
+) -> None:
+    settings = {
+        "cleanup.policy": "delete",
+        "min.compaction.lag.ms": "1",
+        "delete.retention.ms": "2",
+        "unclean.leader.election.enable": "true",
+    }
+    make(admin, descriptor.topic, settings)
+    with pytest.raises(TopicMismatch) as caught:
+        KafkaChangelog(kafka, descriptor.application).admin().ensure(descriptor, DEADLINE)
+    for name, value in settings.items():
+        assert name in caught.value.message
+        assert value in caught.value.message
+    assert descriptor.topic in caught.value.message
+
+
+def test_a_topic_that_an_operator_made_with_the_right_settings_is_taken(
+    kafka: str, descriptor: StateDescriptor, admin: AdminClient
+) -> None:
+    make(admin, descriptor.topic, {**topic_settings(1), "retention.ms": "1000", "compression.type": "zstd"})
+    assert KafkaChangelog(kafka, descriptor.application).admin().ensure(descriptor, DEADLINE)
+
+
+def test_a_new_topic_has_the_settings_that_are_documented(
+    changelog: KafkaChangelog, descriptor: StateDescriptor, admin: AdminClient
+) -> None:
+    resource = ConfigResource(ResourceType.TOPIC, descriptor.topic)
+    entries = admin.describe_configs([resource])[resource].result(DEADLINE)
+    for name, value in topic_settings(1).items():
+        assert entries[name].value == value
+
+
+def test_the_end_of_a_topic_that_is_gone_is_refused(kafka: str) -> None:
+    reader = KafkaChangelog(kafka, f"app-{uuid.uuid4().hex}").reader()
+    with pytest.raises(ChangelogRecreated):
+        reader.ends({"a": [0]}, DEADLINE)
+    reader.close()
+
+
+def test_what_something_else_wrote_into_a_changelog_is_refused_without_naming_its_key(
+    kafka: str, descriptor: StateDescriptor, changelog: KafkaChangelog
+) -> None:
+    producer = Producer({"bootstrap.servers": kafka})
+    producer.produce(descriptor.topic, b"secret value", b"secret key", 0)
+    assert producer.flush(DEADLINE) == 0
+    with pytest.raises(TopicMismatch, match="offset 0 was not written by Keyhole") as caught:
+        read(changelog)
+    assert "secret" not in str(caught.value)
+
+
+def make(admin: AdminClient, topic: str, settings: dict[str, str]) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(DEADLINE)
+
+
+def alter(admin: AdminClient, topic: str, settings: dict[str, str]) -> None:
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE)
+
+
+def compact_soon(admin: AdminClient, topic: str) -> None:
+    alter(
+        admin,
+        topic,
+        {
+            "min.compaction.lag.ms": "0",
+            "delete.retention.ms": "0",
+            "min.cleanable.dirty.ratio": "0.01",
+            "segment.ms": "100",
+        },
+    )
