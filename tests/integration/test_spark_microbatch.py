@@ -84,6 +84,9 @@ def test_a_stream_grouped_by_the_key_needs_no_second_shuffle_and_any_other_gets_
         look("key in another order", data, batch_id, ["g", "k"], 64)
         look("part of the key", data, batch_id, ["k"], 64)
         look("partitions don't divide", data, batch_id, ["k", "g"], 6)
+        persisted = data.repartition(4, "k", "g").persist()
+        look("shuffled and persisted", persisted, batch_id, ["k", "g"], 64)
+        persisted.unpersist()
         look("changed rows", data.filter("m > 3"), batch_id, ["k", "g"], 64)
 
     counts = stream(SCHEMA, BATCHES[:1]).groupBy("k", "g").agg(F.max("v").alias("m")).select("m", "g", "k")
@@ -101,6 +104,7 @@ def test_a_stream_grouped_by_the_key_needs_no_second_shuffle_and_any_other_gets_
         "key in another order": 1,
         "part of the key": 1,
         "partitions don't divide": 1,
+        "shuffled and persisted": 1,
         "changed rows": 1,
         "stateless": 1,
         "grouped in the function": 2,

@@ -1,4 +1,4 @@
-"""queryable.value in real streaming queries, with a state server and a coordinator that only keep what they get."""
+"""The sink in real streaming queries, with a state server and a coordinator that only keep what they get."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from keyhole.coordinator.coordinator import EpochBatch, EpochResult
 from keyhole.coordinator.decisions import Proceed, decide
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder, Target
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, NullKey, by_reason
-from keyhole.spark import queryable
+from keyhole.spark.schema import Declaration
 from keyhole.spark.sink import Sink
 from keyhole.types import Run
 from keyhole.v1 import state_server_pb2 as pb
@@ -132,9 +132,7 @@ class Backend:
     def sink(
         self, state: str = "last", *, key: str = "k", order_by: str | None = None, query: str | None = None
     ) -> Sink:
-        return queryable.value(
-            state, key=key, order_by=order_by, query=query, config=self._config, coordinator=self._coordinator
-        )
+        return Sink(Declaration(state, (key,), 64, None, order_by), query, self._config, self._coordinator)
 
     def _coordinator(self, config: JobConfig, query: str) -> RecordingCoordinator:
         self.runs.append(RecordingCoordinator(query, self.addresses, self.server))

@@ -21,7 +21,7 @@ from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.decisions import OnNewCheckpoint
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.schema import Declaration
-from keyhole.spark.sink import EpochRunner, MakeCoordinator, Sink, checked_name
+from keyhole.spark.sink import Sink, checked_name
 from keyhole.steps import StepObserver
 
 MAX_KEY_GROUPS = 65_536
@@ -40,7 +40,6 @@ def value(
     query: str | None = None,
     config: JobConfig | None = None,
     observer: StepObserver | None = None,
-    coordinator: MakeCoordinator | None = None,
 ) -> Sink:
     """A state with one value per key: the last row of each key. Returns the function for `foreachBatch`.
 
@@ -58,8 +57,7 @@ def value(
         query: The query's stable name; default: Spark's `queryName`, else the state's name. Each sink of one streaming
             query needs its own.
         config: Default: from `KEYHOLE_JOB_*`.
-        observer: Is told the steps of each epoch.
-        coordinator: Makes what runs the epochs; for tests.
+        observer: Is told the steps of each epoch, on the thread that takes them.
 
     Raises:
         InvalidConfiguration: An argument is wrong; it names which.
@@ -74,7 +72,7 @@ def value(
         checked_name("query", query, "choose another one")
     _check(state, columns, key_groups, values, order_by, on_new_checkpoint)
 
-    def make(config: JobConfig, query: str) -> EpochRunner:
+    def make(config: JobConfig, query: str) -> Coordinator:
         changelog = KafkaChangelog(config.bootstrap_servers, config.application)
         return Coordinator(
             config,
@@ -86,7 +84,7 @@ def value(
             observer=observer,
         )
 
-    return Sink(Declaration(state, columns, key_groups, values, order_by), query, config, coordinator or make)
+    return Sink(Declaration(state, columns, key_groups, values, order_by), query, config, make)
 
 
 def _check(
