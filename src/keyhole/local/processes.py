@@ -19,7 +19,7 @@ from pathlib import Path
 from keyhole.errors import MachineError
 
 # The watching shell stands in the group that it kills; the child takes over the first shell's process id.
-_WATCHED = 'exec 3<&0; (read -r _ <&3; kill -KILL -- -$$) & exec "$@" </dev/null 3<&-'
+_WATCHED = 'exec 3<&0; (read -r _ <&3; kill -s KILL -- -$$) & exec "$@" </dev/null 3<&-'
 _POLL_SECONDS = 0.05
 _TAIL_LINES = 20
 
@@ -75,8 +75,11 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
-        return self._process.poll()
+        """None while it runs; negative: the signal that ended it. Whoever sees the end leaves nothing of its group."""
+        code = self._process.poll()
+        if code is not None:
+            self._sweep()
+        return code
 
     def wait_healthy(self, healthy: Callable[[], bool], timeout_seconds: float) -> None:
         """Asks `healthy` again and again until it says yes.
@@ -95,10 +98,9 @@ class Child:
 
     def wait(self, timeout_seconds: float) -> int | None:
         """Waits for its end and returns the exit code, or None where it still runs after the timeout."""
-        try:
-            return self._process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_seconds)
+        return self.exit_code
 
     def terminate(self, timeout_seconds: float = 10) -> int:
         """SIGTERM, after the timeout SIGKILL to what is left of its group. Returns the exit code. Idempotent."""
@@ -109,12 +111,7 @@ class Child:
 
     def kill(self) -> int:
         """SIGKILL to its whole group; waits for its end and returns the exit code. Idempotent."""
-        if self._alive >= 0:
-            # The group's id can't have been given to others: the watching shell is still in it.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            os.close(self._alive)
-            self._alive = -1
+        self._sweep()
         return self._process.wait()
 
     def output(self) -> str:
@@ -122,6 +119,14 @@ class Child:
         with self.log.open("rb") as log:
             log.seek(self.log_start_bytes)
             return log.read().decode(errors="replace")
+
+    def _sweep(self) -> None:
+        if self._alive >= 0:
+            # The group's id can't have been given to others: the watching shell is still in it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            os.close(self._alive)
+            self._alive = -1
 
     def _failed(self, what: str) -> MachineError:
         tail = "\n".join(self.output().splitlines()[-_TAIL_LINES:])

@@ -1,0 +1,79 @@
+"""The embedded broker as such."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from keyhole.errors import MachineError, PortTaken
+from keyhole.local.java import Java
+from keyhole.local.kafka import LocalKafka
+from keyhole.local.ports import accepts, is_free
+
+pytestmark = pytest.mark.integration
+
+
+def port_of(broker: LocalKafka) -> int:
+    return int(broker.bootstrap_servers.rsplit(":", 1)[1])
+
+
+def test_it_starts_fast_serves_on_one_port_for_life_and_leaves_nothing_running(
+    tmp_path: Path, jars: list[Path], java: Java
+) -> None:
+    broker = LocalKafka(tmp_path, jars, java)
+    broker.start()
+    port, pid = port_of(broker), broker.pid
+    assert accepts(port)
+    broker.kill()
+    assert broker.pid is None
+    broker.restart()
+    assert port_of(broker) == port
+    assert broker.pid != pid
+    broker.stop()
+    broker.stop()
+    assert is_free(port)
+    assert not [child for child in psutil.Process().children() if child.name() == "java"]
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path, jars: list[Path], java: Java) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"listens on 127.0.0.1:{port}"):
+            LocalKafka(tmp_path, jars, java, port=port).start()
+
+
+def test_a_broker_that_does_not_start_says_why(tmp_path: Path, jars: list[Path], java: Java) -> None:
+    broker = LocalKafka(tmp_path, jars, java, settings={"num.io.threads": "none"})
+    with pytest.raises(MachineError, match=r"kafka\.log"):
+        broker.start()
+    assert "num.io.threads" in broker.log.read_text()
+    assert broker.pid is None
+
+
+def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path, jars: list[Path], java: Java) -> None:
+    script = (
+        "import pathlib, sys, time\n"
+        "from keyhole.local.java import Java\n"
+        "from keyhole.local.kafka import LocalKafka\n"
+        f"java = Java(pathlib.Path({str(java.executable)!r}), {java.version})\n"
+        f"broker = LocalKafka(pathlib.Path({str(tmp_path)!r}), [pathlib.Path(p) for p in sys.argv[1:]], java)\n"
+        "broker.start()\n"
+        "print(broker.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, *map(str, jars)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        os.kill(parent.pid, signal.SIGKILL)
+    until = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        time.sleep(0.02)

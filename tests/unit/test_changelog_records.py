@@ -1,0 +1,117 @@
+"""The layout of changelog records, and how they come together to epochs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from keyhole.changelog.base import Marker, Partition, RestoredEpochs
+from keyhole.changelog.records import MARKER_KEY, EpochAssembler, decode_marker, encode_marker, position_after
+from keyhole.errors import TopicMismatch
+from keyhole.types import START, Position
+
+PART = Partition("a", 258)
+Records = list[tuple[bytes, bytes | None]]
+
+KEY = b"\x01\x02key"
+
+
+def marker(epoch: int) -> Marker:
+    return Marker(
+        epoch=epoch,
+        generation=3,
+        commit_time_ms=1_700_000_000_123,
+        watermark_ms=1_600_000_000_000,
+        checksum=0xFEDCBA9876543210,
+        offsets_hash=7,
+    )
+
+
+def assemble(assembler: EpochAssembler, records: Records) -> list[RestoredEpochs]:
+    pieces = [assembler.add(key, value, offset) for offset, (key, value) in enumerate(records)]
+    return [piece for piece in pieces if piece is not None]
+
+
+def test_a_marker_is_the_json_that_the_docs_show() -> None:
+    assert json.loads(encode_marker(marker(12))) == {
+        "layout": 1,
+        "epoch": 12,
+        "generation": 3,
+        "commit_time_ms": 1_700_000_000_123,
+        "watermark_ms": 1_600_000_000_000,
+        "checksum": "fedcba9876543210",
+        "offsets_hash": "0000000000000007",
+    }
+
+
+def test_a_marker_survives_the_round_trip() -> None:
+    assert decode_marker(encode_marker(marker(12)), PART, 0) == marker(12)
+
+
+def test_fields_that_a_later_version_adds_to_a_marker_are_ignored() -> None:
+    later = json.dumps({**json.loads(encode_marker(marker(12))), "colour": "blue"}).encode()
+    assert decode_marker(later, PART, 0) == marker(12)
+
+
+def test_a_marker_of_another_layout_is_refused_with_both_versions() -> None:
+    with pytest.raises(TopicMismatch, match=r"partition 258, offset 9 has layout 2; this version reads layout 1"):
+        decode_marker(b'{"layout": 2, "something": "else"}', PART, 9)
+
+
+@pytest.mark.parametrize("value", [None, b"", b"garbage", b"{}", b'{"layout": 1}', b"[1]", b"\xff"])
+def test_a_marker_that_is_none_is_refused(value: bytes | None) -> None:
+    with pytest.raises(TopicMismatch, match="was not written by Keyhole"):
+        decode_marker(value, PART, 9)
+
+
+@pytest.mark.parametrize("checksum", ["xyz", "", 5])
+def test_a_marker_whose_checksum_is_no_number_is_refused(checksum: object) -> None:
+    broken = {**json.loads(encode_marker(marker(12))), "checksum": checksum}
+    with pytest.raises(TopicMismatch):
+        decode_marker(json.dumps(broken).encode(), PART, 9)
+
+
+def test_the_position_after_a_marker_is_the_next_offset_with_all_that_the_marker_says() -> None:
+    assert position_after(marker(12), 41) == Position(
+        42, 12, 3, 0xFEDCBA9876543210, 1_700_000_000_123, 1_600_000_000_000
+    )
+
+
+def test_epochs_are_handed_out_whole_when_a_piece_is_full() -> None:
+    assembler = EpochAssembler(PART, START, piece_records=4)
+    one: Records = [(KEY, b"1"), (MARKER_KEY, encode_marker(marker(1)))]
+    two: Records = [(KEY, b"2"), (KEY + b"b", None), (MARKER_KEY, encode_marker(marker(2)))]
+    three: Records = [(KEY, b"3"), (MARKER_KEY, encode_marker(marker(3)))]
+    (first,) = assemble(assembler, one + two + three)
+    assert first.changes == [(KEY, b"1"), (KEY, b"2"), (KEY + b"b", None)]
+    assert first.marker == marker(2)
+    assert first.position == position_after(marker(2), 4)
+    assert first.records == 5
+
+    (rest,) = assembler.end(8)
+    assert rest.changes == [(KEY, b"3")]
+    assert rest.position == position_after(marker(3), 6)
+    assert assembler.end(8) == []
+
+
+def test_a_partition_without_records_has_no_pieces() -> None:
+    assert EpochAssembler(PART, START, 10).end(5) == []
+
+
+def test_records_after_the_last_marker_are_a_piece_of_their_own_without_one() -> None:
+    assembler = EpochAssembler(PART, START, 100)
+    assert assemble(assembler, [(KEY, b"1"), (MARKER_KEY, encode_marker(marker(1))), (KEY, b"lost")]) == []
+    whole, torn = assembler.end(9)
+    assert whole.marker == marker(1)
+    assert whole.changes == [(KEY, b"1")]
+    assert torn.marker is None
+    assert torn.changes == [(KEY, b"lost")]
+    assert torn.position == position_after(marker(1), 1)._replace(offset=9)
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\x01", b"\x01\x02", b"\x01\x03key", b"key"])
+def test_a_key_of_another_key_group_or_of_none_is_refused_without_being_named(key: bytes | None) -> None:
+    with pytest.raises(TopicMismatch, match="partition 258, offset 4") as caught:
+        EpochAssembler(PART, START, 10).add(key, b"value", 4)
+    assert "key'" not in str(caught.value)
