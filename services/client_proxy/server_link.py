@@ -12,7 +12,7 @@ import grpc
 import msgspec
 
 from keyhole.client.lookup_stream import LookupStream
-from keyhole.errors import KeyholeError, NoServer, ServerLost
+from keyhole.errors import InternalError, KeyholeError, NoServer, ServerLost
 from keyhole.routing import Holding, View
 from keyhole.rpc import channels, convert, status
 from keyhole.v1 import query_pb2, state_server_pb2, state_server_pb2_grpc
@@ -85,6 +85,9 @@ class ServerLink:
             return status.from_rpc_error(error, self.address)
         except KeyholeError as error:  # a descriptor that this version can't read
             return error
+        except Exception:  # noqa: BLE001 - the top of a loop: a server that is not followed any more would never be found
+            _log.exception("following a server failed unexpectedly", extra={"address": self.address})
+            return InternalError(f"following server {self.address} failed unexpectedly; the proxy's log has the cause")
         return ServerLost(f"server {self.address} ended the stream; it is probably shutting down")
 
     def _become(self, view: View) -> None:

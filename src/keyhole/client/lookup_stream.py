@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from typing import Any, TypeAlias
 
 import grpc
 
 from keyhole.client.coalescing import Answers, Coalescer, Frame, Lane, Segment
-from keyhole.errors import KeyholeError, ServerLost
+from keyhole.errors import InternalError, KeyholeError, ServerLost
 from keyhole.rpc import status
 from keyhole.v1 import query_pb2, query_pb2_grpc
+
+_log = logging.getLogger(__name__)
 
 _Call: TypeAlias = Any  # grpc.aio.StreamStreamCall; its stub types `read` as object
 
@@ -59,7 +62,7 @@ class LookupStream:
             raise self._closed
         self._coalescer.add(lane, segment)
         self._ready.set()
-        if self._runner is None:
+        if self._runner is None or self._runner.done():
             self._runner = self._loop.create_task(self._run())
 
     async def close(self, error: KeyholeError) -> None:
@@ -111,6 +114,7 @@ class LookupStream:
 
     async def _read(self, call: _Call) -> None:
         answered = False
+        lost: KeyholeError
         try:
             while (response := await call.read()) is not grpc.aio.EOF:
                 answered = True
@@ -118,6 +122,9 @@ class LookupStream:
                 self._ready.set()
         except grpc.RpcError as error:
             lost = status.from_rpc_error(error, self._target)
+        except Exception:  # noqa: BLE001 - the top of a loop: whoever waits must be told
+            _log.exception("a response could not be handed out", extra={"address": self._target})
+            lost = InternalError(f"a response of {self._target} could not be handed out; the log has the cause")
         else:
             # An end without an error still has a status.
             code = await call.code()
