@@ -184,6 +184,21 @@ def test_a_lost_connection_fails_what_was_in_flight_and_keeps_what_waits() -> No
     assert coalescer.keys == 0
 
 
+def test_after_a_loss_frames_are_smaller_in_case_an_answer_was_too_large_and_grow_again() -> None:
+    coalescer = Coalescer("a")
+    _warm(coalescer)
+    _add(coalescer, _keys(512))
+    assert len(_next(coalescer).keys) == 512
+    coalescer.lost(ServerLost("message larger than max"), waiting_too=False)
+    _add(coalescer, _keys(4096))
+    sizes = []
+    while (frame := coalescer.next_frame(0.0)) is not None:
+        sizes.append(len(frame.keys))
+        _answer(coalescer, frame)
+    assert sizes[0] <= 256
+    assert sizes[-2] == 512
+
+
 def test_without_any_connection_what_waits_fails_too() -> None:
     coalescer = Coalescer("a", frames_in_flight=1)
     sinks = [_add(coalescer, [b"1"])]

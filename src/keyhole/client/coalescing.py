@@ -228,6 +228,10 @@ class Coalescer:
             waiting_too: Also what was not sent yet: there is no connection to be had, or wanted.
         """
         parts = [part for frame in self._in_flight.values() for part in frame.parts]
+        for frame in self._in_flight.values():
+            # An answer over the message limit breaks the stream, too: halve the next frames, in case it was that.
+            name = frame.lane[:2]
+            self._value_bytes[name] = max(self._value_bytes.get(name, 0.0), 2 * _ANSWER_BYTES / len(frame.keys))
         self._in_flight.clear()
         if waiting_too:
             parts += [part for waiting in self._waiting.values() for part in waiting]

@@ -65,7 +65,8 @@ class RpcServer:
     @property
     def address(self) -> str:
         """host:port; known after `start`."""
-        return f"{self._host}:{self._port}"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self._port}"
 
     def add(self, add_to_server: Callable[[Any, Any], None], servicer: object, service: str) -> None:
         """Adds a servicer before `start`.
