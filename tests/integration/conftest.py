@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from keyhole.config import JobConfig
+from keyhole.local.ports import free_ports
+from keyhole.local.services import start_client_proxy, start_state_server
 from keyhole.spark.session import local_session, local_settings
 
 Rows = Sequence[Mapping[str, object]]
@@ -64,3 +69,42 @@ def run_query(tmp_path: Path) -> RunQuery:
             query.stop()
 
     return run
+
+
+@dataclass(frozen=True)
+class Service:
+    """A state server and a proxy before it, shared by the tests of a session. Addresses as host:port."""
+
+    bootstrap_servers: str
+    server: str
+    proxy: str
+
+    def config(self, application: str) -> JobConfig:
+        """For `queryable.value(..., config=...)`."""
+        return JobConfig(application, (self.server,), self.bootstrap_servers, epoch_deadline_seconds=60)
+
+
+@pytest.fixture(scope="session")
+def service(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Real processes. A test uses an application of its own, and doesn't stop them."""
+    directory = tmp_path_factory.mktemp("service")
+    server, proxy = free_ports(2)
+    children = [
+        start_state_server("server-0", server, bootstrap_servers=kafka, directory=directory, environ=dict(os.environ))
+    ]
+    try:
+        children.append(
+            start_client_proxy(
+                "proxy", proxy, servers=[f"127.0.0.1:{server}"], directory=directory, environ=dict(os.environ)
+            )
+        )
+        yield Service(kafka, f"127.0.0.1:{server}", f"127.0.0.1:{proxy}")
+    finally:
+        for child in reversed(children):
+            child.terminate()
+
+
+@pytest.fixture
+def application() -> str:
+    """A name that no other test uses."""
+    return f"app-{uuid.uuid4().hex[:10]}"
