@@ -48,6 +48,10 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         def delete_topic(name: str) -> None:
             admin = AdminClient({"bootstrap.servers": servers})
             admin.delete_topics([name])[name].result(DEADLINE)
+            until = time.monotonic() + DEADLINE
+            while name in admin.list_topics(timeout=DEADLINE).topics:  # the broker learns of it a little later
+                assert time.monotonic() < until
+                time.sleep(0.01)
 
         yield Cluster(application, lambda: KafkaChangelog(servers, application), delete_topic)
 

@@ -10,9 +10,12 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from keyhole.changelog.base import Marker, Partition, PartitionChanges, RestoredEpochs
+from keyhole.changelog.clients import Deadline
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.changelog.settings import topic_settings
-from keyhole.errors import ChangelogRecreated, Fenced, TopicMismatch
+from keyhole.changelog.transactions import Transactions
+from keyhole.changelog.writer import KafkaWriter
+from keyhole.errors import ChangelogRecreated, Fenced, OutcomeUnknown, TopicMismatch
 from keyhole.types import START, KeyColumn, KeyType, Position, StateDescriptor, StateKind, ValueSchema
 
 pytestmark = pytest.mark.integration
@@ -122,19 +125,36 @@ def test_fencing_a_writer_that_has_just_committed_makes_its_epoch_readable(chang
     assert rows(read(changelog)) == {"x": b"10"}
 
 
-def test_a_writer_closed_within_a_transaction_leaves_it_to_the_next_one(
+def test_a_writer_closed_within_a_transaction_leaves_it_open_for_the_next_one_to_end(
     kafka: str, descriptor: StateDescriptor, changelog: KafkaChangelog
 ) -> None:
+    class Interrupted(Transactions):
+        """Its records are on the broker; the commit is not asked for."""
+
+        def _commit(self, deadline: Deadline) -> None:
+            raise OutcomeUnknown("interrupted")
+
     grant = f"grant-{uuid.uuid4().hex}"
-    writer = changelog.writer(grant)
+    writer = KafkaWriter(descriptor.application, Interrupted(kafka, grant))
     writer.open(DEADLINE)
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            writer.commit([changes(1, {"x": b"interrupted"})], DEADLINE)
     began = time.monotonic()
     writer.close()
+    del writer
     assert time.monotonic() - began < 2
+    # Neither committed nor aborted: an abort by us could come after a commit that we did not see.
+    assert end(changelog) == 0
+
     successor = changelog.writer(grant)
     successor.open(DEADLINE)
+    assert end(changelog) > 0
+    assert read(changelog) == []
     successor.commit([changes(1, {"x": b"1"})], DEADLINE)
+    changelog.admin().fence(grant, DEADLINE)
     successor.close()
+    assert rows(read(changelog)) == {"x": b"1"}
 
 
 def test_the_end_is_reached_where_the_last_records_were_aborted(

@@ -95,6 +95,15 @@ def test_epochs_are_handed_out_whole_when_a_piece_is_full() -> None:
     assert assembler.end(8) == []
 
 
+def test_large_rows_fill_a_piece_before_many_small_ones_would() -> None:
+    assembler = EpochAssembler(PART, START, piece_records=100, piece_bytes=1000)
+    small: Records = [(KEY, bytes(500)), (MARKER_KEY, encode_marker(marker(1)))]
+    large: Records = [(KEY, bytes(500)), (MARKER_KEY, encode_marker(marker(2)))]
+    (piece,) = assemble(assembler, small + large)
+    assert piece.marker == marker(2)
+    assert assemble(assembler, small) == []
+
+
 def test_a_partition_without_records_has_no_pieces() -> None:
     assert EpochAssembler(PART, START, 10).end(5) == []
 

@@ -16,7 +16,8 @@ from keyhole.errors import ChangelogRecreated
 from keyhole.types import Position
 
 # Over all partitions: what a restore holds in memory, whole epochs aside.
-_BUFFERED_RECORDS = 200_000
+_BUFFERED_RECORDS, _BUFFERED_BYTES = 200_000, 128 << 20
+_MIN_PIECE_BYTES, _MAX_PIECE_BYTES = 1 << 20, 16 << 20
 _MIN_PIECE_RECORDS, _MAX_PIECE_RECORDS = 1_000, 20_000
 _FETCHED_RECORDS = 10_000
 _CONSUME_SECONDS = 0.02
@@ -50,10 +51,10 @@ class KafkaReader:
         self, positions: Mapping[Partition, Position], ends: Mapping[Partition, int], deadline_seconds: float
     ) -> Iterator[RestoredEpochs]:
         behind = {part: end for part, end in ends.items() if positions[part].offset < end}
-        share = _BUFFERED_RECORDS // max(1, len(behind))
-        piece_records = min(_MAX_PIECE_RECORDS, max(_MIN_PIECE_RECORDS, share))
+        piece_records = _share(_BUFFERED_RECORDS, len(behind), _MIN_PIECE_RECORDS, _MAX_PIECE_RECORDS)
+        piece_bytes = _share(_BUFFERED_BYTES, len(behind), _MIN_PIECE_BYTES, _MAX_PIECE_BYTES)
         names = {part: (topic_name(self._application, part.state), part.key_group) for part in behind}
-        assemblers = {names[part]: EpochAssembler(part, positions[part], piece_records) for part in behind}
+        assemblers = {names[part]: EpochAssembler(part, positions[part], piece_records, piece_bytes) for part in behind}
         bounds = {names[part]: (positions[part].offset, end) for part, end in behind.items()}
         for part, message in self._log.read(bounds, deadline_seconds):
             assembler = assemblers[part]
@@ -185,6 +186,10 @@ class CommittedLog:
             "state",
             topics=what,
         )
+
+
+def _share(total: int, partitions: int, least: int, most: int) -> int:
+    return min(most, max(least, total // max(1, partitions)))
 
 
 def _bytes(data: str | bytes | None) -> bytes | None:

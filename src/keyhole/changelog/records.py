@@ -96,20 +96,24 @@ class EpochAssembler:
 
     Args:
         position: Where reading starts.
-        piece_records: A piece is handed out at the first marker after this many records. One epoch, and the part of
-            the log whose inner markers were compacted away, is one piece whatever its size.
+        piece_records: A piece is handed out at the first marker after this many records, or `piece_bytes`. One epoch,
+            and the part of the log whose inner markers were compacted away, is one piece whatever its size.
     """
 
-    def __init__(self, partition: Partition, position: Position, piece_records: int) -> None:
+    def __init__(
+        self, partition: Partition, position: Position, piece_records: int, piece_bytes: int = 16 << 20
+    ) -> None:
         self._partition = partition
         self._prefix = partition.key_group.to_bytes(2, "big")
         self._piece_records = piece_records
+        self._piece_bytes = piece_bytes
         self._position = position
         self._changes: list[tuple[bytes, bytes | None]] = []
         self._marker: Marker | None = None
         # Of `_changes`, those that the last marker covers, and the markers among the records so far.
         self._covered = 0
         self._markers = 0
+        self._bytes = 0
 
     def add(self, key: bytes | None, value: bytes | None, offset: int) -> RestoredEpochs | None:
         """Takes the next record; returns a piece when one is full.
@@ -122,10 +126,12 @@ class EpochAssembler:
             self._position = position_after(self._marker, offset)
             self._covered = len(self._changes)
             self._markers += 1
-            return self._cut() if self._covered + self._markers >= self._piece_records else None
+            full = self._covered + self._markers >= self._piece_records or self._bytes >= self._piece_bytes
+            return self._cut() if full else None
         if key is None or len(key) < 3 or not key.startswith(self._prefix):
             raise _foreign(self._partition, offset)
         self._changes.append((key, value))
+        self._bytes += len(key) + len(value or b"")
         return None
 
     def end(self, offset: int) -> list[RestoredEpochs]:
@@ -144,7 +150,7 @@ class EpochAssembler:
         covered = self._changes[: self._covered]
         piece = RestoredEpochs(self._partition, covered, self._position, self._marker, len(covered) + self._markers)
         self._changes = self._changes[self._covered :]
-        self._marker, self._covered, self._markers = None, 0, 0
+        self._marker, self._covered, self._markers, self._bytes = None, 0, 0, 0
         return piece
 
 

@@ -20,7 +20,7 @@ from keyhole.changelog.clients import (
     unreachable,
 )
 from keyhole.changelog.settings import MAX_ROW_BYTES
-from keyhole.errors import KeyholeError, ValueMismatch
+from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown, ValueMismatch
 
 # The broker's default maximum. Nobody waits for it: whoever takes over bumps the id, which ends the transaction.
 TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
@@ -38,7 +38,7 @@ class Appending(NamedTuple):
 class Transactions:
     """All that is written under one transactional.id by one incarnation. One thread at a time; blocks.
 
-    After any error but KafkaUnreachable and ValueMismatch it is of no use any more.
+    After Fenced or OutcomeUnknown it only raises that again.
     """
 
     def __init__(self, bootstrap_servers: str, transactional_id: str) -> None:
@@ -46,6 +46,7 @@ class Transactions:
         self._id = transactional_id
         self._producer: Producer | None = None
         self._must_abort = False
+        self._ended: Fenced | OutcomeUnknown | None = None
 
     def open(self, deadline_seconds: float) -> None:
         """Fences whoever held the id; returns when their transaction is decided, one way or the other.
@@ -80,6 +81,23 @@ class Transactions:
             Fenced: Somebody took the id.
             OutcomeUnknown: The records may or may not be committed.
         """
+        if self._ended is not None:
+            raise self._ended
+        try:
+            return self._write(batches, deadline_seconds)
+        except (Fenced, OutcomeUnknown) as error:
+            # A second attempt could abort what the first has committed.
+            self._ended = error
+            raise
+
+    def close(self) -> None:
+        """Gives up what is under way; an open transaction is left to whoever opens the id next. Idempotent."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.poll(0)
+
+    def _write(self, batches: Sequence[Appending], deadline_seconds: float) -> list[int]:
         assert self._producer is not None, "open() comes first"
         deadline = Deadline(deadline_seconds)
         self._finish_abort(deadline)
@@ -96,13 +114,6 @@ class Transactions:
             raise self._given_up(deadline, f"records were not acknowledged within {deadline_seconds:g} s")
         self._commit(deadline)
         return offsets
-
-    def close(self) -> None:
-        """Gives up what is under way; an open transaction is left to whoever opens the id next. Idempotent."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.purge()
-            producer.poll(0)
 
     def _send(self, batch: Appending, index: int, offsets: list[int], deadline: Deadline) -> None:
         producer = self._producer
