@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from keyhole.client.coalescing import Answers, Lane, Segment
+from keyhole.client.coalescing import ASK_AGAIN, Answers, Lane, Segment
 from keyhole.errors import (
     DeadlineExceeded,
     Draining,
@@ -26,6 +26,8 @@ from services.client_proxy.directory import Directory
 # What another server, or the same one in a moment, can mend. Overloaded is not among them: trying again makes it worse.
 _MENDABLE = (NotOwner, NotReady, ServerLost, NoServer, Draining, StaleDescriptor)
 
+_PATIENCE_SECONDS = 0.05
+
 _FIRST_RETRY_SECONDS = 0.01
 _MOST_RETRY_SECONDS = 0.25
 
@@ -40,6 +42,8 @@ class Forwarding:
         topic_id: Whose keys these are.
         deadline: On the event loop's clock.
         done: Gets the answers of all keys. Keys that have none are among the failures.
+        in_parts: Keys of a server that does not answer must not hold up the others of the frame: a moment after the
+            first of these are answered, the rest fails with the fact ASK_AGAIN, for the client to send apart.
     """
 
     def __init__(
@@ -51,6 +55,8 @@ class Forwarding:
         min_epoch: int,
         deadline: float,
         done: Callable[[Answers], None],
+        *,
+        in_parts: bool = False,
     ) -> None:
         self._directory = directory
         self._name = name
@@ -60,6 +66,9 @@ class Forwarding:
         self._done = done
         self._loop = asyncio.get_running_loop()
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
+        self._in_parts = in_parts
+        self._impatience: asyncio.TimerHandle | None = None
+        self._finished = False
         self._attempts = 0
         self._unanswered = len(keys)
         self._again: list[int] = []
@@ -69,6 +78,7 @@ class Forwarding:
         self._sources: list[state_pb2.Source] = []
         self._source_of: list[int] = []
         self._failures: dict[int, KeyholeError] = {}
+        self._answered_places: set[int] = set()
 
     def start(self) -> None:
         """Sends the keys. `done` may be called from within."""
@@ -79,9 +89,13 @@ class Forwarding:
         count = len(answers.values)
         if indexes is None and count == len(self._keys) and not answers.failures:
             self._unanswered = 0
-            self._done(answers)
+            self._finish(answers)
+            return
+        if self._finished:
             return
         self._prepare()
+        if self._in_parts and self._impatience is None:
+            self._impatience = self._loop.call_later(_PATIENCE_SECONDS, self._answer_in_part)
         places = range(start, start + count) if indexes is None else indexes[start : start + count]
         first_source = len(self._sources)
         self._sources += answers.sources
@@ -90,18 +104,23 @@ class Forwarding:
             if failure is not None:
                 self._fail(place, failure)
             else:
+                self._answered_places.add(place)
                 self._values[place] = answers.values[offset]
                 self._source_of[place] = first_source + (answers.source_of[offset] if answers.source_of else 0)
         self._count(count)
 
     def failed(self, indexes: Sequence[int] | None, start: int, count: int, error: KeyholeError) -> None:
         """From a sink: these keys have no answer."""
+        if self._finished:
+            return
         self._prepare()
         for place in range(start, start + count) if indexes is None else indexes[start : start + count]:
             self._fail(place, error)
         self._count(count)
 
     def _send(self, indexes: Sequence[int] | None) -> None:
+        if self._finished:
+            return
         self._attempts += 1
         keys = self._keys if indexes is None else [self._keys[index] for index in indexes]
         try:
@@ -174,7 +193,7 @@ class Forwarding:
         if self._unanswered:
             return
         if not self._again:
-            self._done(Answers(self._values, self._sources, self._source_of, self._failures))
+            self._finish(Answers(self._values, self._sources, self._source_of, self._failures))
             return
         again, self._again = sorted(self._again), []
         self._unanswered = len(again)
@@ -185,6 +204,21 @@ class Forwarding:
         error = self._too_late()
         self._failures.update(dict.fromkeys(again, error))
         self._count(len(again))
+
+    def _finish(self, answers: Answers) -> None:
+        self._finished = True
+        if self._impatience is not None:
+            self._impatience.cancel()
+        self._done(answers)
+
+    def _answer_in_part(self) -> None:
+        under_way = set(range(len(self._keys))) - self._answered_places - self._failures.keys()
+        if self._finished or not self._answered_places:
+            return
+        why = self._cause.message if self._cause else "their servers have not answered yet"
+        pending = NotReady(f"the other keys of the frame are answered, these are not: {why}", **{ASK_AGAIN: "true"})
+        failures = self._failures | dict.fromkeys(under_way, pending)
+        self._finish(Answers(self._values, self._sources, self._source_of, failures))
 
     def _too_late(self) -> KeyholeError:
         assert self._cause is not None

@@ -11,6 +11,9 @@ from keyhole.errors import KeyholeError
 from keyhole.rpc import status
 from keyhole.v1 import query_pb2 as pb
 
+# A client that sends but does not read is not read from either, beyond so many responses.
+_MOST_UNSENT = 64
+
 Respond = Callable[[pb.LookupResponse], None]
 
 
@@ -24,6 +27,7 @@ class LookupSession:
     def __init__(self, handle: Callable[[pb.LookupRequest, Respond], None]) -> None:
         self._handle = handle
         self._responses: asyncio.Queue[pb.LookupResponse | None] = asyncio.Queue()
+        self._taken = asyncio.Event()
         self._under_way = 0
         self._reading = True
 
@@ -33,6 +37,7 @@ class LookupSession:
         try:
             while (response := await self._responses.get()) is not None:
                 yield response
+                self._taken.set()
             if reader.done():
                 await reader  # raises what broke the requests
         finally:
@@ -52,6 +57,9 @@ class LookupSession:
                     break
                 self._under_way += 1
                 self._handle(request, self._respond)
+                while self._responses.qsize() >= _MOST_UNSENT:
+                    self._taken.clear()
+                    await self._taken.wait()
         finally:
             self._reading = False
             self._end_if_done()

@@ -27,7 +27,7 @@ _COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
 _MAX_KEYS_PER_REQUEST = 16_384
 # Of the caller's time, what is kept back so that the reason can still reach it.
 _KEPT_BACK = 0.1
-_MOST_KEPT_BACK_SECONDS = 0.1
+_MOST_KEPT_BACK_SECONDS = 0.25
 
 
 class QueryServicer(query_pb2_grpc.QueryServicer):
@@ -135,7 +135,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             self._keys -= len(keys)
             respond(response(frame, answers))
 
-        self._forward(_name(request.state), request.topic_id, keys, options, deadline, done)
+        self._forward(_name(request.state), request.topic_id, keys, options, deadline, done, in_parts=True)
 
     async def _lookup(self, request: pb.LookupRequest, deadline: float, respond: Respond) -> None:
         try:
@@ -209,6 +209,8 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         options: pb.ReadOptions,
         deadline: float,
         done: Callable[[Answers], None],
+        *,
+        in_parts: bool = False,
     ) -> None:
         if options.consistency not in _COMMITTED:
             raise Unsupported("only COMMITTED reads are supported by this version")
@@ -220,7 +222,10 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 "again, or run another proxy"
             )
         self._keys += len(keys)
-        Forwarding(self._directory, name, topic_id, keys, options.min_epoch, deadline, done).start()
+        forwarding = Forwarding(
+            self._directory, name, topic_id, keys, options.min_epoch, deadline, done, in_parts=in_parts
+        )
+        forwarding.start()
 
     def _formatted(self, name: StateName, answers: Answers, options: pb.ReadOptions) -> Answers:
         if options.format != pb.VALUE_FORMAT_JSON:

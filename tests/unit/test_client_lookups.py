@@ -48,7 +48,7 @@ def _never(batch: Batch) -> None:
 
 async def test_every_future_gets_its_own_answer_and_absent_keys_are_not_errors() -> None:
     batch, futures = _batch("x", "y", "z")
-    BatchSink(batch, CODEC, _never).answered(0, Answers([b"1", b"", b"3"], SOURCES[:1]))
+    BatchSink(batch, CODEC, _never, _never).answered(0, Answers([b"1", b"", b"3"], SOURCES[:1]))
     answers = [await future for future in futures]
     assert [(answer.found, answer.value) for answer in answers] == [(True, b"1"), (False, None), (True, b"3")]
     assert {answer.server for answer in answers} == {"a"}
@@ -56,7 +56,7 @@ async def test_every_future_gets_its_own_answer_and_absent_keys_are_not_errors()
 
 async def test_a_part_of_the_answers_goes_to_its_place() -> None:
     batch, futures = _batch("x", "y", "z")
-    sink = BatchSink(batch, CODEC, _never)
+    sink = BatchSink(batch, CODEC, _never, _never)
     sink.answered(1, Answers([b"2", b"3"], SOURCES[:1]))
     assert [future.done() for future in futures] == [False, True, True]
     sink.failed(0, 1, ServerLost("gone"))
@@ -65,19 +65,19 @@ async def test_a_part_of_the_answers_goes_to_its_place() -> None:
 
 async def test_answers_of_several_sources_name_theirs() -> None:
     batch, futures = _batch("x", "y")
-    BatchSink(batch, CODEC, _never).answered(0, Answers([b"1", b""], SOURCES, (1, 0)))
+    BatchSink(batch, CODEC, _never, _never).answered(0, Answers([b"1", b""], SOURCES, (1, 0)))
     assert [((await future).server, (await future).epoch) for future in futures] == [("b", 2), ("a", 1)]
 
 
 async def test_a_failed_key_and_a_torn_row_fail_alone() -> None:
     batch, futures = _batch("x", "y", "z")
     answers = Answers([b"1", b"", b"torn"], SOURCES[:1], (), {1: NotReady("restoring")})
-    BatchSink(batch, CODEC, _never).answered(0, answers)
+    BatchSink(batch, CODEC, _never, _never).answered(0, answers)
     assert (await futures[0]).value == b"1"
     assert isinstance(futures[1].exception(), NotReady)
     assert isinstance(futures[2].exception(), MalformedRequest)
     batch, futures = _batch("x", "y")
-    BatchSink(batch, CODEC, _never).answered(0, Answers([b"torn", b"2"], SOURCES[:1]))
+    BatchSink(batch, CODEC, _never, _never).answered(0, Answers([b"torn", b"2"], SOURCES[:1]))
     assert isinstance(futures[0].exception(), MalformedRequest)
     assert (await futures[1]).value == b"2"
 
@@ -93,7 +93,7 @@ async def test_each_waiter_gets_an_error_object_of_its_own() -> None:
 async def test_cancelled_waiters_are_passed_over() -> None:
     batch, futures = _batch("x", "y")
     futures[0].cancel()
-    sink = BatchSink(batch, CODEC, _never)
+    sink = BatchSink(batch, CODEC, _never, _never)
     sink.answered(0, Answers([b"1", b"2"], SOURCES[:1]))
     sink.failed(0, 2, ServerLost("too late"))
     assert (await futures[1]).value == b"2"
@@ -102,15 +102,25 @@ async def test_cancelled_waiters_are_passed_over() -> None:
 async def test_stale_lookups_are_handed_back_with_their_keys_once() -> None:
     batch, futures = _batch("x", "y", "z")
     handed: list[Batch] = []
-    sink = BatchSink(batch, CODEC, handed.append)
+    sink = BatchSink(batch, CODEC, handed.append, _never)
     sink.failed(1, 2, StaleDescriptor("made anew"))
     (stale,) = handed
     assert (stale.keys, stale.again, stale.deadline) == (["y", "z"], True, batch.deadline)
     assert not any(future.done() for future in futures)
-    BatchSink(stale, CODEC, _never).failed(0, 2, StaleDescriptor("made anew again"))
+    BatchSink(stale, CODEC, _never, _never).failed(0, 2, StaleDescriptor("made anew again"))
     assert [future.done() for future in futures] == [False, True, True]
     assert isinstance(futures[1].exception(), StaleDescriptor)
     assert isinstance(futures[2].exception(), StaleDescriptor)
+
+
+async def test_keys_that_keep_their_frame_waiting_are_sent_again_apart_from_the_others() -> None:
+    batch, futures = _batch("x", "y", "z")
+    pending: list[Batch] = []
+    failures: dict[int, KeyholeError] = {1: NotReady("not answered yet", ask_again="true")}
+    answers = Answers([b"1", b"", b"3"], SOURCES[:1], (), failures)
+    BatchSink(batch, CODEC, _never, pending.append).answered(0, answers)
+    assert [future.done() for future in futures] == [True, False, True]
+    assert (pending[0].keys, pending[0].patient, pending[0].deadline) == (["y"], True, batch.deadline)
 
 
 async def test_keys_that_do_not_fit_are_set_aside_the_first_time_and_refused_the_second() -> None:
@@ -129,7 +139,7 @@ async def test_many_keys_are_one_result_in_their_order() -> None:
     batch = Batch(0, 10.0)
     batch.keys += ["x", "y", "z"]
     batch.waiters += Whole(future, 3).slots()
-    sink = BatchSink(batch, CODEC, _never)
+    sink = BatchSink(batch, CODEC, _never, _never)
     sink.answered(2, Answers([b"3"], SOURCES[:1]))
     assert not future.done()
     sink.answered(0, Answers([b"1", b"2"], SOURCES[:1]))
@@ -141,7 +151,7 @@ async def test_one_key_that_fails_fails_the_many_and_later_answers_are_passed_ov
     batch = Batch(0, 10.0)
     batch.keys += ["x", "y"]
     batch.waiters += Whole(future, 2).slots()
-    sink = BatchSink(batch, CODEC, _never)
+    sink = BatchSink(batch, CODEC, _never, _never)
     sink.failed(0, 1, ServerLost("gone"))
     sink.answered(1, Answers([b"2"], SOURCES[:1]))
     with pytest.raises(KeyholeError, match="gone"):

@@ -69,12 +69,12 @@ class _Directory:
 
 
 def _forward(
-    directory: Any, keys: list[bytes] = KEYS, *, seconds: float = 5.0, topic_id: str = "topic-1"
+    directory: Any, keys: list[bytes] = KEYS, *, seconds: float = 5.0, in_parts: bool = False
 ) -> asyncio.Future[Answers]:
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[Answers] = loop.create_future()
     deadline = loop.time() + seconds
-    Forwarding(directory, NAME, topic_id, keys, 0, deadline, answered.set_result).start()
+    Forwarding(directory, NAME, "topic-1", keys, 0, deadline, answered.set_result, in_parts=in_parts).start()
     return answered
 
 
@@ -126,6 +126,18 @@ async def test_at_the_deadline_the_error_names_the_last_cause_and_the_attempts()
     assert error.facts["cause"] == "NO_SERVER"
     assert int(error.facts["attempts"]) >= 2
     assert answers.values[0] == b"a" + KEYS[0]
+
+
+async def test_a_server_that_does_not_answer_does_not_hold_up_the_other_keys_of_a_frame() -> None:
+    directory = _Directory(a=range(8), b=range(8, KEY_GROUPS))
+    answered = _forward(directory, in_parts=True)
+    directory.links["a"].answer()
+    async with asyncio.timeout(2):
+        answers = await answered
+    assert answers.values[0] == b"a" + KEYS[0]
+    assert set(answers.failures) == {1, 3}
+    assert all(error.facts["ask_again"] == "true" for error in answers.failures.values())
+    directory.links["b"].answer()  # late: nobody is told twice
 
 
 async def test_a_full_queue_is_told_at_once_and_not_tried_again() -> None:

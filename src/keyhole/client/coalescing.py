@@ -25,14 +25,21 @@ from typing import NamedTuple, Protocol
 from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, Overloaded
 from keyhole.v1 import state_pb2
 
+ASK_AGAIN = "ask_again"
+"""A fact of the failure of a key that a proxy has no answer for yet, while it has for others of the frame."""
+
 
 class Lane(NamedTuple):
-    """What all keys of one frame have in common."""
+    """What all keys of one frame have in common.
+
+    `patient` keys wait for their server already: they travel in frames of their own, so as not to hold up others.
+    """
 
     application: str
     state: str
     topic_id: str
     min_epoch: int = 0
+    patient: bool = False
 
 
 class Answers(NamedTuple):

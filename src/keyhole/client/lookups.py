@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from keyhole.client.coalescing import Answers
+from keyhole.client.coalescing import ASK_AGAIN, Answers
 from keyhole.codec import StateCodec
 from keyhole.errors import KeyholeError, StaleDescriptor
 from keyhole.rpc import convert
@@ -68,16 +68,18 @@ class Batch:
         keys: As the user gave them, so that they can be encoded again for a newer descriptor.
         deadline: On the event loop's clock.
         again: Whether these were tried before, with a descriptor that was, or may be, stale.
+        patient: Whether a proxy said that their server keeps them waiting.
     """
 
-    __slots__ = ("again", "deadline", "keys", "min_epoch", "waiters")
+    __slots__ = ("again", "deadline", "keys", "min_epoch", "patient", "waiters")
 
-    def __init__(self, min_epoch: int, deadline: float, *, again: bool = False) -> None:
+    def __init__(self, min_epoch: int, deadline: float, *, again: bool = False, patient: bool = False) -> None:
         self.keys: list[convert.KeyValue | Sequence[convert.KeyValue]] = []
         self.waiters: list[Waiter] = []
         self.min_epoch = min_epoch
         self.deadline = deadline
         self.again = again
+        self.patient = patient
 
     def encode(self, codec: StateCodec) -> tuple[list[bytes], Batch | None]:
         """The storage keys, and a batch of those lookups whose keys don't fit the state, which this one then lacks."""
@@ -122,14 +124,22 @@ class BatchSink:
         codec: The one that encoded the batch's keys.
         on_stale: Called with those lookups that the server's newer descriptor refused; unless they were sent again
             already, in which case they fail.
+        on_pending: Called with those that the proxy has no answer for yet, while it has for others of their frame.
     """
 
-    __slots__ = ("_batch", "_codec", "_on_stale")
+    __slots__ = ("_batch", "_codec", "_on_pending", "_on_stale")
 
-    def __init__(self, batch: Batch, codec: StateCodec, on_stale: Callable[[Batch], None]) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        codec: StateCodec,
+        on_stale: Callable[[Batch], None],
+        on_pending: Callable[[Batch], None],
+    ) -> None:
         self._batch = batch
         self._codec = codec
         self._on_stale = on_stale
+        self._on_pending = on_pending
 
     def answered(self, start: int, answers: Answers) -> None:
         waiters = self._batch.waiters[start : start + len(answers.values)]
@@ -149,10 +159,15 @@ class BatchSink:
 
     def _answer_each(self, start: int, waiters: Sequence[Waiter], answers: Answers) -> None:
         sources = [convert.source_from_proto(source) for source in answers.sources]
+        pending = Batch(self._batch.min_epoch, self._batch.deadline, again=self._batch.again, patient=True)
         for index, (waiter, value) in enumerate(zip(waiters, answers.values, strict=True)):
             if waiter.done():
                 continue
             failure = answers.failures.get(index)
+            if failure is not None and ASK_AGAIN in failure.facts:
+                pending.keys.append(self._batch.keys[start + index])
+                pending.waiters.append(waiter)
+                continue
             if failure is not None:
                 self.failed(start + index, 1, failure)
                 continue
@@ -160,6 +175,8 @@ class BatchSink:
                 waiter.set_result(self._answer(value, sources, answers.source_of[index] if answers.source_of else 0))
             except KeyholeError as error:
                 waiter.set_exception(error)
+        if pending.keys:
+            self._on_pending(pending)
 
     def _answer(self, value: bytes, sources: Sequence[Source], source: int) -> Answer:
         return (
@@ -173,7 +190,7 @@ class BatchSink:
         if batch.again or not isinstance(error, StaleDescriptor):
             batch.fail_part(start, count, error)
             return
-        stale = Batch(batch.min_epoch, batch.deadline, again=True)
+        stale = Batch(batch.min_epoch, batch.deadline, again=True, patient=batch.patient)
         stale.keys = batch.keys[start : start + count]
         stale.waiters = batch.waiters[start : start + count]
         self._on_stale(stale)

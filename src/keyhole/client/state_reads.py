@@ -49,8 +49,8 @@ class StateReads:
             self._park(refused)
         if not keys:
             return
-        sink = BatchSink(batch, codec, lambda stale: self._submit_stale(stale, codec))
-        lane = Lane(self._application, self._state, self._topic_id, batch.min_epoch)
+        sink = BatchSink(batch, codec, lambda stale: self._submit_stale(stale, codec), self.submit)
+        lane = Lane(self._application, self._state, self._topic_id, batch.min_epoch, batch.patient)
         try:
             self._stream.submit(lane, Segment(keys, sink, batch.deadline))
         except KeyholeError as error:

@@ -1,0 +1,89 @@
+"""One Lookup stream of a proxy: frames in, answers out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from keyhole.v1 import query_pb2 as pb
+from services.client_proxy.lookup_session import LookupSession, Respond
+
+
+class _Work:
+    """Keeps frames until the test answers them."""
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self.started: list[int] = []
+        self._at_once = at_once
+        self._open: dict[int, Respond] = {}
+
+    def handle(self, request: pb.LookupRequest, respond: Respond) -> None:
+        self.started.append(request.frame)
+        self._open[request.frame] = respond
+        if self._at_once:
+            self.answer(request.frame)
+
+    def answer(self, frame: int) -> None:
+        self._open.pop(frame)(pb.LookupResponse(frame=frame))
+
+
+async def _requests(count: int, end: asyncio.Event | None = None) -> AsyncIterator[pb.LookupRequest]:
+    for frame in range(1, count + 1):
+        yield pb.LookupRequest(frame=frame)
+    if end is not None:
+        await end.wait()
+
+
+async def test_answers_leave_in_the_order_in_which_they_come_and_the_stream_ends_after_the_last() -> None:
+    work = _Work()
+    responses = LookupSession(work.handle).run(_requests(3))
+    first = asyncio.ensure_future(anext(responses))
+    while len(work.started) < 3:  # noqa: ASYNC110 - some turns of the loop
+        await asyncio.sleep(0)
+    for frame in (2, 3, 1):
+        work.answer(frame)
+    assert [(await first).frame, *[response.frame async for response in responses]] == [2, 3, 1]
+
+
+async def test_a_draining_session_answers_what_is_under_way_and_ends() -> None:
+    work, never = _Work(), asyncio.Event()
+    session = LookupSession(work.handle)
+    responses = session.run(_requests(1, never))
+    first = asyncio.ensure_future(anext(responses))
+    while not work.started:  # noqa: ASYNC110 - some turns of the loop
+        await asyncio.sleep(0)
+    session.drain()
+    await asyncio.sleep(0)
+    assert not first.done()
+    work.answer(1)
+    assert (await first).frame == 1
+    assert [response async for response in responses] == []
+
+
+async def test_an_idle_session_that_drains_ends_at_once() -> None:
+    session = LookupSession(_Work().handle)
+    session.drain()
+    assert [response async for response in session.run(_requests(0, asyncio.Event()))] == []
+
+
+async def test_a_client_that_sends_but_does_not_read_is_not_read_from_for_ever() -> None:
+    work = _Work(at_once=True)
+    responses = LookupSession(work.handle).run(_requests(1000))
+    await anext(responses)
+    for _ in range(2000):
+        await asyncio.sleep(0)
+    assert len(work.started) < 100
+    assert len([response async for response in responses]) == 999
+
+
+async def test_what_breaks_the_requests_breaks_the_stream() -> None:
+    async def broken() -> AsyncIterator[pb.LookupRequest]:
+        yield pb.LookupRequest(frame=1)
+        raise ValueError("garbage")
+
+    responses = LookupSession(_Work(at_once=True).handle).run(broken())
+    assert (await anext(responses)).frame == 1
+    with pytest.raises(ValueError, match="garbage"):
+        await anext(responses)
