@@ -90,9 +90,8 @@ class _ClientLog:
 
 
 def _on_error(error: KafkaError) -> None:
-    # Those that matter also end the call that they happen in.
-    level = logging.WARNING if error.code() == KafkaError._ALL_BROKERS_DOWN else logging.DEBUG
-    _log.log(level, "Kafka client reports an error", extra={"code": error.name(), "reason": error.str()})
+    # Those that matter also end the call that they happen in; while a broker is away there are several a second.
+    _log.debug("Kafka client reports an error", extra={"code": error.name(), "reason": error.str()})
 
 
 def error_of(exception: KafkaException) -> KafkaError:

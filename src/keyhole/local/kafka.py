@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import subprocess
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,11 +21,12 @@ from keyhole.local.processes import Child
 
 _HOST = "127.0.0.1"
 _STARTED = "Kafka Server started"
+_EXPIRED = "because its session has timed out"
+_SESSION_SECONDS = 3
 _START_TIMEOUT_SECONDS = 60
 _PORT_ATTEMPTS = 3
 
 _SETTINGS: Mapping[str, str] = {
-    "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "auto.create.topics.enable": "false",
@@ -40,7 +42,7 @@ _SETTINGS: Mapping[str, str] = {
     # The cleaner's buffer (128 MiB by default) is taken from the heap at once.
     "log.cleaner.dedupe.buffer.size": str(16 << 20),
     # A killed broker can come back when its session has ended: after 9 s by default.
-    "broker.session.timeout.ms": "3000",
+    "broker.session.timeout.ms": str(_SESSION_SECONDS * 1000),
     "broker.heartbeat.interval.ms": "500",
     # So that a test that asks for compaction need not wait 15 s for the cleaner to look.
     "log.cleaner.backoff.ms": "500",
@@ -171,22 +173,54 @@ class LocalKafka:
         self._port = self._port or rest[0]
         settings = {
             **_SETTINGS,
-            "listeners": f"PLAINTEXT://{self.bootstrap_servers},CONTROLLER://{_HOST}:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
             "controller.quorum.voters": f"1@{_HOST}:{controller}",
             "log.dirs": str(self._directory / "data"),
             **self._settings,
         }
+        listener = f"CONTROLLER://{_HOST}:{controller}"
+        both = {
+            "process.roles": "broker,controller",
+            "listeners": f"PLAINTEXT://{self.bootstrap_servers},{listener}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
+        }
         self._directory.mkdir(parents=True, exist_ok=True)
         (self._directory / "log4j2.xml").write_text(_LOG4J)
-        self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self._write("server.properties", {**settings, **both})
+        self._write("controller.properties", {**settings, "process.roles": "controller", "listeners": listener})
+
+    def _write(self, name: str, settings: Mapping[str, str]) -> None:
+        (self._directory / name).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def _run(self) -> None:
         if not (self._directory / "data" / "meta.properties").exists():
             self._format()
-        command = [*self._command, "kafka.Kafka", str(self._properties)]
-        child = self._child = Child("Kafka", command, log=self.log, environ={}, directory=self._directory)
+        elif self._ended_badly():
+            self._expire_session()
+        child = self._spawn("server.properties")
         child.wait_healthy(lambda: _STARTED in child.output() and accepts(self._port, _HOST), _START_TIMEOUT_SECONDS)
+
+    def _spawn(self, properties: str) -> Child:
+        command = [*self._command, "kafka.Kafka", str(self._directory / properties)]
+        self._child = Child("Kafka", command, log=self.log, environ={}, directory=self._directory)
+        return self._child
+
+    def _ended_badly(self) -> bool:
+        data = self._directory / "data"
+        return (data / "__cluster_metadata-0").exists() and not (data / ".kafka_cleanshutdown").exists()
+
+    def _expire_session(self) -> None:
+        """Lets the controller alone notice that the broker is gone, before the broker comes back.
+
+        Else the two start together, and the broker takes up its old transactions while its old session is still to
+        expire. When it does, no partition has a leader for a moment, and Kafka 4.3.1 takes those for deleted: it skips
+        the end of a committed transaction there, for ever. (In a cluster the controller outlives the broker.)
+        """
+        child = self._spawn("controller.properties")
+        child.wait_healthy(lambda: _STARTED in child.output(), _START_TIMEOUT_SECONDS)
+        # A broker that was killed before it had registered has no session.
+        until = time.monotonic() + 2 * _SESSION_SECONDS
+        child.wait_healthy(lambda: _EXPIRED in child.output() or time.monotonic() > until, _START_TIMEOUT_SECONDS)
+        self.stop()
 
     def _format(self) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -195,7 +229,7 @@ class LocalKafka:
         command = [java, "-XX:TieredStopAtLevel=1", *arguments, "kafka.tools.StorageTool", "format"]
         with self.log.open("ab") as log:
             done = subprocess.run(
-                [*command, "--cluster-id", f"x{cluster[1:]}", "--config", self._properties],
+                [*command, "--cluster-id", f"x{cluster[1:]}", "--config", self._directory / "server.properties"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -204,7 +238,3 @@ class LocalKafka:
             )
         if done.returncode != 0:
             raise MachineError(f"Kafka's storage can't be formatted; see {self.log}", log=self.log)
-
-    @property
-    def _properties(self) -> Path:
-        return self._directory / "server.properties"
