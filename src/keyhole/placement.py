@@ -1,8 +1,8 @@
 """Which key group a key is in, and which server owns a key group. Pure.
 
-The hash is Spark's own (`org.apache.spark.unsafe.hash.Murmur3_x86_32`, seed 42), so that a stream which Spark has already
-grouped by the key needs no second shuffle. It is murmur3 but for the last 1 to 3 bytes of strings, each of which Spark
-mixes in as a whole (sign-extended) word. vectors/ holds values that Spark computed, for this and other languages.
+The hash is Spark's own (`org.apache.spark.unsafe.hash.Murmur3_x86_32`, seed 42), so that a stream which Spark has
+already grouped by the key needs no second shuffle. It is murmur3 but for the last 1 to 3 bytes of strings: Spark mixes
+each of them in as a whole, sign-extended word. vectors/ holds values that Spark computed, for this and other languages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def hash_bytes(data: bytes, h: int = SEED) -> int:
     if whole:
         # The loop is written out: a call per word would double what the hash costs.
         for word in _words(whole >> 2)(data if whole == length else data[:whole]):
-            word = word * 0xCC9E2D51 & 0xFFFF_FFFF  # noqa: PLW2901
+            word = word * 0xCC9E2D51 & 0xFFFF_FFFF
             h ^= (word << 15 | word >> 17) * 0x1B873593 & 0xFFFF_FFFF
             h = ((h << 13 & 0xFFFF_FFFF | h >> 19) * 5 + 0xE6546B64) & 0xFFFF_FFFF
     for byte in data[whole:]:

@@ -1,0 +1,198 @@
+"""Arrow batches as storage keys and rows, a column at a time: what a Spark task does with its rows first.
+
+The same bytes and the same key groups as codec.py and placement.py give for one key; tests hold them together.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
+from keyhole.placement import SEED
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueField
+from keyhole.value_types import optional, value_type
+
+STORAGE_KEY, VALUE = "storage_key", "value"
+
+_Words = npt.NDArray[np.uint32]
+
+_ARROW: dict[KeyType, pa.DataType] = {
+    KeyType.STRING: pa.string(),
+    KeyType.BINARY: pa.binary(),
+    KeyType.BOOLEAN: pa.bool_(),
+    KeyType.SMALLINT: pa.int16(),
+    KeyType.INT: pa.int32(),
+    KeyType.BIGINT: pa.int64(),
+    KeyType.DATE: pa.date32(),
+    KeyType.TIMESTAMP: pa.timestamp("us", "UTC"),
+}
+# The whole numbers by which Spark hashes, and we order, each type.
+_NUMBER = {
+    KeyType.SMALLINT: pa.int16(),
+    KeyType.INT: pa.int32(),
+    KeyType.BIGINT: pa.int64(),
+    KeyType.DATE: pa.int32(),
+    KeyType.TIMESTAMP: pa.int64(),
+}
+
+
+def encode(batch: pa.RecordBatch, descriptor: StateDescriptor) -> pa.RecordBatch:
+    """A batch's rows as a state server takes them: storage_key: binary and value: binary.
+
+    Args:
+        batch: Has the key and value columns, by name; others are passed over.
+
+    Raises:
+        NullKey: A key column has a null.
+        KeyMismatch: A key column is of another type.
+        ValueMismatch: A field that isn't nullable has a null.
+    """
+    return _encoder(descriptor).encode(batch)
+
+
+def key_groups(columns: Sequence[pa.Array], types: Sequence[KeyType], number: int) -> npt.NDArray[np.uint16]:
+    """The key group of each row: placement.key_group, a column at a time."""
+    hashes: _Words = np.full(len(columns[0]), SEED, dtype=np.uint32)
+    for column, kind in zip(columns, types, strict=True):
+        hashes = _hash(column, kind, hashes)
+    groups: npt.NDArray[np.uint16] = np.mod(hashes.view(np.int32).astype(np.int64), number).astype(np.uint16)
+    return groups
+
+
+def storage_keys(columns: Sequence[pa.Array], types: Sequence[KeyType], number: int) -> pa.BinaryArray:
+    """The storage key of each row: StateCodec.storage_key, a column at a time."""
+    groups = key_groups(columns, types, number).astype(">u2")
+    parts = [_fixed(groups.tobytes(), 2, len(groups))]
+    parts += [_key_part(column, kind) for column, kind in zip(columns, types, strict=True)]
+    return pc.binary_join_element_wise(*parts, b"")
+
+
+@functools.lru_cache(maxsize=64)
+def _encoder(descriptor: StateDescriptor) -> _Encoder:
+    return _Encoder(descriptor)
+
+
+class _Encoder:
+    """What can be prepared once per state."""
+
+    def __init__(self, descriptor: StateDescriptor) -> None:
+        self._descriptor = descriptor
+        self._types = [column.type for column in descriptor.key]
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        descriptor = self._descriptor
+        keys = [_key_column(batch.column(column.name), column) for column in descriptor.key]
+        names = storage_keys(keys, self._types, descriptor.key_groups)
+        fields = [_stored(batch.column(field.name), field) for field in descriptor.value.fields]
+        version = itertools.repeat(descriptor.value.version, batch.num_rows)
+        rows = list(map(self._encode, zip(version, *fields, strict=True)))
+        return pa.record_batch({STORAGE_KEY: names, VALUE: pa.array(rows, pa.binary())})
+
+
+def _key_column(column: pa.Array, described: KeyColumn) -> pa.Array:
+    if column.null_count:
+        raise NullKey(
+            f"key column {described.name} is null in {column.null_count} rows; a state has no null keys. Filter them "
+            "out, or give them a key of their own",
+            column=described.name,
+        )
+    wanted = _ARROW[described.type]
+    if column.type == wanted:
+        return column
+    try:
+        return column.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise KeyMismatch(
+            f"key column {described.name} is a {described.type}; Arrow's {column.type} does not fit it",
+            column=described.name,
+        ) from error
+
+
+def _stored(column: pa.Array, field: ValueField) -> list[Any]:
+    """A value column as what MessagePack takes (docs/values.md)."""
+    if column.null_count and not field.nullable:
+        raise ValueMismatch(
+            f"value column {field.name} is null in {column.null_count} rows, and the state says it never is",
+            column=field.name,
+        )
+    convert = value_type(field.type).to_stored
+    if pa.types.is_date32(column.type):
+        column, convert = column.cast(pa.int32()), None
+    elif pa.types.is_timestamp(column.type):
+        column, convert = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()), None
+    values: list[Any] = column.to_pylist()
+    return values if convert is None else list(map(optional(convert), values))
+
+
+def _key_part(column: pa.Array, kind: KeyType) -> pa.BinaryArray:
+    if kind in (KeyType.STRING, KeyType.BINARY):
+        escaped = pc.replace_substring(column.cast(pa.binary()), pattern=b"\0", replacement=b"\0\xff")
+        return pc.binary_join_element_wise(escaped, b"\0\0", b"")
+    if kind is KeyType.BOOLEAN:
+        return _fixed(column.cast(pa.uint8()).to_numpy().tobytes(), 1, len(column))
+    values = column.cast(_NUMBER[kind]).to_numpy()
+    width = values.dtype.itemsize
+    unsigned = values.view(f"u{width}") ^ np.array(1 << 8 * width - 1, dtype=f"u{width}")
+    return _fixed(unsigned.astype(f">u{width}").tobytes(), width, len(column))
+
+
+def _fixed(data: bytes, width: int, count: int) -> pa.BinaryArray:
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, pa.py_buffer(data)]).cast(pa.binary())
+
+
+def _hash(column: pa.Array, kind: KeyType, h: _Words) -> _Words:
+    if kind in (KeyType.STRING, KeyType.BINARY):
+        return _hash_bytes(column.cast(pa.binary()), h)
+    if kind is KeyType.BOOLEAN:
+        return _finished(_mixed(h, column.cast(pa.uint8()).to_numpy().astype(np.uint32)), np.uint32(4))
+    values = column.cast(_NUMBER[kind]).to_numpy()
+    if values.dtype.itemsize < 8:
+        return _finished(_mixed(h, values.astype(np.int32).view(np.uint32)), np.uint32(4))
+    words = values.view(np.uint64)
+    low, high = (words & np.uint64(0xFFFF_FFFF)).astype(np.uint32), (words >> np.uint64(32)).astype(np.uint32)
+    return _finished(_mixed(_mixed(h, low), high), np.uint32(8))
+
+
+def _hash_bytes(column: pa.BinaryArray, h: _Words) -> _Words:
+    _, offset_buffer, data_buffer = column.buffers()
+    if not len(column):
+        return h
+    offsets = np.frombuffer(offset_buffer, dtype=np.int32)[column.offset : column.offset + len(column) + 1]
+    data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
+    starts, lengths = offsets[:-1].astype(np.int64), np.diff(offsets)
+    h = h.copy()
+    # Word by word, over the rows that are that long: as many steps as the longest string has words.
+    for at in range(0, int(lengths.max()) & ~3, 4):
+        rows = np.flatnonzero(lengths >= at + 4)
+        place = starts[rows] + at
+        word = sum(data[place + byte].astype(np.uint32) << np.uint32(8 * byte) for byte in range(4))
+        h[rows] = _mixed(h[rows], word)
+    for tail in range(3):
+        rows = np.flatnonzero(lengths & 3 > tail)
+        byte = data[starts[rows] + (lengths[rows] & ~3) + tail]
+        h[rows] = _mixed(h[rows], byte.view(np.int8).astype(np.int32).view(np.uint32))
+    return _finished(h, lengths.astype(np.uint32))
+
+
+def _mixed(h: _Words, word: Any) -> _Words:
+    word = word * np.uint32(0xCC9E2D51)
+    word = (word << np.uint32(15) | word >> np.uint32(17)) * np.uint32(0x1B873593)
+    h = h ^ word
+    return (h << np.uint32(13) | h >> np.uint32(19)) * np.uint32(5) + np.uint32(0xE6546B64)
+
+
+def _finished(h: _Words, length: Any) -> _Words:
+    h = h ^ length
+    h = (h ^ h >> np.uint32(16)) * np.uint32(0x85EBCA6B)
+    h = (h ^ h >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+    return h ^ h >> np.uint32(16)

@@ -1,0 +1,285 @@
+"""Keys and rows as bytes. Pure: standard library and msgspec only. docs/keys.md and docs/values.md say it for others.
+
+A storage key is the key group (2 bytes, big-endian) and then the encoded key. The encoding keeps the order of each
+column's values, column by column, and delimits itself: no encoded key is the beginning of another one. So ranges and
+prefixes of keys are ranges of bytes.
+
+    string, binary      the bytes, 00 as 00 FF, then 00 00
+    boolean             00 or 01
+    smallint, int, bigint, date (days), timestamp (microseconds)
+                        2, 4, 8, 4, 8 bytes, big-endian, with the sign bit flipped
+
+A stored row is one MessagePack array: the schema's version, then the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from keyhole.errors import KeyMismatch, MalformedRequest, NullKey, ValueMismatch
+from keyhole.placement import HASHES, SEED, days, hash_bytes, hash_long, micros
+from keyhole.types import KeyColumn, KeyType, StateDescriptor
+from keyhole.value_types import VERSION, Row, optional, row_class, value_type
+
+__all__ = ["KeyCodec", "Row", "StateCodec", "encode_row"]
+
+KeyValue = str | bytes | bool | int | date | datetime
+"""One column of a key."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_BYTES = {KeyType.SMALLINT: 2, KeyType.INT: 4, KeyType.BIGINT: 8, KeyType.DATE: 4, KeyType.TIMESTAMP: 8}
+_PYTHON: dict[KeyType, type] = {
+    KeyType.STRING: str,
+    KeyType.BINARY: bytes,
+    KeyType.BOOLEAN: bool,
+    KeyType.SMALLINT: int,
+    KeyType.INT: int,
+    KeyType.BIGINT: int,
+    KeyType.DATE: date,
+    KeyType.TIMESTAMP: datetime,
+}
+_END = b"\0\0"
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode_row(version: int, fields: Iterable[Any]) -> bytes:
+    """A stored row, of fields as they are stored (docs/values.md)."""
+    return _encode([version, *fields])
+
+
+def encode_bytes(data: bytes) -> bytes:
+    """A string's or a binary's bytes as part of a key."""
+    return (data.replace(b"\0", b"\0\xff") if b"\0" in data else data) + _END
+
+
+def encode_integer(value: int, width: int) -> bytes:
+    """A whole number as part of a key, in `width` bytes."""
+    return (value + (1 << 8 * width - 1)).to_bytes(width, "big")
+
+
+_ENCODE: dict[KeyType, Callable[[Any], bytes]] = {
+    KeyType.STRING: lambda value: encode_bytes(value.encode()),
+    KeyType.BINARY: encode_bytes,
+    KeyType.BOOLEAN: lambda value: b"\1" if value else b"\0",
+    KeyType.SMALLINT: lambda value: encode_integer(value, 2),
+    KeyType.INT: lambda value: encode_integer(value, 4),
+    KeyType.BIGINT: lambda value: encode_integer(value, 8),
+    KeyType.DATE: lambda value: encode_integer(days(value), 4),
+    KeyType.TIMESTAMP: lambda value: encode_integer(micros(value), 8),
+}
+
+
+class KeyCodec:
+    """The encoding of keys with these columns; knows nothing of key groups."""
+
+    def __init__(self, columns: Iterable[KeyColumn]) -> None:
+        self.columns = tuple(columns)
+
+    def check(self, key: object) -> tuple[Any, ...]:
+        """The key's values, one per column.
+
+        Args:
+            key: One value where there is one column, else a tuple.
+
+        Raises:
+            KeyMismatch: Another number of columns, or a value that does not fit its column's type.
+            NullKey: A value is None.
+        """
+        values = key if isinstance(key, tuple) else (key,)
+        if len(values) != len(self.columns):
+            raise KeyMismatch(
+                f"the key has {len(values)} columns, the state's key has {len(self.columns)}: {self._described()}",
+                columns=self._described(),
+            )
+        for column, value in zip(self.columns, values, strict=True):
+            self._check_column(column, value)
+        return values
+
+    def _check_column(self, column: KeyColumn, value: object) -> None:
+        if value is None:
+            raise NullKey(f"key column {column.name} is null; a state has no null keys", column=column.name)
+        kind, fits = column.type, type(value) is _PYTHON[column.type]
+        if fits and kind is KeyType.TIMESTAMP:
+            fits = value.tzinfo is not None  # type: ignore[attr-defined]  # a datetime
+        if fits and kind in (KeyType.SMALLINT, KeyType.INT, KeyType.BIGINT):
+            limit = 1 << 8 * _BYTES[kind] - 1
+            fits = -limit <= value < limit  # type: ignore[operator]  # an int
+        if fits and kind is KeyType.STRING:
+            fits = not any("\ud800" <= character <= "\udfff" for character in value)  # type: ignore[attr-defined]  # a str
+        if not fits:
+            what = type(value).__name__ + (" without a time zone" if _is_naive(value) else "")
+            raise KeyMismatch(
+                f"key column {column.name} is a {kind}; the {what} that was given does not fit it",
+                column=column.name,
+                type=kind,
+            )
+
+    def _described(self) -> str:
+        return ", ".join(f"{column.name} {column.type}" for column in self.columns)
+
+    def encode(self, key: object) -> bytes:
+        """The encoded key. Raises as `check`."""
+        return self.encode_values(self.check(key))
+
+    def encode_values(self, values: Sequence[Any]) -> bytes:
+        """As `encode`, of values that were checked."""
+        return b"".join(_ENCODE[column.type](value) for column, value in zip(self.columns, values, strict=True))
+
+    def decode(self, data: bytes) -> tuple[KeyValue, ...]:
+        """The key's values.
+
+        Raises:
+            MalformedRequest: These bytes are no key of these columns.
+        """
+        values: list[KeyValue] = []
+        try:
+            for column in self.columns:
+                value, data = _decode(column.type, data)
+                values.append(value)
+        except (ValueError, OverflowError, IndexError) as error:
+            raise MalformedRequest(f"not an encoded key of {self._described()}") from error
+        if data:
+            raise MalformedRequest(f"not an encoded key of {self._described()}: {len(data)} bytes too many")
+        return tuple(values)
+
+
+def _is_naive(value: object) -> bool:
+    return isinstance(value, datetime) and value.tzinfo is None
+
+
+def _decode(kind: KeyType, data: bytes) -> tuple[KeyValue, bytes]:
+    """One column, and the bytes after it."""
+    if kind in (KeyType.STRING, KeyType.BINARY):
+        raw, rest = _decode_bytes(data)
+        return (raw.decode() if kind is KeyType.STRING else raw), rest
+    if kind is KeyType.BOOLEAN:
+        if data[0] > 1:
+            raise ValueError("neither 0 nor 1")
+        return data[0] == 1, data[1:]
+    width = _BYTES[kind]
+    if len(data) < width:
+        raise ValueError("too short")
+    number = int.from_bytes(data[:width], "big") - (1 << 8 * width - 1)
+    if kind is KeyType.DATE:
+        return date.fromordinal(number + _EPOCH_DAY), data[width:]
+    if kind is KeyType.TIMESTAMP:
+        return _EPOCH + timedelta(microseconds=number), data[width:]
+    return number, data[width:]
+
+
+def _decode_bytes(data: bytes) -> tuple[bytes, bytes]:
+    parts, at = [], 0
+    while True:
+        zero = data.index(b"\0", at)
+        parts.append(data[at:zero])
+        at = zero + 2
+        if data[zero + 1] == 0:
+            return b"".join(parts), data[at:]
+        if data[zero + 1] != 0xFF:
+            raise ValueError("a zero byte that is neither escaped nor the end")
+        parts.append(b"\0")
+
+
+class StateCodec:
+    """Keys and rows of one state. Thread-safe.
+
+    Attributes:
+        storage_key: Key (one value, or a tuple of one per column) -> storage key; raises as KeyCodec.check. The hot
+            path of every client: specialised for keys of one string or one bigint.
+        decode_row: Stored row -> Row; raises ValueMismatch for a row that is not of this schema.
+    """
+
+    def __init__(self, descriptor: StateDescriptor) -> None:
+        self.descriptor = descriptor
+        self.keys = KeyCodec(descriptor.key)
+        self.storage_key = _storage_key_encoder(self.keys, descriptor.key_groups)
+        self._types = [(field.name, value_type(field.type)) for field in descriptor.value.fields]
+        self._row = row_class([(name, kind.stored) for name, kind in self._types], version=True)
+        self._decoder = msgspec.msgpack.Decoder(self._row)
+        self.decode_row = self._row_decoder()
+
+    def key(self, storage_key: bytes) -> tuple[KeyValue, ...]:
+        """The key's values. Raises MalformedRequest."""
+        return self.keys.decode(storage_key[2:])
+
+    def row_to_json(self, row: bytes) -> str:
+        """A stored row as a JSON object by field name (docs/values.md)."""
+        stored = self._decode(row)
+        fields = {name: optional(kind.to_json)(stored[name]) for name, kind in self._types}
+        return msgspec.json.encode(fields).decode()
+
+    def _decode(self, row: bytes) -> Row:
+        try:
+            decoded: Row = self._decoder.decode(row)
+        except msgspec.MsgspecError as error:
+            raise self._mismatch(row) from error
+        if getattr(decoded, VERSION) != self.descriptor.value.version:
+            raise self._mismatch(row)
+        return decoded
+
+    def _mismatch(self, row: bytes) -> ValueMismatch:
+        name, version = f"{self.descriptor.application}/{self.descriptor.state}", self.descriptor.value.version
+        return ValueMismatch(
+            f"a row of {len(row)} bytes is not of schema version {version} of state {name}; describe the state again",
+            state=name,
+            version=version,
+        )
+
+    def _row_decoder(self) -> Callable[[bytes], Row]:
+        converted = [(name, kind.to_python) for name, kind in self._types]
+        if all(convert is None for _, convert in converted):
+            return self._decode
+        version, make, decode = self.descriptor.value.version, self._row, self._decode
+        fields = [(name, optional(convert)) for name, convert in converted]
+
+        def decode_converted(row: bytes) -> Row:
+            stored = decode(row)
+            return make(version, *(convert(stored[name]) for name, convert in fields))
+
+        return decode_converted
+
+
+def _storage_key_encoder(keys: KeyCodec, key_groups: int) -> Callable[[Any], bytes]:
+    prefixes = [group.to_bytes(2, "big") for group in range(key_groups)]
+    half, whole = 1 << 31, 1 << 32
+    # hash_* are unsigned; Spark's pmod is of the signed number.
+    shift = -whole % key_groups
+
+    def group_of(h: int) -> bytes:
+        return prefixes[(h + shift if h >= half else h) % key_groups]
+
+    kinds = [column.type for column in keys.columns]
+
+    def general(key: object) -> bytes:
+        values = keys.check(key)
+        h = SEED
+        for kind, value in zip(kinds, values, strict=True):
+            h = HASHES[kind](value, h)
+        return group_of(h) + keys.encode_values(values)
+
+    def string(key: object) -> bytes:
+        if type(key) is not str:
+            return general(key)
+        try:
+            data = key.encode()
+        except UnicodeEncodeError:
+            return general(key)  # which refuses it
+        h = hash_bytes(data)
+        return prefixes[(h + shift if h >= half else h) % key_groups] + encode_bytes(data)
+
+    def bigint(key: object) -> bytes:
+        if type(key) is not int or not -(1 << 63) <= key < 1 << 63:
+            return general(key)
+        return group_of(hash_long(key)) + encode_integer(key, 8)
+
+    if kinds == [KeyType.STRING]:
+        return string
+    if kinds == [KeyType.BIGINT]:
+        return bigint
+    return general

@@ -1,0 +1,279 @@
+"""The types of values: how each of Spark's stands in a MessagePack row, in Python, and in JSON. Pure.
+
+docs/values.md has the table for readers in other languages. A type is named as Spark's `simpleString` names it:
+"double", "decimal(10,2)", "array<struct<a:int,b:string>>".
+"""
+
+from __future__ import annotations
+
+import functools
+import keyword
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from keyhole.errors import ValueMismatch
+
+Convert = Callable[[Any], Any]
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - timestamp_ntz has no time zone
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """A value, or a struct in one: immutable; `row.field` and `row["field"]`; iterates over its fields' names.
+
+    A field whose name is no Python identifier ("max(t)") can be had by `row["max(t)"]` only.
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self, _names(self)[name])
+        except KeyError:
+            raise KeyError(f"the value has no field {name!r}; it has {', '.join(self)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_names(self))
+
+    def __len__(self) -> int:
+        return len(_names(self))
+
+    def __repr__(self) -> str:
+        return f"Row({', '.join(f'{name}={self[name]!r}' for name in self)})"
+
+    def asdict(self) -> dict[str, Any]:
+        """The fields by name, structs in it included."""
+        return {name: _plain(self[name]) for name in self}
+
+
+def _names(row: Row) -> Mapping[str, str]:
+    # Of the class: a field may be called "names".
+    names: Mapping[str, str] = type(row).__dict__["__names__"]
+    return names
+
+
+VERSION = "__schema_version__"
+"""The attribute of a stored row's first element."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Row):
+        return value.asdict()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+class ValueType(NamedTuple):
+    """One type.
+
+    Attributes:
+        stored: What msgspec decodes a stored value to. Immutable.
+        to_python: From `stored` to what a reader gets; None: it is that already.
+        to_stored: From what Arrow's `to_pylist` gives to what MessagePack can hold; None: it is that already.
+        to_json: From `stored` to what JSON can hold; None: it is that already.
+    """
+
+    stored: Any
+    to_python: Convert | None = None
+    to_stored: Convert | None = None
+    to_json: Convert | None = None
+
+
+def _json_float(value: float) -> float | str:
+    # JSON has no word for these.
+    return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _days(value: date) -> int:
+    return value.toordinal() - _EPOCH_DAY
+
+
+def _date(days: int) -> date:
+    return date.fromordinal(days + _EPOCH_DAY)
+
+
+def _micros_utc(value: datetime) -> int:
+    return (value - _EPOCH_UTC) // _MICROSECOND
+
+
+def _micros(value: datetime) -> int:
+    return (value - _EPOCH) // _MICROSECOND
+
+
+def _timestamp(micros: int) -> datetime:
+    return _EPOCH_UTC + timedelta(microseconds=micros)
+
+
+def _timestamp_ntz(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+_SIMPLE: Mapping[str, ValueType] = {
+    "boolean": ValueType(bool),
+    "tinyint": ValueType(int),
+    "smallint": ValueType(int),
+    "int": ValueType(int),
+    "bigint": ValueType(int),
+    "float": ValueType(float, to_json=_json_float),
+    "double": ValueType(float, to_json=_json_float),
+    "string": ValueType(str),
+    "binary": ValueType(bytes),
+    "date": ValueType(int, _date, _days, lambda days: _date(days).isoformat()),
+    "timestamp": ValueType(int, _timestamp, _micros_utc, lambda micros: _timestamp(micros).isoformat()),
+    "timestamp_ntz": ValueType(int, _timestamp_ntz, _micros, lambda micros: _timestamp_ntz(micros).isoformat()),
+}
+_TOKEN = re.compile(r"[^<>:,]+(?:\(\d+,\s*-?\d+\))?|[<>:,]")
+
+
+@functools.cache
+def value_type(name: str) -> ValueType:
+    """The type of a Spark type's name.
+
+    Raises:
+        ValueMismatch: No such type, or one that a state can't hold.
+    """
+    parser = _Parser(name)
+    parsed = parser.type()
+    if parser.peek() is not None:
+        raise parser.error()
+    return parsed
+
+
+class _Parser:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tokens = _TOKEN.findall(re.sub(r"\((\d+),\s*(-?\d+)\)", r"(\1;\2)", name))
+        self._at = 0
+
+    def peek(self) -> str | None:
+        return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+    def error(self) -> ValueMismatch:
+        return ValueMismatch(f"a state can't hold values of type {self._name}; see docs/values.md", type=self._name)
+
+    def _next(self, expected: str | None = None) -> str:
+        token = self.peek()
+        if token is None or (expected is not None and token != expected):
+            raise self.error()
+        self._at += 1
+        return token
+
+    def type(self) -> ValueType:
+        name = self._next()
+        if name in _SIMPLE:
+            return _SIMPLE[name]
+        if re.fullmatch(r"decimal\(\d+;-?\d+\)", name):
+            return ValueType(str, Decimal, lambda value: format(value, "f"))
+        if name == "array":
+            self._next("<")
+            element = self.type()
+            self._next(">")
+            return _array(element)
+        if name == "map":
+            self._next("<")
+            key = self.type()
+            self._next(",")
+            value = self.type()
+            self._next(">")
+            return _map(key, value)
+        if name == "struct":
+            return _struct(self._fields())
+        raise self.error()
+
+    def _fields(self) -> list[tuple[str, ValueType]]:
+        self._next("<")
+        fields: list[tuple[str, ValueType]] = []
+        while self.peek() != ">":
+            if fields:
+                self._next(",")
+            name = self._next()
+            self._next(":")
+            fields.append((name, self.type()))
+        self._next(">")
+        return fields
+
+
+def optional(convert: Convert | None) -> Convert:
+    """The conversion, with None for None."""
+    if convert is None:
+        return lambda value: value
+    return lambda value: None if value is None else convert(value)
+
+
+def _array(element: ValueType) -> ValueType:
+    def each(convert: Convert | None, make: Callable[[Iterable[Any]], Any]) -> Convert | None:
+        return None if convert is None else lambda values: make(map(optional(convert), values))
+
+    return ValueType(
+        tuple[element.stored | None, ...],  # type: ignore[name-defined]  # made at run time
+        each(element.to_python, tuple),
+        each(element.to_stored, list),
+        each(element.to_json, list),
+    )
+
+
+def _map(key: ValueType, value: ValueType) -> ValueType:
+    """Pairs, because MessagePack's maps are read into dictionaries, whose keys some languages restrict to strings."""
+
+    def pairs(of_key: Convert | None, of_value: Convert | None) -> Callable[[Any], list[tuple[Any, Any]]]:
+        on_key, on_value = optional(of_key), optional(of_value)
+        return lambda items: [(on_key(k), on_value(v)) for k, v in items]
+
+    python, stored, as_json = (
+        pairs(key.to_python, value.to_python),
+        pairs(key.to_stored, value.to_stored),
+        pairs(key.to_json, value.to_json),
+    )
+    return ValueType(
+        tuple[tuple[key.stored, value.stored | None], ...],  # type: ignore[name-defined]  # made at run time
+        lambda items: MappingProxyType(dict(python(items))),
+        lambda items: stored(items.items() if isinstance(items, Mapping) else items),
+        as_json,
+    )
+
+
+def _struct(fields: list[tuple[str, ValueType]]) -> ValueType:
+    row = row_class([(name, kind.stored) for name, kind in fields])
+
+    def python(value: Row) -> Row:
+        return row(*(optional(kind.to_python)(value[name]) for name, kind in fields))
+
+    def stored(value: Mapping[str, Any]) -> list[Any]:
+        return [optional(kind.to_stored)(value[name]) for name, kind in fields]
+
+    def as_json(value: Row) -> dict[str, Any]:
+        return {name: optional(kind.to_json)(value[name]) for name, kind in fields}
+
+    plain = all(kind.to_python is None for _, kind in fields)
+    return ValueType(row, None if plain else python, stored, as_json)
+
+
+def row_class(fields: Iterable[tuple[str, Any]], *, version: bool = False) -> Callable[..., Row]:
+    """A Row with these fields (name, stored type), all of which may be None; `version`: after the schema's version."""
+    names = {}
+    attributes: list[tuple[str, Any]] = [(VERSION, int)] if version else []
+    for position, (name, kind) in enumerate(fields):
+        usable = name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__")
+        names[name] = name if usable else f"field_{position}_"
+        attributes.append((names[name], kind | None))
+    made: Callable[..., Any] = msgspec.defstruct(
+        "Row",
+        attributes,
+        bases=(Row,),
+        namespace={"__names__": MappingProxyType(names)},
+        frozen=True,
+        array_like=True,
+        forbid_unknown_fields=True,
+    )
+    return made
