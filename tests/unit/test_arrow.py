@@ -1,0 +1,117 @@
+"""By the column as one at a time: the same key groups, the same bytes."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from keyhole.arrow import encode, key_groups, storage_keys
+from keyhole.codec import StateCodec
+from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from tests.support.vectors import Vector, golden_vectors
+
+ARROW = {
+    KeyType.STRING: pa.string(),
+    KeyType.BINARY: pa.binary(),
+    KeyType.BOOLEAN: pa.bool_(),
+    KeyType.SMALLINT: pa.int16(),
+    KeyType.INT: pa.int32(),
+    KeyType.BIGINT: pa.int64(),
+    KeyType.DATE: pa.date32(),
+    KeyType.TIMESTAMP: pa.timestamp("us", "UTC"),
+}
+
+
+def by_types() -> dict[tuple[KeyType, ...], list[Vector]]:
+    grouped: dict[tuple[KeyType, ...], list[Vector]] = {}
+    for vector in golden_vectors():
+        grouped.setdefault(tuple(vector.types), []).append(vector)
+    return grouped
+
+
+def columns_of(vectors: list[Vector]) -> list[pa.Array]:
+    """With an offset into their buffers, as slices of larger batches have."""
+    columns = zip(*(vector.values for vector in vectors), strict=True)
+    arrays = [pa.array(c, ARROW[k]) for c, k in zip(columns, vectors[0].types, strict=True)]
+    return [pa.concat_arrays([array, array]).slice(len(vectors)) for array in arrays]
+
+
+@pytest.mark.parametrize("vectors", by_types().values(), ids=lambda vectors: ",".join(vectors[0].types))
+def test_key_groups_and_storage_keys_are_the_vectors(vectors: list[Vector]) -> None:
+    columns, types = columns_of(vectors), vectors[0].types
+    for number in vectors[0].key_groups:
+        assert key_groups(columns, types, number).tolist() == [vector.key_groups[number] for vector in vectors]
+    expected = [vector.key_groups[64].to_bytes(2, "big") + vector.encoded for vector in vectors]
+    assert storage_keys(columns, types, 64).to_pylist() == expected
+
+
+def descriptor(*fields: ValueField, key: KeyType = KeyType.STRING) -> StateDescriptor:
+    schema = ValueSchema(1, fields or (ValueField("v", "bigint"),))
+    return StateDescriptor("app", "state", "query", StateKind.VALUE, 64, (KeyColumn("k", key),), schema)
+
+
+def test_rows_come_back_as_they_were() -> None:
+    moment = dt.datetime(2026, 11, 21, 1, 2, 3, 4, tzinfo=dt.UTC)
+    fields: dict[str, tuple[str, pa.DataType, list[Any]]] = {
+        "i": ("int", pa.int32(), [1, None]),
+        "d": ("double", pa.float64(), [1.5, None]),
+        "day": ("date", pa.date32(), [dt.date(1969, 1, 1), None]),
+        "t": ("timestamp", pa.timestamp("us", "UTC"), [moment, None]),
+        "n": ("timestamp_ntz", pa.timestamp("us"), [moment.replace(tzinfo=None), None]),
+        "c": ("decimal(20,8)", pa.decimal128(20, 8), [Decimal("0E-8"), None]),
+        "b": ("binary", pa.binary(), [b"\0\xff", None]),
+        "l": ("array<date>", pa.list_(pa.date32()), [[dt.date(2000, 1, 1), None], None]),
+        "m": ("map<string,timestamp>", pa.map_(pa.string(), pa.timestamp("us", "UTC")), [[("k", moment)], None]),
+        "s": (
+            "struct<x:int,y:array<int>>",
+            pa.struct({"x": pa.int32(), "y": pa.list_(pa.int32())}),
+            [{"x": 1, "y": [2]}, None],
+        ),
+    }
+    state = descriptor(*(ValueField(name, kind) for name, (kind, _, _) in fields.items()))
+    arrays = {name: pa.array(values, kind) for name, (_, kind, values) in fields.items()}
+    encoded = encode(pa.record_batch({"k": pa.array(["a", "b"]), **arrays}), state)
+    codec = StateCodec(state)
+    assert encoded.column("storage_key").to_pylist() == [codec.storage_key("a"), codec.storage_key("b")]
+    first, second = (codec.decode_row(row) for row in encoded.column("value").to_pylist())
+    assert (first.i, first.d, first.day, first.t) == (1, 1.5, dt.date(1969, 1, 1), moment)
+    assert (first.n, first.c, first.b) == (moment.replace(tzinfo=None), Decimal("0E-8"), b"\0\xff")
+    assert (first.l, dict(first.m), first.s.asdict()) == (
+        (dt.date(2000, 1, 1), None),
+        {"k": moment},
+        {"x": 1, "y": [2]},
+    )
+    assert all(second[name] is None for name in second)
+
+
+def test_an_empty_batch_is_an_empty_batch() -> None:
+    batch = pa.record_batch({"k": pa.array([], pa.string()), "v": pa.array([], pa.int64())})
+    assert encode(batch, descriptor()).num_rows == 0
+
+
+def test_large_strings_are_strings() -> None:
+    batch = pa.record_batch({"k": pa.array(["a"], pa.large_string()), "v": pa.array([1])})
+    assert encode(batch, descriptor()).column("storage_key")[0].as_py() == StateCodec(descriptor()).storage_key("a")
+
+
+def test_null_keys_are_refused_with_their_number() -> None:
+    batch = pa.record_batch({"k": pa.array(["a", None, None]), "v": pa.array([1, 2, 3])})
+    with pytest.raises(NullKey, match="key column k is null in 2 rows"):
+        encode(batch, descriptor())
+
+
+def test_a_key_column_of_another_type_is_refused() -> None:
+    batch = pa.record_batch({"k": pa.array([[1]]), "v": pa.array([1])})
+    with pytest.raises(KeyMismatch, match="key column k"):
+        encode(batch, descriptor())
+
+
+def test_a_null_in_a_field_that_never_is_null_is_refused() -> None:
+    batch = pa.record_batch({"k": pa.array(["a"]), "v": pa.array([None], pa.int64())})
+    with pytest.raises(ValueMismatch, match="value column v is null in 1 rows"):
+        encode(batch, descriptor(ValueField("v", "bigint", nullable=False)))

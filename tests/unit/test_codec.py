@@ -1,0 +1,141 @@
+"""Keys and rows as bytes: the vectors, what is refused, and that values can't be changed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from keyhole.codec import KeyCodec, StateCodec, encode_row
+from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.value_types import value_type
+from tests.support.vectors import Vector, golden_vectors
+
+
+def codec(*fields: tuple[str, str], key: tuple[KeyColumn, ...] = (KeyColumn("k", KeyType.STRING),)) -> StateCodec:
+    schema = ValueSchema(1, tuple(ValueField(*field) for field in fields or (("a", "bigint"),)))
+    return StateCodec(StateDescriptor("app", "state", "query", StateKind.VALUE, 64, key, schema))
+
+
+@pytest.mark.parametrize("vector", golden_vectors()[::7], ids=lambda vector: ",".join(vector.types))
+def test_storage_keys_are_the_vectors(vector: Vector) -> None:
+    key = vector.values if len(vector.values) > 1 else vector.values[0]
+    assert codec(key=vector.columns).storage_key(key) == vector.key_groups[64].to_bytes(2, "big") + vector.encoded
+
+
+def test_every_encoded_key_is_the_vectors() -> None:
+    for vector in golden_vectors():
+        assert KeyCodec(vector.columns).encode(vector.values) == vector.encoded
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (KeyType.STRING, 1),
+        (KeyType.STRING, b"a"),
+        (KeyType.STRING, "a\ud800"),
+        (KeyType.BINARY, "a"),
+        (KeyType.BOOLEAN, 1),
+        (KeyType.SMALLINT, 1 << 15),
+        (KeyType.INT, 1 << 31),
+        (KeyType.BIGINT, 1 << 63),
+        (KeyType.BIGINT, True),
+        (KeyType.BIGINT, 1.0),
+        (KeyType.DATE, dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        (KeyType.TIMESTAMP, dt.datetime(2026, 1, 1)),  # noqa: DTZ001 - what is refused
+        (KeyType.TIMESTAMP, dt.date(2026, 1, 1)),
+    ],
+)
+def test_a_value_that_does_not_fit_its_column_is_refused_by_name_and_not_quoted(kind: KeyType, value: object) -> None:
+    with pytest.raises(KeyMismatch, match=f"key column sensor is a {kind}") as caught:
+        codec(key=(KeyColumn("sensor", kind),)).storage_key(value)
+    assert repr(value) not in caught.value.message
+
+
+def test_another_number_of_columns_is_refused_with_what_there_should_be() -> None:
+    with pytest.raises(KeyMismatch, match="2 columns, the state's key has 1: k string"):
+        codec().storage_key(("a", "b"))
+
+
+def test_a_null_is_refused_by_its_column() -> None:
+    with pytest.raises(NullKey, match="k"):
+        codec().storage_key(None)
+
+
+def test_every_type_comes_back_as_its_python_value() -> None:
+    names = ["date", "timestamp", "timestamp_ntz", "decimal(10,2)", "array<date>", "map<string,array<int>>", "binary"]
+    of = codec(*((f"f{n}", name) for n, name in enumerate(names)), ("s", "struct<x:double,y:struct<z:string>>"))
+    stored = [3, 10**15, 10**15, "1.50", [5, None], [["k", [1, None]]], b"\xff", [1.5, ["deep"]]]
+    row = of.decode_row(encode_row(1, stored))
+    assert row.f0 == dt.date(1970, 1, 4)
+    assert row.f1 == dt.datetime(2001, 9, 9, 1, 46, 40, tzinfo=dt.UTC)
+    assert row.f2 == dt.datetime(2001, 9, 9, 1, 46, 40)  # noqa: DTZ001 - timestamp_ntz
+    assert (row.f3, row.f4, dict(row.f5), row.f6) == (
+        Decimal("1.50"),
+        (dt.date(1970, 1, 6), None),
+        {"k": (1, None)},
+        b"\xff",
+    )
+    assert (row.s.x, row.s.y.z) == (1.5, "deep")
+    assert row.asdict()["s"] == {"x": 1.5, "y": {"z": "deep"}}
+
+
+def test_a_value_can_not_be_changed() -> None:
+    """F63 to F79, for value states."""
+    row = codec(("a", "bigint"), ("l", "array<int>"), ("m", "map<string,int>"), ("s", "struct<x:int>")).decode_row(
+        encode_row(1, [1, [1], [["k", 1]], [1]])
+    )
+    with pytest.raises(AttributeError):
+        row.a = 2
+    with pytest.raises(TypeError):
+        row["a"] = 2  # type: ignore[index]  # what must not work
+    with pytest.raises(TypeError):
+        row.l[0] = 2
+    with pytest.raises(TypeError):
+        row.m["k"] = 2
+    with pytest.raises(AttributeError):
+        row.s.x = 2
+
+
+def test_a_field_whose_name_is_no_identifier_is_had_by_its_name() -> None:
+    row = codec(("max(t)", "double"), ("class", "int"), ("keys", "int")).decode_row(encode_row(1, [1.5, 2, 3]))
+    assert [row[name] for name in row] == [1.5, 2, 3]
+    assert row.asdict() == {"max(t)": 1.5, "class": 2, "keys": 3}
+    with pytest.raises(KeyError, match="no field 'min'"):
+        row["min"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93\x01", encode_row(2, [1]), encode_row(1, []), encode_row(1, [1, 2])])
+def test_a_row_of_another_schema_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueMismatch, match="app/state"):
+        codec().decode_row(data)
+
+
+def test_json_has_words_for_what_json_lacks() -> None:
+    of = codec(("d", "double"), ("f", "float"), ("b", "binary"), ("t", "timestamp"), ("m", "map<int,double>"))
+    text = of.row_to_json(encode_row(1, [math.nan, -math.inf, b"\xff", 0, [[1, math.inf]]]))
+    assert msgspec.json.decode(text) == {
+        "d": "NaN",
+        "f": "-Infinity",
+        "b": "/w==",
+        "t": "1970-01-01T00:00:00+00:00",
+        "m": [[1, "Infinity"]],
+    }
+
+
+@pytest.mark.parametrize("name", ["void", "interval day", "variant", "array<>", "map<int>", "struct<a>", "int,int", ""])
+def test_a_type_that_can_not_be_held_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueMismatch, match=r"docs/values\.md"):
+        value_type(name)
+
+
+def test_nulls_stand_for_themselves_everywhere() -> None:
+    names: list[Any] = ["date", "decimal(10,2)", "array<date>", "map<string,date>", "struct<a:date>", "string"]
+    of = codec(*((f"f{n}", name) for n, name in enumerate(names)))
+    row = of.decode_row(encode_row(1, [None] * len(names)))
+    assert [row[name] for name in row] == [None] * len(names)
