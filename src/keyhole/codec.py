@@ -21,9 +21,10 @@ from typing import Any
 import msgspec
 
 from keyhole.errors import KeyMismatch, MalformedRequest, NullKey, ValueMismatch
-from keyhole.placement import HASHES, SEED, days, hash_bytes, hash_long, micros
+from keyhole.placement import HASHES, SEED, days, hash_bytes, hash_int, hash_long, micros
+from keyhole.row import Row, row_class
 from keyhole.types import KeyColumn, KeyType, StateDescriptor
-from keyhole.value_types import VERSION, Row, optional, row_class, value_type
+from keyhole.value_types import optional, value_type
 
 __all__ = ["KeyCodec", "Row", "StateCodec", "encode_row"]
 
@@ -44,6 +45,8 @@ _PYTHON: dict[KeyType, type] = {
     KeyType.TIMESTAMP: datetime,
 }
 _END = b"\0\0"
+# Stored dates, timestamps and decimals that Python has no value for.
+_NO_SUCH_VALUE = (ValueError, ArithmeticError)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -106,7 +109,7 @@ class KeyCodec:
             raise NullKey(f"key column {column.name} is null; a state has no null keys", column=column.name)
         kind, fits = column.type, type(value) is _PYTHON[column.type]
         if fits and kind is KeyType.TIMESTAMP:
-            fits = value.tzinfo is not None  # type: ignore[attr-defined]  # a datetime
+            fits = not _is_naive(value)
         if fits and kind in (KeyType.SMALLINT, KeyType.INT, KeyType.BIGINT):
             limit = 1 << 8 * _BYTES[kind] - 1
             fits = -limit <= value < limit  # type: ignore[operator]  # an int
@@ -142,15 +145,16 @@ class KeyCodec:
             for column in self.columns:
                 value, data = _decode(column.type, data)
                 values.append(value)
-        except (ValueError, OverflowError, IndexError) as error:
-            raise MalformedRequest(f"not an encoded key of {self._described()}") from error
+        except (ValueError, OverflowError, IndexError):
+            # Not as the cause: it may hold bytes of the key.
+            raise MalformedRequest(f"not an encoded key of {self._described()}") from None
         if data:
             raise MalformedRequest(f"not an encoded key of {self._described()}: {len(data)} bytes too many")
         return tuple(values)
 
 
 def _is_naive(value: object) -> bool:
-    return isinstance(value, datetime) and value.tzinfo is None
+    return isinstance(value, datetime) and value.utcoffset() is None
 
 
 def _decode(kind: KeyType, data: bytes) -> tuple[KeyValue, bytes]:
@@ -191,7 +195,7 @@ class StateCodec:
 
     Attributes:
         storage_key: Key (one value, or a tuple of one per column) -> storage key; raises as KeyCodec.check. The hot
-            path of every client: specialised for keys of one string or one bigint.
+            path of every client: specialised for keys of one string or one whole number.
         decode_row: Stored row -> Row; raises ValueMismatch for a row that is not of this schema.
     """
 
@@ -200,7 +204,7 @@ class StateCodec:
         self.keys = KeyCodec(descriptor.key)
         self.storage_key = _storage_key_encoder(self.keys, descriptor.key_groups)
         self._types = [(field.name, value_type(field.type)) for field in descriptor.value.fields]
-        self._row = row_class([(name, kind.stored) for name, kind in self._types], version=True)
+        self._row = row_class([(name, kind.stored) for name, kind in self._types], version=descriptor.value.version)
         self._decoder = msgspec.msgpack.Decoder(self._row)
         self.decode_row = self._row_decoder()
 
@@ -211,17 +215,17 @@ class StateCodec:
     def row_to_json(self, row: bytes) -> str:
         """A stored row as a JSON object by field name (docs/values.md)."""
         stored = self._decode(row)
-        fields = {name: optional(kind.to_json)(stored[name]) for name, kind in self._types}
+        try:
+            fields = {name: optional(kind.to_json)(stored[name]) for name, kind in self._types}
+        except _NO_SUCH_VALUE:
+            raise self._mismatch(row) from None
         return msgspec.json.encode(fields).decode()
 
     def _decode(self, row: bytes) -> Row:
         try:
-            decoded: Row = self._decoder.decode(row)
+            return self._decoder.decode(row)
         except msgspec.MsgspecError as error:
             raise self._mismatch(row) from error
-        if getattr(decoded, VERSION) != self.descriptor.value.version:
-            raise self._mismatch(row)
-        return decoded
 
     def _mismatch(self, row: bytes) -> ValueMismatch:
         name, version = f"{self.descriptor.application}/{self.descriptor.state}", self.descriptor.value.version
@@ -235,12 +239,16 @@ class StateCodec:
         converted = [(name, kind.to_python) for name, kind in self._types]
         if all(convert is None for _, convert in converted):
             return self._decode
-        version, make, decode = self.descriptor.value.version, self._row, self._decode
+        make, decode = self._row, self._decode
         fields = [(name, optional(convert)) for name, convert in converted]
 
         def decode_converted(row: bytes) -> Row:
             stored = decode(row)
-            return make(version, *(convert(stored[name]) for name, convert in fields))
+            try:
+                return make(*[convert(stored[name]) for name, convert in fields])
+            except _NO_SUCH_VALUE:
+                # Not as the cause: it may hold the value.
+                raise self._mismatch(row) from None
 
         return decode_converted
 
@@ -269,17 +277,25 @@ def _storage_key_encoder(keys: KeyCodec, key_groups: int) -> Callable[[Any], byt
         try:
             data = key.encode()
         except UnicodeEncodeError:
-            return general(key)  # which refuses it
+            data = None
+        if data is None:
+            # Refused there; not in the handler above, whose exception holds the key.
+            return general(key)
         h = hash_bytes(data)
         return prefixes[(h + shift if h >= half else h) % key_groups] + encode_bytes(data)
 
-    def bigint(key: object) -> bytes:
-        if type(key) is not int or not -(1 << 63) <= key < 1 << 63:
+    width = _BYTES.get(kinds[0], 8)
+    bias = 1 << 8 * width - 1
+    hash_integer = hash_long if width == 8 else hash_int
+
+    def integer(key: object) -> bytes:
+        if type(key) is not int or not -bias <= key < bias:
             return general(key)
-        return group_of(hash_long(key)) + encode_integer(key, 8)
+        h = hash_integer(key)
+        return prefixes[(h + shift if h >= half else h) % key_groups] + (key + bias).to_bytes(width, "big")
 
     if kinds == [KeyType.STRING]:
         return string
-    if kinds == [KeyType.BIGINT]:
-        return bigint
+    if kinds in ([KeyType.SMALLINT], [KeyType.INT], [KeyType.BIGINT]):
+        return integer
     return general

@@ -7,18 +7,15 @@ docs/values.md has the table for readers in other languages. A type is named as 
 from __future__ import annotations
 
 import functools
-import keyword
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import msgspec
-
 from keyhole.errors import ValueMismatch
+from keyhole.row import FrozenMap, Row, row_class
 
 Convert = Callable[[Any], Any]
 
@@ -26,52 +23,6 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - timestamp_ntz has no time zone
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
-
-
-class Row(msgspec.Struct, frozen=True, array_like=True):
-    """A value, or a struct in one: immutable; `row.field` and `row["field"]`; iterates over its fields' names.
-
-    A field whose name is no Python identifier ("max(t)") can be had by `row["max(t)"]` only.
-    """
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return getattr(self, _names(self)[name])
-        except KeyError:
-            raise KeyError(f"the value has no field {name!r}; it has {', '.join(self)}") from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_names(self))
-
-    def __len__(self) -> int:
-        return len(_names(self))
-
-    def __repr__(self) -> str:
-        return f"Row({', '.join(f'{name}={self[name]!r}' for name in self)})"
-
-    def asdict(self) -> dict[str, Any]:
-        """The fields by name, structs in it included."""
-        return {name: _plain(self[name]) for name in self}
-
-
-def _names(row: Row) -> Mapping[str, str]:
-    # Of the class: a field may be called "names".
-    names: Mapping[str, str] = type(row).__dict__["__names__"]
-    return names
-
-
-VERSION = "__schema_version__"
-"""The attribute of a stored row's first element."""
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Row):
-        return value.asdict()
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
 
 
 class ValueType(NamedTuple):
@@ -237,7 +188,7 @@ def _map(key: ValueType, value: ValueType) -> ValueType:
     )
     return ValueType(
         tuple[tuple[key.stored, value.stored | None], ...],  # type: ignore[name-defined]  # made at run time
-        lambda items: MappingProxyType(dict(python(items))),
+        lambda items: FrozenMap(python(items)),
         lambda items: stored(items.items() if isinstance(items, Mapping) else items),
         as_json,
     )
@@ -257,23 +208,3 @@ def _struct(fields: list[tuple[str, ValueType]]) -> ValueType:
 
     plain = all(kind.to_python is None for _, kind in fields)
     return ValueType(row, None if plain else python, stored, as_json)
-
-
-def row_class(fields: Iterable[tuple[str, Any]], *, version: bool = False) -> Callable[..., Row]:
-    """A Row with these fields (name, stored type), all of which may be None; `version`: after the schema's version."""
-    names = {}
-    attributes: list[tuple[str, Any]] = [(VERSION, int)] if version else []
-    for position, (name, kind) in enumerate(fields):
-        usable = name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__")
-        names[name] = name if usable else f"field_{position}_"
-        attributes.append((names[name], kind | None))
-    made: Callable[..., Any] = msgspec.defstruct(
-        "Row",
-        attributes,
-        bases=(Row,),
-        namespace={"__names__": MappingProxyType(names)},
-        frozen=True,
-        array_like=True,
-        forbid_unknown_fields=True,
-    )
-    return made

@@ -1,0 +1,139 @@
+"""What a value is in Python: an immutable row, and the immutable mapping that a map in it is. Pure."""
+
+from __future__ import annotations
+
+import functools
+import keyword
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import msgspec
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True, eq=False):
+    """A value, or a struct in one: immutable; `row.field` and `row["field"]`; iterates over its fields' names.
+
+    A field whose name is no plain Python name ("max(t)", "class", "_x"), or one that Row uses itself ("asdict"), can be
+    had by `row["max(t)"]` only. Equal to every row of the same names and values, whichever codec made it.
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self, _names(self)[name])
+        except KeyError:
+            raise KeyError(f"the value has no field {name!r}; it has {', '.join(self)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_names(self))
+
+    def __len__(self) -> int:
+        return len(_names(self))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Row):
+            return NotImplemented
+        return tuple(self) == tuple(other) and _values(self) == _values(other)
+
+    def __hash__(self) -> int:
+        return hash(_values(self))
+
+    def __repr__(self) -> str:
+        return f"Row({', '.join(f'{name}={self[name]!r}' for name in self)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Its class is made from a schema: the process that unpickles can't import it.
+        return _unpickled, (tuple(self), _values(self))
+
+    def asdict(self) -> dict[str, Any]:
+        """The fields by name, structs in it included."""
+        return {name: _plain(self[name]) for name in self}
+
+
+class FrozenMap(Mapping[_Key, _Value]):
+    """A mapping that can't be changed, in the order in which Spark stored its entries."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Mapping[_Key, _Value] | Iterable[tuple[_Key, _Value]] = ()) -> None:
+        self._entries = MappingProxyType(dict(entries))
+
+    def __getitem__(self, key: _Key) -> _Value:
+        return self._entries[key]
+
+    def __iter__(self) -> Iterator[_Key]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._entries.items()))
+
+    def __repr__(self) -> str:
+        return f"FrozenMap({dict(self._entries)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenMap, (dict(self._entries),)
+
+
+def row_class(fields: Iterable[tuple[str, Any]], *, version: int | None = None) -> type[Row]:
+    """A Row with these fields (name, stored type), all of which may be None.
+
+    Args:
+        version: What msgspec expects before the fields when it decodes one; None: nothing.
+    """
+    names: dict[str, str] = {}
+    attributes: list[tuple[str, Any]] = []
+    for position, (name, kind) in enumerate(fields):
+        # No usable name begins as the substitutes do.
+        names[name] = name if _usable(name) else f"_{position}"
+        attributes.append((names[name], kind | None))
+    made: Any = msgspec.defstruct(
+        "Row",
+        attributes,
+        bases=(Row,),
+        namespace={"__names__": MappingProxyType(names)},
+        frozen=True,
+        array_like=True,
+        eq=False,
+        forbid_unknown_fields=True,
+        tag=version,
+    )
+    return made  # type: ignore[no-any-return]  # a subclass of Row, by its bases
+
+
+def _usable(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_") and not hasattr(Row, name)
+
+
+def _names(row: Row) -> Mapping[str, str]:
+    # Of the class: a field may be called "names".
+    names: Mapping[str, str] = type(row).__dict__["__names__"]
+    return names
+
+
+def _values(row: Row) -> tuple[Any, ...]:
+    return msgspec.structs.astuple(row)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Row):
+        return value.asdict()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+@functools.lru_cache(maxsize=256)
+def _class_of(names: tuple[str, ...]) -> type[Row]:
+    return row_class((name, Any) for name in names)
+
+
+def _unpickled(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
+    return _class_of(names)(*values)
