@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from keyhole.clock import Clock
 from keyhole.codec import StateCodec
-from keyhole.errors import EpochNotReached, KeyholeError, MalformedRequest, NotOwner, NotReady
+from keyhole.errors import EpochNotReached, KeyholeError, KeyTooLong, MalformedRequest, NotOwner, NotReady
 from keyhole.stores.base import Snapshot, Store
 from keyhole.types import Position, StateDescriptor
 from keyhole.v1 import query_pb2, state_pb2
@@ -125,6 +125,7 @@ class Table:
 
         Raises:
             MalformedRequest: Not storage keys of this state.
+            KeyTooLong: A key longer than the store takes: it can't be there.
             NotOwner, NotReady: At least one key group isn't readable here.
             EpochNotReached: The standing is before `min_epoch`.
         """
@@ -133,6 +134,12 @@ class Table:
         # One call in C each: a lookup frame has hundreds of keys.
         if min(map(len, keys)) <= 2 or max(keys)[:2] > self._last_key_group:
             raise MalformedRequest(f"not storage keys of state {self.name}: 2 bytes of key group, then the encoded key")
+        if max(map(len, keys)) > self.store.max_key_bytes:
+            raise KeyTooLong(
+                f"a key of state {self.name} takes {max(map(len, keys))} bytes; the store takes "
+                f"{self.store.max_key_bytes}, so no such key can be in it",
+                limit=self.store.max_key_bytes,
+            )
         if self._snapshot is None or not (self._whole or all(key[:2] in self._prefixes for key in keys)):
             raise self.refusal()
         if self._ahead:

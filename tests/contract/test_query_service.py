@@ -7,23 +7,83 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import msgspec
 import pytest
 
 from keyhole import errors
+from keyhole.codec import StateCodec
 from keyhole.errors import KeyholeError
 from keyhole.rpc import channels, convert, status
-from keyhole.testing.fake_server import FakeServer, HostedState
-from keyhole.types import KeyType
+from keyhole.testing.fake_server import FakeServer
+from keyhole.types import KeyType, StateDescriptor
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
+from tests.support.state_servers import RunningServer, state_server
 
 REF = pb.StateRef(application=APPLICATION, state=STATE)
+
+
+class Backend(Protocol):
+    """The server at the back, and what the tests do to it."""
+
+    @property
+    def address(self) -> str: ...
+
+    async def begin(self) -> None:
+        """The state of tests/support/readings.py, with sensor-0 to sensor-99, at epoch 1."""
+
+    async def advance(self) -> None:
+        """To epoch 2."""
+
+    async def renew(self, renewed: StateDescriptor, key: int, stored: bytes) -> None:
+        """The state is made anew, with another descriptor and one key."""
+
+
+class Fake:
+    """The shipped fake."""
+
+    def __init__(self, server: FakeServer) -> None:
+        self._server = server
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    async def begin(self) -> None:
+        self._state = self._server.host(descriptor(), rows(100))
+
+    async def advance(self) -> None:
+        self._state.epoch = 2
+
+    async def renew(self, renewed: StateDescriptor, key: int, stored: bytes) -> None:
+        self._server.host(renewed).put(key, stored)
+
+
+class Real:
+    """The state server itself, through its whole write path."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self._server = server
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    async def begin(self) -> None:
+        await self._server.own(descriptor())
+        await self._server.commit(rows(100))
+
+    async def advance(self) -> None:
+        await self._server.commit({"sensor-0": row(0.0)})
+
+    async def renew(self, renewed: StateDescriptor, key: int, stored: bytes) -> None:
+        await self._server.own(renewed)
+        await self._server.commit({key: stored})
 
 
 @dataclass
@@ -31,8 +91,7 @@ class Served:
     """A service that has the state of tests/support/readings.py with sensor-0 to sensor-99, at epoch 1."""
 
     stub: Any
-    state: HostedState
-    server: FakeServer
+    backend: Backend
 
     async def lookup(self, *requests: pb.LookupRequest) -> list[pb.LookupResponse]:
         """One stream; the responses by frame number."""
@@ -40,16 +99,21 @@ class Served:
         return sorted([response async for response in call], key=lambda response: response.frame)
 
 
-@pytest.fixture(params=["server", "proxy"])
+@pytest.fixture(params=["fake", "fake behind a proxy", "state server", "state server behind a proxy"])
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     async with AsyncExitStack() as stack:
-        (server,) = await stack.enter_async_context(fake_servers("server-a"))
-        state = server.host(descriptor(), rows(100))
-        address = server.address
-        if request.param == "proxy":
+        backend: Backend
+        if request.param.startswith("fake"):
+            (server,) = await stack.enter_async_context(fake_servers("server-a"))
+            backend = Fake(server)
+        else:
+            backend = Real(await stack.enter_async_context(state_server("server-a")))
+        await backend.begin()
+        address = backend.address
+        if request.param.endswith("proxy"):
             address = (await stack.enter_async_context(proxy_of(address))).address
         channel = await stack.enter_async_context(channels.aio_channel(address))
-        yield Served(query_pb2_grpc.QueryStub(channel), state, server)
+        yield Served(query_pb2_grpc.QueryStub(channel), backend)
 
 
 def key(name: str) -> pb.Key:
@@ -57,7 +121,7 @@ def key(name: str) -> pb.Key:
 
 
 def storage_key(served: Served, name: str) -> bytes:
-    return served.state.codec.storage_key(name)
+    return StateCodec(descriptor()).storage_key(name)
 
 
 async def refusal(call: Any) -> KeyholeError:
@@ -192,7 +256,7 @@ async def test_an_epoch_that_is_not_reached_is_refused_with_the_one_that_is(serv
     error = await refusal(served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-1"), options=options)))
     assert isinstance(error, errors.EpochNotReached)
     assert "at epoch 1" in error.message
-    served.state.epoch = 2
+    await served.backend.advance()
     answer = (await served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-1"), options=options))).answer
     assert answer.source.epoch == 2
 
@@ -214,8 +278,7 @@ async def test_status_tells_each_server_and_what_it_holds(served: Served) -> Non
 
 
 async def test_a_state_that_was_made_anew_with_other_keys_is_answered_by_its_new_descriptor(served: Served) -> None:
-    renewed = served.server.host(descriptor(topic_id="topic-2", key=KeyType.BIGINT))
-    renewed.put(7, row(1.0))
+    await served.backend.renew(descriptor(topic_id="topic-2", key=KeyType.BIGINT), 7, row(1.0))
     request = pb.GetRequest(state=REF, key=pb.Key(parts=[pb.KeyPart(integer=7)]))
     async with asyncio.timeout(5):
         while True:
