@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
+from keyhole.errors import KeyholeError, KeyMismatch, NullKey, ValueMismatch
 from keyhole.placement import SEED
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueField
 from keyhole.value_types import optional, value_type
@@ -35,6 +36,9 @@ _ARROW: dict[KeyType, pa.DataType] = {
     KeyType.DATE: pa.date32(),
     KeyType.TIMESTAMP: pa.timestamp("us", "UTC"),
 }
+# What Python's dates can be, which every reader in Python gets.
+_FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
+_DAY_MICROS = 86_400 * 1_000_000
 # The whole numbers by which Spark hashes, and we order, each type.
 _NUMBER = {
     KeyType.SMALLINT: pa.int16(),
@@ -42,6 +46,21 @@ _NUMBER = {
     KeyType.BIGINT: pa.int64(),
     KeyType.DATE: pa.int32(),
     KeyType.TIMESTAMP: pa.int64(),
+}
+
+_SPARK_NAMES: dict[pa.DataType, str] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.date32(): "date",
 }
 
 
@@ -53,8 +72,8 @@ def encode(batch: pa.RecordBatch, descriptor: StateDescriptor) -> pa.RecordBatch
 
     Raises:
         NullKey: A key column has a null.
-        KeyMismatch: A key column is of another type.
-        ValueMismatch: A field that isn't nullable has a null.
+        KeyMismatch: A key column is missing or of another type, or has a date that is out of range.
+        ValueMismatch: The same of a field; or one that isn't nullable has a null.
     """
     return _encoder(descriptor).encode(batch)
 
@@ -91,9 +110,9 @@ class _Encoder:
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         descriptor = self._descriptor
-        keys = [_key_column(batch.column(column.name), column) for column in descriptor.key]
+        keys = [_key_column(_column(batch, column, "key", KeyMismatch), column) for column in descriptor.key]
         names = storage_keys(keys, self._types, descriptor.key_groups)
-        fields = [_stored(batch.column(field.name), field) for field in descriptor.value.fields]
+        fields = [_stored(_column(batch, field, "value", ValueMismatch), field) for field in descriptor.value.fields]
         version = itertools.repeat(descriptor.value.version, batch.num_rows)
         rows = list(map(self._encode, zip(version, *fields, strict=True)))
         return pa.record_batch({STORAGE_KEY: names, VALUE: pa.array(rows, pa.binary())})
@@ -106,16 +125,9 @@ def _key_column(column: pa.Array, described: KeyColumn) -> pa.Array:
             "out, or give them a key of their own",
             column=described.name,
         )
+    _check_range(column, described, "key", KeyMismatch)
     wanted = _ARROW[described.type]
-    if column.type == wanted:
-        return column
-    try:
-        return column.cast(wanted)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise KeyMismatch(
-            f"key column {described.name} is a {described.type}; Arrow's {column.type} does not fit it",
-            column=described.name,
-        ) from error
+    return column if column.type == wanted else column.cast(wanted)
 
 
 def _stored(column: pa.Array, field: ValueField) -> list[Any]:
@@ -125,13 +137,74 @@ def _stored(column: pa.Array, field: ValueField) -> list[Any]:
             f"value column {field.name} is null in {column.null_count} rows, and the state says it never is",
             column=field.name,
         )
+    _check_range(column, field, "value", ValueMismatch)
     convert = value_type(field.type).to_stored
     if pa.types.is_date32(column.type):
         column, convert = column.cast(pa.int32()), None
     elif pa.types.is_timestamp(column.type):
         column, convert = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()), None
-    values: list[Any] = column.to_pylist()
-    return values if convert is None else list(map(optional(convert), values))
+    try:
+        values: list[Any] = column.to_pylist()
+        return values if convert is None else list(map(optional(convert), values))
+    except (ValueError, OverflowError):
+        # A date inside an array, map or struct. Not as the cause: it may hold the value.
+        raise _out_of_range(field, "value", ValueMismatch) from None
+
+
+def _column(batch: pa.RecordBatch, described: KeyColumn | ValueField, role: str, error: type[KeyholeError]) -> pa.Array:
+    """The column, if it is of the described type."""
+    if batch.schema.names.count(described.name) != 1:
+        raise error(
+            f"the batch must have one column {described.name}; it has {', '.join(batch.schema.names)}",
+            column=described.name,
+        )
+    column = batch.column(described.name)
+    if _spark_name(column.type) != described.type.replace(" ", ""):
+        raise error(
+            f"{role} column {described.name} is of type {described.type}; Arrow's {column.type} does not fit it",
+            column=described.name,
+            type=described.type,
+        )
+    return column
+
+
+def _spark_name(kind: pa.DataType) -> str:
+    """Spark's name of what an Arrow type holds; Arrow's own for types that Spark doesn't send."""
+    if kind in _SPARK_NAMES:
+        return _SPARK_NAMES[kind]
+    if pa.types.is_timestamp(kind):
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_map(kind):
+        return f"map<{_spark_name(kind.key_type)},{_spark_name(kind.item_type)}>"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"array<{_spark_name(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        fields = (f"{field.name}:{_spark_name(field.type)}" for field in kind)
+        return f"struct<{','.join(fields)}>".replace(" ", "")
+    return str(kind)
+
+
+def _check_range(column: pa.Array, described: KeyColumn | ValueField, role: str, error: type[KeyholeError]) -> None:
+    if pa.types.is_date32(column.type):
+        low, high, numbers = _FIRST_DAY, _LAST_DAY, column.cast(pa.int32())
+    elif pa.types.is_timestamp(column.type):
+        low, high = _FIRST_DAY * _DAY_MICROS, (_LAST_DAY + 1) * _DAY_MICROS - 1
+        numbers = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    else:
+        return
+    ends = pc.min_max(numbers)
+    if ends["min"].is_valid and not low <= ends["min"].as_py() <= ends["max"].as_py() <= high:
+        raise _out_of_range(described, role, error)
+
+
+def _out_of_range(described: KeyColumn | ValueField, role: str, error: type[KeyholeError]) -> KeyholeError:
+    return error(
+        f"{role} column {described.name} has a date or timestamp outside the years 1 to 9999 (UTC), which no "
+        "state can hold; filter or replace it",
+        column=described.name,
+    )
 
 
 def _key_part(column: pa.Array, kind: KeyType) -> pa.BinaryArray:

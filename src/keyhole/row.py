@@ -6,7 +6,7 @@ import functools
 import keyword
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -20,6 +20,10 @@ class Row(msgspec.Struct, frozen=True, array_like=True, eq=False):
     A field whose name is no plain Python name ("max(t)", "class", "_x"), or one that Row uses itself ("asdict"), can be
     had by `row["max(t)"]` only. Equal to every row of the same names and values, whichever codec made it.
     """
+
+    if TYPE_CHECKING:
+        # The fields are those of the schema, which no type checker knows.
+        def __getattr__(self, name: str) -> Any: ...
 
     def __getitem__(self, name: str) -> Any:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -115,3 +116,77 @@ def test_a_null_in_a_field_that_never_is_null_is_refused() -> None:
     batch = pa.record_batch({"k": pa.array(["a"]), "v": pa.array([None], pa.int64())})
     with pytest.raises(ValueMismatch, match="value column v is null in 1 rows"):
         encode(batch, descriptor(ValueField("v", "bigint", nullable=False)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        (KeyType.INT, pa.array(["12"])),
+        (KeyType.INT, pa.array([1 << 40])),
+        (KeyType.BIGINT, pa.array([1], pa.int32())),
+        (KeyType.TIMESTAMP, pa.array([0], pa.timestamp("us"))),
+    ],
+)
+def test_a_key_column_is_never_converted_to_another_type(kind: KeyType, column: pa.Array) -> None:
+    batch = pa.record_batch({"k": column, "v": pa.array([1])})
+    with pytest.raises(
+        KeyMismatch, match=f"key column k is of type {kind}; Arrow's {re.escape(str(column.type))}"
+    ) as caught:
+        encode(batch, descriptor(key=kind))
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("bigint", pa.array(["x"])),
+        ("decimal(10,2)", pa.array([Decimal("1.5")], pa.decimal128(10, 3))),
+        ("array<int>", pa.array([["x"]])),
+        ("struct<a:int>", pa.array([{"b": 1}], pa.struct({"b": pa.int32()}))),
+        ("map<string,int>", pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string()))),
+        ("timestamp", pa.array([0], pa.timestamp("us"))),
+    ],
+)
+def test_a_value_column_of_another_type_is_refused_by_both_types(name: str, column: pa.Array) -> None:
+    batch = pa.record_batch({"k": pa.array(["a"]), "v": column})
+    with pytest.raises(ValueMismatch, match="value column v is of type"):
+        encode(batch, descriptor(ValueField("v", name)))
+
+
+def test_a_missing_column_is_refused_with_those_there_are() -> None:
+    with pytest.raises(KeyMismatch, match="one column k; it has v"):
+        encode(pa.record_batch({"v": pa.array([1])}), descriptor())
+    with pytest.raises(ValueMismatch, match="one column v; it has k"):
+        encode(pa.record_batch({"k": pa.array(["a"])}), descriptor())
+
+
+FAR_DAY = pa.array([0, 10_000_000], pa.int32()).cast(pa.date32())
+FAR_MOMENT = pa.array([0, -(10**18)], pa.timestamp("us", "UTC"))
+
+
+@pytest.mark.parametrize(("kind", "column"), [(KeyType.DATE, FAR_DAY), (KeyType.TIMESTAMP, FAR_MOMENT)])
+def test_a_key_that_python_has_no_date_for_is_refused(kind: KeyType, column: pa.Array) -> None:
+    with pytest.raises(KeyMismatch, match="years 1 to 9999"):
+        encode(pa.record_batch({"k": column, "v": pa.array([1, 2])}), descriptor(key=kind))
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("date", FAR_DAY),
+        ("timestamp", FAR_MOMENT),
+        ("array<date>", pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), FAR_DAY)),
+    ],
+)
+def test_a_value_that_python_has_no_date_for_is_refused(name: str, column: pa.Array) -> None:
+    with pytest.raises(ValueMismatch, match="years 1 to 9999"):
+        encode(pa.record_batch({"k": pa.array(["a", "b"]), "v": column}), descriptor(ValueField("v", name)))
+
+
+def test_the_last_date_and_moment_there_are_come_back() -> None:
+    last = dt.datetime.max.replace(tzinfo=dt.UTC)
+    state = descriptor(ValueField("d", "date"), ValueField("t", "timestamp"))
+    moments = pa.array([last], pa.timestamp("us", "UTC"))
+    encoded = encode(pa.record_batch({"k": pa.array(["a"]), "d": pa.array([dt.date.max]), "t": moments}), state)
+    row = StateCodec(state).decode_row(encoded.column("value")[0].as_py())
+    assert (row.d, row.t) == (dt.date.max, last)

@@ -139,3 +139,34 @@ def test_nulls_stand_for_themselves_everywhere() -> None:
     of = codec(*((f"f{n}", name) for n, name in enumerate(names)))
     row = of.decode_row(encode_row(1, [None] * len(names)))
     assert [row[name] for name in row] == [None] * len(names)
+
+
+@pytest.mark.parametrize(("name", "stored"), [("date", 10**9), ("timestamp", 10**18), ("decimal(10,2)", "secret")])
+def test_a_stored_value_that_python_has_none_for_is_refused_and_not_quoted(name: str, stored: object) -> None:
+    of = codec(("v", name))
+    with pytest.raises(ValueMismatch) as caught:
+        of.decode_row(encode_row(1, [stored]))
+    assert caught.value.__cause__ is None
+    assert str(stored) not in caught.value.message
+
+
+def test_a_date_that_python_has_none_for_is_refused_as_json_too() -> None:
+    with pytest.raises(ValueMismatch):
+        codec(("v", "date")).row_to_json(encode_row(1, [10**9]))
+
+
+@pytest.mark.parametrize("key", ["secret\ud800", b"secret", 12])
+def test_no_exception_behind_a_refused_key_holds_it(key: object) -> None:
+    with pytest.raises(KeyMismatch) as caught:
+        codec().storage_key(key)
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
+
+
+@pytest.mark.parametrize("kind", [KeyType.SMALLINT, KeyType.INT, KeyType.BIGINT])
+def test_the_fast_way_for_whole_numbers_gives_what_the_general_way_gives(kind: KeyType) -> None:
+    one, two = (KeyColumn("a", kind),), (KeyColumn("a", kind), KeyColumn("b", KeyType.BOOLEAN))
+    bits = {KeyType.SMALLINT: 16, KeyType.INT: 32, KeyType.BIGINT: 64}[kind]
+    for value in (-(1 << bits - 1), -1, 0, 1, (1 << bits - 1) - 1):
+        key = codec(key=one).storage_key(value)
+        assert key == codec(key=one).storage_key((value,))
+        assert key[2:] + b"\1" == codec(key=two).storage_key((value, True))[2:]
