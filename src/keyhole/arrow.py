@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyhole.errors import KeyholeError, KeyMismatch, NullKey, ValueMismatch
-from keyhole.placement import SEED
+from keyhole.placement import SEED, hash_bytes
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueField
 from keyhole.value_types import optional, value_type
 
@@ -39,6 +39,8 @@ _ARROW: dict[KeyType, pa.DataType] = {
 # What Python's dates can be, which every reader in Python gets.
 _FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
 _DAY_MICROS = 86_400 * 1_000_000
+# Longer strings are hashed one at a time: by the column, one of 1 MB among 10,000 short ones took 8 s.
+_LONG = 1024
 # The whole numbers by which Spark hashes, and we order, each type.
 _NUMBER = {
     KeyType.SMALLINT: pa.int16(),
@@ -72,7 +74,8 @@ def encode(batch: pa.RecordBatch, descriptor: StateDescriptor) -> pa.RecordBatch
 
     Raises:
         NullKey: A key column has a null.
-        KeyMismatch: A key column is missing or of another type, or has a date that is out of range.
+        KeyMismatch: A key column is missing or of another type, or has a date that is out of range, or a string that is
+            not UTF-8.
         ValueMismatch: The same of a field; or one that isn't nullable has a null.
     """
     return _encoder(descriptor).encode(batch)
@@ -126,6 +129,9 @@ def _key_column(column: pa.Array, described: KeyColumn) -> pa.Array:
             column=described.name,
         )
     _check_range(column, described, "key", KeyMismatch)
+    if described.type is KeyType.STRING and not _is_utf8(column):
+        # It could be stored, but no client could ask for it.
+        raise _not_utf8(described, "key", KeyMismatch)
     wanted = _ARROW[described.type]
     return column if column.type == wanted else column.cast(wanted)
 
@@ -146,6 +152,8 @@ def _stored(column: pa.Array, field: ValueField) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
         return values if convert is None else list(map(optional(convert), values))
+    except UnicodeDecodeError:
+        raise _not_utf8(field, "value", ValueMismatch) from None
     except (ValueError, OverflowError):
         # A date inside an array, map or struct. Not as the cause: it may hold the value.
         raise _out_of_range(field, "value", ValueMismatch) from None
@@ -207,6 +215,23 @@ def _out_of_range(described: KeyColumn | ValueField, role: str, error: type[Keyh
     )
 
 
+def _is_utf8(column: pa.Array) -> bool:
+    try:
+        # Arrow checks it in this direction only; Spark never does (a cast of binary to string keeps any bytes).
+        column.cast(pa.large_binary()).cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _not_utf8(described: KeyColumn | ValueField, role: str, error: type[KeyholeError]) -> KeyholeError:
+    return error(
+        f"{role} column {described.name} has a string that is not UTF-8; declare the column as binary, or replace it "
+        "(Spark: make_valid_utf8)",
+        column=described.name,
+    )
+
+
 def _key_part(column: pa.Array, kind: KeyType) -> pa.BinaryArray:
     if kind in (KeyType.STRING, KeyType.BINARY):
         escaped = pc.replace_substring(column.cast(pa.binary()), pattern=b"\0", replacement=b"\0\xff")
@@ -243,9 +268,9 @@ def _hash_bytes(column: pa.BinaryArray, h: _Words) -> _Words:
     offsets = np.frombuffer(offset_buffer, dtype=np.int32)[column.offset : column.offset + len(column) + 1]
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
     starts, lengths = offsets[:-1].astype(np.int64), np.diff(offsets)
-    h = h.copy()
+    h, seeds = h.copy(), h
     # Word by word, over the rows that are that long: as many steps as the longest string has words.
-    for at in range(0, int(lengths.max()) & ~3, 4):
+    for at in range(0, min(int(lengths.max()), _LONG) & ~3, 4):
         rows = np.flatnonzero(lengths >= at + 4)
         place = starts[rows] + at
         word = sum(data[place + byte].astype(np.uint32) << np.uint32(8 * byte) for byte in range(4))
@@ -254,7 +279,10 @@ def _hash_bytes(column: pa.BinaryArray, h: _Words) -> _Words:
         rows = np.flatnonzero(lengths & 3 > tail)
         byte = data[starts[rows] + (lengths[rows] & ~3) + tail]
         h[rows] = _mixed(h[rows], byte.view(np.int8).astype(np.int32).view(np.uint32))
-    return _finished(h, lengths.astype(np.uint32))
+    h = _finished(h, lengths.astype(np.uint32))
+    for row in np.flatnonzero(lengths > _LONG):
+        h[row] = hash_bytes(data[starts[row] : starts[row] + lengths[row]].tobytes(), int(seeds[row]))
+    return h
 
 
 def _mixed(h: _Words, word: Any) -> _Words:

@@ -55,10 +55,10 @@ def hash_bytes(data: bytes, h: int = SEED) -> int:
         for word in _words(whole >> 2)(data if whole == length else data[:whole]):
             word = word * 0xCC9E2D51 & 0xFFFF_FFFF
             h ^= (word << 15 | word >> 17) * 0x1B873593 & 0xFFFF_FFFF
-            h = ((h << 13 & 0xFFFF_FFFF | h >> 19) * 5 + 0xE6546B64) & 0xFFFF_FFFF
+            h = (h << 13 | h >> 19) * 5 + 0xE6546B64 & 0xFFFF_FFFF
     for byte in data[whole:]:
         h ^= _TAIL[byte]
-        h = ((h << 13 & 0xFFFF_FFFF | h >> 19) * 5 + 0xE6546B64) & 0xFFFF_FFFF
+        h = (h << 13 | h >> 19) * 5 + 0xE6546B64 & 0xFFFF_FFFF
     return _finished(h, length)
 
 

@@ -13,6 +13,7 @@ import pytest
 from keyhole.arrow import encode, key_groups, storage_keys
 from keyhole.codec import StateCodec
 from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
+from keyhole.placement import key_group
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.vectors import Vector, golden_vectors
 
@@ -98,6 +99,29 @@ def test_an_empty_batch_is_an_empty_batch() -> None:
 def test_large_strings_are_strings() -> None:
     batch = pa.record_batch({"k": pa.array(["a"], pa.large_string()), "v": pa.array([1])})
     assert encode(batch, descriptor()).column("storage_key")[0].as_py() == StateCodec(descriptor()).storage_key("a")
+
+
+@pytest.mark.parametrize("length", [1023, 1024, 1025, 1026, 1027, 1028, 5000])
+def test_long_strings_hash_as_one_at_a_time(length: int) -> None:
+    values = ["short", "é" * (length // 2) + "x" * (length % 2), ""]
+    kinds = [KeyType.INT, KeyType.STRING]
+    expected = [key_group((number, value), kinds, 65_536) for number, value in enumerate(values)]
+    assert key_groups([pa.array([0, 1, 2], pa.int32()), pa.array(values)], kinds, 65_536).tolist() == expected
+
+
+def not_utf8() -> pa.Array:
+    """As Spark sends cast(binary as string)."""
+    return pa.Array.from_buffers(pa.string(), 2, pa.array([b"a", b"\xff"]).buffers())
+
+
+def test_a_string_key_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(KeyMismatch, match="key column k has a string that is not UTF-8"):
+        encode(pa.record_batch({"k": not_utf8(), "v": pa.array([1, 2])}), descriptor())
+
+
+def test_a_string_value_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(ValueMismatch, match="value column v has a string that is not UTF-8"):
+        encode(pa.record_batch({"k": pa.array(["a", "b"]), "v": not_utf8()}), descriptor(ValueField("v", "string")))
 
 
 def test_null_keys_are_refused_with_their_number() -> None:
