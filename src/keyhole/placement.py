@@ -132,7 +132,7 @@ def assign(previous: Mapping[int, str], servers: Collection[str], key_groups: in
         previous: The owners before, by key group; may name servers that are gone, and lack key groups.
         servers: The servers now; at least one.
     """
-    names = sorted(servers)
+    names = sorted(set(servers))
     held: dict[str, list[int]] = {name: [] for name in names}
     for group in range(key_groups):
         if (owner := previous.get(group)) in held:

@@ -47,3 +47,7 @@ def test_a_lost_servers_groups_go_to_the_others_and_no_other_moves() -> None:
 def test_more_servers_than_groups_leave_some_without() -> None:
     owners = assign({}, ["a", "b", "c"], 2)
     assert len(set(owners.values())) == 2
+
+
+def test_a_server_that_is_named_twice_counts_once() -> None:
+    assert assign({}, ["a", "b", "a"], 8) == assign({}, ["a", "b"], 8)
