@@ -35,7 +35,7 @@ from keyhole.spark import queryable
 from keyhole.spark.session import local_session, local_settings
 
 APPLICATION, STATE = "benchmark", "freshness"
-WARM_SECONDS = 10.0
+WARM_SECONDS = 20.0
 PROBE_SECONDS = 0.1
 PROBE = "probe"
 

@@ -69,9 +69,8 @@ def summary(values: Sequence[float]) -> dict[str, int]:
 
 def bare_producer(bootstrap_servers: str, partitions: int) -> Callable[[pa.RecordBatch], None]:
     """What an epoch costs without Keyhole: a transaction of the same records, from the same Arrow batch."""
-    AdminClient({"bootstrap.servers": bootstrap_servers}).create_topics([NewTopic("bare", partitions, 1)])[
-        "bare"
-    ].result()
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})  # its futures end with it
+    admin.create_topics([NewTopic("bare", partitions, 1)])["bare"].result()
     producer = Producer(
         {"bootstrap.servers": bootstrap_servers, "transactional.id": "bare", "linger.ms": 5, "compression.type": "lz4"}
     )

@@ -6,10 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 import keyhole
 from keyhole.coordinator.decisions import OnNewCheckpoint
-from keyhole.errors import CheckpointMismatch
+from keyhole.errors import ChangelogRecreated, CheckpointMismatch
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from tests.integration.conftest import RunQuery, Service, Stream
@@ -92,3 +93,20 @@ def test_reset_empties_the_state_with_the_first_epoch(
     rows = stream(SCHEMA, [[{"k": "d", "v": 4}], [{"k": "e", "v": 5}]])
     run_query(rows, "append", sink(service, application, "reset"), checkpoint="another")
     assert held(service, application) == ({"d": 4, "e": 5}, 5)
+
+
+@pytest.mark.usefixtures("ran")
+def test_a_changelog_that_was_deleted_is_refused_and_reset_begins_anew(
+    stream: Stream, run_query: RunQuery, service: Service, application: str, tmp_path: Path
+) -> None:
+    admin = AdminClient({"bootstrap.servers": service.bootstrap_servers})
+    topic = f"keyhole.{application}.last"
+    admin.delete_topics([topic])[topic].result(30)
+    refused = sink(service, application)
+    with pytest.raises(Exception, match=topic):
+        run_query(stream(SCHEMA, [*FIRST, [{"k": "d", "v": 4}]]), "append", refused)
+    assert isinstance(refused.failure, ChangelogRecreated)
+    shutil.rmtree(tmp_path / "source")
+    rows = stream(SCHEMA, [[{"k": "e", "v": 5}]])
+    run_query(rows, "append", sink(service, application, "reset"), checkpoint="another")
+    assert held(service, application)[0] == {"e": 5}
