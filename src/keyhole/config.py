@@ -92,8 +92,51 @@ class JobConfig:
     kafka_deadline_seconds: float = 30.0
 
 
-_KINDS = (StateServerConfig, ClientProxyConfig, JobConfig)
-_Config = TypeVar("_Config", bound=StateServerConfig | ClientProxyConfig | JobConfig)
+@dataclass(frozen=True, slots=True)
+class TemperatureMonitorConfig:
+    """The job temperature_monitor, beside JobConfig.
+
+    Attributes:
+        topic: Where the readings are.
+        checkpoint: Spark's checkpoint location.
+        directory: For what Spark writes beside it.
+        jars: Spark's Kafka connector, by path.
+        max_offsets_per_trigger: Bounds an epoch, the first one after a long pause above all.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_TEMPERATURE_MONITOR_"
+
+    topic: str
+    checkpoint: str
+    directory: Path
+    jars: tuple[str, ...] = ()
+    max_offsets_per_trigger: int = 50_000
+    log_level: str = "INFO"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingsConfig:
+    """The source of the job temperature_monitor's readings.
+
+    Attributes:
+        sensors: Of the synthetic fleet.
+        rate: Events per second, of the fleet.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_READINGS_"
+
+    topic: str
+    bootstrap_servers: str
+    sensors: int = 1000
+    rate: int = 1000
+    log_level: str = "INFO"
+
+
+_KINDS = (StateServerConfig, ClientProxyConfig, JobConfig, TemperatureMonitorConfig, ReadingsConfig)
+_Config = TypeVar(
+    "_Config",
+    bound=StateServerConfig | ClientProxyConfig | JobConfig | TemperatureMonitorConfig | ReadingsConfig,
+)
 
 
 def load(kind: type[_Config], environ: Mapping[str, str], **overrides: object) -> _Config:
