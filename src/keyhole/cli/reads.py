@@ -1,0 +1,151 @@
+"""`keyhole states | describe | get | status`: what a proxy (or a state server) answers, as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from keyhole import Answer, Client, StateDescriptor
+from keyhole.cli.keys import parse_key
+from keyhole.client.views import ServerStatus, StateHolding
+from keyhole.errors import InvalidConfiguration
+
+
+@dataclass(frozen=True)
+class Output:
+    """How to print: `as_json` one JSON document, else tables for a person."""
+
+    as_json: bool
+
+    def rows(self, rows: Sequence[Mapping[str, Any]], title: str) -> None:
+        """Same fields in each row; nothing but the title where there are none."""
+        if self.as_json:
+            print(json.dumps(list(rows), default=str))
+            return
+        table = Table(title=title, title_justify="left")
+        for name in rows[0] if rows else ():
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(*(_shown(value) for value in row.values()))
+        Console().print(table if rows else f"{title}: none")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def state_path(text: str) -> tuple[str, str]:
+    """APP/STATE. Raises InvalidConfiguration."""
+    application, slash, state = text.partition("/")
+    if not (application and slash and state):
+        raise InvalidConfiguration(f"{text!r} names no state; write APPLICATION/STATE, as `keyhole states` lists them")
+    return application, state
+
+
+def states(client: Client, output: Output) -> None:
+    """All states of all applications."""
+    output.rows([_state_row(descriptor) for descriptor in client.list_states()], "states")
+
+
+def _state_row(descriptor: StateDescriptor) -> dict[str, Any]:
+    return {
+        "state": f"{descriptor.application}/{descriptor.state}",
+        "kind": str(descriptor.kind),
+        "key": _columns(descriptor.key),
+        "value": _columns(descriptor.value.fields),
+        "key_groups": descriptor.key_groups,
+        "query": descriptor.query,
+    }
+
+
+def _columns(columns: Iterable[Any]) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in columns)
+
+
+def describe(client: Client, output: Output, path: str) -> None:
+    """One state, and which server holds what of it."""
+    application, state = state_path(path)
+    descriptor = client.describe_state(application, state)
+    holdings = [
+        holding
+        for server in client.status()
+        for holding in server.holdings
+        if (holding.descriptor.application, holding.descriptor.state) == (application, state)
+    ]
+    if output.as_json:
+        held = [_holding_row(holding) for holding in holdings]
+        print(json.dumps(msgspec.to_builtins(descriptor) | {"holdings": held}, default=str))
+        return
+    output.rows([_state_row(descriptor)], path)
+    output.rows([_holding_row(holding) for holding in holdings], "held by")
+
+
+def get(client: Client, output: Output, path: str, keys: Sequence[str]) -> None:
+    """The answers to some keys, in their order. An absent key is an answer."""
+    application, state = state_path(path)
+    descriptor = client.describe_state(application, state)
+    answers = client.get_many(application, state, [parse_key(descriptor, key) for key in keys])
+    output.rows([_answer_row(key, answer) for key, answer in zip(keys, answers, strict=True)], path)
+
+
+def _answer_row(key: str, answer: Answer) -> dict[str, Any]:
+    age = (datetime.now(UTC) - answer.commit_time).total_seconds() if answer.commit_time else None
+    return {
+        "key": key,
+        "found": answer.found,
+        "value": answer.value.asdict() if answer.found else None,
+        "epoch": answer.epoch,
+        "age": None if age is None else f"{age:.1f} s",
+        "server": answer.server,
+        "role": str(answer.role),
+    }
+
+
+def status(client: Client, output: Output) -> None:
+    """The servers, what each holds, and how far a restore is."""
+    servers = client.status()
+    if output.as_json:
+        print(
+            json.dumps(
+                [_server_row(s) | {"holdings": [_holding_row(h) for h in s.holdings]} for s in servers], default=str
+            )
+        )
+        return
+    output.rows([_server_row(server) for server in servers], "servers")
+    output.rows([_holding_row(holding) for server in servers for holding in server.holdings], "states they hold")
+
+
+def _server_row(server: ServerStatus) -> dict[str, Any]:
+    return {
+        "server": server.server,
+        "address": server.address,
+        "started": server.started.isoformat(timespec="seconds") if server.started else None,
+        "draining": server.draining,
+        "unreachable": server.unreachable or None,
+    }
+
+
+def _holding_row(holding: StateHolding) -> dict[str, Any]:
+    restored = f"{holding.restored_records:,} of {holding.records_to_restore:,}" if holding.records_to_restore else None
+    return {
+        "server": holding.server,
+        "state": f"{holding.descriptor.application}/{holding.descriptor.state}",
+        "key_groups": f"{len(holding.key_groups)} of {holding.descriptor.key_groups}",
+        "role": str(holding.source.role),
+        "ready": holding.ready,
+        "restored": restored,
+        "epoch": holding.source.epoch,
+        "entries": holding.entries,
+        "bytes": holding.bytes,
+    }
