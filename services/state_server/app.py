@@ -76,6 +76,7 @@ class StateServer:
             lease_seconds=self._config.lease_seconds,
             max_staged_bytes=self._config.max_staged_bytes,
             kafka_deadline_seconds=_KAFKA_DEADLINE_SECONDS,
+            restore_deadline_seconds=self._config.max_restore_seconds_without_progress,
             changed=registry.changed,
         )
         control = StateServerServicer(registry, self._changelog, settings)

@@ -54,6 +54,7 @@ class HostSettings:
     lease_seconds: float
     max_staged_bytes: int
     kafka_deadline_seconds: float
+    restore_deadline_seconds: float
     # Called on the event loop whenever ownership or readiness has changed.
     changed: Callable[[], None]
 
@@ -225,7 +226,7 @@ class QueryHost:
             self._settings.clock,
             # Half of what the changelog keeps deletions for: the other half is for the restore itself.
             away_limit_ms=DELETE_RETENTION_MS // 2,
-            deadline_seconds=self._settings.kafka_deadline_seconds,
+            deadline_seconds=self._settings.restore_deadline_seconds,
             stop=self._superseded,
         )
 

@@ -117,3 +117,7 @@ def _demo(options: argparse.Namespace) -> int:
             chaos=options.chaos,
         )
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What the documentation says exists, exists; and what exists is documented."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from keyhole import config
+from keyhole.steps import Step
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("jobs/**/*.md"), *ROOT.glob("services/**/*.md")]
+)
+KINDS = (
+    config.StateServerConfig,
+    config.ClientProxyConfig,
+    config.JobConfig,
+    config.TemperatureMonitorConfig,
+    config.ReadingsConfig,
+)
+
+
+def test_every_setting_is_in_the_configuration_page() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    names = [kind.PREFIX + item.name.upper() for kind in KINDS for item in dataclasses.fields(kind)]
+    assert not [name for name in names if f"`{name}`" not in page]
+    assert set(re.findall(r"`(KEYHOLE_[A-Z_]+)`", page)) <= set(names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    broken = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_test_that_is_named_exists(page: Path) -> None:
+    named = set(re.findall(r"`(tests/[a-z_/]+\.py)`", page.read_text()))
+    assert not [path for path in sorted(named) if not (ROOT / path).exists()]
+
+
+def test_every_row_of_the_guarantees_names_its_test() -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| what fails")]
+    assert rows
+    assert not [row for row in rows if "`tests/" not in row]
+
+
+def test_every_step_of_an_epoch_is_killed_at() -> None:
+    """The two kill suites take their steps from the enum; a new prefix would escape both."""
+    assert {step.value.split("-")[0] for step in Step} == {"server", "driver"}
