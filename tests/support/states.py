@@ -1,0 +1,87 @@
+"""Builders for tests of the write path: one small state, its rows, its store, its table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from keyhole.codec import StateCodec, encode_row
+from keyhole.coordinator.control import AssignmentRecord, CompleteRecord
+from keyhole.coordinator.receipts import Target
+from keyhole.stores.base import Store
+from keyhole.stores.memory import MemoryEngine
+from keyhole.testing.clock import ManualClock
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from services.state_server.hosted import HostedState
+from services.state_server.table import Lease, Standing, Table
+
+KEY_GROUPS = 4
+
+
+def descriptor(**changes: object) -> StateDescriptor:
+    """app/counts, key k: string, value n: double."""
+    values: dict[str, object] = {
+        "application": "app",
+        "state": "counts",
+        "query": "main",
+        "kind": StateKind.VALUE,
+        "key_groups": KEY_GROUPS,
+        "key": (KeyColumn("k", KeyType.STRING),),
+        "value": ValueSchema(1, (ValueField("n", "double"),)),
+        **changes,
+    }
+    return StateDescriptor(**values)  # type: ignore[arg-type]  # as above
+
+
+CODEC = StateCodec(descriptor())
+
+
+def key(name: str) -> bytes:
+    return CODEC.storage_key(name)
+
+
+def group(name: str) -> int:
+    return int.from_bytes(key(name)[:2], "big")
+
+
+def row(n: float | None) -> bytes:
+    return encode_row(1, [n])
+
+
+def names_in(key_group: int, count: int = 3) -> list[str]:
+    """Keys of one key group."""
+    return [name for name in (f"key-{number}" for number in range(1000)) if group(name) == key_group][:count]
+
+
+def hosted(restored: Iterable[int] = range(KEY_GROUPS), of: StateDescriptor | None = None) -> HostedState:
+    """An empty state in memory that may write the key groups."""
+    of = of or descriptor()
+    store: Store = MemoryEngine().open(of.application, of.state, "topic")
+    state = HostedState.open(of, store, table(of, store))
+    state.restored.update(restored)
+    return state
+
+
+def table(of: StateDescriptor | None = None, store: Store | None = None, clock: ManualClock | None = None) -> Table:
+    of = of or descriptor()
+    store = store or MemoryEngine().open(of.application, of.state, "topic")
+    lease = Lease(clock or ManualClock(), seconds=3.0)
+    lease.confirm()
+    return Table("server-a", of, store, lease)
+
+
+def standing(epoch: int) -> Standing:
+    return Standing(epoch=epoch, commit_time_ms=1000 * epoch, generation=1, assignment_version=1)
+
+
+def complete(epoch: int) -> CompleteRecord:
+    return CompleteRecord(epoch, 1, 1000 * epoch, 0, 0, {})
+
+
+def target(name: str, incarnation: str = "1") -> Target:
+    return Target(name, f"{name}:7410", incarnation)
+
+
+def assignment(version: int, owners: list[str], state: str = "counts") -> AssignmentRecord:
+    """One owner's name per key group."""
+    servers = tuple(sorted(set(owners)))
+    return AssignmentRecord(version, servers, {state: tuple(servers.index(owner) for owner in owners)})

@@ -1,0 +1,222 @@
+"""What the coordinator decides, case by case."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyhole.coordinator.control import GrantRecord, QueryRecord
+from keyhole.coordinator.decisions import (
+    Member,
+    Membership,
+    OnNewCheckpoint,
+    Proceed,
+    Restage,
+    check_batch,
+    check_descriptor,
+    check_start,
+    decide,
+    groups_of,
+    offsets_hash,
+    plan_recovery,
+    transactional_id,
+)
+from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, Target
+from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
+from keyhole.types import KeyColumn, KeyType, ValueField, ValueSchema
+from tests.support.states import assignment, complete, descriptor, target
+
+GROUPS = {"counts": 4}
+
+
+class TestStart:
+    """check_start."""
+
+    def test_the_first_run_begins_at_epoch_1(self) -> None:
+        assert check_start("q", None, None, "spark-1", 0, 0, "refuse") == QueryRecord("spark-1", base=1)
+
+    @pytest.mark.parametrize("batch", [6, 7])
+    def test_the_last_epoch_again_and_the_one_after_it_go_on(self, batch: int) -> None:
+        known = QueryRecord("spark-1", base=1)
+        assert check_start("q", known, complete(7), "spark-1", batch, 0, "refuse") is known
+
+    @pytest.mark.parametrize("batch", [0, 5, 8])
+    def test_a_checkpoint_set_back_or_ahead_is_refused_with_the_ways_out(self, batch: int) -> None:
+        with pytest.raises(CheckpointMismatch, match=f"not batch {batch}") as caught:
+            check_start("q", QueryRecord("spark-1", base=1), complete(7), "spark-1", batch, 0, "refuse")
+        assert all(word in caught.value.message for word in ("savepoint", "continue", "reset"))
+
+    def test_another_checkpoint_is_refused(self) -> None:
+        with pytest.raises(CheckpointMismatch, match=r"spark-1.*spark-2"):
+            check_start("q", QueryRecord("spark-1", base=1), complete(7), "spark-2", 0, 0, "refuse")
+
+    def test_another_checkpoint_is_taken_while_nothing_was_complete(self) -> None:
+        known = QueryRecord("spark-1", base=1)
+        record = check_start("q", known, None, "spark-2", 0, 0, "refuse")
+        assert (record.spark_query_id, record.base, record.reset_epoch) == ("spark-2", record.first_epoch, 0)
+        assert record.first_epoch > 1
+
+    @pytest.mark.parametrize(("policy", "reset"), [("continue", 0), ("reset", 9)])
+    def test_a_chosen_new_checkpoint_begins_at_an_epoch_that_no_other_can_have_begun(
+        self, policy: OnNewCheckpoint, reset: int
+    ) -> None:
+        record = check_start("q", QueryRecord("spark-1", base=1), complete(7), "spark-2", 3, 0, policy)
+        assert record == QueryRecord("spark-2", base=6, reset_epoch=reset, first_epoch=9)
+        assert record.base + 3 == 9  # 8 may be committed on some servers
+
+    def test_the_last_epoch_from_other_offsets_is_another_batch(self) -> None:
+        with pytest.raises(CheckpointMismatch, match="offsets"):
+            check_start("q", QueryRecord("spark-1", base=1), complete(7), "spark-1", 6, 1, "refuse")
+
+    def test_a_run_that_died_in_its_reset_epoch_resets_again(self) -> None:
+        known = QueryRecord("spark-2", base=6, reset_epoch=9, first_epoch=9)
+        assert check_start("q", known, complete(7), "spark-2", 3, 0, "refuse") is known
+
+    def test_a_later_batch_must_follow(self) -> None:
+        record = QueryRecord("spark-1", base=1)
+        assert check_batch("q", record, complete(7), 7) == 8
+        assert check_batch("q", record, complete(7), 6) == 7
+        with pytest.raises(CheckpointMismatch, match="epoch 9"):
+            check_batch("q", record, complete(7), 8)
+
+
+class TestDescriptor:
+    """check_descriptor."""
+
+    def test_the_same_declaration_passes_with_or_without_a_topic_id(self) -> None:
+        check_descriptor(None, descriptor())
+        check_descriptor(descriptor(topic_id="t"), descriptor())
+
+    def test_a_state_of_another_query_is_refused_by_that_querys_name(self) -> None:
+        with pytest.raises(StateConflict, match="fed by query 'main'"):
+            check_descriptor(descriptor(), descriptor(query="other"))
+
+    @pytest.mark.parametrize(
+        ("changes", "says"),
+        [
+            ({"key_groups": 8}, "key_groups was 4, is 8"),
+            ({"key": (KeyColumn("k", KeyType.BIGINT),)}, "key was k string, is k bigint"),
+            ({"value": ValueSchema(1, (ValueField("n", "bigint"),))}, "value was n double, is n bigint"),
+            ({"order_by": "n"}, "order_by was none, is n"),
+        ],
+    )
+    def test_each_difference_is_named(self, changes: dict[str, object], says: str) -> None:
+        with pytest.raises(StateChanged, match=says):
+            check_descriptor(descriptor(), descriptor(**changes))
+
+
+def grant(of: Target, name: str) -> GrantRecord:
+    return GrantRecord(of.server, of.incarnation, 1, name)
+
+
+def membership(version: int, owners: list[str]) -> Membership:
+    members = {name: Member(target(name), f"grant-{name}") for name in set(owners)}
+    return Membership(members, assignment(version, owners))
+
+
+class TestRecovery:
+    """plan_recovery."""
+
+    def test_a_run_begins_by_fencing_every_grant_on_record(self) -> None:
+        old = [grant(target("a"), "old-a"), grant(target("gone"), "old-gone")]
+        nobody = Membership({}, assignment(7, ["a", "gone", "a", "gone"]))
+        plan = plan_recovery(nobody, old, {"a": target("a")}, frozenset(), GROUPS)
+        assert plan is not None
+        assert plan.fence == ("old-a", "old-gone")
+        assert plan.open == (target("a"),)
+        assert groups_of(plan.assignment, "a", "counts") == (0, 1, 2, 3)
+        assert plan.assignment.version == 8
+
+    def test_nothing_to_do_is_none(self) -> None:
+        grants = [grant(target(name), f"grant-{name}") for name in "ab"]
+        live = {name: target(name) for name in "ab"}
+        assert plan_recovery(membership(1, ["a", "a", "b", "b"]), grants, live, frozenset(), GROUPS) is None
+
+    def test_a_lost_server_is_fenced_and_the_others_keep_what_they_have(self) -> None:
+        grants = [grant(target(name), f"grant-{name}") for name in "ab"]
+        plan = plan_recovery(membership(1, ["a", "a", "b", "b"]), grants, {"a": target("a")}, frozenset(), GROUPS)
+        assert plan is not None
+        assert (plan.fence, plan.open, dict(plan.release)) == (("grant-b",), (), {})
+        assert groups_of(plan.assignment, "a", "counts") == (0, 1, 2, 3)
+
+    def test_a_restarted_server_is_another_incarnation(self) -> None:
+        again = target("a", incarnation="2")
+        plan = plan_recovery(
+            membership(1, ["a"] * 4), [grant(target("a"), "grant-a")], {"a": again}, frozenset(), GROUPS
+        )
+        assert plan is not None
+        assert (plan.fence, plan.open) == (("grant-a",), (again,))
+
+    def test_a_broken_server_is_fenced_though_it_is_alive(self) -> None:
+        grants = [grant(target("a"), "grant-a")]
+        plan = plan_recovery(membership(1, ["a"] * 4), grants, {"a": target("a")}, frozenset("a"), GROUPS)
+        assert plan is not None
+        assert (plan.fence, plan.open, dict(plan.release)) == (("grant-a",), (target("a"),), {})
+
+    def test_a_server_that_stays_releases_what_goes_to_one_that_comes(self) -> None:
+        grants = [grant(target("a"), "grant-a")]
+        live = {name: target(name) for name in "ab"}
+        plan = plan_recovery(membership(1, ["a"] * 4), grants, live, frozenset(), GROUPS)
+        assert plan is not None
+        assert (plan.fence, plan.open) == ((), (target("b"),))
+        moved = groups_of(plan.assignment, "b", "counts")
+        assert len(moved) == 2
+        assert plan.release == {"a": {"counts": moved}}
+
+
+def receipt(partition: int, *servers: ServerReceipt, attempt: int = 0) -> PartitionReceipt:
+    return PartitionReceipt("counts", partition, attempt or 100 + partition, servers)
+
+
+def took(server: str, *groups: int) -> ServerReceipt:
+    return ServerReceipt(server, "1", tuple(GroupReceipt(group, 1, 10, group) for group in groups))
+
+
+class TestDecide:
+    """decide."""
+
+    TARGETS = (target("a"), target("b"))
+
+    def test_each_server_commits_what_it_has_said_it_holds(self) -> None:
+        receipts = [receipt(0, took("a", 0), took("b", 2)), receipt(1, took("a", 1))]
+        proceed = decide(receipts, {"counts": 2}, self.TARGETS)
+        assert isinstance(proceed, Proceed)
+        of_a, of_b = proceed.commits["a"]["counts"], proceed.commits["b"]["counts"]
+        assert of_a.winners == ((0, 100), (1, 101))
+        assert [group.key_group for group in of_a.groups] == [0, 1]
+        assert (of_b.winners, [group.key_group for group in of_b.groups]) == (((0, 100),), [2])
+
+    def test_a_server_without_rows_commits_the_epoch_all_the_same(self) -> None:
+        proceed = decide([receipt(0)], {"counts": 1}, self.TARGETS)
+        assert isinstance(proceed, Proceed)
+        assert proceed.commits["b"]["counts"].groups == ()
+
+    def test_a_server_that_took_nothing_means_another_round(self) -> None:
+        lost = ServerReceipt("b", "1", error=("SERVER_LOST", "connection refused"))
+        assert decide([receipt(0, took("a", 0), lost)], {"counts": 1}, self.TARGETS) == Restage(
+            {"b": "connection refused"}
+        )
+
+    @pytest.mark.parametrize("partitions", [[0], [0, 0, 1], [0, 2], [0, 0]])
+    def test_partitions_that_are_missing_or_come_twice_are_an_error(self, partitions: list[int]) -> None:
+        with pytest.raises(InternalError, match="once each"):
+            decide([receipt(partition) for partition in partitions], {"counts": 2}, self.TARGETS)
+
+    def test_a_key_group_from_two_partitions_is_an_error(self) -> None:
+        with pytest.raises(InternalError, match="key group 0"):
+            decide([receipt(0, took("a", 0)), receipt(1, took("a", 0))], {"counts": 2}, self.TARGETS)
+
+
+def test_a_grant_is_never_named_twice() -> None:
+    names = {
+        transactional_id("app", "q", target(server, incarnation), generation, serial)
+        for server in "ab"
+        for incarnation in "12"
+        for generation in (1, 2)
+        for serial in (1, 2)
+    }
+    assert len(names) == 16
+
+
+def test_offsets_hash_tells_batches_apart_and_is_the_same_everywhere() -> None:
+    assert offsets_hash('[{"t":{"0":1}}]') == offsets_hash('[{"t":{"0":1}}]') != offsets_hash('[{"t":{"0":2}}]')
+    assert 0 <= offsets_hash("") < 1 << 64
