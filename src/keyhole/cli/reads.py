@@ -18,6 +18,10 @@ from keyhole.client.views import ServerStatus, StateHolding
 from keyhole.errors import InvalidConfiguration
 
 
+# Columns that people copy from.
+_WHOLE = frozenset({"state", "server", "address", "key"})
+
+
 @dataclass(frozen=True)
 class Output:
     """How to print: `as_json` one JSON document, else tables for a person."""
@@ -31,7 +35,7 @@ class Output:
             return
         table = Table(title=title, title_justify="left")
         for name in rows[0] if rows else ():
-            table.add_column(name, overflow="fold")
+            table.add_column(name, overflow="fold", no_wrap=name in _WHOLE)
         for row in rows:
             table.add_row(*(_shown(value) for value in row.values()))
         Console().print(table if rows else f"{title}: none")

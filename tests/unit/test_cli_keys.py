@@ -1,0 +1,52 @@
+"""Keys as people type them."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from keyhole.cli.keys import parse_key
+from keyhole.errors import KeyMismatch
+from keyhole.types import KeyColumn, KeyType
+from tests.support.states import descriptor
+
+
+def parse(text: str, *types: KeyType) -> object:
+    columns = tuple(KeyColumn(f"c{number}", kind) for number, kind in enumerate(types))
+    return parse_key(descriptor(key=columns), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("a,b", KeyType.STRING, "a,b"),
+        ("00ff", KeyType.BINARY, b"\x00\xff"),
+        ("True", KeyType.BOOLEAN, True),
+        ("-5", KeyType.BIGINT, -5),
+        ("2026-11-21", KeyType.DATE, dt.date(2026, 11, 21)),
+        ("2026-11-21T10:00:00", KeyType.TIMESTAMP, dt.datetime(2026, 11, 21, 10, tzinfo=dt.UTC)),
+        ("2026-11-21T10:00:00+00:00", KeyType.TIMESTAMP, dt.datetime(2026, 11, 21, 10, tzinfo=dt.UTC)),
+    ],
+)
+def test_one_column_is_the_text_itself(text: str, kind: KeyType, value: object) -> None:
+    assert parse(text, kind) == value
+
+
+@pytest.mark.parametrize("text", ["a,7", '["a", 7]', '["a", "7"]'])
+def test_several_columns_are_separated_by_commas_or_a_json_array(text: str) -> None:
+    assert parse(text, KeyType.STRING, KeyType.INT) == ("a", 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "says"),
+    [
+        ("x", (KeyType.INT,), "a whole number"),
+        ("maybe", (KeyType.BOOLEAN,), "true or false"),
+        ("a", (KeyType.STRING, KeyType.INT), "has 1 columns"),
+        ('["a"', (KeyType.STRING, KeyType.INT), "JSON array"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_does(text: str, types: tuple[KeyType, ...], says: str) -> None:
+    with pytest.raises(KeyMismatch, match=says):
+        parse(text, *types)
