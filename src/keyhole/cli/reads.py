@@ -17,7 +17,6 @@ from keyhole.cli.keys import parse_key
 from keyhole.client.views import ServerStatus, StateHolding
 from keyhole.errors import InvalidConfiguration
 
-
 # Columns that people copy from.
 _WHOLE = frozenset({"state", "server", "address", "key"})
 
