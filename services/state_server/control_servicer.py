@@ -136,10 +136,11 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
     ) -> AsyncIterator[pb.Ownership]:
         """Never ends by itself, but where the server drains."""
         while True:
+            change = self._registry.next_change()
             yield self._registry.ownership()
             if self._registry.draining:
                 return
-            await self._registry.wait_for_change()
+            await change.wait()
 
 
 def _run(run: pb.Run) -> Run:

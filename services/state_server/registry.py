@@ -52,8 +52,9 @@ class Registry:
         self._change = asyncio.Event()
         self._on_change()
 
-    async def wait_for_change(self) -> None:
-        await self._change.wait()
+    def next_change(self) -> asyncio.Event:
+        """Set at the next change. Take it before looking: a change while one looks, or tells, is then not missed."""
+        return self._change
 
     def table(self, application: str, state: str) -> Table:
         """Raises UnknownApplication or UnknownState, naming what there is."""
