@@ -32,11 +32,13 @@ class QueryRecord(msgspec.Struct, frozen=True):
 
     Attributes:
         reset_epoch: The epoch that replaces all that its states held (`on_new_checkpoint="reset"`); 0: none.
+        first_epoch: Where the epochs of this checkpoint begin; those before it came from another one.
     """
 
     spark_query_id: str
     base: int
     reset_epoch: int = 0
+    first_epoch: int = 1
 
 
 class CompleteRecord(msgspec.Struct, frozen=True):

@@ -173,6 +173,7 @@ class Coordinator:
             control.complete,
             batch.spark_query_id,
             batch.batch_id,
+            batch.offsets_hash,
             self._on_new_checkpoint,
         )
         self._run.declare(control, [plan.descriptor for plan in batch.states], self._on_new_checkpoint)
@@ -301,7 +302,7 @@ class Coordinator:
             f"epoch {epoch} of query {self._query!r} was run again and gave other rows than were committed, "
             f"in {names}. The batch is not deterministic: exactly once does not hold for it"
         )
-        _log.error("a replay differs", extra={"query": self._query, "epoch": epoch, "key_groups": len(differing)})
+        _log.error("a replay differs", extra={"query": self._query, "epoch": epoch, "which": names})
         if self._strict:
             raise ReplayDiffers(message, epoch=epoch)
 
@@ -316,7 +317,7 @@ class Coordinator:
                 if not busy:
                     for server in lost:
                         self._run.distrust(server)
-                    if lost:
+                    if lost or not self._run.membership.settled:
                         self._run.converge(time.monotonic() + HEARTBEAT_SECONDS)
                     self._run.repeat_complete()
             except Fenced as error:
@@ -324,6 +325,8 @@ class Coordinator:
                 _log.error("a newer run has taken over", extra={"query": self._query})
             except KeyholeError as error:
                 _log.warning("heartbeat failed", extra={"query": self._query, "why": error.message})
+            except Exception:  # noqa: BLE001 - the top of a loop; were it to end, so would the leases, unheard
+                _log.exception("heartbeat failed unexpectedly", extra={"query": self._query})
             finally:
                 if not busy:
                     self._lock.release()

@@ -66,37 +66,60 @@ def check_start(
     complete: CompleteRecord | None,
     spark_query_id: str,
     batch_id: int,
+    offsets_hash: int,
     on_new_checkpoint: OnNewCheckpoint,
 ) -> QueryRecord:
     """Decides which epoch the first batch of a run is.
 
     A run may begin with the batch after the last complete epoch, or with that epoch itself (Spark had not yet written
-    its commit log). Everything else means that the checkpoint was deleted, replaced or set back: its batches would be
-    taken for replays of committed ones, and swallowed.
+    its commit log), read from the same offsets. Everything else means that the checkpoint was deleted, replaced or set
+    back: its batches would be taken for replays of committed ones, and swallowed.
+
+    Args:
+        offsets_hash: Of the batch's source offsets.
 
     Raises:
         CheckpointMismatch: With the ways out.
     """
     last = complete.epoch if complete else 0
-    if known is not None and known.spark_query_id == spark_query_id and known.base + batch_id in (last, last + 1):
-        return known
-    if last == 0 and (known is None or known.spark_query_id != spark_query_id):
-        # Nothing was ever completed: there is no epoch that could be confused with this one.
-        return QueryRecord(spark_query_id, base=1 - batch_id)
-    if on_new_checkpoint == "refuse":
-        raise CheckpointMismatch(_mismatch(query, known, last, spark_query_id, batch_id), query=query, epoch=last)
-    epoch = last + 1
-    return QueryRecord(spark_query_id, base=epoch - batch_id, reset_epoch=epoch if on_new_checkpoint == "reset" else 0)
-
-
-def _mismatch(query: str, known: QueryRecord | None, last: int, spark_query_id: str, batch_id: int) -> str:
-    if known is None or known.spark_query_id != spark_query_id:
-        what = (
-            f"comes from another Spark checkpoint (Spark query {known.spark_query_id if known else 'unknown'}) than "
-            f"the one it starts with now (Spark query {spark_query_id})"
-        )
+    same = known is not None and known.spark_query_id == spark_query_id
+    if known is not None and same and known.base + batch_id in _next_epochs(known, last):
+        if complete is None or known.base + batch_id > last or complete.offsets_hash == offsets_hash:
+            return known
+        what = f"its batch {batch_id}, which was that epoch, now begins or ends at other source offsets"
+    elif known is not None and same:
+        batches = " or ".join(str(epoch - known.base) for epoch in _next_epochs(known, last))
+        what = f"it expects batch {batches} of its checkpoint, not batch {batch_id}"
     else:
-        what = f"expects batch {last - known.base} or {last + 1 - known.base} of its checkpoint, not batch {batch_id}"
+        what = (
+            f"that comes from another Spark checkpoint (Spark query {known.spark_query_id if known else 'unknown'}) "
+            f"than the one it starts with now (Spark query {spark_query_id})"
+        )
+    # Nothing was ever completed under another checkpoint: nobody can miss what it held.
+    if on_new_checkpoint == "refuse" and (last > 0 or same):
+        raise CheckpointMismatch(_mismatch(query, last, what), query=query, epoch=last)
+    epoch = _unused_epoch(known, last)
+    reset = epoch if on_new_checkpoint == "reset" else 0
+    return QueryRecord(spark_query_id, base=epoch - batch_id, reset_epoch=reset, first_epoch=epoch)
+
+
+def _next_epochs(record: QueryRecord, last: int) -> tuple[int, ...]:
+    """What the next batch of a checkpoint can be: the last complete epoch again, or the one after it."""
+    return (last, last + 1) if last >= record.first_epoch else (record.first_epoch,)
+
+
+def _unused_epoch(known: QueryRecord | None, last: int) -> int:
+    """The first epoch that no other checkpoint can have begun.
+
+    The one after the last complete epoch may be committed on some servers: key groups there would take this
+    checkpoint's rows for a replay, and swallow them.
+    """
+    if known is None and last == 0:
+        return 1
+    return 1 + max(last + 1, known.first_epoch if known is not None else 0)
+
+
+def _mismatch(query: str, last: int, what: str) -> str:
     return (
         f"query {query!r} has completed epoch {last}, and {what}. The checkpoint was deleted, replaced or set back; "
         "its batches can't be told from committed ones. Put the checkpoint back, or restore a savepoint, or start with "
@@ -111,7 +134,7 @@ def check_batch(query: str, record: QueryRecord, complete: CompleteRecord | None
         CheckpointMismatch: It does not follow the last complete one.
     """
     epoch, last = record.base + batch_id, complete.epoch if complete else 0
-    if epoch not in (last, last + 1):
+    if epoch not in _next_epochs(record, last):
         raise CheckpointMismatch(
             f"query {query!r} has completed epoch {last}, but its batch {batch_id} would be epoch {epoch}; restart it",
             query=query,
@@ -130,10 +153,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Membership:
-    """Who may write now, and what. `version` grows with every change of owners."""
+    """Who may write now, and what. The assignment's version grows with every change of owners.
+
+    Attributes:
+        settled: False from a recovery's first step until its last: servers may own less than the assignment says.
+    """
 
     members: Mapping[str, Member]
     assignment: AssignmentRecord
+    settled: bool = True
 
 
 @dataclass(frozen=True)
@@ -181,7 +209,8 @@ def plan_recovery(
     }
     before = {state: _owners(current.assignment, state) for state in key_groups}
     if not fence and not opened and owners == before:
-        return None
+        # Under the same version the servers go on with the restores that they have begun.
+        return None if current.settled else Recovery((), (), {}, current.assignment)
     release = {
         name: groups
         for name in kept

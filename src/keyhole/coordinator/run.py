@@ -69,6 +69,7 @@ class QueryRun:
         self._serial = 0
         self._grants: tuple[GrantRecord, ...] = ()
         self._broken: frozenset[str] = frozenset()
+        self._begun = False
         self.run = Run(config.application, query, 0, uuid.uuid4().hex)
         self.descriptors: dict[str, StateDescriptor] = {}
         self.complete: CompleteRecord | None = None
@@ -162,14 +163,14 @@ class QueryRun:
             ConflictError: A server can't hold its key groups and waiting won't help (its disk is full).
         """
         waiting_for: KeyholeError = NoServer(f"no state server answers at {', '.join(self._config.servers)}")
-        opening = not self.membership.members
         first_seen: float | None = None
         while True:
             live = self._fleet.observe()
             now = time.monotonic()
             first_seen = first_seen or (now if live else None)
-            patience = now - (first_seen or now) < self._config.server_wait_seconds
-            if live and not (opening and patience and len(live) < len(self._config.servers)):
+            complete = len(live) == len(self._config.servers)
+            patience = not self._begun and now - (first_seen or now) < self._config.server_wait_seconds
+            if live and (complete or not patience):
                 try:
                     if self._converge_once(live, deadline_monotonic):
                         return
@@ -186,6 +187,7 @@ class QueryRun:
         sizes = {name: descriptor.key_groups for name, descriptor in self.descriptors.items()}
         recovery = plan_recovery(self.membership, self._grants, live, self._broken, sizes)
         if recovery is None:
+            self._begun = True
             return True
         self._execute(recovery, live, deadline_monotonic)
         return False  # observe once more: a server may have gone meanwhile
@@ -206,8 +208,11 @@ class QueryRun:
         )
         self._grants = (*(g for g in self._grants if g.grant not in fenced), *opened.values())
         kept = {n: m for n, m in self.membership.members.items() if m.grant not in fenced}
-        # Until all is done, nobody but the kept ones counts as a member: a failure below begins again from here.
-        self.membership = Membership(kept, self.membership.assignment)
+        # A failure below begins again from here: nobody but the kept ones counts as a member, and the next assignment
+        # has a version of its own, because a server takes one that it has seen for done, and may have released since.
+        begun = msgspec.structs.replace(self.membership.assignment, version=recovery.assignment.version)
+        self.membership = Membership(kept, begun, settled=False)
+        self._broken = frozenset()
         self._all(
             {
                 name: partial(self._fleet.link(live[name]).open_run, self.run, live[name], grant.grant, timeout)
@@ -218,9 +223,9 @@ class QueryRun:
         self._check_changelogs()
         self._append(record("assignment", self._query, recovery.assignment))
         members = kept | {name: Member(live[name], grant.grant) for name, grant in opened.items()}
+        self.membership = Membership(members, recovery.assignment, settled=False)
         self._assign_all(members, recovery.assignment, deadline_monotonic)
         self.membership = Membership(members, recovery.assignment)
-        self._broken = frozenset()
 
     def _check_changelogs(self) -> None:
         """Compares the changelogs' ends with the last complete epoch's markers.

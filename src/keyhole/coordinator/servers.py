@@ -117,7 +117,8 @@ class Fleet:
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._links = {address: ServerLink(address) for address in addresses}
-        self._pool = ThreadPoolExecutor(max(1, len(addresses)), thread_name_prefix="keyhole-coordinator")
+        # Two calls to each server at once: a long commit must not hold up the heartbeat that keeps the lease.
+        self._pool = ThreadPoolExecutor(2 * max(1, len(addresses)), thread_name_prefix="keyhole-coordinator")
 
     def link(self, target: Target) -> ServerLink:
         return self._links[target.address]
