@@ -99,8 +99,9 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: Sta
     staged = winners(part.attempts, part.receipts, name)
     if foreign := staged.keys() - state.restored:
         raise NotOwner(f"{len(foreign)} key groups of state {name} are staged here and not owned; stage them again")
-    # Complete mode also empties the key groups that got no rows.
-    touched = sorted(state.restored if part.replace else staged)
+    # Complete mode also empties the key groups that got no rows. And a replay may lack all rows of a key group.
+    committed = {group for group in state.restored if state.position(group).epoch >= epoch.epoch}
+    touched = sorted(state.restored if part.replace else staged.keys() | committed)
     snapshot = state.store.snapshot()
     try:
         for group in touched:

@@ -8,6 +8,7 @@ epoch of all the query's states in one step.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,16 +23,14 @@ from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import (
     Fenced,
     KafkaUnreachable,
-    KeyholeError,
     NotOwner,
     NotReady,
     Overloaded,
     StageLost,
-    UnavailableError,
 )
 from keyhole.steps import Step, StepObserver
-from keyhole.stores.base import StoreEngine
-from keyhole.types import Run, StateDescriptor
+from keyhole.stores.base import Snapshot, StoreEngine
+from keyhole.types import Position, Run, StateDescriptor
 from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
 from services.state_server.hosted import HostedState
 from services.state_server.restore import restore
@@ -69,6 +68,22 @@ class Attempt(NamedTuple):
     attempt_id: int
 
 
+class View(NamedTuple):
+    """A state as the host thread left it: what is to be published."""
+
+    state: HostedState
+    snapshot: Snapshot
+    groups: frozenset[int]
+    positions: Mapping[int, Position]
+
+
+class TakeOver(NamedTuple):
+    """A restore under way. `stop` ends it at its next piece."""
+
+    task: asyncio.Task[None]
+    stop: threading.Event
+
+
 class QueryHost:
     """See the module's text. Made at the first OpenRun of a query; lives as long as the server.
 
@@ -96,10 +111,10 @@ class QueryHost:
         self._writer: ChangelogWriter | None = None
         self._hosted: dict[str, HostedState] = {}
         self._staged: dict[Attempt, StagedAttempt] = {}
-        self._staged_bytes = 0
-        self._superseded = threading.Event()
-        self._restoring: asyncio.Task[None] | None = None
-        self._opening = asyncio.Lock()
+        self._arriving: set[StagedAttempt] = set()
+        self._take_over_under_way: TakeOver | None = None
+        # Held while it is decided which run, or which assignment, comes next.
+        self._changing = asyncio.Lock()
         self.lease = Lease(settings.clock, settings.lease_seconds)
 
     @property
@@ -121,36 +136,44 @@ class QueryHost:
 
         Raises:
             Fenced: A newer run has been here, or another one of the same generation.
-            KafkaUnreachable: Nothing has changed.
+            StageLost: The grant was given up here already.
+            KafkaUnreachable: The grant was not taken.
         """
-        async with self._opening:
+        async with self._changing:
             self._check_incarnation(incarnation)
             if run.generation < self._run.generation or (
                 run.generation == self._run.generation and run.run_id != self._run.run_id
             ):
                 raise self._fenced(run)
             if grant == self._grant:
+                self._check_grant()
                 return
-            await self._stop_restoring()
-            self._version = 0
+            # The run counts from here on: the one before is refused while this one waits for Kafka. Should the grant
+            # fail, its coordinator asks for another one.
+            self._run, self._version = run, 0
             self._drop_staged(lambda _: True)
-            await self._on_thread(self._take_grant, run, grant)
+            await self._stop_restoring()
+            await self._on_thread(self._take_grant, grant)
             self.lease.confirm()
         _log.info(
             "opened a run", extra={"application": run.application, "query": run.query, "generation": run.generation}
         )
 
-    def _take_grant(self, run: Run, grant: str) -> None:
+    def _take_grant(self, grant: str) -> None:
         self._give_up_grant()
-        # The run counts from here on: should the grant fail, its coordinator asks for another one.
-        self._run, self._grant = run, ""
+        self._grant = ""
         writer = self._changelog.writer(grant)
         try:
             writer.open(self._settings.kafka_deadline_seconds)
-        except KeyholeError:
+        except BaseException:
             writer.close()
             raise
         self._writer, self._grant = writer, grant
+
+    def _check_grant(self) -> None:
+        """A grant is opened once: opening it again could take it back from whoever has fenced it."""
+        if self._writer is None:
+            raise StageLost(f"server {self._settings.server} has no grant any more; it needs another one")
 
     async def assign(
         self,
@@ -168,29 +191,38 @@ class QueryHost:
             Fenced, NotReady: See `_check_run`.
             KeyholeError: What ended the restore; the next call begins it anew.
         """
-        self._check_run(run)
-        if version != self._version or self._restoring is None:
-            await self._stop_restoring()
-            self._version = version
-            self._restoring = asyncio.create_task(self._take_over(version, states, standing))
-        task = self._restoring
-        done, _ = await asyncio.wait({task}, timeout=wait_seconds)
-        if task in done and not task.cancelled() and task.exception() is not None:
-            self._restoring = None
-            await task
-        return task in done
+        async with self._changing:
+            self._check_run(run)
+            if version != self._version or self._take_over_under_way is None:
+                await self._stop_restoring()
+                self._version = version
+                stop = threading.Event()
+                task = asyncio.create_task(self._take_over(run, version, states, standing, stop))
+                self._take_over_under_way = TakeOver(task, stop)
+            under_way = self._take_over_under_way
+        done, _ = await asyncio.wait({under_way.task}, timeout=wait_seconds)
+        if not done:
+            return False
+        if under_way.task.exception() is not None and self._take_over_under_way is under_way:
+            self._take_over_under_way = None
+        under_way.task.result()
+        return True
 
     async def _take_over(
-        self, version: int, states: Sequence[tuple[StateDescriptor, frozenset[int]]], standing: Standing
+        self,
+        run: Run,
+        version: int,
+        states: Sequence[tuple[StateDescriptor, frozenset[int]]],
+        standing: Standing,
+        stop: threading.Event,
     ) -> None:
         await self._host(states)
         wanted = {descriptor.state: groups for descriptor, groups in states}
         for name, state in self._hosted.items():
             state.table.withdraw(state.table.groups - wanted.get(name, frozenset()))
         self._settings.changed()
-        self._superseded.clear()
-        await self._on_thread(self._restore, wanted)
-        self._publish(standing)
+        views = await self._on_thread(self._restore, wanted, stop)
+        self._publish(views, dataclasses.replace(standing, generation=run.generation, assignment_version=version))
         for state in self._hosted.values():
             state.table.ready = True
         self.lease.confirm()
@@ -216,7 +248,7 @@ class QueryHost:
             self._hosted[descriptor.state] = HostedState.open(descriptor, store, table)
             self._tables[self._application, descriptor.state] = table
 
-    def _restore(self, wanted: Mapping[str, frozenset[int]]) -> None:
+    def _restore(self, wanted: Mapping[str, frozenset[int]], stop: threading.Event) -> list[View]:
         for name, state in self._hosted.items():
             state.restored &= wanted.get(name, frozenset())
         restore(
@@ -227,8 +259,21 @@ class QueryHost:
             # Half of what the changelog keeps deletions for: the other half is for the restore itself.
             away_limit_ms=DELETE_RETENTION_MS // 2,
             deadline_seconds=self._settings.restore_deadline_seconds,
-            stop=self._superseded,
+            stop=stop,
         )
+        return self._views()
+
+    def _views(self) -> list[View]:
+        """Taken on the host thread, before anything else can happen to the stores and to what is owned."""
+        return [
+            View(
+                state,
+                state.store.snapshot(),
+                frozenset(state.restored),
+                {group: state.position(group) for group in state.restored},
+            )
+            for state in self._hosted.values()
+        ]
 
     async def release(self, run: Run, state: str, groups: frozenset[int]) -> None:
         """Gives key groups up. Runs on the host thread: when it answers, nothing of theirs is in flight."""
@@ -236,6 +281,7 @@ class QueryHost:
         hosted = self._state(state)
         hosted.table.withdraw(groups)
         await self._on_thread(hosted.restored.difference_update, groups)
+        hosted.table.withdraw(groups)  # again: an epoch that was under way has published them
         self._settings.changed()
 
     def confirm(self, run: Run, version: int) -> None:
@@ -258,12 +304,17 @@ class QueryHost:
         self._check_incarnation(incarnation)
         if version != self._version:
             raise NotOwner(f"the assignment is at version {self._version}, not {version}", version=self._version)
+        self._check_newest(attempt)
+        state = self._state(attempt.state)
+        name = f"{self._application}/{attempt.state}"
+        arriving = StagedAttempt(name, state.descriptor.key_groups, state.store.max_key_bytes, state.order_of)
+        self._arriving.add(arriving)
+        return arriving
+
+    def _check_newest(self, attempt: Attempt) -> None:
         newest = max(((a.epoch, a.round) for a in self._staged), default=(0, 0))
         if (attempt.epoch, attempt.round) < newest:
             raise StageLost(f"round {attempt.round} of epoch {attempt.epoch} has been superseded")
-        state = self._state(attempt.state)
-        name = f"{self._application}/{attempt.state}"
-        return StagedAttempt(name, state.descriptor.key_groups, state.store.max_key_bytes, state.order_of)
 
     async def add_rows(
         self, attempt: StagedAttempt, decode: Callable[[], tuple[list[bytes], list[bytes | None]]]
@@ -273,16 +324,19 @@ class QueryHost:
         Raises:
             Overloaded: More is staged than `max_staged_bytes`.
         """
-        if self._staged_bytes > self._settings.max_staged_bytes:
+        staged_bytes = sum(held.bytes for held in (*self._arriving, *self._staged.values()))
+        if staged_bytes > self._settings.max_staged_bytes:
             raise Overloaded(
-                f"server {self._settings.server} holds {self._staged_bytes:,} staged bytes, its limit "
+                f"server {self._settings.server} holds {staged_bytes:,} staged bytes, its limit "
                 "(KEYHOLE_STATE_SERVER_MAX_STAGED_BYTES). Bound the epochs, for example with maxOffsetsPerTrigger"
             )
-        self._staged_bytes += await self._on_thread(lambda: attempt.add(*decode()))
+        await self._on_thread(lambda: attempt.add(*decode()))
 
     def stage(self, name: Attempt, attempt: StagedAttempt, run: Run) -> list[GroupReceipt]:
         """Makes a whole attempt part of what is staged; older rounds are dropped."""
         self._check_run(run)
+        self._check_newest(name)
+        self._arriving.discard(attempt)
         self._drop_staged(lambda other: (other.epoch, other.round) < (name.epoch, name.round))
         self._staged[name] = attempt
         receipts = attempt.receipts()
@@ -291,7 +345,7 @@ class QueryHost:
 
     def discard(self, attempt: StagedAttempt) -> None:
         """An attempt that did not come to its end."""
-        self._staged_bytes -= attempt.bytes
+        self._arriving.discard(attempt)
 
     async def commit(
         self, run: Run, incarnation: str, version: int, epoch: EpochToCommit, deadline_seconds: float
@@ -304,20 +358,23 @@ class QueryHost:
         self._check_incarnation(incarnation)
         if version != self._version:
             raise NotOwner(f"the assignment is at version {self._version}, not {version}", version=self._version)
-        return await asyncio.shield(asyncio.ensure_future(self._commit(epoch, deadline_seconds)))
+        for name in epoch.states:
+            self._state(name)
+        return await asyncio.shield(asyncio.ensure_future(self._commit(epoch, version, deadline_seconds)))
 
-    async def _commit(self, epoch: EpochToCommit, deadline_seconds: float) -> list[GroupCommitted]:
-        committed = await self._on_thread(self._commit_on_thread, epoch, deadline_seconds)
-        versions = Standing(epoch.epoch, epoch.commit_time_ms, epoch.watermark_ms, epoch.generation, self._version)
-        self._publish(versions)
+    async def _commit(self, epoch: EpochToCommit, version: int, deadline_seconds: float) -> list[GroupCommitted]:
+        committed, views = await self._on_thread(self._commit_on_thread, epoch, deadline_seconds)
+        self._publish(views, Standing(epoch.epoch, epoch.commit_time_ms, epoch.watermark_ms, epoch.generation, version))
         self.lease.confirm()
         self._drop_staged(lambda attempt: attempt.epoch <= epoch.epoch)
         self._settings.observer.reached(Step.SERVER_COMMITTED, epoch.epoch)
         return committed
 
-    def _commit_on_thread(self, epoch: EpochToCommit, deadline_seconds: float) -> list[GroupCommitted]:
-        if self._writer is None:
-            raise StageLost(f"server {self._settings.server} has no grant any more; it needs another one")
+    def _commit_on_thread(
+        self, epoch: EpochToCommit, deadline_seconds: float
+    ) -> tuple[list[GroupCommitted], list[View]]:
+        self._check_grant()
+        assert self._writer is not None
         sound = False
         try:
             committed = commit_epoch(epoch, self._hosted, self._writer, self._settings.observer, deadline_seconds)
@@ -330,7 +387,7 @@ class QueryHost:
             # what the stores lack is read back from the changelog.
             if not sound:
                 self._give_up_grant()
-        return committed
+        return committed, self._views()
 
     def _give_up_grant(self) -> None:
         if self._writer is not None:
@@ -338,6 +395,7 @@ class QueryHost:
             self._writer = None
         for state in self._hosted.values():
             state.restored.clear()
+            state.read_positions()
 
     def staged(self, state: str, epoch: int, round_: int, winners: Sequence[tuple[int, int]]) -> list[StagedAttempt]:
         """The attempts of the winners.
@@ -368,25 +426,22 @@ class QueryHost:
         self._hosted.clear()
         self._thread.shutdown()
 
-    def _publish(self, standing: Standing) -> None:
-        for state in self._hosted.values():
-            standing_of = Standing(
-                standing.epoch, standing.commit_time_ms, standing.watermark_ms, self._run.generation, self._version
-            )
-            groups = frozenset(state.restored)
-            state.table.publish(state.store.snapshot(), groups, standing_of, {g: state.position(g) for g in groups})
+    def _publish(self, views: Sequence[View], standing: Standing) -> None:
+        for view in views:
+            if self._hosted.get(view.state.descriptor.state) is view.state:
+                view.state.table.publish(view.snapshot, view.groups, standing, view.positions)
+            else:
+                view.snapshot.close()
 
     async def _stop_restoring(self) -> None:
-        task, self._restoring = self._restoring, None
-        if task is None:
+        under_way, self._take_over_under_way = self._take_over_under_way, None
+        if under_way is None:
             return
-        self._superseded.set()
-        try:
-            await task
-        except (KeyholeError, UnavailableError) as error:
+        under_way.stop.set()
+        # Not awaited directly: a caller that goes away would cancel it, and its thread would go on unseen.
+        await asyncio.wait({under_way.task})
+        if (error := under_way.task.exception()) is not None:
             _log.info("a restore ended", extra={"query": self._query, "why": str(error)})
-        finally:
-            self._superseded.clear()
 
     def _state(self, name: str) -> HostedState:
         state = self._hosted.get(name)
@@ -396,7 +451,7 @@ class QueryHost:
 
     def _drop_staged(self, which: Callable[[Attempt], bool]) -> None:
         for name in [name for name in self._staged if which(name)]:
-            self._staged_bytes -= self._staged.pop(name).bytes
+            del self._staged[name]
 
     def _check_incarnation(self, incarnation: str) -> None:
         if incarnation != self._settings.incarnation:

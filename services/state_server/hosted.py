@@ -35,12 +35,17 @@ class HostedState:
     @classmethod
     def open(cls, descriptor: StateDescriptor, store: Store, table: Table) -> HostedState:
         """Takes up where the store is."""
-        snapshot = store.snapshot()
+        state = cls(descriptor, store, table, order_of(descriptor, StateCodec(descriptor)), {}, set())
+        state.read_positions()
+        return state
+
+    def read_positions(self) -> None:
+        """As the store has them: a write of which it is not known whether it was done may have moved them."""
+        snapshot = self.store.snapshot()
         try:
-            positions = dict(snapshot.positions())
+            self.positions = dict(snapshot.positions())
         finally:
             snapshot.close()
-        return cls(descriptor, store, table, order_of(descriptor, StateCodec(descriptor)), positions, set())
 
     def position(self, key_group: int) -> Position:
         return self.positions.get(key_group, START)

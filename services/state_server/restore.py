@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from keyhole.changelog.base import Changelog, Partition, RestoredEpochs
 from keyhole.clock import Clock
-from keyhole.errors import Fenced
+from keyhole.errors import NotReady
 from keyhole.stores.base import Advance, Batch
 from keyhole.types import START, Position
 from services.state_server.hosted import HostedState
@@ -34,7 +34,7 @@ def restore(
     Args:
         away_limit_ms: A key group whose last marker is older may have missed deletions that the changelog has already
             forgotten; it is rebuilt.
-        stop: Ends it, with Fenced.
+        stop: Ends it, with NotReady.
 
     Raises:
         KafkaUnreachable: No progress for `deadline_seconds`.
@@ -51,7 +51,7 @@ def restore(
         _announce(states, positions, ends)
         for piece in reader.read(positions, ends, deadline_seconds):
             if stop.is_set():
-                raise Fenced("the restore was given up: a newer run has taken over, or the server is stopping")
+                raise NotReady("the restore was given up: another assignment is coming, or the server is stopping")
             _apply(states[piece.partition.state], piece)
     finally:
         reader.close()

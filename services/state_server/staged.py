@@ -11,6 +11,9 @@ from keyhole.errors import DuplicateKey, KeyTooLong, MalformedRequest, StageLost
 
 _CHECKSUM_MASK = (1 << 64) - 1
 
+# What a row takes in memory beside its bytes: two objects and its place in a dict (measured).
+_ROW_OVERHEAD_BYTES = 190
+
 OrderOf = Callable[[bytes], Any]
 """A row's rank under `order_by`: anything that compares."""
 
@@ -28,7 +31,7 @@ class StagedGroup:
 
 
 class StagedAttempt:
-    """What one task attempt has staged of one partition of one state.
+    """What one task attempt has staged of one partition of one state. `bytes`: of memory, about.
 
     Args:
         name: application/state, for messages.
@@ -45,8 +48,8 @@ class StagedAttempt:
         self._max_key_bytes = max_key_bytes
         self._order_of = order_of
 
-    def add(self, keys: Sequence[bytes], rows: Sequence[bytes | None]) -> int:
-        """Takes rows in; None deletes. Returns the bytes that they hold.
+    def add(self, keys: Sequence[bytes], rows: Sequence[bytes | None]) -> None:
+        """Takes rows in; None deletes.
 
         Raises:
             MalformedRequest: A key that is no storage key of the state.
@@ -67,11 +70,10 @@ class StagedAttempt:
             group.count += 1
             group.bytes += size
             group.checksum += checksum
-            taken += size
+            taken += size + _ROW_OVERHEAD_BYTES
             if key not in group.rows or self._wins(row, group.rows[key]):
                 group.rows[key] = row
         self.bytes += taken
-        return taken
 
     def _check(self, keys: Sequence[bytes]) -> None:
         if not keys:
