@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sensors", type=int, default=1000)
     parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--key-groups", type=int, default=64)
     options = parser.parse_args()
     results: dict[str, list[float]] = {"keyhole": [], "noop": []}
     jars = fetch(JarSet.SPARK_KAFKA, default_cache_dir(os.environ))
@@ -104,6 +105,7 @@ def main() -> None:
         json.dumps(
             {
                 "benchmark": "freshness",
+                "key_groups": options.key_groups,
                 "keyhole_p50_ms": [round(value) for value in results["keyhole"]],
                 "noop_p50_ms": [round(value) for value in results["noop"]],
                 "ratio_to_noop": round(ratio, 2),
@@ -112,7 +114,7 @@ def main() -> None:
     )
 
 
-Run = Callable[[DataFrame, Cluster, Path, Probes, float], list[float]]
+Run = Callable[[DataFrame, Cluster, Path, Probes, argparse.Namespace], list[float]]
 
 
 def measure(
@@ -124,7 +126,7 @@ def measure(
     source = Source(running.bootstrap_servers, topic, options.sensors, options.rate)
     source.start()
     try:
-        return run(maxima(spark, running, topic), running, directory, source.probes, options.seconds)
+        return run(maxima(spark, running, topic), running, directory, source.probes, options)
     finally:
         source.stopped.set()
         source.join()
@@ -143,10 +145,18 @@ def maxima(spark: SparkSession, running: Cluster, topic: str) -> DataFrame:
     return readings.groupBy("r.sensor").agg(f.max("r.value").alias("highest"), f.count("*").alias("readings"))
 
 
-def with_keyhole(data: DataFrame, running: Cluster, directory: Path, probes: Probes, seconds: float) -> list[float]:
+def with_keyhole(
+    data: DataFrame, running: Cluster, directory: Path, probes: Probes, options: argparse.Namespace
+) -> list[float]:
     """Polls the probe through the proxy, and notes when each value is first seen."""
     config = JobConfig(APPLICATION, running.servers, running.bootstrap_servers)
-    sink = queryable.value(STATE, key="sensor", config=config, on_new_checkpoint="reset")
+    sink = queryable.value(
+        f"{STATE}-{options.key_groups}",
+        key="sensor",
+        key_groups=options.key_groups,
+        config=config,
+        on_new_checkpoint="reset",
+    )
     query = (
         data.writeStream.outputMode("update")
         .queryName("freshness")
@@ -157,10 +167,10 @@ def with_keyhole(data: DataFrame, running: Cluster, directory: Path, probes: Pro
     seen: list[tuple[int, float]] = []
     try:
         with Client(running.proxy) as client:
-            until = wait_warm(query) + seconds
+            until = wait_warm(query) + options.seconds
             while time.monotonic() < until:
                 try:
-                    answer = client.get(APPLICATION, STATE, PROBE)
+                    answer = client.get(APPLICATION, f"{STATE}-{options.key_groups}", PROBE)
                 except KeyholeError:
                     time.sleep(0.1)
                     continue
@@ -172,7 +182,9 @@ def with_keyhole(data: DataFrame, running: Cluster, directory: Path, probes: Pro
     return ages(probes, seen)
 
 
-def with_noop(data: DataFrame, running: Cluster, directory: Path, probes: Probes, seconds: float) -> list[float]:
+def with_noop(
+    data: DataFrame, running: Cluster, directory: Path, probes: Probes, options: argparse.Namespace
+) -> list[float]:
     """Takes the end of each batch, and the probes that it holds: those sent before its offsets were read."""
     ends: list[tuple[int, float]] = []
     query = (
@@ -183,7 +195,7 @@ def with_noop(data: DataFrame, running: Cluster, directory: Path, probes: Probes
         .start()
     )
     try:
-        until = wait_warm(query) + seconds
+        until = wait_warm(query) + options.seconds
         batch = -1
         while time.monotonic() < until:
             progress = query.lastProgress
