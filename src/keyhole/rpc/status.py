@@ -45,6 +45,9 @@ _FOREIGN: dict[grpc.StatusCode, tuple[type[KeyholeError], str]] = {
     grpc.StatusCode.PERMISSION_DENIED: (errors.Unsupported, "refused the caller; something stands in between"),
 }
 
+# What gRPC's asyncio API says of a write to a stream whose connection has just been closed.
+_BROKEN_STREAM = "Internal error from Core"
+
 
 def to_proto(error: KeyholeError) -> error_pb2.Error:
     """The error as a message, cut to what fits into metadata."""
@@ -94,6 +97,8 @@ def from_rpc_error(error: grpc.RpcError, target: str = "") -> KeyholeError:
 def _from_status(status: grpc.StatusCode, details: str, target: str) -> KeyholeError:
     who = f"server {target}" if target else "the server"
     kind, meaning = _FOREIGN.get(status, (errors.InternalError, f"failed with {status.name}; its log says more"))
+    if status is grpc.StatusCode.INTERNAL and details == _BROKEN_STREAM:
+        kind, meaning = _FOREIGN[grpc.StatusCode.UNAVAILABLE]
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
         kind, meaning = errors.MalformedRequest, "or this side refuses messages of that size; ask for less at once"
     facts = {"status": status.name, "details": details} | ({"address": target} if target else {})
