@@ -69,18 +69,24 @@ def test_a_fact_named_like_a_parameter_does_no_harm() -> None:
 class _Status(grpc.RpcError):
     """A status as some other software would send it."""
 
-    def __init__(self, code: grpc.StatusCode, metadata: Any = ()) -> None:
+    def __init__(self, code: grpc.StatusCode, metadata: Any = (), details: str = "details of it") -> None:
         super().__init__()
-        self._code, self._metadata = code, metadata
+        self._code, self._metadata, self._details = code, metadata, details
 
     def code(self) -> grpc.StatusCode:
         return self._code
 
     def details(self) -> str:
-        return "details of it"
+        return self._details
 
     def trailing_metadata(self) -> Any:
         return self._metadata
+
+
+def test_a_stream_whose_connection_was_just_closed_is_a_lost_server() -> None:
+    """What gRPC's asyncio API makes of that, every now and then."""
+    error = status.from_rpc_error(_Status(grpc.StatusCode.INTERNAL, details="Internal error from Core"), "host:1")
+    assert isinstance(error, errors.ServerLost)
 
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
