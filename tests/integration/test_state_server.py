@@ -1,0 +1,112 @@
+"""The state server as a service: health, reflection, drain, and what it says when it can't start."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from keyhole import errors
+from keyhole.rpc import channels, status
+from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
+from tests.support.readings import APPLICATION, STATE, descriptor, row
+from tests.support.state_servers import RunningServer, state_server
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def health(of: RunningServer) -> int:
+    async with channels.aio_channel(of.address) as channel:
+        return int((await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())).status)
+
+
+async def test_it_is_not_serving_until_it_has_its_key_groups() -> None:
+    async with state_server("server-a") as server:
+        assert await health(server) == NOT_SERVING
+        await server.own(descriptor())
+        assert await health(server) == SERVING
+
+
+async def test_reads_before_any_job_say_that_no_job_has_come_yet() -> None:
+    async with state_server("server-a") as server, channels.aio_channel(server.address) as channel:
+        request = query_pb2.GetRequest(state=query_pb2.StateRef(application=APPLICATION, state=STATE))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await query_pb2_grpc.QueryStub(channel).Get(request)
+        error = status.from_rpc_error(caught.value)
+        assert isinstance(error, errors.UnknownApplication)
+        assert "no job has given it key groups yet" in error.message
+
+
+async def test_reflection_lists_its_services() -> None:
+    async with state_server("server-a") as server, channels.aio_channel(server.address) as channel:
+        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+            iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        )
+        names = {service.name async for answer in call for service in answer.list_services_response.service}
+    assert names >= {"keyhole.v1.Query", "keyhole.v1.StateServer", "grpc.health.v1.Health"}
+
+
+async def test_ownership_streams_end_when_it_drains() -> None:
+    async with state_server("server-a") as server, channels.aio_channel(server.address) as channel:
+        await server.own(descriptor())
+        await server.commit({"sensor-0": row(1.0)})
+        stream = state_server_pb2_grpc.StateServerStub(channel).WatchOwnership(state_server_pb2.WatchOwnershipRequest())
+        first = await stream.read()
+        assert (first.server, first.draining, len(first.holdings)) == ("server-a", False, 1)
+        await server.server.stop()
+        last = [message async for message in stream]
+        assert last[-1].draining
+
+
+def start(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    environ = {
+        **os.environ,
+        "KEYHOLE_STATE_SERVER_BOOTSTRAP_SERVERS": "127.0.0.1:1",
+        "KEYHOLE_STATE_SERVER_DIRECTORY": str(tmp_path / "stores"),
+        "KEYHOLE_STATE_SERVER_PORT": "0",
+        **{f"KEYHOLE_STATE_SERVER_{name.upper()}": value for name, value in settings.items()},
+    }
+    command = [sys.executable, "-m", "services.state_server"]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_port_that_is_taken_is_named_and_the_process_ends(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = start(tmp_path, port=str(port))
+    assert done.returncode == 1
+    assert f"state-server can't listen on 127.0.0.1:{port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"store": "papyrus"}, "unknown store 'papyrus'; the stores are lmdb, memory"),
+        ({"prot": "7410"}, "unknown setting KEYHOLE_STATE_SERVER_PROT"),
+        ({"lease_seconds": "soon"}, "KEYHOLE_STATE_SERVER_LEASE_SECONDS is 'soon'; it must be a number"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_named(tmp_path: Path, settings: dict[str, str], says: str) -> None:
+    done = start(tmp_path, **settings)
+    assert done.returncode == 1
+    assert says in done.stderr
+
+
+def test_a_store_directory_of_another_format_is_refused_and_left_alone(tmp_path: Path) -> None:
+    stores = tmp_path / "stores"
+    stores.mkdir()
+    (stores / "FORMAT").write_text("keyhole lmdb 999\n")
+    done = start(tmp_path)
+    assert done.returncode == 1
+    assert str(stores) in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (stores / "FORMAT").read_text() == "keyhole lmdb 999\n"
