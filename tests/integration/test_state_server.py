@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from keyhole import errors
 from keyhole.rpc import channels, status
 from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
-from tests.support.readings import APPLICATION, STATE, descriptor, row
+from tests.support.readings import APPLICATION, STATE, descriptor
 from tests.support.state_servers import RunningServer, state_server
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -57,13 +58,16 @@ async def test_reflection_lists_its_services() -> None:
 async def test_ownership_streams_end_when_it_drains() -> None:
     async with state_server("server-a") as server, channels.aio_channel(server.address) as channel:
         await server.own(descriptor())
-        await server.commit({"sensor-0": row(1.0)})
-        stream = state_server_pb2_grpc.StateServerStub(channel).WatchOwnership(state_server_pb2.WatchOwnershipRequest())
+        stub = state_server_pb2_grpc.StateServerStub(channel)
+        stream = stub.WatchOwnership(state_server_pb2.WatchOwnershipRequest())
         first = await stream.read()
         assert (first.server, first.draining, len(first.holdings)) == ("server-a", False, 1)
-        await server.server.stop()
-        last = [message async for message in stream]
-        assert last[-1].draining
+        stopping = asyncio.create_task(server.server.stop())
+        messages = [first]
+        while (message := await stream.read()) is not grpc.aio.EOF:
+            messages.append(message)
+        await stopping
+        assert messages[-1].draining
 
 
 def start(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
