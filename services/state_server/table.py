@@ -106,7 +106,8 @@ class Table:
                 position.epoch,
                 position.commit_time_ms,
                 position.watermark_ms,
-                position.generation,
+                # The owner's, not the marker's: readers prefer the owner of the highest generation and version.
+                standing.generation,
                 standing.assignment_version,
             )
             for group, position in positions.items()

@@ -98,6 +98,8 @@ class Coordinator:
         on_new_checkpoint: OnNewCheckpoint = "refuse",
         strict: bool = False,
         observer: StepObserver | None = None,
+        fleet: Fleet | None = None,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._config = config
         self._query = query
@@ -106,7 +108,8 @@ class Coordinator:
         self._strict = strict
         self._observer = observer or NoObserver()
         self._control = changelog.control(query)
-        self._fleet = Fleet(config.servers)
+        self._fleet = fleet or Fleet(config.servers)
+        self._heartbeat_seconds = heartbeat_seconds
         self._run = QueryRun(config, query, changelog, self._control, self._fleet)
         self._record: QueryRecord | None = None
         self._fenced: Fenced | None = None
@@ -307,29 +310,42 @@ class Coordinator:
             raise ReplayDiffers(message, epoch=epoch)
 
     def _beat(self) -> None:
-        while not self._closed.wait(HEARTBEAT_SECONDS):
-            # An epoch under way speaks to the servers too, but its tasks may take long: keep the leases all the same.
-            busy = not self._lock.acquire(blocking=False)
+        while not self._closed.wait(self._heartbeat_seconds):
             try:
-                if self._fenced is not None:
-                    return
-                lost = self._confirm()
-                if not busy:
-                    for server in lost:
-                        self._run.distrust(server)
-                    if lost or not self._run.membership.settled:
-                        self._run.converge(time.monotonic() + HEARTBEAT_SECONDS)
-                    self._run.repeat_complete()
-            except Fenced as error:
-                self._fenced = error
+                self.beat()
+            except Fenced:
                 _log.error("a newer run has taken over", extra={"query": self._query})
+                return
             except KeyholeError as error:
                 _log.warning("heartbeat failed", extra={"query": self._query, "why": error.message})
             except Exception:  # noqa: BLE001 - the top of a loop; were it to end, so would the leases, unheard
                 _log.exception("heartbeat failed unexpectedly", extra={"query": self._query})
-            finally:
-                if not busy:
-                    self._lock.release()
+
+    def beat(self) -> None:
+        """One heartbeat: renews the leases, and where no epoch is under way replaces servers that are gone.
+
+        Raises:
+            Fenced: A newer run has taken over; `run_epoch` raises it too from now on.
+            KeyholeError: What keeps the servers from being replaced; the next heartbeat tries again.
+        """
+        # An epoch under way speaks to the servers too, but its tasks may take long: keep the leases all the same.
+        busy = not self._lock.acquire(blocking=False)
+        try:
+            if self._fenced is not None:
+                raise self._fenced
+            lost = self._confirm()
+            if not busy:
+                for server in lost:
+                    self._run.distrust(server)
+                if lost or not self._run.membership.settled:
+                    self._run.converge(time.monotonic() + self._heartbeat_seconds)
+                self._run.repeat_complete()
+        except Fenced as error:
+            self._fenced = error
+            raise
+        finally:
+            if not busy:
+                self._lock.release()
 
     def _confirm(self) -> list[str]:
         """Renews the leases. Returns the servers that are gone or have forgotten this run."""

@@ -1,0 +1,409 @@
+"""A whole write path in one thread: the real coordinator and the real state servers, without sockets, Kafka or Spark.
+
+Each message between them is a step at which something can go wrong (Fault). A message is delivered at most once, at
+once or later, as TCP would; only Commit and Stage are also delivered twice, to whoever still listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from keyhole.codec import StateCodec
+from keyhole.config import JobConfig
+from keyhole.coordinator.coordinator import Coordinator, EpochBatch, EpochResult, StatePlan
+from keyhole.coordinator.decisions import OnNewCheckpoint
+from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
+from keyhole.coordinator.servers import Fleet, ServerLink, run_to_proto
+from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
+from keyhole.steps import NoObserver, Step
+from keyhole.stores.base import StoreEngine
+from keyhole.stores.memory import MemoryEngine
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, NextCommit
+from keyhole.testing.clock import ManualClock
+from keyhole.types import StateDescriptor
+from keyhole.v1 import state_server_pb2 as pb
+from services.state_server.control_servicer import StateServerServicer
+from services.state_server.host import HostSettings
+from services.state_server.registry import Registry
+from services.state_server.table import Table
+
+_Result = TypeVar("_Result")
+
+PARTITIONS = 2
+MAX_KEY_BYTES = 511
+Rows = Mapping[bytes, bytes | None]
+"""A batch's rows by storage key; None deletes."""
+
+
+class Fault(enum.Enum):
+    """What happens at a step."""
+
+    DRIVER_DIES = enum.auto()
+    DRIVER_DIES_AFTER = enum.auto()
+    MESSAGE_IS_LATE = enum.auto()
+    ANSWER_IS_LOST = enum.auto()
+    SERVER_DIES = enum.auto()
+    SERVER_DIES_AFTER = enum.auto()
+    SERVER_LOSES_ITS_STORE = enum.auto()
+    LATE_MESSAGES_ARRIVE = enum.auto()
+    COMMITS_AND_IS_NOT_ANSWERED = enum.auto()
+    LOSES_THE_TRANSACTION_AND_IS_NOT_ANSWERED = enum.auto()
+    KAFKA_IS_DOWN = enum.auto()
+
+
+class DriverDiedError(BaseException):
+    """Ends the coordinator where it is; nothing of it may run on."""
+
+
+class Context:
+    """Of a call."""
+
+    def time_remaining(self) -> float:
+        return 5.0
+
+
+@dataclass
+class Letter:
+    """A message to one incarnation of a server."""
+
+    servicer: StateServerServicer
+    method: str
+    request: Any
+
+
+class SimulatedServer:
+    """A state server's process: what `die` forgets and what it keeps."""
+
+    def __init__(self, name: str, kafka: MemoryKafka, loop: asyncio.AbstractEventLoop, clock: ManualClock) -> None:
+        self.name = name
+        self._kafka = kafka
+        self._loop = loop
+        self._clock = clock
+        self._engine: StoreEngine = MemoryEngine()
+        self._incarnations = itertools.count(1)
+        self.servicer: StateServerServicer | None = None
+        self.tables: dict[tuple[str, str], Table] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Idempotent."""
+        if self.servicer is not None:
+            return
+        self.incarnation = f"{self.name}-{next(self._incarnations)}"
+        registry = Registry(self.name, self.incarnation, lambda: f"{self.name}:1", 0, MAX_KEY_BYTES)
+        settings = HostSettings(
+            server=self.name,
+            incarnation=self.incarnation,
+            engine=self._engine,
+            clock=self._clock,
+            observer=NoObserver(),
+            lease_seconds=3.0,
+            max_staged_bytes=1 << 30,
+            kafka_deadline_seconds=5.0,
+            restore_deadline_seconds=5.0,
+            changed=registry.changed,
+        )
+        self._registry, self.tables = registry, registry.tables
+        self.servicer = StateServerServicer(registry, partial(MemoryChangelog, self._kafka), settings)
+
+    def die(self, *, lose_store: bool = False) -> None:
+        """Idempotent. Nothing is under way when it is called."""
+        if self.servicer is None:
+            return
+        self.servicer = None
+        self._loop.run_until_complete(self._registry.close())
+        if lose_store:
+            self._engine = MemoryEngine()
+
+
+class World:
+    """Servers, Kafka, and a driver at a time.
+
+    Args:
+        codec: Of the state, for the keys' groups.
+    """
+
+    def __init__(self, descriptor: StateDescriptor, servers: Sequence[str] = ("a", "b")) -> None:
+        self.descriptor = descriptor
+        self.codec = StateCodec(descriptor)
+        self.kafka = MemoryKafka()
+        self.kafka.before_commit = self._before_transaction
+        self.loop = asyncio.new_event_loop()
+        self.clock = ManualClock()
+        self.servers = {name: SimulatedServer(name, self.kafka, self.loop, self.clock) for name in servers}
+        self.coordinator: Coordinator | None = None
+        self.faults: dict[int, Fault] = {}
+        self.steps = 0
+        self.late: list[Letter] = []
+        self.sent: list[Letter] = []
+        self._attempts = itertools.count(1)
+        self._driver_thread = threading.get_ident()
+
+    # --- the driver -----------------------------------------------------------------------------------------------
+
+    def run_epoch(
+        self,
+        batch_id: int,
+        rows: Rows,
+        *,
+        replace: bool = False,
+        spark_query_id: str = "spark-1",
+        offsets_hash: int | None = None,
+        on_new_checkpoint: OnNewCheckpoint = "refuse",
+        strict: bool = False,
+    ) -> EpochResult:
+        """Runs the batch in the running driver, or in a new one. Raises as Coordinator.run_epoch, or DriverDied."""
+        if self.coordinator is None:
+            self.coordinator = self._new_coordinator(on_new_checkpoint, strict)
+        batch = EpochBatch(
+            spark_query_id=spark_query_id,
+            batch_id=batch_id,
+            offsets_hash=batch_id if offsets_hash is None else offsets_hash,
+            watermark_ms=0,
+            states=(StatePlan(self.descriptor, replace),),
+            partitions=PARTITIONS,
+            stage=lambda order: [self._stage(order, partition, rows) for partition in range(PARTITIONS)],
+        )
+        try:
+            return self.coordinator.run_epoch(batch)
+        except (DriverDiedError, KeyholeError):
+            self.driver_dies()  # a query that ends with an error is a driver that is started again
+            raise
+
+    def beat(self) -> None:
+        """A heartbeat of the running driver, if there is one."""
+        if self.coordinator is None:
+            return
+        try:
+            self.coordinator.beat()
+        except DriverDiedError:
+            self.driver_dies()
+        except KeyholeError:
+            pass  # logged, and tried again at the next one
+
+    def driver_dies(self) -> None:
+        """Idempotent. What was sent late may still arrive."""
+        if self.coordinator is not None:
+            self.coordinator.close()
+            self.coordinator = None
+
+    def _new_coordinator(self, on_new_checkpoint: OnNewCheckpoint, strict: bool) -> Coordinator:
+        config = JobConfig(
+            application=self.descriptor.application,
+            servers=tuple(f"{name}:1" for name in self.servers),
+            bootstrap_servers="memory",
+            epoch_deadline_seconds=0.5,
+            server_wait_seconds=0.0,
+            kafka_deadline_seconds=5.0,
+        )
+        return Coordinator(
+            config,
+            self.descriptor.query,
+            MemoryChangelog(self.kafka, self.descriptor.application),
+            self.clock,
+            on_new_checkpoint=on_new_checkpoint,
+            strict=strict,
+            observer=_Observer(self),
+            fleet=SimulatedFleet(self),
+            heartbeat_seconds=1e6,
+        )
+
+    def _stage(self, order: StageOrder, partition: int, rows: Rows) -> PartitionReceipt:
+        """As staging.stage_partition: the partition's rows to their owners, and what became of them."""
+        by_target: dict[int, dict[bytes, bytes | None]] = {}
+        for key, row in rows.items():
+            group = int.from_bytes(key[:2], "big")
+            if group % PARTITIONS == partition:
+                by_target.setdefault(order.routes[self.descriptor.state][group], {})[key] = row
+        attempt, receipts = next(self._attempts), []
+        for index, its in by_target.items():
+            target = order.targets[index]
+            header = pb.StageHeader(
+                run=run_to_proto(order.run),
+                incarnation=target.incarnation,
+                assignment_version=order.assignment_version,
+                state=self.descriptor.state,
+                epoch=order.epoch,
+                round=order.round,
+                partition=partition,
+                attempt_id=attempt,
+            )
+            try:
+                answer: pb.StageResponse = self.deliver(target.server, "Stage", (header, ipc(its)))
+            except (RequestError, ConflictError) as error:
+                failure = (error.reason, error.message, error.facts)
+                return PartitionReceipt(self.descriptor.state, partition, attempt, failure=failure)
+            except KeyholeError as error:
+                receipts.append(ServerReceipt(target.server, target.incarnation, error=(error.reason, error.message)))
+            else:
+                groups = tuple(GroupReceipt(r.key_group, r.rows, r.bytes, r.checksum) for r in answer.receipts)
+                receipts.append(ServerReceipt(target.server, target.incarnation, groups))
+        return PartitionReceipt(self.descriptor.state, partition, attempt, tuple(receipts))
+
+    # --- messages -------------------------------------------------------------------------------------------------
+
+    def step(self) -> Fault | None:
+        """The fault of the next step. Raises DriverDiedError where that is it."""
+        self.steps += 1
+        fault = self.faults.pop(self.steps, None)
+        if fault is Fault.DRIVER_DIES:
+            raise DriverDiedError
+        return fault
+
+    def _before_transaction(self) -> None:
+        if threading.get_ident() == self._driver_thread:
+            self.step()
+
+    def deliver(self, server: str, method: str, request: Any) -> Any:
+        """Sends a message, with whatever goes wrong at this step, and returns its answer."""
+        fault, to = self.step(), self.servers[server]
+        if fault is Fault.LATE_MESSAGES_ARRIVE:
+            self.late_messages_arrive()
+        if fault in (Fault.SERVER_DIES, Fault.SERVER_LOSES_ITS_STORE):
+            to.die(lose_store=fault is Fault.SERVER_LOSES_ITS_STORE)
+        if to.servicer is None:
+            raise ServerLost(f"{server} is down")
+        letter = Letter(to.servicer, method, request)
+        if fault is Fault.MESSAGE_IS_LATE:
+            self.late.append(letter)
+            raise ServerLost(f"no answer from {server}")
+        if fault is Fault.COMMITS_AND_IS_NOT_ANSWERED:
+            self.kafka.next_commit = NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED
+        if fault is Fault.LOSES_THE_TRANSACTION_AND_IS_NOT_ANSWERED:
+            self.kafka.next_commit = NextCommit.IS_LOST_AND_NOT_ANSWERED
+        self.kafka.down = fault is Fault.KAFKA_IS_DOWN
+        if method in ("Commit", "Stage"):
+            self.sent.append(letter)
+        try:
+            answer = self.call(letter)
+        finally:
+            self.kafka.down = False
+            if method == "Commit":
+                self.kafka.next_commit = NextCommit.SUCCEEDS
+        if fault is Fault.SERVER_DIES_AFTER:
+            to.die()
+        if fault in (Fault.SERVER_DIES_AFTER, Fault.ANSWER_IS_LOST):
+            raise ServerLost(f"no answer from {server}")
+        if fault is Fault.DRIVER_DIES_AFTER:
+            raise DriverDiedError
+        return answer
+
+    def call(self, letter: Letter) -> Any:
+        """Delivers a message to the incarnation that it was sent to."""
+        request = letter.request
+        if letter.method == "Stage":
+            header, chunk = request
+            request = _stream([pb.StageRequest(header=header), pb.StageRequest(chunk=chunk)])
+        return self.run(getattr(letter.servicer, letter.method)(request, Context()))
+
+    def late_messages_arrive(self) -> None:
+        """All of them, in the order in which they were sent; nobody waits for the answers."""
+        late, self.late = self.late, []
+        for letter in late:
+            self.arrives_again(letter)
+
+    def arrives_again(self, letter: Letter) -> None:
+        """A message whose answer nobody waits for, where its receiver still lives."""
+        if any(server.servicer is letter.servicer for server in self.servers.values()):
+            with contextlib.suppress(KeyholeError):
+                self.call(letter)
+
+    def run(self, call: Coroutine[Any, Any, _Result]) -> _Result:
+        return self.loop.run_until_complete(call)
+
+    def close(self) -> None:
+        self.faults.clear()
+        self.driver_dies()
+        for server in self.servers.values():
+            server.die()
+        self.loop.close()
+
+
+class _Observer:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def reached(self, step: Step, epoch: int) -> None:
+        self._world.step()
+
+
+class _Stub:
+    """The calls of a ServerLink, without a channel."""
+
+    def __init__(self, world: World, server: str) -> None:
+        self._world = world
+        self._server = server
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return lambda request, timeout: self._world.deliver(self._server, method, request)
+
+
+class SimulatedLink(ServerLink):
+    """A ServerLink that reaches a simulated server."""
+
+    def __init__(self, world: World, server: str) -> None:
+        self.address = f"{server}:1"
+        self._stub = _Stub(world, server)  # type: ignore[assignment]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@dataclass
+class SimulatedFleet(Fleet):
+    """A Fleet that makes its calls one after the other."""
+
+    world: World
+    _links: dict[str, ServerLink] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._links = {f"{name}:1": SimulatedLink(self.world, name) for name in self.world.servers}
+
+    def observe(self) -> dict[str, Target]:
+        """As ever; but where all servers are down one is started, so that nobody waits for a deadline to pass."""
+        live = super().observe()
+        if not live:
+            next(iter(self.world.servers.values())).start()
+        return live
+
+    def each(self, calls: Mapping[str, Callable[[], _Result]]) -> dict[str, _Result | KeyholeError]:
+        results: dict[str, _Result | KeyholeError] = {}
+        for name, call in calls.items():
+            try:
+                results[name] = call()
+            except KeyholeError as error:
+                results[name] = error
+        return results
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+async def _stream(messages: Sequence[pb.StageRequest]) -> AsyncIterator[pb.StageRequest]:
+    for message in messages:
+        yield message
+
+
+def ipc(rows: Rows) -> bytes:
+    """A chunk of Stage."""
+    batch = pa.record_batch(
+        {"storage_key": pa.array(list(rows), pa.binary()), "value": pa.array(list(rows.values()), pa.binary())}
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+__all__ = ["Fault", "Target", "World"]
