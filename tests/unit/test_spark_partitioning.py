@@ -44,4 +44,5 @@ def test_spark_on_one_machine_listens_on_loopback_and_writes_into_one_directory(
     assert settings["spark.jars"] == "/a.jar,/b.jar"
     assert settings["spark.driver.bindAddress"] == settings["spark.driver.host"] == "127.0.0.1"
     assert settings["spark.local.dir"] == str(tmp_path)
+    assert f'"-Djava.io.tmpdir={tmp_path}"' in settings["spark.driver.extraJavaOptions"]
     assert "spark.jars" not in local_settings([], tmp_path)

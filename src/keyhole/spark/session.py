@@ -15,7 +15,7 @@ def local_settings(jars: Sequence[Path], directory: Path, *, cores: int = 2, par
 
     Args:
         jars: The connector's jars (keyhole.local.jars), by path: `spark.jars.packages` can't leave one out.
-        directory: For all that Spark writes beside checkpoints (shuffle files, warehouse).
+        directory: For all that Spark writes beside checkpoints (shuffle files, warehouse, temporary files).
         partitions: `spark.sql.shuffle.partitions`. A stateful query keeps the number of its checkpoint.
     """
     settings = {
@@ -27,6 +27,8 @@ def local_settings(jars: Sequence[Path], directory: Path, *, cores: int = 2, par
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
         "spark.local.dir": str(directory),
+        # A JVM that is killed leaves its temporary files behind, where they belong to nobody.
+        "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={directory}" -XX:-UsePerfData',
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.session.timeZone": "UTC",
@@ -42,6 +44,8 @@ def local_session(application: str, settings: Mapping[str, str]) -> SparkSession
     Python workers run this very interpreter, which has Keyhole: Spark's default is any `python3` on PATH.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if "spark.local.dir" in settings:
+        Path(settings["spark.local.dir"]).mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder.appName(application)
     for name, value in settings.items():
         builder = builder.config(name, value)
