@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from keyhole import Client
 from keyhole.config import DEFAULT_PROXY_PORT
 from keyhole.errors import InvalidConfiguration, KeyholeError
 
-SERVICES = {"state-server": "services.state_server", "client-proxy": "services.client_proxy"}
-JOBS = {"temperature_monitor": "jobs.temperature_monitor"}
+
+class Program(NamedTuple):
+    """What a command runs by module name, and which extra brings the modules that it can't do without."""
+
+    module: str
+    extra: str
+    needs: tuple[str, ...]
+
+
+SERVICES = {
+    "state-server": Program("services.state_server", "server,kafka", ("grpc_health", "lmdb", "confluent_kafka")),
+    "client-proxy": Program("services.client_proxy", "server", ("grpc_health", "uvloop")),
+}
+JOBS = {"temperature_monitor": Program("jobs.temperature_monitor", "spark", ("pyspark", "confluent_kafka"))}
+
+_TO_READ = ("grpc", "rich")
+_FOR_THE_DEMO = (*_TO_READ, "grpc_health", "pyspark", "confluent_kafka", "lmdb", "jgo", "vega_datasets")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,12 +54,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keyhole", description="Queryable state for Spark.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_reads(commands)
-    for name, module in SERVICES.items():
+    for name, program in SERVICES.items():
         service = commands.add_parser(name, help=f"run a {name} here, configured by the environment")
-        service.set_defaults(run=_module(module))
+        service.set_defaults(run=functools.partial(_become, program))
     job = commands.add_parser("job", help="run a job here, configured by the environment")
     job.add_argument("name", choices=sorted(JOBS))
-    job.set_defaults(run=lambda options: _module(JOBS[options.name])(options))
+    job.set_defaults(run=lambda options: _become(JOBS[options.name], options))
     _add_demo(commands)
     return parser
 
@@ -50,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--proxy", default=f"127.0.0.1:{DEFAULT_PROXY_PORT}", metavar="HOST:PORT", help="%(default)s")
-    common.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS", help="%(default)s")
+    common.add_argument("--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="%(default)s")
     common.add_argument("--format", choices=("table", "json"), default="table")
     common.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
     states = commands.add_parser("states", parents=[common], help="list the states that can be read")
@@ -66,16 +83,38 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     demo = commands.add_parser("demo", help="run everything on this machine, and show live answers")
-    demo.add_argument("--sensors", type=int, default=1000, metavar="N", help="of the synthetic fleet (%(default)s)")
-    demo.add_argument("--rate", type=int, default=1000, metavar="R", help="its events per second (%(default)s)")
-    demo.add_argument("--seconds", type=float, metavar="S", help="end by itself; default: at Ctrl-C")
+    demo.add_argument("--sensors", type=_count, default=1000, metavar="N", help="of the synthetic fleet (%(default)s)")
+    demo.add_argument("--rate", type=_count, default=1000, metavar="R", help="its events per second (%(default)s)")
+    demo.add_argument("--seconds", type=_seconds, metavar="S", help="end by itself; default: at Ctrl-C")
     demo.add_argument("--verify", action="store_true", help="count everything again at the end, and compare")
     demo.add_argument("--json", action="store_true", help="print one line of JSON at the end")
     demo.add_argument("--chaos", action="store_true", help="kill -9 the state server and the driver once each")
     demo.set_defaults(run=_demo)
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no time that can pass; give seconds above 0")
+    return seconds
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too few; give 1 or more")
+    return count
+
+
+def _require(what: str, extra: str, modules: Sequence[str]) -> None:
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InvalidConfiguration(f"{what} needs {', '.join(missing)}: install keyhole-spark[{extra}]")
+
+
 def _read(options: argparse.Namespace) -> int:
+    _require(f"keyhole {options.read}", "cli", _TO_READ)
+    from keyhole import Client
     from keyhole.cli import reads
 
     output = reads.Output(as_json=options.format == "json")
@@ -91,22 +130,17 @@ def _read(options: argparse.Namespace) -> int:
     return 0
 
 
-def _module(name: str) -> Callable[[argparse.Namespace], int]:
-    def replace(_: argparse.Namespace) -> int:
-        # In place of this process, so that signals and exit codes are the service's own.
-        os.execv(sys.executable, [sys.executable, "-m", name])  # noqa: S606 - a module of ours
-
-    return replace
+def _become(program: Program, _: argparse.Namespace) -> int:
+    _require(program.module, program.extra, program.needs)
+    # In place of this process, so that signals and exit codes are the program's own. -P: a folder `services` or `jobs`
+    # where the command was typed is none of ours.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", program.module])  # noqa: S606 - a module of ours
 
 
 def _demo(options: argparse.Namespace) -> int:
-    for needed in ("pyspark", "confluent_kafka", "lmdb", "jgo", "vega_datasets"):
-        if importlib.util.find_spec(needed) is None:
-            raise InvalidConfiguration(f"the demo needs {needed}: install keyhole-spark[demo]")
+    _require("the demo", "demo", _FOR_THE_DEMO)
     from keyhole.cli.demo import DemoOptions, run_demo
 
-    if options.sensors < 1 or options.rate < 1:
-        raise InvalidConfiguration("--sensors and --rate must be at least 1")
     return run_demo(
         DemoOptions(
             sensors=options.sensors,

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from keyhole import Answer, Client, StateDescriptor
 from keyhole.cli.keys import parse_key
+from keyhole.cli.values import to_json
 from keyhole.client.views import ServerStatus, StateHolding
 from keyhole.errors import InvalidConfiguration
 
@@ -107,7 +108,7 @@ def _answer_row(key: str, answer: Answer) -> dict[str, Any]:
     return {
         "key": key,
         "found": answer.found,
-        "value": answer.value.asdict() if answer.found else None,
+        "value": to_json(answer.value) if answer.found else None,
         "epoch": answer.epoch,
         "age": None if age is None else f"{age:.1f} s",
         "server": answer.server,

@@ -1,0 +1,87 @@
+"""The command line itself: what is wrong usage, what it says where something isn't installed, what it turns into."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from importlib.machinery import ModuleSpec
+
+import pytest
+
+from keyhole.cli.main import JOBS, SERVICES, main
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
+    """As if these were not installed."""
+    find = importlib.util.find_spec
+
+    def find_spec(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name in missing else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["get", "app/state"],
+        ["job", "nope"],
+        ["states", "--timeout", "0"],
+        ["states", "--timeout", "nan"],
+        ["states", "--timeout", "soon"],
+        ["demo", "--sensors", "0"],
+        ["demo", "--rate", "-1"],
+        ["demo", "--rate", "many"],
+        ["demo", "--seconds", "inf"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: keyhole" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing", "says"),
+    [
+        (["states"], "rich", "keyhole states needs rich: install keyhole-spark[cli]"),
+        (["get", "a/b", "c"], "grpc", "keyhole get needs grpc: install keyhole-spark[cli]"),
+        (["state-server"], "lmdb", "services.state_server needs lmdb: install keyhole-spark[server,kafka]"),
+        (["job", "temperature_monitor"], "pyspark", "needs pyspark: install keyhole-spark[spark]"),
+        (["demo"], "jgo", "the demo needs jgo: install keyhole-spark[demo]"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(
+    arguments: list[str],
+    missing: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    without(monkeypatch, missing)
+    assert main(arguments) == 1
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [*([name] for name in SERVICES), *(["job", name] for name in JOBS)], ids=" ".join)
+def test_a_service_or_a_job_takes_the_place_of_the_command(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    became: list[str] = []
+
+    def execv(program: str, argv: list[str]) -> None:
+        became.extend(argv)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", execv)
+    with pytest.raises(SystemExit):
+        main(arguments)
+    program = {**SERVICES, **JOBS}[arguments[-1]]
+    assert became == [sys.executable, "-P", "-m", program.module]
+    assert importlib.util.find_spec(f"{program.module}.__main__") is not None
