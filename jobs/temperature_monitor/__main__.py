@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from keyhole.config import JobConfig, TemperatureMonitorConfig, load
 from keyhole.errors import KeyholeError
 from keyhole.spark import queryable
 from keyhole.spark.session import local_session, local_settings
+
+_LOOK_SECONDS = 0.2
 
 
 def records(spark: SparkSession, bootstrap_servers: str, config: TemperatureMonitorConfig) -> DataFrame:
@@ -57,14 +60,20 @@ def start(environ: Mapping[str, str]) -> StreamingQuery:
 
 
 def main(environ: Mapping[str, str]) -> int:
-    """Runs until the query ends or SIGTERM comes. Returns the process's exit code."""
+    """Runs until the query fails or SIGTERM comes. Returns the process's exit code."""
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
         query = start(environ)
     except KeyholeError as error:
         print(f"temperature-monitor: {error.message}", file=sys.stderr)  # noqa: T201 - for a person
         return 1
-    signal.signal(signal.SIGTERM, lambda *_: query.stop())
-    query.awaitTermination()
+    # The handler itself can't stop the query: it may interrupt this thread in the middle of a call to the JVM.
+    while query.isActive and not stopped.wait(_LOOK_SECONDS):
+        pass
+    if not stopped.is_set():
+        query.awaitTermination()  # raises what ended it
+    query.stop()
     return 0
 
 
