@@ -5,41 +5,50 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
-import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-from rich.table import Table
 
-from keyhole import Answer, Client
-from keyhole.cli.verify import Verdict, verify
-from keyhole.errors import EpochFailed, KeyholeError
+from keyhole import Client
+from keyhole.cli import freshness
+from keyhole.cli.answers_table import AnswersTable
+from keyhole.cli.signals import StopSignals
+from keyhole.cli.verify import Verdict, committed_offsets, compare, entries, recount, topic_ends
+from keyhole.errors import KeyholeError, MachineError
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import find_java
 from keyhole.local.stack import Jars, JobSpec, Stack
 
 APPLICATION, STATE, TOPIC = "temperature-monitor", "max_temperature", "readings"
-PROBE = "probe"
-SHOWN = ("seattle", "san-francisco", *(f"sensor-{number}" for number in range(8)))
+# As jobs.temperature_monitor.source has it; the distribution imports no job.
+PROBE, PROBE_PARTITION, PARTITIONS = "probe", 0, 3
+SHOWN = ("seattle", "san-francisco", *(f"sensor-{number}" for number in range(10)))
 
-_FIRST_ANSWER_SECONDS = 120.0
-_CATCH_UP_SECONDS = 120.0
+_BROKEN_OFF = 130
+_FIRST_ANSWER_SECONDS = 180.0
+_CATCH_UP_SECONDS = 180.0
 _POLL_SECONDS = 0.02
 _SHOW_SECONDS = 0.5
+_CHAOS_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What the command line says. `seconds` None: until Ctrl-C. `chaos` kills server and driver once each."""
+    """What the command line says.
+
+    Attributes:
+        sensors: Of the synthetic fleet.
+        rate: Its events per second.
+        seconds: From the first answer on; None: until Ctrl-C.
+        verify: Count everything again at the end, and compare.
+        json: One line of JSON at the end of standard output; all else goes to standard error.
+        chaos: SIGKILL the state server and the driver, once each.
+    """
 
     sensors: int = 1000
     rate: int = 1000
@@ -49,48 +58,37 @@ class DemoOptions:
     chaos: bool = False
 
 
-@dataclass
-class Sightings:
-    """When each temperature of the probe was first shown: (temperature, ms since 1970)."""
-
-    seen: list[tuple[float, float]] = field(default_factory=list)
-    epoch: int = 0
-
-    def note(self, answer: Answer) -> None:
-        self.epoch = max(self.epoch, answer.epoch)
-        if answer.found and (not self.seen or answer.value.temperature > self.seen[-1][0]):
-            self.seen.append((answer.value.temperature, time.time() * 1000))
-
-
 def run_demo(options: DemoOptions) -> int:
-    """Returns the exit code: 0, or 1 where a key differs. Raises KeyholeError where it can't run."""
-    # With --json the last line is for a program, and all the rest for a person goes elsewhere.
-    console = Console(stderr=options.json)
-    java = find_java(os.environ)
-    jars = _fetch_jars(console)
-    with (
-        _stop_signals() as stopped,
-        Stack(jars, java, os.environ, lambda what: console.print(f"starting {what}")) as stack,
-    ):
-        began = time.monotonic()
-        try:
-            stack.start(_spec(options, stack.directory, jars))
-            with Client(stack.proxy, timeout=5) as client:
-                _await_first_answer(client, stack, stopped)
-                console.print(
-                    f"ready after {time.monotonic() - began:.0f} s; ask it: keyhole get --proxy {stack.proxy} "
-                    f"{APPLICATION}/{STATE} seattle sensor-0"
-                )
-                sightings = _watch(client, stack, options, console, stopped)
-                verdict = _verify(client, stack, console, stopped) if options.verify else None
-        except InterruptedError:
-            console.print("stopping")
-            return 0
-        result = _result(options, sightings, verdict, stack, time.monotonic() - began)
-        console.print("stopping")
+    """Runs until the time is up, or Ctrl-C or SIGTERM comes; must be called from the main thread.
+
+    Returns:
+        The exit code: 0; 1 where a key differs; 130 where it was broken off before there were answers, or while they
+        were verified.
+
+    Raises:
+        KeyholeError: The machine lacks something, or one of the processes failed.
+    """
+    console = Console(stderr=options.json, highlight=False)
+    began = time.monotonic()
+    try:
+        with StopSignals() as signals:
+            java = find_java(os.environ)
+            jars = _fetch_jars(console)
+            stack = Stack(jars, java, os.environ, lambda what: console.print(f"starting {what}"))
+            with stack:
+                try:
+                    demo = _Demo(options, stack, console, signals, began)
+                    result, passed = demo.run(_spec(options, stack, jars))
+                finally:
+                    # The end is short, and a second Ctrl-C must not leave things behind.
+                    signals.ignore()
+                    console.print("stopping")
+    except KeyboardInterrupt:
+        console.print("broken off" + (": nothing was verified" if options.verify else ""))
+        return _BROKEN_OFF
     if options.json:
         print(json.dumps(result))
-    return 1 if verdict is not None and verdict.mismatches else 0
+    return 0 if passed else 1
 
 
 def _fetch_jars(console: Console) -> Jars:
@@ -99,7 +97,7 @@ def _fetch_jars(console: Console) -> Jars:
     with Progress(*columns, console=console, transient=True) as progress:
 
         def of(which: JarSet) -> list[Path]:
-            task = progress.add_task(f"{which.name.lower()} jars", total=None, visible=False)
+            task = progress.add_task(f"{which} jars", total=None, visible=False)
 
             def show(done: int, total: int, name: str) -> None:
                 progress.update(task, completed=done, total=total, visible=True)
@@ -109,28 +107,17 @@ def _fetch_jars(console: Console) -> Jars:
         return Jars(of(JarSet.KAFKA), of(JarSet.SPARK_KAFKA))
 
 
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set the event instead of breaking off whatever is under way."""
-    stopped = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _spec(options: DemoOptions, directory: Path, jars: Jars) -> JobSpec:
+def _spec(options: DemoOptions, stack: Stack, jars: Jars) -> JobSpec:
     return JobSpec(
         job="jobs.temperature_monitor",
         source="jobs.temperature_monitor.source",
         topic=TOPIC,
+        partitions=PARTITIONS,
         job_environ={
             "KEYHOLE_JOB_APPLICATION": APPLICATION,
             "KEYHOLE_TEMPERATURE_MONITOR_TOPIC": TOPIC,
-            "KEYHOLE_TEMPERATURE_MONITOR_CHECKPOINT": str(directory / "checkpoint"),
-            "KEYHOLE_TEMPERATURE_MONITOR_DIRECTORY": str(directory / "spark"),
+            "KEYHOLE_TEMPERATURE_MONITOR_CHECKPOINT": str(stack.checkpoint),
+            "KEYHOLE_TEMPERATURE_MONITOR_DIRECTORY": str(stack.directory / "spark"),
             "KEYHOLE_TEMPERATURE_MONITOR_JARS": ",".join(map(str, jars.spark)),
         },
         source_environ={
@@ -141,152 +128,139 @@ def _spec(options: DemoOptions, directory: Path, jars: Jars) -> JobSpec:
     )
 
 
-def _await_first_answer(client: Client, stack: Stack, stopped: threading.Event) -> None:
-    until = time.monotonic() + _FIRST_ANSWER_SECONDS
-    while True:
-        try:
-            if client.get(APPLICATION, STATE, PROBE).found:
-                return
-        except KeyholeError as error:
+class _Demo:
+    """One run, from the start of the stack to the result."""
+
+    def __init__(
+        self, options: DemoOptions, stack: Stack, console: Console, signals: StopSignals, began: float
+    ) -> None:
+        self._options = options
+        self._stack = stack
+        self._console = console
+        self._signals = signals
+        self._began = began
+        self._sightings = freshness.Sightings()
+
+    def run(self, spec: JobSpec) -> tuple[dict[str, object], bool]:
+        """The result for programs, and whether all is well."""
+        self._stack.start(spec)
+        with Client(self._stack.proxy, timeout=5) as client:
+            self._await_first_answer(client)
+            self._console.print(
+                f"ready after {time.monotonic() - self._began:.0f} s. In another terminal:\n"
+                f"  keyhole get --proxy {self._stack.proxy} {APPLICATION}/{STATE} seattle sensor-0",
+                soft_wrap=True,
+            )
+            with self._signals.gently():
+                self._watch(client)
+            verdict = self._verify(client) if self._options.verify else None
+            return self._result(client, verdict), verdict is None or verdict.passed
+
+    def _await_first_answer(self, client: Client) -> None:
+        until = time.monotonic() + _FIRST_ANSWER_SECONDS
+        while True:
+            reason = "the probe is absent"
+            try:
+                if client.get(APPLICATION, STATE, PROBE).found:
+                    return
+            except KeyholeError as error:
+                reason = error.message
+            self._stack.check()
             if time.monotonic() > until:
-                raise EpochFailed(f"no answer within {_FIRST_ANSWER_SECONDS:.0f} s: {error.message}") from error
-        stack.check()
-        if stopped.wait(0.2):
-            raise InterruptedError
+                raise MachineError(
+                    f"no answer within {_FIRST_ANSWER_SECONDS:.0f} s ({reason}); the end of the job's log:\n"
+                    f"{self._stack.log_tail('job')}"
+                )
+            time.sleep(0.2)
 
-
-def _watch(client: Client, stack: Stack, options: DemoOptions, console: Console, stopped: threading.Event) -> Sightings:
-    """Polls the probe, and shows the table, until the time is up."""
-    sightings = Sightings()
-    began = time.monotonic()
-    chaos = _chaos(stack, options.seconds or 60.0, console) if options.chaos else iter(())
-    next_show, next_chaos = began, next(chaos, None)
-    with Live(console=console, auto_refresh=False) as live:
-        while options.seconds is None or time.monotonic() - began < options.seconds:
-            now = time.monotonic()
-            if next_chaos is not None and now - began >= next_chaos[0]:
-                next_chaos[1]()
-                next_chaos = next(chaos, None)
-            with contextlib.suppress(KeyholeError):  # a server that was killed: the table shows its last answers' age
-                sightings.note(client.get(APPLICATION, STATE, PROBE, timeout=1.0))
+    def _watch(self, client: Client) -> None:
+        """Polls the probe, and shows the table, until the time is up or a signal comes."""
+        seconds, began = self._options.seconds, time.monotonic()
+        chaos = list(self._chaos()) if self._options.chaos else []
+        table = AnswersTable(f"{APPLICATION}/{STATE}, read through the proxy", SHOWN)
+        next_show = 0.0
+        with Live(console=self._console, auto_refresh=False) as live:
+            while seconds is None or time.monotonic() - began < seconds:
+                now = time.monotonic()
+                while chaos and now - began >= chaos[0][0]:
+                    chaos.pop(0)[1]()
+                try:
+                    self._sightings.note(client.get(APPLICATION, STATE, PROBE, timeout=1.0), time.time() * 1000)
+                    if now >= next_show:
+                        table.update(client.get_many(APPLICATION, STATE, SHOWN, timeout=1.0))
+                except KeyholeError as error:  # of a server that was killed, say: the table shows how its answers age
+                    table.fail(error)
                 if now >= next_show:
-                    live.update(_table(client.get_many(APPLICATION, STATE, SHOWN, timeout=1.0)), refresh=True)
+                    live.update(table.render(), refresh=True)
                     next_show = now + _SHOW_SECONDS
-            stack.check()
-            if stopped.wait(_POLL_SECONDS):
-                break
-    return sightings
+                self._stack.supervise()
+                if self._signals.came.wait(_POLL_SECONDS):
+                    return
+        if not self._console.is_terminal:
+            self._console.print()
 
+    def _chaos(self) -> Iterator[tuple[float, Callable[[], None]]]:
+        """Seconds after the first answer, and what happens then."""
+        seconds = self._options.seconds or _CHAOS_SECONDS
+        for part, name, what in ((1 / 4, "server", "the state server"), (1 / 2, "job", "the driver")):
 
-def _chaos(stack: Stack, seconds: float, console: Console) -> Iterator[tuple[float, Callable[[], None]]]:
-    """When, and what: the state server is killed after a third of the time, the driver after two thirds."""
+            def kill(name: str = name, what: str = what) -> None:
+                self._console.print(f"chaos: kill -9 of {what}")
+                self._stack.kill(name)
 
-    def server() -> None:
-        console.print("chaos: kill -9 of the state server")
-        stack.kill("server")
-        stack.start_server()
+            yield seconds * part, kill
 
-    def job() -> None:
-        console.print("chaos: kill -9 of the driver")
-        stack.kill("job")
-        stack.start_job()
+    def _verify(self, client: Client) -> Verdict:
+        self._console.print("verify: stopping the source, and waiting until the job has caught up")
+        self._stack.stop_source()
+        epoch = self._await_caught_up(client)
+        # The first epoch of a fresh application is 1, of Spark's batch 0.
+        ends = committed_offsets(self._stack.checkpoint, epoch - 1)
+        try:
+            counted, events = recount(self._stack.bootstrap_servers, TOPIC, ends)
+        except TimeoutError as error:
+            raise MachineError(f"the topic can't be counted: {error}") from error
+        self._console.print(f"verify: counted {events:,} events of {len(counted):,} keys up to epoch {epoch}")
+        verdict = compare(client, APPLICATION, STATE, epoch, counted, events)
+        outcome = "all agree" if verdict.passed else f"{verdict.mismatches:,} DIFFER"
+        self._console.print(f"verify: {verdict.agreed:,} of {verdict.keys:,} keys agree at epoch {epoch}: {outcome}")
+        return verdict
 
-    yield seconds / 3, server
-    yield seconds * 2 / 3, job
+    def _await_caught_up(self, client: Client) -> int:
+        """The epoch that holds all that the source has sent."""
+        until = time.monotonic() + _CATCH_UP_SECONDS
+        ends = topic_ends(self._stack.bootstrap_servers, TOPIC)
+        reached = 0
+        while time.monotonic() < until:
+            self._stack.supervise()
+            with contextlib.suppress(KeyholeError):
+                epoch = client.get(APPLICATION, STATE, PROBE, timeout=1.0).epoch
+                if epoch != reached and committed_offsets(self._stack.checkpoint, epoch - 1) == ends:
+                    return epoch
+                reached = epoch
+            time.sleep(0.1)
+        raise MachineError(
+            f"the job has not caught up within {_CATCH_UP_SECONDS:.0f} s after the source stopped (epoch {reached}); "
+            f"the end of its log:\n{self._stack.log_tail('job')}"
+        )
 
-
-def _table(answers: list[Answer]) -> Table:
-    now = datetime.now(UTC)
-    table = Table(title=f"{APPLICATION}/{STATE}, read through the proxy", title_justify="left")
-    for name, justify in (("sensor", "left"), ("highest °C", "right"), ("readings", "right"), ("epoch", "right")):
-        table.add_column(name, justify="left" if justify == "left" else "right")
-    table.add_column("age", justify="right")
-    table.add_column("server")
-    for sensor, answer in zip(SHOWN, answers, strict=True):
-        age = f"{(now - answer.commit_time).total_seconds():.1f} s" if answer.commit_time else "-"
-        value = (f"{answer.value.temperature:.2f}", f"{answer.value.readings:,}") if answer.found else ("-", "-")
-        table.add_row(sensor, *value, str(answer.epoch), age, answer.server)
-    return table
-
-
-def _verify(client: Client, stack: Stack, console: Console, stopped: threading.Event) -> Verdict:
-    console.print("verify: stopping the source, and waiting until the job has caught up")
-    stack.stop_source()
-    _await_caught_up(client, stack, stopped)
-    verdict = verify(stack.proxy, APPLICATION, STATE, stack.bootstrap_servers, TOPIC, stack.checkpoint, console.print)
-    word = "all agree" if not verdict.mismatches else f"{verdict.mismatches:,} DIFFER"
-    console.print(f"verify: {verdict.agreed:,} of {verdict.keys:,} keys agree at epoch {verdict.epoch}: {word}")
-    return verdict
-
-
-def _await_caught_up(client: Client, stack: Stack, stopped: threading.Event) -> None:
-    """Until the number of readings over all keys that are asked for stands still, and the checkpoint holds all."""
-    until = time.monotonic() + _CATCH_UP_SECONDS
-    ends = _ends(stack.bootstrap_servers)
-    while time.monotonic() < until:
-        stack.check()
-        with contextlib.suppress(KeyholeError, OSError, ValueError):
-            epoch = client.get(APPLICATION, STATE, PROBE).epoch
-            offsets = stack.checkpoint / "offsets" / str(epoch - 1)
-            if json.loads(offsets.read_text().splitlines()[-1])[TOPIC] == ends:
-                return
-        if stopped.wait(0.2):
-            raise InterruptedError
-    raise EpochFailed(f"the job has not caught up within {_CATCH_UP_SECONDS:.0f} s after the source stopped")
-
-
-def _ends(bootstrap_servers: str) -> dict[str, int]:
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "ends"})
-    try:
-        partitions = consumer.list_topics(TOPIC, 10).topics[TOPIC].partitions
+    def _result(self, client: Client, verdict: Verdict | None) -> dict[str, object]:
+        ages: list[float] = []
+        keys = verdict.keys if verdict else None
+        events = verdict.events if verdict else None
+        if self._options.json:
+            kafka = self._stack.bootstrap_servers
+            ages = freshness.ages_ms(freshness.sent(kafka, TOPIC, PROBE_PARTITION, PROBE), self._sightings.first_shown)
+            with contextlib.suppress(KeyholeError):
+                keys = entries(client, APPLICATION, STATE) if keys is None else keys
+            events = sum(topic_ends(kafka, TOPIC).values()) if events is None else events
         return {
-            str(number): consumer.get_watermark_offsets(TopicPartition(TOPIC, number), 10)[1] for number in partitions
+            "keys": keys,
+            "epochs": verdict.epoch if verdict else self._sightings.epoch,
+            "events": events,
+            "freshness_p50_ms": freshness.percentile(ages, 0.5),
+            "freshness_p99_ms": freshness.percentile(ages, 0.99),
+            "mismatches": verdict.mismatches if verdict else None,
+            "agreed": verdict.agreed if verdict else None,
+            "seconds": round(time.monotonic() - self._began, 1),
         }
-    finally:
-        consumer.close()
-
-
-def _freshness(bootstrap_servers: str, seen: list[tuple[float, float]]) -> list[float]:
-    """Of each probe reading that was sent while we looked: ms from its Kafka timestamp to the first sight of it."""
-    if not seen:
-        return []
-    ages: list[float] = []
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "freshness", "enable.auto.commit": False})
-    ends = _ends(bootstrap_servers)
-    consumer.assign([TopicPartition(TOPIC, int(number), 0) for number in ends])
-    waiting = {int(number) for number, end in ends.items() if end}
-    try:
-        while waiting:
-            for message in consumer.consume(10_000, 1.0):
-                partition, offset = message.partition(), message.offset()
-                if message.error() is not None or partition is None or offset is None:
-                    continue
-                if offset + 1 >= ends[str(partition)]:
-                    waiting.discard(partition)
-                if message.timestamp()[1] < seen[0][1]:
-                    continue  # what was waiting while the job started is not how fresh it is when it runs
-                reading = json.loads(message.value() or b"{}")
-                if reading.get("sensor") != PROBE or reading["temperature"] <= seen[0][0]:
-                    continue
-                shown = next((moment for value, moment in seen if value >= reading["temperature"]), None)
-                if shown is not None:
-                    ages.append(shown - message.timestamp()[1])
-    finally:
-        consumer.close()
-    return ages
-
-
-def _result(
-    options: DemoOptions, sightings: Sightings, verdict: Verdict | None, stack: Stack, seconds: float
-) -> dict[str, object]:
-    ages = sorted(_freshness(stack.bootstrap_servers, sightings.seen))
-    return {
-        "keys": verdict.keys if verdict else options.sensors + len(("seattle", "san-francisco", PROBE)),
-        "epochs": verdict.epoch if verdict else sightings.epoch,
-        "events": verdict.events if verdict else sum(_ends(stack.bootstrap_servers).values()),
-        "freshness_p50_ms": round(statistics.median(ages)) if ages else None,
-        "freshness_p99_ms": round(ages[int(len(ages) * 0.99)]) if ages else None,
-        "agreed": verdict.agreed if verdict else None,
-        "mismatches": verdict.mismatches if verdict else None,
-        "seconds": round(seconds, 1),
-    }

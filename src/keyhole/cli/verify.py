@@ -7,31 +7,110 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from keyhole import Client
+
+Reading = tuple[str, float]
+"""Sensor, degrees Celsius."""
 
 Recount = dict[str, tuple[float, int]]
 """By sensor: highest temperature, number of readings."""
 
+_MAX_SENSOR_BYTES = 128
+_ASK_SECONDS = 10
+_STANDSTILL_SECONDS = 20.0
+_BATCH = 10_000
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the comparison found. `events`: records counted."""
+    """What the comparison found.
+
+    Attributes:
+        keys: That were counted.
+        agreed: Of these, how many were answered with exactly what was counted.
+        surplus: How many keys more the state holds than were counted.
+        events: Records counted.
+    """
 
     epoch: int
     keys: int
     agreed: int
+    surplus: int
     events: int
 
     @property
     def mismatches(self) -> int:
-        return self.keys - self.agreed
+        """Keys that differ, are missing, or should not be there."""
+        return self.keys - self.agreed + self.surplus
+
+    @property
+    def passed(self) -> bool:
+        """Nothing counted proves nothing."""
+        return self.keys > 0 and self.mismatches == 0
+
+
+def reading_of(value: bytes | str | None) -> Reading | None:
+    """The reading in a record, by the job's README; None where it is none."""
+    try:
+        record = json.loads(value or b"")
+        sensor, temperature = record["sensor"], record["temperature"]
+        size = len(sensor.encode())
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float):
+        return None
+    if not math.isfinite(temperature) or not 1 <= size <= _MAX_SENSOR_BYTES:
+        return None
+    return sensor, float(temperature)
+
+
+def topic_ends(bootstrap_servers: str, topic: str) -> dict[int, int]:
+    """By partition, the offset after its last record."""
+    consumer = _consumer(bootstrap_servers)
+    try:
+        partitions = consumer.list_topics(topic, _ASK_SECONDS).topics[topic].partitions
+        return {
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), _ASK_SECONDS)[1]
+            for partition in partitions
+        }
+    finally:
+        consumer.close()
+
+
+def records_before(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> Iterator[Message]:
+    """All records before the ends, of the partitions that are named there; none twice.
+
+    Raises:
+        TimeoutError: Kafka gives no more of them.
+    """
+    waiting = {partition for partition, end in ends.items() if end > 0}
+    consumer = _consumer(bootstrap_servers)
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in sorted(waiting)])
+        until = time.monotonic() + _STANDSTILL_SECONDS
+        while waiting:
+            messages = [message for message in consumer.consume(_BATCH, 1.0) if message.error() is None]
+            if messages:
+                until = time.monotonic() + _STANDSTILL_SECONDS
+            elif time.monotonic() > until:
+                raise TimeoutError(f"Kafka has given no record of topic {topic} for {_STANDSTILL_SECONDS:.0f} s")
+            for message in messages:
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                if offset < ends[partition]:
+                    yield message
+                if offset + 1 >= ends[partition]:
+                    waiting.discard(partition)
+    finally:
+        consumer.close()
 
 
 def committed_offsets(checkpoint: Path, batch: int) -> dict[int, int]:
@@ -42,58 +121,40 @@ def committed_offsets(checkpoint: Path, batch: int) -> dict[int, int]:
 
 
 def recount(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> tuple[Recount, int]:
-    """All readings before the ends, by a formula of its own: the job's README says the same."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "verify", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
-    waiting = {partition for partition, end in ends.items() if end > 0}
+    """The state's formula once more, over all records before the ends; and how many records there were."""
     counted: Recount = {}
     events = 0
-    try:
-        while waiting:
-            for message in consumer.consume(10_000, 1.0):
-                partition, offset = message.partition(), message.offset()
-                if message.error() is not None or partition not in waiting or offset is None:
-                    continue
-                if offset < ends[partition]:
-                    events += 1
-                    _count(counted, message.value())
-                if offset + 1 >= ends[partition]:
-                    waiting.discard(partition)
-    finally:
-        consumer.close()
+    for message in records_before(bootstrap_servers, topic, ends):
+        events += 1
+        reading = reading_of(message.value())
+        if reading is not None:
+            sensor, temperature = reading
+            highest, number = counted.get(sensor, (-math.inf, 0))
+            counted[sensor] = max(highest, temperature), number + 1
     return counted, events
 
 
-def _count(counted: Recount, value: Any) -> None:
-    try:
-        reading = json.loads(value)
-        sensor, temperature = reading["sensor"], float(reading["temperature"])
-    except (ValueError, TypeError, KeyError):
-        return
-    highest, number = counted.get(sensor, (-math.inf, 0))
-    counted[sensor] = max(highest, temperature), number + 1
-
-
-def verify(
-    proxy: str,
-    application: str,
-    state: str,
-    bootstrap_servers: str,
-    topic: str,
-    checkpoint: Path,
-    say: Callable[[str], None],
-) -> Verdict:
-    """Compares every key. The source must have stopped, and the job have caught up: the epoch must stand still.
-
-    The first epoch of a fresh checkpoint is 1, of Spark's batch 0.
-    """
-    with Client(proxy, timeout=10) as client:
-        epoch = client.get(application, state, "any").epoch
-        counted, events = recount(bootstrap_servers, topic, committed_offsets(checkpoint, epoch - 1))
-        say(f"counted {events:,} events of {len(counted):,} keys up to epoch {epoch}; comparing")
-        answers = client.get_many(application, state, list(counted))
+def compare(client: Client, application: str, state: str, epoch: int, counted: Recount, events: int) -> Verdict:
+    """Asks for every key, at exactly this epoch: no newer one may come meanwhile."""
+    answers = client.get_many(application, state, list(counted), min_epoch=epoch)
     agreed = sum(
         answer.found and answer.epoch == epoch and (answer.value.temperature, answer.value.readings) == expected
         for answer, expected in zip(answers, counted.values(), strict=True)
     )
-    return Verdict(epoch, len(counted), agreed, events)
+    surplus = max(0, entries(client, application, state) - sum(answer.found for answer in answers))
+    return Verdict(epoch, len(counted), agreed, surplus, events)
+
+
+def entries(client: Client, application: str, state: str) -> int:
+    """How many keys the servers hold."""
+    return sum(
+        holding.entries
+        for server in client.status()
+        for holding in server.holdings
+        if (holding.descriptor.application, holding.descriptor.state) == (application, state)
+    )
+
+
+def _consumer(bootstrap_servers: str) -> Consumer:
+    # Not a member of any group: nothing is committed, and nobody waits for it.
+    return Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "recount", "enable.auto.commit": False})

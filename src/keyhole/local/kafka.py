@@ -90,6 +90,9 @@ class LocalKafka:
             f"-Xmx{heap_megabytes}m",
             # Small footprint, and nothing to tune on a machine that runs everything else too.
             "-XX:+UseSerialGC",
+            # What it unpacks goes with its directory, even after a SIGKILL.
+            f"-Djava.io.tmpdir={directory}",
+            "-XX:-UsePerfData",
             f"-Dlog4j2.configurationFile={directory / 'log4j2.xml'}",
             "-cp",
             ":".join(map(str, jars)),

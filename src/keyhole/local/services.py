@@ -36,14 +36,29 @@ def start_state_server(
     Raises:
         MachineError: It did not come up; the message has the end of its log.
     """
+    child = spawn_state_server(
+        name, port, bootstrap_servers=bootstrap_servers, directory=directory, environ=environ, module=module
+    )
+    return _healthy(child, lambda: answers(f"127.0.0.1:{port}"))
+
+
+def spawn_state_server(
+    name: str,
+    port: int,
+    *,
+    bootstrap_servers: str,
+    directory: Path,
+    environ: Mapping[str, str],
+    module: str = "services.state_server",
+) -> Child:
+    """As `start_state_server`, but doesn't wait until it answers."""
     settings = {
         "KEYHOLE_STATE_SERVER_ID": name,
         "KEYHOLE_STATE_SERVER_PORT": str(port),
         "KEYHOLE_STATE_SERVER_DIRECTORY": str(directory / name),
         "KEYHOLE_STATE_SERVER_BOOTSTRAP_SERVERS": bootstrap_servers,
     }
-    child = _start(name, module, directory, {**environ, **settings})
-    return _healthy(child, lambda: answers(f"127.0.0.1:{port}"))
+    return _start(name, module, directory, {**environ, **settings})
 
 
 def start_client_proxy(
@@ -54,12 +69,19 @@ def start_client_proxy(
     Raises:
         MachineError: It did not come up; the message has the end of its log.
     """
+    child = spawn_client_proxy(name, port, servers=servers, directory=directory, environ=environ)
+    return _healthy(child, lambda: serves(f"127.0.0.1:{port}"))
+
+
+def spawn_client_proxy(
+    name: str, port: int, *, servers: Sequence[str], directory: Path, environ: Mapping[str, str]
+) -> Child:
+    """As `start_client_proxy`, but doesn't wait until it serves."""
     settings = {
         "KEYHOLE_CLIENT_PROXY_PORT": str(port),
         "KEYHOLE_CLIENT_PROXY_SERVERS": ",".join(servers),
     }
-    child = _start(name, "services.client_proxy", directory, {**environ, **settings})
-    return _healthy(child, lambda: serves(f"127.0.0.1:{port}"))
+    return _start(name, "services.client_proxy", directory, {**environ, **settings})
 
 
 def answers(address: str) -> bool:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -17,9 +18,17 @@ from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports, is_free
 from keyhole.local.processes import Child
-from keyhole.local.services import start_client_proxy, start_state_server
+from keyhole.local.services import answers, serves, spawn_client_proxy, spawn_state_server
 
-_STOP_SECONDS = 3.0
+_HOST = "127.0.0.1"
+_START_TIMEOUT_SECONDS = 60
+_TOPIC_TIMEOUT_SECONDS = 30
+_RESTARTS = 3
+_TAIL_LINES = 20
+# Seconds that each has for an orderly end before it is killed, in the order of the end. Together, and with Kafka's,
+# below the 10 s that a person is promised.
+_STOP_SECONDS: Mapping[str, float] = {"source": 1.5, "job": 2.0, "proxy": 1.0, "server": 1.5}
+_KAFKA_STOP_SECONDS = 2.5
 
 
 @dataclass(frozen=True)
@@ -32,11 +41,16 @@ class Jars:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A job and its source, by module name, and their environments but for what the stack knows."""
+    """A job and its source, by module name, and their environments but for what the stack knows.
+
+    Attributes:
+        topic: Made anew, with this many partitions.
+    """
 
     job: str
     source: str
     topic: str
+    partitions: int
     job_environ: Mapping[str, str]
     source_environ: Mapping[str, str]
 
@@ -47,7 +61,9 @@ class Stack:
     Each child dies with this process, even if that is killed. Not thread-safe.
 
     Args:
-        environ: The base of the children's environments.
+        jars: What the JVMs load.
+        java: What they run on.
+        environ: The base of the children's environments; KEYHOLE_* in it are left out: the stack sets them.
         say: Is told each step, for a person.
     """
 
@@ -57,11 +73,22 @@ class Stack:
         self._environ = {name: value for name, value in environ.items() if not name.startswith("KEYHOLE_")}
         self._say = say
         self._cleanup = contextlib.ExitStack()
-        self._spec: JobSpec | None = None
+        self._children: dict[str, Child] = {}
+        self._restarts: dict[str, int] = {}
 
-    def __enter__(self) -> Stack:
+    def __enter__(self) -> Self:
+        # Errors while it is removed are for nobody: what could still write there is being killed.
         temporary = tempfile.TemporaryDirectory(prefix="keyhole-", ignore_cleanup_errors=True)
         self.directory = Path(self._cleanup.enter_context(temporary))
+        # All that the children and their JVMs put in the system's temporary directory goes with ours.
+        scratch = self.directory / "tmp"
+        scratch.mkdir()
+        options = f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData"
+        self._environ |= {
+            "TMPDIR": str(scratch),
+            "JAVA_HOME": str(self._java.home),
+            "JAVA_TOOL_OPTIONS": f"{self._environ.get('JAVA_TOOL_OPTIONS', '')} {options}".strip(),
+        }
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,7 +97,17 @@ class Stack:
     @property
     def proxy(self) -> str:
         """host:port of the proxy."""
-        return f"127.0.0.1:{self._proxy_port}"
+        return f"{_HOST}:{self._proxy_port}"
+
+    @property
+    def server(self) -> str:
+        """host:port of the state server."""
+        return f"{_HOST}:{self._server_port}"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """host:port of Kafka."""
+        return self._kafka.bootstrap_servers
 
     @property
     def checkpoint(self) -> Path:
@@ -78,93 +115,119 @@ class Stack:
         return self.directory / "checkpoint"
 
     def start(self, spec: JobSpec) -> None:
-        """Starts all, each once the one before it is healthy.
+        """Starts all, each once the one before it is healthy. The job and its source are only started.
 
         Raises:
             MachineError: One of them did not come up; the message has the end of its log.
         """
         self._spec = spec
-        self._say("Kafka")
-        kafka = LocalKafka(self.directory / "kafka", self._jars.kafka, self._java)
-        self._cleanup.callback(kafka.stop, _STOP_SECONDS)
-        kafka.start()
-        self.bootstrap_servers = kafka.bootstrap_servers
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        admin.create_topics([NewTopic(spec.topic, 2, 1)])[spec.topic].result(30)
+        self._start_kafka()
         self._server_port = _port(DEFAULT_STATE_SERVER_PORT)
         self._proxy_port = _port(DEFAULT_PROXY_PORT)
-        self._say(f"state server on 127.0.0.1:{self._server_port}")
-        self._children: dict[str, Child] = {}
         self._cleanup.callback(self._stop_children)
-        self.start_server()
+        self._say(f"state server on {self.server}")
+        self._spawn("server").wait_healthy(lambda: answers(self.server), _START_TIMEOUT_SECONDS)
         self._say(f"client proxy on {self.proxy}")
-        self._children["proxy"] = start_client_proxy(
-            "proxy",
-            self._proxy_port,
-            servers=[f"127.0.0.1:{self._server_port}"],
-            directory=self.directory,
-            environ=self._environ,
-        )
-        self._say(f"job {spec.job}, and its source")
-        self.start_source()
-        self.start_job()
-
-    def start_server(self) -> None:
-        """The state server, on its port and its store."""
-        self._children["server"] = start_state_server(
-            "server-0",
-            self._server_port,
-            bootstrap_servers=self.bootstrap_servers,
-            directory=self.directory,
-            environ=self._environ,
-        )
-
-    def start_job(self) -> None:
-        """The Spark driver, from its checkpoint."""
-        assert self._spec is not None
-        environ = {
-            "KEYHOLE_JOB_SERVERS": f"127.0.0.1:{self._server_port}",
-            "KEYHOLE_JOB_BOOTSTRAP_SERVERS": self.bootstrap_servers,
-            **self._spec.job_environ,
-        }
-        self._children["job"] = self._python("job", self._spec.job, environ)
-
-    def start_source(self) -> None:
-        """What feeds the topic."""
-        assert self._spec is not None
-        self._children["source"] = self._python(
-            "source",
-            self._spec.source,
-            {"KEYHOLE_READINGS_BOOTSTRAP_SERVERS": self.bootstrap_servers, **self._spec.source_environ},
-        )
+        self._spawn("proxy").wait_healthy(lambda: serves(self.proxy), _START_TIMEOUT_SECONDS)
+        self._say(f"source {spec.source}")
+        self._spawn("source")
+        self._say(f"job {spec.job}")
+        self._spawn("job")
 
     def stop_source(self) -> None:
-        """Lets it send what it has."""
-        self._children["source"].terminate(_STOP_SECONDS)
+        """Lets it send what it has. Nothing more comes after this."""
+        self._children.pop("source").terminate(_STOP_SECONDS["source"])
 
     def kill(self, name: str) -> None:
-        """SIGKILL to "server" or "job"."""
+        """SIGKILL to "server", "proxy" or "job", and all that it has started. `supervise` will start it again."""
         self._children[name].kill()
 
     def check(self) -> None:
         """Raises MachineError, with the end of its log, where a child has ended by itself."""
+        if self._kafka.pid is None:
+            raise MachineError(f"Kafka has ended; the end of its log:\n{_tail(self._kafka.log.read_text())}")
         for name, child in self._children.items():
-            if name != "source" and child.exit_code is not None:
-                tail = "\n".join(child.output().splitlines()[-20:])
-                raise MachineError(f"{name} ended with exit code {child.exit_code}; the end of its log:\n{tail}")
+            if child.exit_code is not None:
+                raise _ended(name, child)
+
+    def supervise(self) -> None:
+        """Starts a server, proxy or job that has ended again, without waiting until it is healthy.
+
+        Raises:
+            MachineError: Kafka or the source has ended, or one of the others too often. The message has the end of its
+                log.
+        """
+        for name in ("server", "proxy", "job"):
+            child = self._children[name]
+            if child.exit_code is None:
+                continue
+            self._restarts[name] = self._restarts.get(name, 0) + 1
+            if self._restarts[name] > _RESTARTS:
+                raise _ended(name, child)
+            self._say(f"{name} again: it ended with exit code {child.exit_code}")
+            self._spawn(name)
+        self.check()
+
+    def log_tail(self, name: str) -> str:
+        """The last lines that a child has printed."""
+        return _tail(self._children[name].output())
+
+    def _start_kafka(self) -> None:
+        self._say("Kafka")
+        self._kafka = LocalKafka(self.directory / "kafka", self._jars.kafka, self._java)
+        self._cleanup.callback(self._kafka.stop, _KAFKA_STOP_SECONDS)
+        self._kafka.start()
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        topic = NewTopic(self._spec.topic, self._spec.partitions, 1)
+        admin.create_topics([topic])[self._spec.topic].result(_TOPIC_TIMEOUT_SECONDS)
+
+    def _spawn(self, name: str) -> Child:
+        child = self._children[name] = self._start_child(name)
+        return child
+
+    def _start_child(self, name: str) -> Child:
+        spec = self._spec
+        if name == "server":
+            return spawn_state_server(
+                "server-0",
+                self._server_port,
+                bootstrap_servers=self.bootstrap_servers,
+                directory=self.directory,
+                environ=self._environ,
+            )
+        if name == "proxy":
+            return spawn_client_proxy(
+                "proxy", self._proxy_port, servers=[self.server], directory=self.directory, environ=self._environ
+            )
+        if name == "job":
+            addresses = {
+                "KEYHOLE_JOB_SERVERS": self.server,
+                "KEYHOLE_JOB_BOOTSTRAP_SERVERS": self.bootstrap_servers,
+            }
+            return self._python(name, spec.job, {**addresses, **spec.job_environ})
+        return self._python(
+            name, spec.source, {"KEYHOLE_READINGS_BOOTSTRAP_SERVERS": self.bootstrap_servers, **spec.source_environ}
+        )
 
     def _python(self, name: str, module: str, environ: Mapping[str, str]) -> Child:
         command = [sys.executable, "-m", module]
         return Child(name, command, self.directory / f"{name}.log", {**self._environ, **environ})
 
     def _stop_children(self) -> None:
-        # Nothing of theirs is kept, and Spark takes its time to end in an orderly way.
-        for name in ("source", "proxy", "server"):
+        for name, seconds in _STOP_SECONDS.items():
             if name in self._children:
-                self._children[name].terminate(1.0)
-        if "job" in self._children:
-            self._children["job"].kill()
+                self._children[name].terminate(seconds)
+
+
+def _ended(name: str, child: Child) -> MachineError:
+    return MachineError(
+        f"{name} ended with exit code {child.exit_code}; the end of its log:\n{_tail(child.output())}", name=name
+    )
+
+
+def _tail(log: str) -> str:
+    return "\n".join(log.splitlines()[-_TAIL_LINES:])
 
 
 def _port(wanted: int) -> int:
-    return wanted if is_free(wanted, "127.0.0.1") else free_ports(1)[0]
+    return wanted if is_free(wanted, _HOST) else free_ports(1)[0]

@@ -1,0 +1,49 @@
+"""The demo's live table: the last answer for each of a few keys, and how it ages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.table import Table
+
+from keyhole import Answer
+from keyhole.errors import KeyholeError
+
+
+class AnswersTable:
+    """Keeps the last answers, so that they stay in sight, with their age, while their server is away."""
+
+    def __init__(self, title: str, keys: Sequence[str]) -> None:
+        self._title = title
+        self._keys = keys
+        self._answers: Sequence[Answer] = ()
+        self._trouble = ""
+
+    def update(self, answers: Sequence[Answer]) -> None:
+        """Takes the answers, one per key in their order."""
+        self._answers, self._trouble = answers, ""
+
+    def fail(self, error: KeyholeError) -> None:
+        """Takes note that there were no answers."""
+        self._trouble = f"no answers now: {error.reason}"
+
+    def render(self) -> Table:
+        """The table as of now."""
+        table = Table(title=self._title, title_justify="left", caption=self._trouble or None, caption_justify="left")
+        table.add_column("sensor")
+        for name in ("highest °C", "readings", "epoch", "age"):
+            table.add_column(name, justify="right")
+        table.add_column("server")
+        now = datetime.now(UTC)
+        for key, answer in zip(self._keys, self._answers, strict=False):  # none before the first answers
+            table.add_row(key, *_cells(answer, now))
+        return table
+
+
+def _cells(answer: Answer, now: datetime) -> tuple[str, str, str, str, str]:
+    age = f"{(now - answer.commit_time).total_seconds():.1f} s" if answer.commit_time else "-"
+    highest, readings = "-", "-"
+    if answer.found:
+        highest, readings = f"{answer.value.temperature:.2f}", f"{answer.value.readings:,}"
+    return highest, readings, str(answer.epoch), age, answer.server

@@ -1,0 +1,61 @@
+"""How old a reading is when a reader can first see it: from its Kafka timestamp to the first answer that shows it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from keyhole import Answer
+from keyhole.cli.verify import reading_of, records_before, topic_ends
+
+Moment = tuple[float, float]
+"""Of the probe, whose temperature only rises: temperature, milliseconds since 1970."""
+
+
+class Sightings:
+    """When each temperature of the probe was first shown. Temperatures and moments rise."""
+
+    def __init__(self) -> None:
+        self.first_shown: list[Moment] = []
+        self.epoch = 0
+
+    def note(self, answer: Answer, now_ms: float) -> None:
+        """Takes an answer for the probe, and when it came."""
+        self.epoch = max(self.epoch, answer.epoch)
+        if answer.found and (not self.first_shown or answer.value.temperature > self.first_shown[-1][0]):
+            self.first_shown.append((answer.value.temperature, now_ms))
+
+
+def sent(bootstrap_servers: str, topic: str, partition: int, probe: str) -> list[Moment]:
+    """The probe's readings by Kafka's timestamps; `partition` is where they are."""
+    ends = {partition: topic_ends(bootstrap_servers, topic)[partition]}
+    found: list[Moment] = []
+    for message in records_before(bootstrap_servers, topic, ends):
+        reading = reading_of(message.value())
+        if reading is not None and reading[0] == probe:
+            found.append((reading[1], message.timestamp()[1]))
+    return found
+
+
+def ages_ms(sent: Iterable[Moment], first_shown: Sequence[Moment]) -> list[float]:
+    """The age of each reading that was sent while somebody looked, at the first answer that shows it or a later one.
+
+    What was waiting before the first answer tells how long the start took, and what no answer has shown yet tells
+    nothing: both are left out.
+    """
+    if not first_shown:
+        return []
+    temperatures = [temperature for temperature, _ in first_shown]
+    ages = []
+    for temperature, sent_ms in sent:
+        at = bisect_left(temperatures, temperature)
+        if sent_ms >= first_shown[0][1] and at < len(first_shown):
+            ages.append(first_shown[at][1] - sent_ms)
+    return ages
+
+
+def percentile(values: Iterable[float], fraction: float) -> float | None:
+    """By nearest rank, to a tenth; None of nothing."""
+    ordered = sorted(values)
+    return round(ordered[max(0, math.ceil(fraction * len(ordered)) - 1)], 1) if ordered else None

@@ -1,0 +1,54 @@
+"""What Ctrl-C and SIGTERM do to a command that has things to put away."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Self
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """Handles both alike, while it is entered: they break off what is under way with a KeyboardInterrupt.
+
+    But inside `gently` they only set `came`, and after `ignore` they do nothing. For the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.came = threading.Event()
+        self._gentle = False
+        self._ignored = False
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def gently(self) -> Iterator[None]:
+        """What is inside looks at `came` by itself."""
+        self._gentle = True
+        try:
+            yield
+        finally:
+            self._gentle = False
+
+    def ignore(self) -> None:
+        """From here on, nothing interrupts."""
+        self._ignored = True
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._ignored:
+            return
+        self.came.set()
+        if not self._gentle:
+            # Once: what handles the first must not be interrupted by a second.
+            self._ignored = True
+            raise KeyboardInterrupt
