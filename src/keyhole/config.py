@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import socket
 import types
@@ -16,6 +17,9 @@ from keyhole.errors import InvalidConfiguration
 
 DEFAULT_PROXY_PORT = 7400
 DEFAULT_STATE_SERVER_PORT = 7410
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+_MAX_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,7 @@ def load(kind: type[_Config], environ: Mapping[str, str], **overrides: object) -
             values[item.name] = overrides[item.name]
         elif variable in environ:
             values[item.name] = _parse(variable, environ[variable], hints[item.name])
+            _refuse_impossible(variable, environ[variable], values[item.name])
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             raise InvalidConfiguration(f"{variable} is not set; it has no default", variable=variable)
     return kind(**values)
@@ -174,6 +179,23 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
         raise InvalidConfiguration(
             f"unknown setting {', '.join(unknown)}; the settings are {', '.join(sorted(known))}", unknown=unknown
         )
+
+
+def _refuse_impossible(variable: str, text: str, value: object) -> None:
+    """What a value must be follows from its name and its type, alike for every deployable."""
+    wanted = ""
+    if variable.endswith("_LOG_LEVEL") and value not in LOG_LEVELS:
+        wanted = f"one of {', '.join(LOG_LEVELS)}"
+    elif variable.endswith("_SERVERS") and not value:
+        wanted = "host:port, or several separated by commas"
+    elif isinstance(value, float) and not 0 <= value < math.inf:
+        wanted = "0 or more, and finite"
+    elif isinstance(value, int) and variable.endswith("_PORT") and not 0 <= value <= _MAX_PORT:
+        wanted = f"a port from 0 (any free one) to {_MAX_PORT}"
+    elif isinstance(value, int) and not variable.endswith("_PORT") and value < 1:
+        wanted = "1 or more"
+    if wanted:
+        raise InvalidConfiguration(f"{variable} is {text!r}; it must be {wanted}", variable=variable)
 
 
 def _parse(variable: str, text: str, hint: object) -> object:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.config import ClientProxyConfig, JobConfig, StateServerConfig, load
+from keyhole.config import ClientProxyConfig, JobConfig, ReadingsConfig, StateServerConfig, load
 from keyhole.errors import InvalidConfiguration
 
 
@@ -44,11 +44,24 @@ def test_a_missing_value_is_named() -> None:
     [
         ("KEYHOLE_CLIENT_PROXY_PORT", "7400x", "a whole number"),
         ("KEYHOLE_CLIENT_PROXY_DRAIN_SECONDS", "soon", "a number"),
+        ("KEYHOLE_CLIENT_PROXY_PORT", "65536", "a port from 0"),
+        ("KEYHOLE_CLIENT_PROXY_PORT", "-1", "a port from 0"),
+        ("KEYHOLE_CLIENT_PROXY_DRAIN_SECONDS", "-0.1", "0 or more"),
+        ("KEYHOLE_CLIENT_PROXY_DEFAULT_TIMEOUT_SECONDS", "inf", "0 or more, and finite"),
+        ("KEYHOLE_CLIENT_PROXY_DEFAULT_TIMEOUT_SECONDS", "nan", "0 or more, and finite"),
+        ("KEYHOLE_CLIENT_PROXY_LOG_LEVEL", "LOUD", "one of DEBUG, INFO, WARNING, ERROR"),
+        ("KEYHOLE_CLIENT_PROXY_SERVERS", " , ", "host:port"),
     ],
 )
 def test_a_malformed_value_is_named_with_what_it_must_be(variable: str, text: str, wanted: str) -> None:
     with pytest.raises(InvalidConfiguration, match=f"{variable} is '{text}'; it must be {wanted}"):
         load(ClientProxyConfig, {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", variable: text})
+
+
+def test_a_number_of_things_is_at_least_one() -> None:
+    environ = {"KEYHOLE_READINGS_TOPIC": "t", "KEYHOLE_READINGS_BOOTSTRAP_SERVERS": "k:1", "KEYHOLE_READINGS_RATE": "0"}
+    with pytest.raises(InvalidConfiguration, match="KEYHOLE_READINGS_RATE is '0'; it must be 1 or more"):
+        load(ReadingsConfig, environ)
 
 
 def test_an_unknown_name_is_refused_also_for_another_deployable() -> None:
