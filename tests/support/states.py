@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from keyhole.codec import StateCodec, encode_row
 from keyhole.coordinator.control import AssignmentRecord, CompleteRecord
 from keyhole.coordinator.receipts import Target
 from keyhole.stores.base import Store
 from keyhole.stores.memory import MemoryEngine
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryWriter
 from keyhole.testing.clock import ManualClock
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.hosted import HostedState
+from services.state_server.merge import order_of
+from services.state_server.staged import StagedAttempt
 from services.state_server.table import Lease, Standing, Table
 
 KEY_GROUPS = 4
@@ -85,3 +89,52 @@ def assignment(version: int, owners: list[str], state: str = "counts") -> Assign
     """One owner's name per key group."""
     servers = tuple(sorted(set(owners)))
     return AssignmentRecord(version, servers, {state: tuple(servers.index(owner) for owner in owners)})
+
+
+def memory_changelog(*of: StateDescriptor) -> tuple[MemoryKafka, MemoryChangelog]:
+    """A Kafka that holds the (empty) changelogs of the states; none named: that of app/counts."""
+    kafka = MemoryKafka()
+    changelog = MemoryChangelog(kafka, "app")
+    for state in of or (descriptor(),):
+        changelog.admin().ensure(state, 1.0)
+    return kafka, changelog
+
+
+def open_writer(changelog: MemoryChangelog, grant: str = "grant-1") -> MemoryWriter:
+    writer = changelog.writer(grant)
+    writer.open(1.0)
+    return writer
+
+
+def staged(rows: Mapping[str, float | None], of: StateDescriptor | None = None) -> StagedAttempt:
+    """One attempt that holds these rows; None deletes."""
+    of = of or descriptor()
+    attempt = StagedAttempt(f"app/{of.state}", of.key_groups, 511, order_of(of, CODEC))
+    attempt.add([key(name) for name in rows], [None if n is None else row(n) for n in rows.values()])
+    return attempt
+
+
+def epoch(
+    number: int,
+    rows: Mapping[str, float | None],
+    *,
+    generation: int = 1,
+    replace: bool = False,
+    of: StateDescriptor | None = None,
+) -> EpochToCommit:
+    """An epoch of one state, staged in one attempt."""
+    of = of or descriptor()
+    attempt = staged(rows, of)
+    states = {of.state: StateToCommit([attempt], attempt.receipts(), replace)}
+    return EpochToCommit(number, generation, 1000 * number, 500 * number, offsets_hash=number, states=states)
+
+
+def content(store: Store) -> dict[bytes, bytes]:
+    """All rows by storage key."""
+    snapshot = store.snapshot()
+    return {k: v for key_group in range(KEY_GROUPS) for k, v in snapshot.items(key_group)}
+
+
+def encoded(rows: Mapping[str, float | None]) -> dict[bytes, bytes]:
+    """Rows as a store has them."""
+    return {key(name): row(n) for name, n in rows.items()}
