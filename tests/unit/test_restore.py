@@ -1,0 +1,262 @@
+"""What a server reads back before it owns key groups."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import pytest
+
+from keyhole.errors import KafkaUnreachable, NotReady, StoreFull
+from keyhole.steps import NoObserver
+from keyhole.stores.base import Advance, Batch
+from keyhole.testing.changelog import PIECE_RECORDS, MemoryChangelog, MemoryKafka, MemoryReader
+from keyhole.testing.clock import ManualClock
+from keyhole.types import START, Position
+from services.state_server.commit import commit_epoch
+from services.state_server.hosted import HostedState
+from services.state_server.restore import restore
+from tests.support.states import (
+    KEY_GROUPS,
+    content,
+    descriptor,
+    encoded,
+    epoch,
+    hosted,
+    key,
+    memory_changelog,
+    names_in,
+    open_writer,
+    row,
+)
+
+A, A2, A3 = names_in(0)
+B = names_in(1)[0]
+TOPIC = descriptor().topic
+AWAY_LIMIT_MS = 10_000
+
+
+class Bench:
+    """A changelog with an owner that wrote it, and one that is to take over. Epoch n was committed at n seconds."""
+
+    def __init__(self) -> None:
+        self.kafka: MemoryKafka
+        self.changelog: MemoryChangelog
+        self.kafka, self.changelog = memory_changelog()
+        self.old = hosted()
+        self.new = hosted(restored=())
+        self.clock = ManualClock(now_ms=5000)
+        self.stop = threading.Event()
+        self._writer = open_writer(self.changelog)
+
+    def write(self, number: int, rows: dict[str, float | None], generation: int = 1) -> None:
+        part = epoch(number, rows, generation=generation)
+        commit_epoch(part, {"counts": self.old}, self._writer, NoObserver(), 1.0)
+
+    def restore(self, groups: Iterable[int] = range(KEY_GROUPS), state: HostedState | None = None) -> None:
+        restore(
+            {"counts": state or self.new},
+            {"counts": groups},
+            self.changelog,
+            self.clock,
+            away_limit_ms=AWAY_LIMIT_MS,
+            deadline_seconds=1.0,
+            stop=self.stop,
+        )
+
+    def put_behind_the_changelogs_back(self, name: str, before: Position, after: Position) -> None:
+        """A row that only the new owner's store has: it is gone once the key group was rebuilt."""
+        batch = Batch(puts=[(key(name), row(99.0))], advances={0: Advance(before, after)})
+        self.new.store.apply(batch)
+        self.new.read_positions()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_an_empty_store_gets_all_that_was_committed(bench: Bench) -> None:
+    bench.write(1, {A: 1.0, A2: 1.0, B: 1.0})
+    bench.write(2, {A: 2.0, A2: None})
+    bench.restore()
+    assert content(bench.new.store) == encoded({A: 2.0, B: 1.0})
+    assert bench.new.restored == set(range(KEY_GROUPS))
+
+
+def test_positions_are_those_of_the_owner_that_wrote(bench: Bench) -> None:
+    bench.write(1, {A: 1.0, B: 1.0})
+    bench.write(2, {A: 2.0}, generation=2)
+    bench.restore()
+    # But for the end of the transaction, which takes an offset that the writer does not see.
+    assert {group: position[1:] for group, position in bench.new.positions.items()} == {
+        group: position[1:] for group, position in bench.old.positions.items()
+    }
+    assert bench.new.store.snapshot().positions() == bench.new.positions
+
+
+def test_what_was_restored_can_be_written_on(bench: Bench) -> None:
+    bench.write(1, {A: 1.0})
+    bench.restore()
+    writer = open_writer(bench.changelog, "grant-2")
+    commit_epoch(epoch(2, {A: 2.0}), {"counts": bench.new}, writer, NoObserver(), 1.0)
+    assert content(bench.new.store) == encoded({A: 2.0})
+
+
+def test_a_store_that_was_away_reads_only_what_it_lacks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.write(1, {A: 1.0, B: 1.0})
+    bench.restore()
+    bench.write(2, {A: 2.0})
+    pieces: list[Batch] = []
+    apply = bench.new.store.apply
+
+    def record(batch: Batch) -> None:
+        pieces.append(batch)
+        apply(batch)
+
+    bench.new.restored.clear()
+    monkeypatch.setattr(bench.new.store, "apply", record)
+    bench.restore()
+    assert content(bench.new.store) == encoded({A: 2.0, B: 1.0})
+    assert len(pieces) == 1
+
+
+def test_key_groups_that_are_there_already_are_not_read_again(bench: Bench) -> None:
+    bench.restore()
+    bench.kafka.down = True
+    bench.restore()
+
+
+def test_only_the_wanted_key_groups_are_taken(bench: Bench) -> None:
+    bench.write(1, {A: 1.0, B: 1.0})
+    bench.restore(groups=[1])
+    assert content(bench.new.store) == encoded({B: 1.0})
+    assert bench.new.restored == {1}
+
+
+def test_a_compacted_changelog_gives_the_same(bench: Bench) -> None:
+    for number in range(1, 6):
+        bench.write(number, {A: float(number), A2: None if number % 2 else 1.0, B: 1.0 if number == 1 else 2.0})
+    bench.kafka.compact(TOPIC)
+    bench.restore()
+    assert content(bench.new.store) == content(bench.old.store)
+
+
+class TestRebuilt:
+    """Stores that can't be trusted begin at the changelog's start."""
+
+    def test_one_that_is_ahead_of_the_changelog(self, bench: Bench) -> None:
+        bench.write(1, {A: 1.0})
+        bench.put_behind_the_changelogs_back(A3, START, Position(1000, 9, 1, 0, 9000))
+        bench.restore()
+        assert content(bench.new.store) == encoded({A: 1.0})
+        assert bench.new.position(0).epoch == 1
+
+    @pytest.mark.parametrize(("away_ms", "rebuilt"), [(AWAY_LIMIT_MS - 1, False), (AWAY_LIMIT_MS + 1, True)])
+    def test_one_that_was_away_longer_than_deletions_are_kept(self, bench: Bench, away_ms: int, rebuilt: bool) -> None:
+        bench.write(1, {A: 1.0})
+        bench.restore()
+        bench.put_behind_the_changelogs_back(A3, bench.new.position(0), bench.new.position(0))
+        bench.write(2, {A: 2.0})
+        bench.new.restored.clear()
+        bench.clock = ManualClock(now_ms=1000 + away_ms)
+        bench.restore()
+        expected = encoded({A: 2.0}) if rebuilt else encoded({A: 2.0, A3: 99.0})
+        assert content(bench.new.store) == expected
+
+    def test_not_one_that_lacks_nothing_however_old(self, bench: Bench) -> None:
+        bench.write(1, {A: 1.0})
+        bench.restore()
+        bench.put_behind_the_changelogs_back(A3, bench.new.position(0), bench.new.position(0))
+        bench.new.restored.clear()
+        bench.clock = ManualClock(now_ms=10**12)
+        bench.restore()
+        assert content(bench.new.store) == encoded({A: 1.0, A3: 99.0})
+
+    def test_the_owner_itself_is_not_rebuilt_for_the_end_of_its_own_transaction(self, bench: Bench) -> None:
+        bench.write(1, {A: 1.0})
+        before = bench.old.position(0)
+        bench.old.restored.clear()
+        bench.clock = ManualClock(now_ms=10**12)
+        bench.restore(state=bench.old)
+        assert bench.old.position(0).epoch == before.epoch == 1
+        assert content(bench.old.store) == encoded({A: 1.0})
+
+
+class TestProgress:
+    """What a reader is told meanwhile."""
+
+    def test_it_begins_at_nothing_and_ends_at_all(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench.write(1, {A: 1.0, B: 1.0})
+        progress, seen = bench.new.table.progress, []
+        apply = bench.new.store.apply
+
+        def look(batch: Batch) -> None:
+            seen.append((progress.restored, progress.total))
+            apply(batch)
+
+        monkeypatch.setattr(bench.new.store, "apply", look)
+        bench.restore()
+        total = sum(bench.kafka.end(TOPIC, group) for group in range(KEY_GROUPS))
+        assert seen[0] == (0, total)
+        assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+        assert (progress.restored, progress.total) == (total, total)
+
+
+class TestBrokenOff:
+    """A restore that did not come to its end gives no key group away."""
+
+    def test_when_it_is_told_to_stop(self, bench: Bench) -> None:
+        bench.write(1, {A: 1.0})
+        bench.stop.set()
+        with pytest.raises(NotReady, match="given up"):
+            bench.restore()
+        assert bench.new.restored == set()
+        bench.stop.clear()
+        bench.restore()
+        assert content(bench.new.store) == encoded({A: 1.0})
+
+    def test_what_it_had_is_not_read_again(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(1, PIECE_RECORDS + 2):
+            bench.write(number, {A: float(number)})
+        apply, full = bench.new.store.apply, iter([False, True])
+
+        def full_at_the_second(batch: Batch) -> None:
+            if next(full):
+                raise StoreFull("full")
+            apply(batch)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.new.store, "apply", full_at_the_second)
+            with pytest.raises(StoreFull):
+                bench.restore()
+        assert bench.new.restored == set()
+        first = bench.new.position(0)
+        assert 0 < first.offset < bench.kafka.end(TOPIC, 0)
+        bench.restore()
+        assert bench.new.table.progress.total == bench.kafka.end(TOPIC, 0) - first.offset
+        assert content(bench.new.store) == encoded({A: float(PIECE_RECORDS + 1)})
+
+    def test_when_kafka_goes_away(self, bench: Bench) -> None:
+        bench.write(1, {A: 1.0})
+        bench.kafka.down = True
+        with pytest.raises(KafkaUnreachable):
+            bench.restore()
+        assert bench.new.restored == set()
+
+    def test_the_reader_is_closed_whatever_happens(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        closed: list[bool] = []
+        monkeypatch.setattr(MemoryReader, "close", lambda self: closed.append(True))
+        bench.write(1, {A: 1.0})
+        bench.restore(groups=[1])
+        bench.stop.set()
+        with pytest.raises(NotReady):
+            bench.restore()
+        assert closed == [True, True]
+
+
+def test_a_piece_tells_the_watermark_of_its_last_marker(bench: Bench) -> None:
+    bench.write(1, {A: 1.0})
+    bench.write(2, {A: 2.0})
+    bench.restore()
+    assert bench.new.position(0)[4:] == (2000, 1000)
