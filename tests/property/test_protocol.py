@@ -94,7 +94,7 @@ class Protocol(RuleBasedStateMachine):
     def complete(self) -> int:
         """What a reader of the control topic knows."""
         coordinator = self.world.coordinator
-        record = coordinator._run.complete if coordinator is not None else None  # noqa: SLF001
+        record = coordinator._run.complete if coordinator is not None else None
         return record.epoch if record is not None else self.done
 
     @rule(plan=faults)
