@@ -7,14 +7,19 @@ import re
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor import ServiceDescriptor
 
 from keyhole import config
 from keyhole.steps import Step
+from keyhole.v1 import query_pb2, state_server_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("jobs/**/*.md"), *ROOT.glob("services/**/*.md")]
 )
+SERVICES = [
+    service for module in (query_pb2, state_server_pb2) for service in module.DESCRIPTOR.services_by_name.values()
+]
 KINDS = (
     config.StateServerConfig,
     config.ClientProxyConfig,
@@ -49,6 +54,20 @@ def test_every_row_of_the_guarantees_names_its_test() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| what fails")]
     assert rows
     assert not [row for row in rows if "`tests/" not in row]
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.full_name)
+def test_every_call_of_a_service_is_in_the_architecture_page(service: ServiceDescriptor) -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith(f"| `{service.name}.")]
+    told = {name for row in rows for name in re.findall(r"`(?:\w+\.)?(\w+)`", row.split("|")[1])}
+    assert told == {method.name for method in service.methods}
+
+
+def test_the_default_ports_are_in_the_architecture_page() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert f"| client proxy | {config.DEFAULT_PROXY_PORT} |" in page
+    assert f"| state server | {config.DEFAULT_STATE_SERVER_PORT} |" in page
 
 
 def test_every_step_of_an_epoch_is_killed_at() -> None:
