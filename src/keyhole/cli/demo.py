@@ -234,7 +234,9 @@ class _Demo:
         while time.monotonic() < until:
             self._stack.supervise()
             with contextlib.suppress(KeyholeError):
-                epoch = client.get(APPLICATION, STATE, PROBE, timeout=1.0).epoch
+                answer = client.get(APPLICATION, STATE, PROBE, timeout=1.0)
+                self._sightings.note(answer, time.time() * 1000)
+                epoch = answer.epoch
                 if epoch != reached and committed_offsets(self._stack.checkpoint, epoch - 1) == ends:
                     return epoch
                 reached = epoch

@@ -1,0 +1,57 @@
+"""Ctrl-C and SIGTERM: break off, end gently, or nothing."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from keyhole.cli.signals import StopSignals
+
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+
+
+def send(number: signal.Signals) -> None:
+    """To this very thread: its handler has run when this returns."""
+    signal.pthread_kill(threading.get_ident(), number)
+
+
+@BOTH
+def test_a_signal_breaks_off_what_is_under_way(number: signal.Signals) -> None:
+    with StopSignals() as signals, pytest.raises(KeyboardInterrupt):
+        send(number)
+    assert signals.came.is_set()
+
+
+@BOTH
+def test_a_second_signal_does_not_interrupt_the_handling_of_the_first(number: signal.Signals) -> None:
+    with StopSignals():
+        with pytest.raises(KeyboardInterrupt):
+            send(number)
+        send(number)
+
+
+@BOTH
+def test_gently_a_signal_is_only_told_and_the_next_one_breaks_off(number: signal.Signals) -> None:
+    with StopSignals() as signals:
+        with signals.gently():
+            send(number)
+        assert signals.came.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            send(number)
+
+
+@BOTH
+def test_ignored_signals_do_nothing(number: signal.Signals) -> None:
+    with StopSignals() as signals:
+        signals.ignore()
+        send(number)
+        assert not signals.came.is_set()
+
+
+def test_the_handlers_from_before_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with StopSignals():
+        assert signal.getsignal(signal.SIGTERM) != before[1]
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

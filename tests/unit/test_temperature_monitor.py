@@ -1,0 +1,185 @@
+"""The source's readings, what a reading is to the recount, and how the demo measures freshness."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jobs.temperature_monitor import pipeline, source
+from keyhole import Answer, Source
+from keyhole.cli import demo, freshness
+from keyhole.cli.answers_table import AnswersTable
+from keyhole.cli.verify import Verdict, committed_offsets, reading_of
+from keyhole.errors import ServerLost
+from keyhole.row import row_class
+from keyhole.types import Role
+
+YEAR_HOURS = 8759
+
+
+def record(**fields: object) -> bytes:
+    return json.dumps({"sensor": "a", "time": "2026-11-21T10:00:00Z", "temperature": 1.5} | fields).encode()
+
+
+@pytest.mark.parametrize(("fahrenheit", "celsius"), [(32.0, 0.0), (212.0, 100.0), (39.4, 4.1), (-40.0, -40.0)])
+def test_fahrenheit_becomes_celsius_to_a_tenth(fahrenheit: float, celsius: float) -> None:
+    assert source.celsius(fahrenheit) == celsius
+
+
+def test_the_cities_have_a_year_of_plausible_temperatures_hour_by_hour_and_begin_again() -> None:
+    hours = list(itertools.islice(source.recorded(), YEAR_HOURS + 1))
+    assert hours[0] == hours[-1]
+    assert hours[0] == [("seattle", "2010-01-01T00:00:00Z", 4.1), ("san-francisco", "2010-01-01T00:00:00Z", 8.8)]
+    assert {sensor for hour in hours for sensor, _, _ in hour} == set(source.CITIES)
+    temperatures = [temperature for hour in hours for _, _, temperature in hour]
+    assert 0 < min(temperatures) < max(temperatures) < 30
+
+
+def test_the_fleet_walks_in_turn_and_the_same_way_in_every_run() -> None:
+    first, second = ([(s, t) for s, _, t in itertools.islice(source.fleet(3), 9)] for _ in range(2))
+    assert first == second
+    assert [sensor for sensor, _ in first] == ["sensor-0", "sensor-1", "sensor-2"] * 3
+    assert len({temperature for sensor, temperature in first if sensor == "sensor-0"}) == 3
+
+
+def test_each_reading_of_the_probe_is_higher_than_the_one_before() -> None:
+    temperatures = [temperature for _, _, temperature in itertools.islice(source.probe(), 2_000)]
+    assert all(before < after for before, after in itertools.pairwise(temperatures))
+
+
+def test_the_probe_alone_is_in_its_partition_and_every_sensor_always_in_the_same() -> None:
+    sensors = [*source.CITIES, *(f"sensor-{number}" for number in range(200))]
+    assert source.partition_of(source.PROBE) == source.PROBE_PARTITION
+    assert {source.partition_of(sensor) for sensor in sensors} == {1, 2}
+    assert [source.partition_of(sensor) for sensor in sensors] == [source.partition_of(sensor) for sensor in sensors]
+
+
+def test_the_demo_knows_the_job_and_its_source_by_their_names() -> None:
+    """The distribution can't import them, so it says them again."""
+    assert (demo.APPLICATION, demo.STATE) == (pipeline.APPLICATION, pipeline.STATE)
+    assert (demo.PROBE, demo.PROBE_PARTITION, demo.PARTITIONS) == (
+        source.PROBE,
+        source.PROBE_PARTITION,
+        source.PARTITIONS,
+    )
+    assert set(source.CITIES) < set(demo.SHOWN)
+
+
+def test_the_job_needs_no_second_shuffle() -> None:
+    assert pipeline.KEY_GROUPS % pipeline.SHUFFLE_PARTITIONS == 0
+
+
+def test_a_whole_number_is_a_temperature() -> None:
+    assert reading_of(record(temperature=7)) == ("a", 7.0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"not json",
+        b"\xff\xfe",
+        b"[]",
+        b"7",
+        b"null",
+        b"{}",
+        record(sensor=None),
+        record(sensor=""),
+        record(sensor="x" * 129),
+        record(temperature=None),
+        record(temperature="warm"),
+        record(temperature=True),
+        record(temperature=float("nan")),
+        record(temperature=float("inf")),
+    ],
+)
+def test_what_is_no_reading_is_not_counted(value: bytes | None) -> None:
+    assert reading_of(value) is None
+
+
+def test_the_offsets_of_a_batch_are_the_last_line_of_its_file_in_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "4").write_text('v1\n{"batchWatermarkMs":0}\n{"readings":{"1":20,"0":7}}')
+    assert committed_offsets(tmp_path, 4) == {0: 7, 1: 20}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "passed", "mismatches"),
+    [
+        (Verdict(epoch=3, keys=10, agreed=10, surplus=0, events=50), True, 0),
+        (Verdict(epoch=3, keys=10, agreed=9, surplus=0, events=50), False, 1),
+        (Verdict(epoch=3, keys=10, agreed=10, surplus=2, events=50), False, 2),
+        (Verdict(epoch=3, keys=0, agreed=0, surplus=0, events=0), False, 0),
+    ],
+    ids=["all agree", "one differs", "two too many", "nothing counted"],
+)
+def test_it_passes_only_if_keys_were_counted_and_all_agree(verdict: Verdict, passed: bool, mismatches: int) -> None:
+    assert (verdict.passed, verdict.mismatches) == (passed, mismatches)
+
+
+def answer(temperature: float | None, *, epoch: int = 1) -> Answer:
+    """The probe's, as of a moment ago; None: absent."""
+    source = Source("server-0", Role.OWNER, epoch, datetime.now(UTC) - timedelta(seconds=3), None, 1, 1, False)
+    value = None if temperature is None else row_class([("temperature", float), ("readings", int)])(temperature, 12)
+    return Answer(temperature is not None, value, source)
+
+
+def test_a_temperature_of_the_probe_is_sighted_once_and_only_higher_ones_count() -> None:
+    sightings = freshness.Sightings()
+    for moment, shown in enumerate([answer(None, epoch=0), answer(0.1), answer(0.1), answer(0.3, epoch=2)]):
+        sightings.note(shown, float(moment))
+    assert sightings.first_shown == [(0.1, 1.0), (0.3, 3.0)]
+    assert sightings.epoch == 2
+
+
+def rendered(table: AnswersTable) -> str:
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(table.render())
+    return capture.get()
+
+
+def test_the_table_shows_value_epoch_age_and_server_and_a_dash_for_what_is_absent() -> None:
+    table = AnswersTable("answers", ["a", "b"])
+    table.update([answer(21.5, epoch=7), answer(None)])
+    lines = rendered(table).splitlines()
+    (a,) = [line for line in lines if line.startswith("│ a ")]
+    assert [cell.strip() for cell in a.strip("│").split("│")] == ["a", "21.50", "12", "7", "3.0 s", "server-0"]
+    (b,) = [line for line in lines if line.startswith("│ b ")]
+    assert [cell.strip() for cell in b.strip("│").split("│")][1:3] == ["-", "-"]
+
+
+def test_the_last_answers_stay_in_sight_while_there_are_none_and_the_reason_is_shown() -> None:
+    table = AnswersTable("answers", ["a"])
+    table.update([answer(21.5)])
+    table.fail(ServerLost("gone"))
+    assert "21.50" in rendered(table)
+    assert "no answers now: SERVER_LOST" in rendered(table)
+    table.update([answer(21.5)])
+    assert "no answers now" not in rendered(table)
+
+
+def test_only_what_was_sent_while_somebody_looked_and_was_shown_has_an_age() -> None:
+    first_shown = [(0.05, 1_000.0), (0.20, 1_500.0), (0.30, 2_000.0)]
+    sent = [(0.04, 400.0), (0.05, 500.0), (0.10, 1_100.0), (0.20, 1_400.0), (0.25, 1_450.0), (0.31, 1_900.0)]
+    assert freshness.ages_ms(sent, first_shown) == [400.0, 100.0, 550.0]
+
+
+def test_nothing_shown_gives_no_ages() -> None:
+    assert freshness.ages_ms([(0.1, 5.0)], []) == []
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (0.0, 1.0)])
+def test_percentiles_are_by_nearest_rank(fraction: float, expected: float) -> None:
+    assert freshness.percentile(range(100, 0, -1), fraction) == expected
+
+
+def test_there_is_no_percentile_of_nothing() -> None:
+    assert freshness.percentile([], 0.5) is None
