@@ -219,7 +219,9 @@ class QueryHost:
         await self._host(states)
         wanted = {descriptor.state: groups for descriptor, groups in states}
         for name, state in self._hosted.items():
-            state.table.withdraw(state.table.groups - wanted.get(name, frozenset()))
+            groups = wanted.get(name, frozenset())
+            state.table.withdraw(state.table.groups - groups)
+            state.table.ready = groups <= state.table.groups
         self._settings.changed()
         views = await self._on_thread(self._restore, wanted, stop)
         self._publish(views, dataclasses.replace(standing, generation=run.generation, assignment_version=version))
