@@ -194,10 +194,12 @@ class QueryRun:
 
     def _execute(self, recovery: Recovery, live: Mapping[str, Target], deadline_monotonic: float) -> None:
         timeout = self._config.kafka_deadline_seconds
+        fenced = set(recovery.fence)
+        # Should anything fail from here on: these grants may be fenced, also that of a server that comes back unchanged.
+        self._broken |= {name for name, member in self.membership.members.items() if member.grant in fenced}
         self._fence(recovery.fence)
         opened = {target.server: self._grant(target) for target in recovery.open}
         forgotten = {f"grant/{self._query}/{grant}": None for grant in recovery.fence}
-        fenced = set(recovery.fence)
         self._append(
             forgotten
             | {
