@@ -52,6 +52,7 @@ class Fault(enum.Enum):
     DRIVER_DIES_AFTER = enum.auto()
     MESSAGE_IS_LATE = enum.auto()
     ANSWER_IS_LOST = enum.auto()
+    SERVER_IS_CUT_OFF = enum.auto()
     SERVER_DIES = enum.auto()
     SERVER_DIES_AFTER = enum.auto()
     SERVER_LOSES_ITS_STORE = enum.auto()
@@ -93,10 +94,12 @@ class SimulatedServer:
         self._incarnations = itertools.count(1)
         self.servicer: StateServerServicer | None = None
         self.tables: dict[tuple[str, str], Table] = {}
+        self.cut_off = False
         self.start()
 
     def start(self) -> None:
-        """Idempotent."""
+        """And connects it again. Idempotent."""
+        self.cut_off = False
         if self.servicer is not None:
             return
         self.incarnation = f"{self.name}-{next(self._incarnations)}"
@@ -274,7 +277,8 @@ class World:
         if to.servicer is None:
             raise ServerLost(f"{server} is down")
         letter = Letter(to.servicer, method, request)
-        if fault is Fault.MESSAGE_IS_LATE:
+        to.cut_off |= fault is Fault.SERVER_IS_CUT_OFF
+        if fault is Fault.MESSAGE_IS_LATE or to.cut_off:
             self.late.append(letter)
             raise ServerLost(f"no answer from {server}")
         if fault is Fault.COMMITS_AND_IS_NOT_ANSWERED:
