@@ -195,7 +195,7 @@ class QueryRun:
     def _execute(self, recovery: Recovery, live: Mapping[str, Target], deadline_monotonic: float) -> None:
         timeout = self._config.kafka_deadline_seconds
         fenced = set(recovery.fence)
-        # Should anything fail from here on: these grants may be fenced, also that of a server that comes back unchanged.
+        # Should anything fail from here on, these may be fenced: also the grant of a server that comes back unchanged.
         self._broken |= {name for name, member in self.membership.members.items() if member.grant in fenced}
         self._fence(recovery.fence)
         opened = {target.server: self._grant(target) for target in recovery.open}
