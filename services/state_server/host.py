@@ -436,12 +436,13 @@ class QueryHost:
                 view.snapshot.close()
 
     async def _stop_restoring(self) -> None:
-        under_way, self._take_over_under_way = self._take_over_under_way, None
+        under_way = self._take_over_under_way
         if under_way is None:
             return
         under_way.stop.set()
         # Not awaited directly: a caller that goes away would cancel it, and its thread would go on unseen.
         await asyncio.wait({under_way.task})
+        self._take_over_under_way = None
         if (error := under_way.task.exception()) is not None:
             _log.info("a restore ended", extra={"query": self._query, "why": str(error)})
 

@@ -1,483 +1,399 @@
-"""One query on one server: runs, grants, ownership, staged rows, and what readers see of it."""
+"""The write side of a query on one server: runs, grants, restores and epochs that meet each other at bad moments."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 
 import pytest
 
-from keyhole.changelog.base import Partition
-from keyhole.coordinator.receipts import GroupReceipt
+from keyhole.changelog.base import Partition, RestoredEpochs
 from keyhole.errors import (
     Fenced,
-    KafkaUnreachable,
     KeyholeError,
     NotOwner,
     NotReady,
     OutcomeUnknown,
     Overloaded,
     StageLost,
+    StoreFull,
 )
-from keyhole.steps import NoObserver
+from keyhole.steps import Step
 from keyhole.stores.memory import MemoryEngine
-from keyhole.testing.changelog import MemoryReader, NextCommit
-from keyhole.testing.clock import ManualClock
-from keyhole.types import Run
-from services.state_server.commit import EpochToCommit, GroupCommitted, StateToCommit
-from services.state_server.host import Attempt, HostSettings, QueryHost
-from services.state_server.table import Standing, Table
-from tests.support.states import KEY_GROUPS, descriptor, group, key, memory_changelog, names_in, row
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader, NextCommit
+from keyhole.types import Position
+from keyhole.v1 import state_server_pb2 as pb
+from services.state_server.control_servicer import StateServerServicer
+from services.state_server.registry import Registry
+from tests.support.hosts import INCARNATION, Hosted
+from tests.support.states import KEY_GROUPS, group, key, names_in, row, table
 
-ALL = frozenset(range(KEY_GROUPS))
-FIRST = Run("app", "main", 1, "run-1")
-SECOND = Run("app", "main", 2, "run-2")
-A = names_in(0)[0]
-B = names_in(1)[0]
-Rows = Mapping[str, float | None]
-
-
-class Server:
-    """A host with a changelog, and the calls that a coordinator makes of it."""
-
-    def __init__(self, max_staged_bytes: int = 1 << 20) -> None:
-        self.kafka, changelog = memory_changelog()
-        self.clock = ManualClock()
-        self.tables: dict[tuple[str, str], Table] = {}
-        settings = HostSettings(
-            server="server-a",
-            incarnation="i",
-            engine=MemoryEngine(),
-            clock=self.clock,
-            observer=NoObserver(),
-            lease_seconds=3.0,
-            max_staged_bytes=max_staged_bytes,
-            kafka_deadline_seconds=1.0,
-            restore_deadline_seconds=1.0,
-            changed=lambda: None,
-        )
-        self.host = QueryHost("app", "main", changelog, self.tables, settings)
-        self.changelog = changelog
-
-    async def begin(
-        self, run: Run = FIRST, grant: str = "grant-1", version: int = 1, groups: Iterable[int] = ALL, complete: int = 0
-    ) -> None:
-        await self.host.open_run(run, "i", grant)
-        await self.assign(run, version, groups, complete)
-
-    async def assign(
-        self, run: Run = FIRST, version: int = 1, groups: Iterable[int] = ALL, complete: int = 0, wait: float = 10.0
-    ) -> bool:
-        states = [(descriptor(), frozenset(groups))]
-        return await self.host.assign(run, version, states, Standing(complete, 1000 * complete), wait)
-
-    async def stage(
-        self, rows: Rows, epoch: int = 1, round_: int = 1, attempt: int = 1, run: Run = FIRST, version: int = 1
-    ) -> list[GroupReceipt]:
-        name = Attempt("counts", epoch, round_, 0, attempt)
-        arriving = self.host.begin_attempt(run, "i", version, name)
-        values = [None if n is None else row(n) for n in rows.values()]
-        try:
-            await self.host.add_rows(arriving, lambda: ([key(k) for k in rows], values))
-        except KeyholeError:
-            self.host.discard(arriving)
-            raise
-        return self.host.stage(name, arriving, run)
-
-    async def commit(
-        self,
-        receipts: list[GroupReceipt],
-        epoch: int = 1,
-        round_: int = 1,
-        attempt: int = 1,
-        run: Run = FIRST,
-        version: int = 1,
-    ) -> list[GroupCommitted]:
-        winners = [(0, attempt)] if receipts else []
-        part = StateToCommit(self.host.staged("counts", epoch, round_, winners), receipts, replace=False)
-        to_commit = EpochToCommit(epoch, run.generation, 1000 * epoch, 0, epoch, {"counts": part})
-        return await self.host.commit(run, "i", version, to_commit, 1.0)
-
-    async def apply(self, rows: Rows, epoch: int = 1, run: Run = FIRST, version: int = 1) -> list[GroupCommitted]:
-        receipts = await self.stage(rows, epoch, run=run, version=version)
-        return await self.commit(receipts, epoch, run=run, version=version)
-
-    def read(self, *names: str, min_epoch: int = 0) -> list[bytes | None]:
-        return list(self.tables["app", "counts"].lookup([key(name) for name in names], min_epoch).rows)
-
-    def epoch_of(self, name: str) -> int:
-        return self.tables["app", "counts"].lookup([key(name)]).sources[0].epoch
-
-
-class SlowRestore:
-    """Every restore waits at its beginning until `go_on`."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.reached, self.go_on = threading.Event(), threading.Event()
-        self.count = 0
-        ends = MemoryReader.ends
-
-        def slow(
-            reader: MemoryReader, states: Mapping[str, Sequence[int]], deadline_seconds: float
-        ) -> Mapping[Partition, int]:
-            self.count += 1
-            self.reached.set()
-            self.go_on.wait(10)
-            return ends(reader, states, deadline_seconds)
-
-        monkeypatch.setattr(MemoryReader, "ends", slow)
+A, B = key(names_in(0)[0]), key(names_in(1)[0])
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    server = Server()
-    yield server
-    await server.host.close()
+async def hosted() -> AsyncIterator[Hosted]:
+    made = Hosted()
+    yield made
+    await made.host.close()
 
 
-async def test_an_epoch_is_read_once_it_is_committed_and_not_before(server: Server) -> None:
-    await server.begin()
-    receipts = await server.stage({A: 1.0})
-    assert server.read(A) == [None]
-    await server.commit(receipts)
-    assert server.read(A) == [row(1.0)]
-    assert server.epoch_of(A) == 1
+class Gate:
+    """Stops a thread at a step until it is let go."""
+
+    def __init__(self, at: Step) -> None:
+        self._at = at
+        self.reached_it = threading.Event()
+        self.open = threading.Event()
+
+    def reached(self, step: Step, epoch: int) -> None:
+        if step is self._at:
+            self.reached_it.set()
+            assert self.open.wait(30)
+
+    async def wait(self) -> None:
+        assert await asyncio.to_thread(self.reached_it.wait, 30)
 
 
-async def test_an_epoch_without_rows_here_is_the_one_that_answers_stand_for(server: Server) -> None:
-    await server.begin()
-    await server.commit([])
-    assert server.read(A, min_epoch=1) == [None]
+# --- runs and grants --------------------------------------------------------------------------------------------------
 
 
-class TestRuns:
-    """One run per generation; the highest counts."""
-
-    async def test_a_run_that_was_superseded_is_fenced_whatever_it_asks(self, server: Server) -> None:
-        await server.begin()
-        receipts = await server.stage({A: 1.0})
-        await server.begin(SECOND, "grant-2")
-        with pytest.raises(Fenced):
-            await server.host.open_run(FIRST, "i", "grant-3")
-        with pytest.raises(Fenced):
-            await server.assign(FIRST)
-        with pytest.raises(Fenced):
-            await server.stage({A: 1.0})
-        with pytest.raises(Fenced):
-            await server.host.release(FIRST, "counts", ALL)
-        with pytest.raises(Fenced):
-            server.host.confirm(FIRST, 1)
-        with pytest.raises(Fenced):
-            server.host.abort(FIRST, 1)
-        with pytest.raises((Fenced, StageLost)):
-            await server.commit(receipts)
-        assert server.read(A) == [None]
-
-    async def test_another_run_of_the_same_generation_is_fenced(self, server: Server) -> None:
-        await server.begin()
-        twin = Run("app", "main", 1, "run-1b")
-        with pytest.raises(Fenced, match="running twice"):
-            await server.host.open_run(twin, "i", "grant-1b")
-        with pytest.raises(Fenced):
-            await server.stage({A: 1.0}, run=twin)
-
-    async def test_a_run_that_was_not_opened_here_is_not_ready(self, server: Server) -> None:
-        await server.begin()
-        with pytest.raises(NotReady, match="not been opened"):
-            await server.stage({A: 1.0}, run=SECOND)
-
-    async def test_calls_meant_for_an_earlier_process_are_refused(self, server: Server) -> None:
-        with pytest.raises(NotReady, match="restarted"):
-            await server.host.open_run(FIRST, "before", "grant-1")
-        await server.begin()
-        with pytest.raises(NotReady, match="restarted"):
-            server.host.begin_attempt(FIRST, "before", 1, Attempt("counts", 1, 1, 0, 1))
-
-    async def test_what_was_published_is_read_on_while_a_new_run_begins(self, server: Server) -> None:
-        await server.begin()
-        await server.apply({A: 1.0})
-        await server.host.open_run(SECOND, "i", "grant-2")
-        assert server.read(A) == [row(1.0)]
-        assert server.epoch_of(A) == 1
-
-    async def test_a_new_run_drops_what_was_staged(self, server: Server) -> None:
-        await server.begin()
-        await server.stage({A: 1.0})
-        await server.begin(SECOND, "grant-2")
-        with pytest.raises(StageLost):
-            server.host.staged("counts", 1, 1, [(0, 1)])
+async def test_an_epoch_is_read_once_it_is_committed(hosted: Hosted) -> None:
+    await hosted.own()
+    receipts = await hosted.stage(1, {A: row(1.0), B: row(2.0)})
+    assert hosted.read(A, B) == [None, None]
+    await hosted.commit(1, receipts)
+    assert hosted.read(A, B) == [row(1.0), row(2.0)]
 
 
-class TestGrants:
-    """A grant is taken once."""
-
-    async def test_opening_a_run_again_under_its_grant_changes_nothing(self, server: Server) -> None:
-        await server.begin()
-        receipts = await server.stage({A: 1.0})
-        await server.host.open_run(FIRST, "i", "grant-1")
-        await server.commit(receipts)
-        assert server.read(A) == [row(1.0)]
-
-    async def test_a_grant_that_was_fenced_is_not_taken_back(self, server: Server) -> None:
-        await server.begin()
-        server.changelog.admin().fence("grant-1", 1.0)
-        with pytest.raises(Fenced):
-            await server.apply({A: 1.0})
-        with pytest.raises(StageLost, match="no grant"):
-            await server.host.open_run(FIRST, "i", "grant-1")
-        assert server.read(A) == [None]
-
-    async def test_a_grant_that_could_not_be_taken_can_be_taken_later(self, server: Server) -> None:
-        server.kafka.down = True
-        with pytest.raises(KafkaUnreachable):
-            await server.host.open_run(FIRST, "i", "grant-1")
-        server.kafka.down = False
-        await server.begin()
-        await server.apply({A: 1.0})
-        assert server.read(A) == [row(1.0)]
-
-    async def test_the_run_before_is_refused_even_where_the_new_grant_could_not_be_taken(self, server: Server) -> None:
-        await server.begin()
-        server.kafka.down = True
-        with pytest.raises(KafkaUnreachable):
-            await server.host.open_run(SECOND, "i", "grant-2")
-        server.kafka.down = False
-        with pytest.raises(Fenced):
-            await server.apply({A: 1.0})
-
-    @pytest.mark.parametrize(
-        ("fate", "committed"),
-        [(NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED, True), (NextCommit.IS_LOST_AND_NOT_ANSWERED, False)],
-    )
-    async def test_after_an_unknown_outcome_nothing_is_committed_before_a_new_grant_and_a_restore(
-        self, server: Server, fate: NextCommit, committed: bool
-    ) -> None:
-        await server.begin()
-        server.kafka.next_commit = fate
-        with pytest.raises(OutcomeUnknown):
-            await server.apply({A: 1.0})
-        with pytest.raises(StageLost, match="no grant"):
-            await server.apply({A: 1.0})
-        await server.host.open_run(FIRST, "i", "grant-2")
-        with pytest.raises(NotOwner):  # a grant alone is not enough: no assignment has followed it
-            await server.apply({A: 1.0})
-        await server.assign(version=2)
-        assert server.read(A) == [row(1.0) if committed else None]
-        (result,) = await server.apply({A: 1.0}, version=2)
-        assert result.already == committed
-        assert server.read(A) == [row(1.0)]
-
-    async def test_while_kafka_is_away_the_grant_stays_good(self, server: Server) -> None:
-        await server.begin()
-        receipts = await server.stage({A: 1.0})
-        server.kafka.down = True
-        with pytest.raises(KafkaUnreachable):
-            await server.commit(receipts)
-        server.kafka.down = False
-        await server.commit(receipts)
-        assert server.read(A) == [row(1.0)]
+@pytest.mark.parametrize(("generation", "run_id"), [(1, "run-1"), (2, "another")])
+async def test_an_earlier_run_and_a_twin_of_this_one_are_fenced(hosted: Hosted, generation: int, run_id: str) -> None:
+    await hosted.own(generation=2)
+    other = type(hosted.run)("app", "main", generation, run_id)
+    with pytest.raises(Fenced, match="superseded"):
+        await hosted.host.open_run(other, INCARNATION, "another-grant")
+    with pytest.raises(Fenced):
+        hosted.host.confirm(other, hosted.version)
 
 
-class TestStaging:
-    """Rows that wait for their commit."""
-
-    async def test_an_older_round_is_refused_and_a_newer_one_drops_it(self, server: Server) -> None:
-        await server.begin()
-        await server.stage({A: 1.0}, round_=1)
-        await server.stage({A: 2.0}, round_=2)
-        with pytest.raises(StageLost, match="superseded"):
-            await server.stage({A: 1.0}, round_=1)
-        with pytest.raises(StageLost):
-            server.host.staged("counts", 1, 1, [(0, 1)])
-        assert server.host.staged("counts", 1, 2, [(0, 1)])
-
-    async def test_a_round_that_was_superseded_while_its_rows_came_in_is_refused_at_its_end(
-        self, server: Server
-    ) -> None:
-        await server.begin()
-        old = Attempt("counts", 1, 1, 0, 1)
-        arriving = server.host.begin_attempt(FIRST, "i", 1, old)
-        await server.stage({A: 2.0}, round_=2)
-        with pytest.raises(StageLost):
-            server.host.stage(old, arriving, FIRST)
-
-    async def test_of_two_attempts_of_one_partition_the_winner_is_committed(self, server: Server) -> None:
-        await server.begin()
-        await server.stage({A: 1.0}, attempt=1)
-        receipts = await server.stage({A: 2.0}, attempt=2)
-        await server.commit(receipts, attempt=2)
-        assert server.read(A) == [row(2.0)]
-
-    async def test_rows_for_another_assignment_are_refused(self, server: Server) -> None:
-        await server.begin()
-        with pytest.raises(NotOwner, match="version 1, not 2"):
-            await server.stage({A: 1.0}, version=2)
-
-    async def test_what_is_staged_is_gone_once_it_is_committed_or_given_up(self, server: Server) -> None:
-        await server.begin()
-        await server.apply({A: 1.0})
-        await server.stage({A: 2.0}, epoch=2)
-        server.host.abort(FIRST, 2)
-        for epoch in (1, 2):
-            with pytest.raises(StageLost, match="not staged here"):
-                server.host.staged("counts", epoch, 1, [(0, 1)])
-
-    async def test_more_than_the_limit_is_refused_and_what_was_discarded_does_not_count(self) -> None:
-        server = Server(max_staged_bytes=150)
-        await server.begin()
-        await server.stage({A: 1.0})
-        with pytest.raises(Overloaded, match="maxOffsetsPerTrigger"):
-            await server.stage({A: 2.0}, attempt=2)
-        server.host.abort(FIRST, 1)
-        await server.apply({A: 3.0})
-        assert server.read(A) == [row(3.0)]
-        await server.host.close()
-
-    async def test_rows_that_are_still_arriving_count_against_the_limit(self) -> None:
-        server = Server(max_staged_bytes=150)
-        await server.begin()
-        arriving = server.host.begin_attempt(FIRST, "i", 1, Attempt("counts", 1, 1, 0, 1))
-        await server.host.add_rows(arriving, lambda: ([key(A)], [row(1.0)]))
-        with pytest.raises(Overloaded):
-            await server.host.add_rows(arriving, lambda: ([key(B)], [row(1.0)]))
-        server.host.discard(arriving)
-        await server.stage({A: 1.0}, attempt=2)
-        await server.host.close()
+async def test_a_run_is_refused_from_the_moment_the_next_one_arrives(hosted: Hosted) -> None:
+    """Also while the next one still waits for Kafka."""
+    await hosted.own(generation=1)
+    first = hosted.run
+    hosted.kafka.down = True
+    with pytest.raises(KeyholeError):
+        await hosted.open(generation=2, grant="grant-2")
+    with pytest.raises(Fenced):
+        hosted.host.confirm(first, hosted.version)
 
 
-class TestCommit:
-    """The step from staged to visible."""
-
-    async def test_it_goes_on_when_its_caller_goes_away(self, server: Server) -> None:
-        await server.begin()
-        receipts = await server.stage({A: 1.0})
-        reached, go_on = threading.Event(), threading.Event()
-
-        def wait() -> None:
-            reached.set()
-            go_on.wait(10)
-
-        server.kafka.before_commit = wait
-        call = asyncio.create_task(server.commit(receipts))
-        await asyncio.to_thread(reached.wait, 10)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        server.kafka.before_commit = lambda: None
-        go_on.set()
-        (again,) = await server.commit(receipts)  # runs on the same thread, after it
-        assert again.already
-        assert server.read(A) == [row(1.0)]
-
-    async def test_a_second_delivery_is_told_that_it_is_committed(self, server: Server) -> None:
-        await server.begin()
-        receipts = await server.stage({A: 1.0})
-        first, second = await asyncio.gather(server.commit(receipts), server.commit(receipts))
-        assert [item.already for item in (*first, *second)] == [False, True]
-
-    async def test_one_for_another_assignment_is_refused(self, server: Server) -> None:
-        await server.begin()
-        receipts = await server.stage({A: 1.0})
-        await server.assign(version=2)
-        with pytest.raises(NotOwner):
-            await server.commit(receipts, version=1)
+async def test_a_grant_that_was_given_up_is_not_opened_again(hosted: Hosted) -> None:
+    await hosted.own()
+    receipts = await hosted.stage(1, {A: row(1.0)})
+    hosted.kafka.next_commit = NextCommit.IS_LOST_AND_NOT_ANSWERED
+    with pytest.raises(OutcomeUnknown):
+        await hosted.commit(1, receipts)
+    with pytest.raises(StageLost, match="another"):
+        await hosted.open(grant="grant-1")
+    await hosted.open(grant="grant-2")
 
 
-class TestOwnership:
-    """Assign, Release, Confirm."""
+async def test_what_was_published_is_read_while_the_next_run_takes_over() -> None:
+    gate = Gate(Step.SERVER_STORE_WRITTEN)
+    hosted = Hosted(observer=gate)
+    await hosted.own()
+    receipts = await hosted.stage(1, {A: row(1.0)})
+    commit = asyncio.ensure_future(hosted.commit(1, receipts))
+    await gate.wait()
+    taking = asyncio.ensure_future(hosted.open(generation=2, grant="grant-2"))
+    await asyncio.sleep(0)
+    gate.open.set()
+    await asyncio.gather(commit, taking)
+    assert hosted.read(A, B) == [row(1.0), None]
+    assert hosted.table.source().generation == 1
+    await hosted.host.close()
 
-    async def test_released_key_groups_are_neither_read_nor_written_and_the_others_are(self, server: Server) -> None:
-        await server.begin()
-        await server.apply({A: 1.0, B: 1.0})
-        await server.host.release(FIRST, "counts", frozenset({group(B)}))
-        with pytest.raises(NotOwner):
-            server.read(B)
-        assert server.read(A) == [row(1.0)]
-        with pytest.raises(NotOwner):
-            await server.apply({B: 2.0}, epoch=2)
-        await server.apply({A: 2.0}, epoch=2)
-        with pytest.raises(NotOwner):
-            server.read(B)
 
-    async def test_release_answers_after_the_commit_that_is_under_way(self, server: Server) -> None:
-        await server.begin()
-        receipts = await server.stage({B: 1.0})
-        reached, go_on = threading.Event(), threading.Event()
+async def test_released_key_groups_stay_released_when_an_epoch_was_under_way() -> None:
+    gate = Gate(Step.SERVER_BEFORE_TRANSACTION)
+    hosted = Hosted(observer=gate)
+    await hosted.own()
+    commit = asyncio.ensure_future(hosted.commit(1, await hosted.stage(1, {A: row(1.0)})))
+    await gate.wait()
+    release = asyncio.ensure_future(hosted.host.release(hosted.run, "counts", frozenset({1})))
+    await asyncio.sleep(0)
+    gate.open.set()
+    await asyncio.gather(commit, release)
+    assert hosted.read(A) == [row(1.0)]
+    with pytest.raises(NotOwner):
+        hosted.read(B)
+    await hosted.host.close()
 
-        def wait() -> None:
-            reached.set()
-            go_on.wait(10)
 
-        server.kafka.before_commit = wait
-        commit = asyncio.create_task(server.commit(receipts))
-        await asyncio.to_thread(reached.wait, 10)
-        release = asyncio.create_task(server.host.release(FIRST, "counts", frozenset({group(B)})))
-        await asyncio.sleep(0)
-        assert not release.done()
-        go_on.set()
+# --- restores ---------------------------------------------------------------------------------------------------------
+
+
+class SlowReader(MemoryReader):
+    """Waits before each piece."""
+
+    wait: Callable[[], object]
+
+    def read(
+        self, positions: Mapping[Partition, Position], ends: Mapping[Partition, int], deadline_seconds: float
+    ) -> Iterator[RestoredEpochs]:
+        for piece in super().read(positions, ends, deadline_seconds):
+            self.wait()
+            yield piece
+
+
+class SlowChangelog(MemoryChangelog):
+    """Whose restores wait at `gate`."""
+
+    def __init__(self, kafka: MemoryKafka) -> None:
+        super().__init__(kafka, "app")
+        self._of = kafka
+        self.gate = threading.Event()
+        self.gate.set()
+        self._entered = threading.Event()
+        self.pieces = 0
+
+    def _wait(self) -> None:
+        self.pieces += 1
+        self._entered.set()
+        assert self.gate.wait(30)
+
+    async def entered(self) -> None:
+        """Returns when a restore waits."""
+        assert await asyncio.to_thread(self._entered.wait, 30)
+
+    def reader(self) -> MemoryReader:
+        reader = SlowReader(self._of, "app")
+        reader.wait = self._wait
+        return reader
+
+
+@pytest.fixture
+async def slow() -> AsyncIterator[tuple[Hosted, SlowChangelog]]:
+    """A host without a store, whose changelog holds an epoch of every key group, and is slow to read."""
+    before = Hosted()
+    await before.own()
+    await before.apply(1, {key(names_in(g)[0]): row(1.0) for g in range(KEY_GROUPS)})
+    await before.host.close()
+    changelog = SlowChangelog(before.kafka)
+    hosted = Hosted(kafka=before.kafka, changelog=changelog)
+    await hosted.open(generation=2, grant="grant-2")
+    changelog.gate.clear()
+    yield hosted, changelog
+    changelog.gate.set()
+    await hosted.host.close()
+
+
+async def test_a_restore_is_waited_for_by_asking_again_and_says_not_ready_meanwhile(
+    slow: tuple[Hosted, SlowChangelog],
+) -> None:
+    hosted, changelog = slow
+    assert not await hosted.assign(complete=1, wait=0.01)
+    with pytest.raises(NotReady, match="restoring"):
+        hosted.read(A)
+    changelog.gate.set()
+    hosted.version -= 1
+    assert await hosted.assign(complete=1)
+    assert (hosted.read(A), changelog.pieces) == ([row(1.0)], KEY_GROUPS)
+
+
+async def test_the_next_run_stops_a_restore(slow: tuple[Hosted, SlowChangelog]) -> None:
+    hosted, changelog = slow
+    assert not await hosted.assign(complete=1, wait=0.01)
+    await changelog.entered()
+    next_run = asyncio.ensure_future(hosted.open(generation=3, grant="grant-3"))
+    await asyncio.sleep(0)
+    changelog.gate.set()
+    await next_run
+    assert changelog.pieces < KEY_GROUPS
+
+
+async def test_a_caller_that_goes_away_does_not_take_back_that_a_restore_is_to_stop(
+    slow: tuple[Hosted, SlowChangelog],
+) -> None:
+    hosted, changelog = slow
+    assert not await hosted.assign(complete=1, wait=0.01)
+    await changelog.entered()
+    gone = asyncio.ensure_future(hosted.assign(groups=[0], complete=1))
+    await asyncio.sleep(0.01)
+    gone.cancel()
+    with suppress(asyncio.CancelledError):
+        await gone
+    changelog.gate.set()
+    assert await hosted.assign(groups=[0, 1], complete=1)
+    assert hosted.read(A, B) == [row(1.0), row(1.0)]
+    assert changelog.pieces <= 1 + 2, "the restore that was given up went on"
+
+
+async def test_one_that_waits_for_a_restore_that_was_given_up_is_told_to_ask_again(
+    slow: tuple[Hosted, SlowChangelog],
+) -> None:
+    hosted, changelog = slow
+    waiting = asyncio.ensure_future(hosted.assign(complete=1))
+    await changelog.entered()
+    other = asyncio.ensure_future(hosted.assign(groups=[0], complete=1))
+    await asyncio.sleep(0)
+    changelog.gate.set()
+    with pytest.raises(NotReady):
+        await waiting
+    assert await other
+
+
+# --- staged rows ------------------------------------------------------------------------------------------------------
+
+
+async def test_staged_bytes_are_bounded_however_many_tasks_stage_at_once() -> None:
+    hosted = Hosted(max_staged_bytes=10_000)
+    await hosted.own()
+    attempts = [hosted.begin(1, number) for number in range(20)]
+    rows = [bytes([0]) * 1000]
+
+    async def add(number: int, chunk: int) -> None:
+        name = key(f"{number}-{chunk}")
+        await hosted.host.add_rows(attempts[number], lambda: ([name], list(rows)))
+
+    # What is under way may pass the limit together; all that comes after it is refused.
+    await asyncio.gather(*(add(number, 0) for number in range(20)))
+    with pytest.raises(Overloaded, match="MAX_STAGED_BYTES"):
+        await add(0, 1)
+    for attempt in attempts:
+        hosted.host.discard(attempt)
+    attempts = [hosted.begin(1, 100)]
+    await add(0, 2)
+    await hosted.host.close()
+
+
+async def test_a_call_that_is_cancelled_while_its_chunk_is_taken_in_leaves_no_bytes_behind(hosted: Hosted) -> None:
+    await hosted.own()
+    attempt, let_go, entered = hosted.begin(1, 1), threading.Event(), threading.Event()
+
+    def decode() -> tuple[list[bytes], list[bytes | None]]:
+        entered.set()
+        let_go.wait(30)
+        return [A], [row(1.0)]
+
+    call = asyncio.ensure_future(hosted.host.add_rows(attempt, decode))
+    await asyncio.to_thread(entered.wait, 30)
+    call.cancel()
+    with suppress(asyncio.CancelledError):
+        await call
+    hosted.host.discard(attempt)
+    let_go.set()
+    await hosted.stage(1, {A: row(1.0)})
+    await hosted.host.open_run(type(hosted.run)("app", "main", 2, "run-2"), INCARNATION, "grant-2")
+    assert not hosted.host._arriving
+    assert not hosted.host._staged
+
+
+async def test_an_older_round_that_ends_late_is_not_staged(hosted: Hosted) -> None:
+    await hosted.own()
+    late = hosted.begin(1, 1, round_=0)
+    await hosted.stage(1, {A: row(1.0)}, round_=1)
+    with pytest.raises(StageLost, match="superseded"):
+        hosted.begin(1, 2, round_=0)
+    name = next(iter(hosted.host._staged))._replace(round=0)
+    with pytest.raises(StageLost, match="superseded"):
+        hosted.host.stage(name, late, hosted.run)
+
+
+# --- commits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fate", "outcome"),
+    [(NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED, row(1.0)), (NextCommit.IS_LOST_AND_NOT_ANSWERED, None)],
+)
+async def test_the_marker_decides_an_unknown_outcome(hosted: Hosted, fate: NextCommit, outcome: bytes | None) -> None:
+    await hosted.own()
+    receipts = await hosted.stage(1, {A: row(1.0)})
+    hosted.kafka.next_commit = fate
+    with pytest.raises(OutcomeUnknown):
+        await hosted.commit(1, receipts)
+    with pytest.raises(StageLost, match="grant"):
+        await hosted.commit(1, receipts)
+    await hosted.open(grant="grant-2")
+    assert await hosted.assign()
+    assert hosted.read(A) == [outcome]
+    (answer,) = await hosted.apply(1, {A: row(1.0)})
+    assert answer.already is (outcome is not None)
+    assert not answer.differs
+    assert hosted.read(A) == [row(1.0)]
+
+
+async def test_a_full_store_loses_nothing_and_another_server_has_it_all() -> None:
+    small = Hosted(engine=MemoryEngine(limit_bytes=100))
+    await small.own()
+    with pytest.raises(StoreFull):
+        await small.apply(1, {A: bytes(200)})
+    await small.host.close()
+    other = Hosted(kafka=small.kafka)
+    await other.own(generation=2)
+    assert other.read(A) == [bytes(200)]
+    await other.host.close()
+
+
+async def test_a_key_group_that_is_ahead_after_a_crash_says_so_and_the_others_do_not() -> None:
+    first = Hosted()
+    await first.own()
+    await first.apply(1, {A: row(1.0), B: row(1.0)})
+    await first.apply(2, {A: row(2.0)})
+    await first.host.close()
+    second = Hosted(kafka=first.kafka)
+    await second.own(generation=2, complete=1)
+    answers = second.table.lookup([A, B])
+    told = {key: answers.sources[i] for key, i in zip((A, B), answers.source_of, strict=True)}
+    assert (told[A].epoch, told[B].epoch) == (2, 1)
+    assert {source.generation for source in told.values()} == {2}
+    await second.host.close()
+
+
+async def test_a_state_that_is_not_here_is_refused_and_the_grant_kept(hosted: Hosted) -> None:
+    await hosted.open()
+    with pytest.raises(NotOwner, match="counts"):
+        await hosted.commit(1, [])
+    assert await hosted.assign()
+    await hosted.apply(1, {A: row(1.0)})
+
+
+async def test_a_caller_that_goes_away_does_not_stop_a_commit() -> None:
+    gate = Gate(Step.SERVER_TRANSACTION_COMMITTED)
+    hosted = Hosted(observer=gate)
+    await hosted.own()
+    commit = asyncio.ensure_future(hosted.commit(1, await hosted.stage(1, {A: row(1.0)})))
+    await gate.wait()
+    commit.cancel()
+    with suppress(asyncio.CancelledError):
         await commit
-        await release
-        with pytest.raises(NotOwner):
-            server.read(B)
+    gate.open.set()
+    await hosted.host.release(hosted.run, "counts", frozenset())  # answers when nothing is in flight
+    assert hosted.read(A) == [row(1.0)]
+    await hosted.host.close()
 
-    async def test_the_same_assignment_again_waits_for_the_same_restore(
-        self, server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        restore = SlowRestore(monkeypatch)
-        await server.host.open_run(FIRST, "i", "grant-1")
-        assert not await server.assign(wait=0.0)
-        await asyncio.to_thread(restore.reached.wait, 10)
-        assert not server.host.ready
-        with pytest.raises(NotReady):
-            server.read(A)
-        restore.go_on.set()
-        assert await server.assign()
-        assert server.host.ready
-        assert restore.count == 1
 
-    async def test_key_groups_that_are_still_being_restored_are_not_ready_though_others_are_read(
-        self, server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await server.begin(groups={group(A)})
-        restore = SlowRestore(monkeypatch)
-        assert not await server.assign(version=2, wait=0.0)
-        await asyncio.to_thread(restore.reached.wait, 10)
-        assert server.read(A) == [None]
-        with pytest.raises(NotReady):
-            server.read(B)
-        restore.go_on.set()
-        assert await server.assign(version=2)
-        assert server.read(A, B) == [None, None]
+async def test_complete_mode_empties_key_groups_without_rows(hosted: Hosted) -> None:
+    await hosted.own()
+    await hosted.apply(1, {A: row(1.0), B: row(1.0)}, replace=True)
+    committed = await hosted.apply(2, {A: row(1.0)}, replace=True)
+    assert hosted.read(A, B) == [row(1.0), None]
+    assert [item.key_group for item in committed] == [group(names_in(1)[0])]  # what is unchanged is not written again
 
-    async def test_a_restore_that_failed_is_told_and_begun_anew(self, server: Server) -> None:
-        await server.host.open_run(FIRST, "i", "grant-1")
-        server.kafka.down = True
-        with pytest.raises(KafkaUnreachable):
-            await server.assign()
-        server.kafka.down = False
-        assert await server.assign()
-        assert server.read(A) == [None]
 
-    async def test_key_groups_of_an_epoch_that_is_not_complete_answer_for_themselves(self, server: Server) -> None:
-        await server.begin()
-        await server.apply({A: 1.0, B: 1.0}, epoch=1)
-        await server.apply({A: 2.0}, epoch=2)
-        await server.begin(SECOND, "grant-2", complete=1)  # the driver died before it wrote that 2 is complete
-        assert (server.epoch_of(A), server.epoch_of(B)) == (2, 1)
-        assert server.read(A, B) == [row(2.0), row(1.0)]
-        (again,) = await server.apply({A: 2.0}, epoch=2, run=SECOND)
-        assert again.already
-        assert (server.epoch_of(A), server.epoch_of(B)) == (2, 2)
+# --- who is told ------------------------------------------------------------------------------------------------------
 
-    async def test_the_lease_passes_without_a_coordinator_and_is_renewed_by_one(self, server: Server) -> None:
-        await server.begin()
-        table = server.tables["app", "counts"]
-        assert not table.source().unconfirmed
-        server.clock.advance(3.5)
-        assert table.source().unconfirmed
-        with pytest.raises(NotReady):
-            server.host.confirm(FIRST, 2)
-        assert table.source().unconfirmed
-        server.host.confirm(FIRST, 1)
-        assert not table.source().unconfirmed
+
+async def test_a_change_while_another_is_told_is_told_too() -> None:
+    registry = Registry("server-a", INCARNATION, lambda: "server-a:1", 0, 511)
+    servicer = StateServerServicer(registry, lambda _: pytest.fail("unused"), Hosted().host._settings)
+    stream = servicer.WatchOwnership(pb.WatchOwnershipRequest(), None)  # type: ignore[arg-type]  # it uses no context
+    assert not (await anext(stream)).holdings
+    # The stream stands where gRPC sends what it was given.
+    registry.tables["app", "counts"] = table()
+    registry.changed()
+    async with asyncio.timeout(5):
+        assert (await anext(stream)).holdings

@@ -1,0 +1,100 @@
+"""One QueryHost on the in-memory changelog, and what a coordinator would say to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from keyhole.changelog.base import Changelog
+from keyhole.coordinator.receipts import GroupReceipt
+from keyhole.steps import NoObserver, StepObserver
+from keyhole.stores.base import StoreEngine
+from keyhole.stores.memory import MemoryEngine
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from keyhole.testing.clock import ManualClock
+from keyhole.types import Run, StateDescriptor
+from services.state_server.commit import EpochToCommit, GroupCommitted, StateToCommit
+from services.state_server.host import Attempt, HostSettings, QueryHost
+from services.state_server.staged import StagedAttempt
+from services.state_server.table import Standing, Table
+from tests.support.states import KEY_GROUPS, descriptor
+
+INCARNATION = "incarnation-1"
+
+
+@dataclass
+class Hosted:
+    """A host, its tables, and the run that speaks to it."""
+
+    kafka: MemoryKafka = field(default_factory=MemoryKafka)
+    engine: StoreEngine = field(default_factory=MemoryEngine)
+    observer: StepObserver = field(default_factory=NoObserver)
+    changelog: Changelog | None = None
+    max_staged_bytes: int = 1 << 30
+    of: StateDescriptor = field(default_factory=descriptor)
+
+    def __post_init__(self) -> None:
+        self.tables: dict[tuple[str, str], Table] = {}
+        self.run = Run("app", "main", 1, "run-1")
+        self.version = 0
+        changelog = self.changelog or MemoryChangelog(self.kafka, "app")
+        changelog.admin().ensure(self.of, 5)
+        settings = HostSettings(
+            server="server-a",
+            incarnation=INCARNATION,
+            engine=self.engine,
+            clock=ManualClock(),
+            observer=self.observer,
+            lease_seconds=3.0,
+            max_staged_bytes=self.max_staged_bytes,
+            kafka_deadline_seconds=5.0,
+            restore_deadline_seconds=5.0,
+            changed=lambda: None,
+        )
+        self.host = QueryHost("app", "main", changelog, self.tables, settings)
+
+    @property
+    def table(self) -> Table:
+        return self.tables["app", "counts"]
+
+    async def open(self, generation: int = 1, grant: str = "grant-1") -> None:
+        self.run = Run("app", "main", generation, f"run-{generation}")
+        await self.host.open_run(self.run, INCARNATION, grant)
+
+    async def assign(self, groups: Iterable[int] = range(KEY_GROUPS), complete: int = 0, wait: float = 5.0) -> bool:
+        self.version += 1
+        standing = Standing(complete, 1000 * complete)
+        return await self.host.assign(self.run, self.version, [(self.of, frozenset(groups))], standing, wait)
+
+    async def own(self, generation: int = 1, complete: int = 0) -> None:
+        """A new run, all key groups."""
+        await self.open(generation, f"grant-{generation}")
+        assert await self.assign(complete=complete)
+
+    async def stage(self, epoch: int, rows: Mapping[bytes, bytes | None], round_: int = 0) -> list[GroupReceipt]:
+        name = Attempt("counts", epoch, round_, 0, epoch * 100 + round_)
+        attempt = self.host.begin_attempt(self.run, INCARNATION, self.version, name)
+        await self.host.add_rows(attempt, lambda: (list(rows), list(rows.values())))
+        return self.host.stage(name, attempt, self.run)
+
+    def begin(self, epoch: int, attempt_id: int, round_: int = 0) -> StagedAttempt:
+        name = Attempt("counts", epoch, round_, 0, attempt_id)
+        return self.host.begin_attempt(self.run, INCARNATION, self.version, name)
+
+    async def commit(
+        self, epoch: int, receipts: Sequence[GroupReceipt], round_: int = 0, *, replace: bool = False
+    ) -> list[GroupCommitted]:
+        winners = [(0, epoch * 100 + round_)] if receipts else []
+        attempts = self.host.staged("counts", epoch, round_, winners)
+        part = StateToCommit(attempts, receipts, replace)
+        asked = EpochToCommit(epoch, self.run.generation, 1000 * epoch, 0, epoch, {"counts": part})
+        return await self.host.commit(self.run, INCARNATION, self.version, asked, 5.0)
+
+    async def apply(
+        self, epoch: int, rows: Mapping[bytes, bytes | None], *, replace: bool = False
+    ) -> list[GroupCommitted]:
+        """Stage and commit."""
+        return await self.commit(epoch, await self.stage(epoch, rows), replace=replace)
+
+    def read(self, *keys: bytes) -> list[bytes | None]:
+        return list(self.table.lookup(keys).rows)
