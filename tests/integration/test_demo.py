@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from keyhole.local.ports import is_free
+
 pytestmark = pytest.mark.integration
 
 KEYHOLE = [sys.executable, "-m", "keyhole.cli.main"]
+# What a person is promised, and what a busy machine may add to it.
+END_SECONDS, GRACE_SECONDS = 10, 5
 
 
 def environ(tmp_path: Path) -> dict[str, str]:
@@ -23,50 +30,86 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "120"}
 
 
-def processes_below(tmp_path: Path) -> list[str]:
-    """All processes that mention the folder."""
+def processes_of(tmp_path: Path) -> list[str]:
+    """All processes that have the folder in their command line or as their own temporary folder."""
     found = []
-    for process in psutil.process_iter(["cmdline", "environ", "status"]):
-        command = " ".join(process.info["cmdline"] or ())
-        if str(tmp_path) in command and process.info["status"] != psutil.STATUS_ZOMBIE:
+    for process in psutil.process_iter():
+        try:
+            command, temporary = " ".join(process.cmdline()), process.environ().get("TMPDIR", "")
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if str(tmp_path) in command or temporary.startswith(str(tmp_path)):
             found.append(command)
     return found
 
 
-@pytest.mark.timeout(280)
+def ports_in(output: str) -> list[int]:
+    """Of the state server and of the proxy, as they were printed."""
+    return [int(port) for port in re.findall(r"starting (?:state server|client proxy) on 127\.0\.0\.1:(\d+)", output)]
+
+
+def assert_nothing_is_left(tmp_path: Path, output: str) -> None:
+    assert processes_of(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name != "demo.log"] == []
+    assert [port for port in ports_in(output) if not is_free(port)] == []
+
+
+@contextmanager
+def demo(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """It runs, and prints to the log; killed at the end where it still does."""
+    log = tmp_path / "demo.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([*KEYHOLE, "demo", *options], env=environ(tmp_path), stdout=output, stderr=output)
+    try:
+        yield process, log
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(text: str, process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while text not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.05)
+
+
+def end(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
+    """The exit code, where it comes in time."""
+    process.send_signal(number)
+    return process.wait(END_SECONDS + GRACE_SECONDS)
+
+
+@pytest.mark.timeout(400)
 def test_every_key_agrees_though_server_and_driver_are_killed(tmp_path: Path) -> None:
-    command = [*KEYHOLE, "demo", "--seconds", "45", "--sensors", "300", "--verify", "--chaos", "--json"]
-    done = subprocess.run(command, env=environ(tmp_path), capture_output=True, text=True, timeout=270, check=False)
+    command = [*KEYHOLE, "demo", "--seconds", "25", "--sensors", "300", "--verify", "--chaos", "--json"]
+    done = subprocess.run(command, env=environ(tmp_path), capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    result = json.loads(done.stdout.splitlines()[-1])
+    result = json.loads(done.stdout)
     assert (result["keys"], result["agreed"], result["mismatches"]) == (303, 303, 0)
     assert result["events"] > 1000
-    assert result["epochs"] > 3
-    assert result["freshness_p50_ms"] > 0
-    assert done.stderr.count("chaos: kill -9") == 2
-    assert not processes_below(tmp_path)
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith("keyhole-")]
+    assert result["epochs"] > 1
+    assert 0 < result["freshness_p50_ms"] <= result["freshness_p99_ms"]
+    assert "chaos: kill -9 of the state server\nstarting server again" in done.stderr
+    assert "chaos: kill -9 of the driver\nstarting job again" in done.stderr
+    assert len(ports_in(done.stderr)) == 2
+    assert_nothing_is_left(tmp_path, done.stderr)
 
 
-@pytest.mark.timeout(200)
-def test_ctrl_c_ends_it_within_ten_seconds_and_leaves_nothing(tmp_path: Path) -> None:
-    log = tmp_path / "demo.log"
-    with log.open("w") as output:
-        demo = subprocess.Popen(
-            [*KEYHOLE, "demo", "--sensors", "50"], env=environ(tmp_path), stdout=output, stderr=output
-        )
-        try:
-            until = time.monotonic() + 150
-            while "ready after" not in log.read_text():
-                assert demo.poll() is None, log.read_text()
-                assert time.monotonic() < until, log.read_text()
-                time.sleep(0.2)
-            demo.send_signal(signal.SIGINT)
-            began = time.monotonic()
-            assert demo.wait(20) == 0
-            assert time.monotonic() - began < 10
-        finally:
-            demo.kill()
-            demo.wait()
-    assert not processes_below(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["demo.log"]
+@pytest.mark.timeout(280)
+def test_ctrl_c_ends_it_in_time_and_leaves_nothing(tmp_path: Path) -> None:
+    with demo(tmp_path, "--sensors", "50") as (process, log):
+        wait_for("ready after", process, log, 200)
+        assert len(ports_in(log.read_text())) == 2
+        assert end(process, signal.SIGINT) == 0
+        assert_nothing_is_left(tmp_path, log.read_text())
+
+
+@pytest.mark.parametrize("started", ["Kafka", "state server", "job"])
+def test_sigterm_breaks_off_the_start_in_time_and_leaves_nothing(tmp_path: Path, started: str) -> None:
+    with demo(tmp_path) as (process, log):
+        wait_for(f"starting {started}", process, log, 120)
+        assert end(process, signal.SIGTERM) == 130
+        assert "broken off" in log.read_text()
+        assert_nothing_is_left(tmp_path, log.read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 
@@ -40,6 +41,25 @@ def test_gently_a_signal_is_only_told_and_the_next_one_breaks_off(number: signal
         assert signals.came.is_set()
         with pytest.raises(KeyboardInterrupt):
             send(number)
+
+
+@BOTH
+def test_what_must_be_whole_is_broken_off_after_its_end(number: signal.Signals) -> None:
+    steps = []
+    with StopSignals() as signals, contextlib.suppress(KeyboardInterrupt):
+        with signals.deferred():
+            send(number)
+            steps.append("whole")
+        steps.append("after it")
+    assert steps == ["whole"]
+
+
+@BOTH
+def test_what_must_be_whole_does_not_break_off_what_ends_gently(number: signal.Signals) -> None:
+    with StopSignals() as signals, signals.gently():
+        with signals.deferred():
+            send(number)
+        assert signals.came.is_set()
 
 
 @BOTH

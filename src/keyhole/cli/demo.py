@@ -74,7 +74,9 @@ def run_demo(options: DemoOptions) -> int:
         with StopSignals() as signals:
             java = find_java(os.environ)
             jars = _fetch_jars(console)
-            stack = Stack(jars, java, os.environ, lambda what: console.print(f"starting {what}"))
+            stack = Stack(
+                jars, java, os.environ, lambda what: console.print(f"starting {what}"), uninterrupted=signals.deferred
+            )
             with stack:
                 try:
                     demo = _Demo(options, stack, console, signals, began)

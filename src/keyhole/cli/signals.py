@@ -15,12 +15,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopSignals:
     """Handles both alike, while it is entered: they break off what is under way with a KeyboardInterrupt.
 
-    But inside `gently` they only set `came`, and after `ignore` they do nothing. For the main thread.
+    But inside `gently` they only set `came`, inside `deferred` they wait for its end, and after `ignore` they do
+    nothing. For the main thread.
     """
 
     def __init__(self) -> None:
         self.came = threading.Event()
         self._gentle = False
+        self._deferred = False
+        self._pending = False
         self._ignored = False
 
     def __enter__(self) -> Self:
@@ -40,6 +43,17 @@ class StopSignals:
         finally:
             self._gentle = False
 
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """What is inside is not broken off in the middle, but after its end. It should be short."""
+        self._deferred = True
+        try:
+            yield
+        finally:
+            self._deferred = False
+        if self._pending:
+            self._break_off()
+
     def ignore(self) -> None:
         """From here on, nothing interrupts."""
         self._ignored = True
@@ -48,7 +62,14 @@ class StopSignals:
         if self._ignored:
             return
         self.came.set()
-        if not self._gentle:
-            # Once: what handles the first must not be interrupted by a second.
-            self._ignored = True
-            raise KeyboardInterrupt
+        if self._gentle:
+            return
+        if self._deferred:
+            self._pending = True
+        else:
+            self._break_off()
+
+    def _break_off(self) -> None:
+        # Once: what handles the first must not be interrupted by a second.
+        self._ignored = True
+        raise KeyboardInterrupt

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -65,13 +66,23 @@ class Stack:
         java: What they run on.
         environ: The base of the children's environments; KEYHOLE_* in it are left out: the stack sets them.
         say: Is told each step, for a person.
+        uninterrupted: Entered while a child is started and taken note of: a KeyboardInterrupt between the two would
+            leave a child that nobody ends before this process has ended.
     """
 
-    def __init__(self, jars: Jars, java: Java, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        jars: Jars,
+        java: Java,
+        environ: Mapping[str, str],
+        say: Callable[[str], None],
+        uninterrupted: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
         self._jars = jars
         self._java = java
         self._environ = {name: value for name, value in environ.items() if not name.startswith("KEYHOLE_")}
         self._say = say
+        self._uninterrupted = uninterrupted
         self._cleanup = contextlib.ExitStack()
         self._children: dict[str, Child] = {}
         self._restarts: dict[str, int] = {}
@@ -182,7 +193,8 @@ class Stack:
         admin.create_topics([topic])[self._spec.topic].result(_TOPIC_TIMEOUT_SECONDS)
 
     def _spawn(self, name: str) -> Child:
-        child = self._children[name] = self._start_child(name)
+        with self._uninterrupted():
+            child = self._children[name] = self._start_child(name)
         return child
 
     def _start_child(self, name: str) -> Child:
