@@ -108,7 +108,8 @@ def serves(address: str) -> bool:
 
 def _start(name: str, module: str, directory: Path, environ: Mapping[str, str]) -> Child:
     directory.mkdir(parents=True, exist_ok=True)
-    return Child(name, [sys.executable, "-m", module], directory / f"{name}.log", environ)
+    # -P: a folder `services` in the caller's working directory is none of ours.
+    return Child(name, [sys.executable, "-P", "-m", module], directory / f"{name}.log", environ)
 
 
 def _healthy(child: Child, healthy: Callable[[], bool]) -> Child:
