@@ -132,8 +132,11 @@ class SimulatedServer:
 class World:
     """Servers, Kafka, and a driver at a time.
 
-    Args:
-        codec: Of the state, for the keys' groups.
+    Attributes:
+        faults: By the number of the step (`steps` is the last one's).
+        faults_at: By server and method, for the next such message.
+        late: Messages that are still under way.
+        sent: Commit and Stage messages that were delivered.
     """
 
     def __init__(self, descriptor: StateDescriptor, servers: Sequence[str] = ("a", "b")) -> None:
@@ -146,6 +149,7 @@ class World:
         self.servers = {name: SimulatedServer(name, self.kafka, self.loop, self.clock) for name in servers}
         self.coordinator: Coordinator | None = None
         self.faults: dict[int, Fault] = {}
+        self.faults_at: dict[tuple[str, str], Fault] = {}
         self.steps = 0
         self.late: list[Letter] = []
         self.sent: list[Letter] = []
@@ -269,7 +273,7 @@ class World:
 
     def deliver(self, server: str, method: str, request: Any) -> Any:
         """Sends a message, with whatever goes wrong at this step, and returns its answer."""
-        fault, to = self.step(), self.servers[server]
+        fault, to = self.step() or self.faults_at.pop((server, method), None), self.servers[server]
         if fault is Fault.LATE_MESSAGES_ARRIVE:
             self.late_messages_arrive()
         if fault in (Fault.SERVER_DIES, Fault.SERVER_LOSES_ITS_STORE):
@@ -277,6 +281,8 @@ class World:
         if to.servicer is None:
             raise ServerLost(f"{server} is down")
         letter = Letter(to.servicer, method, request)
+        if fault is Fault.DRIVER_DIES:
+            raise DriverDiedError
         to.cut_off |= fault is Fault.SERVER_IS_CUT_OFF
         if fault is Fault.MESSAGE_IS_LATE or to.cut_off:
             self.late.append(letter)

@@ -210,10 +210,8 @@ class QueryRun:
         )
         self._grants = (*(g for g in self._grants if g.grant not in fenced), *opened.values())
         kept = {n: m for n, m in self.membership.members.items() if m.grant not in fenced}
-        # A failure below begins again from here: nobody but the kept ones counts as a member, and the next assignment
-        # has a version of its own, because a server takes one that it has seen for done, and may have released since.
-        begun = msgspec.structs.replace(self.membership.assignment, version=recovery.assignment.version)
-        self.membership = Membership(kept, begun, settled=False)
+        # A failure before the assignment is on record begins again from here: only the kept ones count as members.
+        self.membership = Membership(kept, self.membership.assignment, settled=False)
         self._broken = frozenset()
         self._all(
             {
@@ -225,6 +223,8 @@ class QueryRun:
         self._check_changelogs()
         self._append(record("assignment", self._query, recovery.assignment))
         members = kept | {name: Member(live[name], grant.grant) for name, grant in opened.items()}
+        # A failure from here on begins again with this assignment: its version is never used for another one, because a
+        # server takes a version that it has seen for done.
         self.membership = Membership(members, recovery.assignment, settled=False)
         self._assign_all(members, recovery.assignment, deadline_monotonic)
         self.membership = Membership(members, recovery.assignment)
