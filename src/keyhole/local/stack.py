@@ -222,7 +222,8 @@ class Stack:
         )
 
     def _python(self, name: str, module: str, environ: Mapping[str, str]) -> Child:
-        command = [sys.executable, "-m", module]
+        # -P: a folder `jobs` in the caller's working directory is none of ours.
+        command = [sys.executable, "-P", "-m", module]
         return Child(name, command, self.directory / f"{name}.log", {**self._environ, **environ})
 
     def _stop_children(self) -> None:
