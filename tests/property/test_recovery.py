@@ -6,7 +6,6 @@ import enum
 from collections import Counter
 from dataclasses import dataclass
 
-import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +58,7 @@ class Plant:
         self.ever_granted: set[str] = set()
         # By grant that was not fenced: the key groups that its holder may write.
         self.writers: dict[str, set[tuple[str, int]]] = {}
+        self.versions: dict[str, int] = {}
         self.generation = 1
 
     def new_run(self) -> None:
@@ -103,8 +103,7 @@ class Plant:
             for name, member in opened.items()
         }
         kept = {name: member for name, member in self.membership.members.items() if member.grant not in fenced}
-        begun = msgspec.structs.replace(self.membership.assignment, version=plan.assignment.version)
-        self.membership = Membership(kept, begun, settled=False)
+        self.membership = Membership(kept, self.membership.assignment, settled=False)
         if breaks_off_after is Step.GRANTS_RECORDED:
             return
         self.writers |= {member.grant: set() for member in opened.values()}
@@ -119,8 +118,11 @@ class Plant:
         for number, (name, member) in enumerate(members.items()):
             if breaks_off_after is Step.ONE_ASSIGNED and number == 1:
                 return
-            mine = {(state, group) for state in KEY_GROUPS for group in groups_of(plan.assignment, name, state)}
-            self.writers[member.grant] = mine
+            # A server takes a version that it has seen for done.
+            if self.versions.get(member.grant) != plan.assignment.version:
+                self.versions[member.grant] = plan.assignment.version
+                mine = {(state, group) for state in KEY_GROUPS for group in groups_of(plan.assignment, name, state)}
+                self.writers[member.grant] = mine
             self.check_one_writer_each()
         self.membership = Membership(members, plan.assignment)
 
