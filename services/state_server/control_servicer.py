@@ -153,14 +153,15 @@ def _decoder(chunk: bytes) -> Callable[[], tuple[list[bytes], list[bytes | None]
     def decode() -> tuple[list[bytes], list[bytes | None]]:
         try:
             table = pa.ipc.open_stream(chunk).read_all()
+            table.validate(full=True)  # its offsets are read without looking: garbage would end the process
             keys, values = table.column("storage_key"), table.column("value")
             if keys.null_count or not (pa.types.is_binary(keys.type) and pa.types.is_binary(values.type)):
                 raise MalformedRequest(
                     "a staged chunk has the columns storage_key: binary, not null, and value: binary"
                 )
             return keys.to_pylist(), values.to_pylist()
-        except (pa.ArrowInvalid, KeyError, OSError) as error:
-            raise MalformedRequest(f"a staged chunk is no Arrow stream of storage_key and value: {error}") from error
+        except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
+            raise MalformedRequest("a staged chunk is no Arrow stream of storage_key and value") from error
 
     return decode
 

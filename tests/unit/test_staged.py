@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+import random
+from contextlib import suppress
 
+import pyarrow as pa
 import pytest
 
 from keyhole.coordinator.receipts import GroupReceipt
+from keyhole.coordinator.staging import chunks
 from keyhole.errors import DuplicateKey, KeyTooLong, MalformedRequest, StageLost
 from keyhole.stores.base import Advance, Batch
 from keyhole.types import START, Position
+from services.state_server.control_servicer import _decoder
 from services.state_server.merge import changes, order_of
 from services.state_server.staged import StagedAttempt, winners
+from tests.support.simulation import ipc
 from tests.support.states import CODEC, KEY_GROUPS, descriptor, group, hosted, key, names_in, row
 
 ORDER = order_of(descriptor(order_by="n"), CODEC)
@@ -107,3 +113,26 @@ def test_order_by_keeps_the_stored_row_where_it_ranks_higher() -> None:
     rows: dict[bytes, bytes | None] = {key(lower): row(4.0), key(higher): row(6.0), key(new): row(None)}
     written = changes(rows, snapshot, 0, order_of=ORDER, replace=False)  # type: ignore[arg-type]
     assert dict(written) == {key(higher): row(6.0), key(new): row(None)}
+
+
+def test_garbage_in_a_chunk_is_refused_or_read_and_never_ends_the_process() -> None:
+    """Arrow's own reader does not look whether offsets lie inside of their buffers."""
+    good = ipc({b"\0\0" + bytes([i]): bytes(i) for i in range(60)})
+    choose = random.Random(2)
+    for _ in range(2000):
+        bad = bytearray(good[: choose.choice([len(good)] * 4 + [choose.randrange(len(good))])])
+        for _ in range(choose.randint(1, 4)):
+            if bad:
+                bad[choose.randrange(len(bad))] = choose.randrange(256)
+        with suppress(MalformedRequest):
+            _decoder(bytes(bad))()
+
+
+def test_large_rows_among_small_ones_do_not_meet_in_one_chunk() -> None:
+    values = [b"v"] * 100_000
+    values[5000:5004] = [bytes(8 << 20)] * 4
+    batch = pa.record_batch({"storage_key": pa.array([b"key"] * 100_000), "value": pa.array(values, pa.binary())})
+    parts = list(chunks(batch))
+    assert sum(part.num_rows for part in parts) == 100_000
+    assert max(part.nbytes for part in parts) < 9 << 20
+    assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([batch]))

@@ -208,7 +208,9 @@ class Coordinator:
         for receipt in receipts:
             if receipt.failure is not None:
                 reason, message, facts = receipt.failure
-                raise by_reason()[reason](message, **facts)
+                error = by_reason()[reason](message)
+                error.facts = facts
+                raise error
         partitions = {plan.descriptor.state: batch.partitions for plan in batch.states}
         return decide(receipts, partitions, order.targets)
 

@@ -108,9 +108,8 @@ class _ServerStream:
         self._call = stub.Stage.future(iter(self._queue.get, None), timeout=order.deadline_seconds)
 
     def send(self, rows: pa.RecordBatch) -> None:
-        per_chunk = max(1, rows.num_rows * _CHUNK_BYTES // max(rows.nbytes, 1))
-        for start in range(0, rows.num_rows, per_chunk):
-            self._put(state_server_pb2.StageRequest(chunk=_ipc(rows.slice(start, per_chunk))))
+        for chunk in chunks(rows):
+            self._put(state_server_pb2.StageRequest(chunk=_ipc(chunk)))
 
     def _put(self, message: state_server_pb2.StageRequest | None) -> None:
         """Waits for room, but not for a call that has ended: its result says why."""
@@ -143,6 +142,20 @@ class _ServerStream:
             self._call.cancel()
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
+
+
+def chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in pieces of about 1 MiB; above 2 MiB only where one row is that large."""
+    per_chunk = max(1, rows.num_rows * _CHUNK_BYTES // max(rows.nbytes, 1))
+    for start in range(0, rows.num_rows, per_chunk):
+        piece = rows.slice(start, per_chunk)
+        # A few large rows among many small ones can meet in one piece, beyond the message limit.
+        if piece.nbytes > 2 * _CHUNK_BYTES and piece.num_rows > 1:
+            half = piece.num_rows // 2
+            yield from chunks(piece.slice(0, half))
+            yield from chunks(piece.slice(half))
+        else:
+            yield piece
 
 
 def _ipc(batch: pa.RecordBatch) -> bytes:
