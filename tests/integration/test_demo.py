@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from keyhole.config import DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
 from keyhole.local.ports import is_free
 
 pytestmark = pytest.mark.integration
@@ -54,7 +56,7 @@ def assert_nothing_is_left(tmp_path: Path, output: str) -> None:
     assert [port for port in ports_in(output) if not is_free(port)] == []
 
 
-@contextmanager
+@contextlib.contextmanager
 def demo(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """It runs, and prints to the log; killed at the end where it still does."""
     log = tmp_path / "demo.log"
@@ -113,3 +115,31 @@ def test_sigterm_breaks_off_the_start_in_time_and_leaves_nothing(tmp_path: Path,
         assert end(process, signal.SIGTERM) == 130
         assert "broken off" in log.read_text()
         assert_nothing_is_left(tmp_path, log.read_text())
+
+
+def test_all_die_with_a_demo_that_is_killed(tmp_path: Path) -> None:
+    with demo(tmp_path) as (process, log):
+        wait_for("starting job", process, log, 120)
+        process.kill()
+        process.wait()
+        until = time.monotonic() + END_SECONDS
+        while left := processes_of(tmp_path):
+            assert time.monotonic() < until, left
+            time.sleep(0.05)
+        assert [port for port in ports_in(log.read_text()) if not is_free(port)] == []
+
+
+def test_the_default_ports_are_left_to_who_has_them(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as open_sockets:
+        ours = set()
+        for port in (DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT):
+            with contextlib.suppress(OSError):  # then another demo has it
+                open_sockets.enter_context(socket.create_server(("127.0.0.1", port)))
+                ours.add(port)
+        if not ours:
+            pytest.skip("others have both default ports")
+        with demo(tmp_path) as (process, log):
+            wait_for("starting source", process, log, 120)
+            assert len(ports_in(log.read_text())) == 2
+            assert not ours & set(ports_in(log.read_text()))
+            assert end(process, signal.SIGTERM) == 130

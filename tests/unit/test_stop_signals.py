@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: break off, end gently, or nothing."""
+"""Ctrl-C, SIGTERM and a closed terminal: break off, end gently, or nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 
 from keyhole.cli.signals import StopSignals
 
-BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+ALL = pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["Ctrl-C", "SIGTERM", "terminal-closed"]
+)
 
 
 def send(number: signal.Signals) -> None:
@@ -18,14 +20,14 @@ def send(number: signal.Signals) -> None:
     signal.pthread_kill(threading.get_ident(), number)
 
 
-@BOTH
+@ALL
 def test_a_signal_breaks_off_what_is_under_way(number: signal.Signals) -> None:
     with StopSignals() as signals, pytest.raises(KeyboardInterrupt):
         send(number)
     assert signals.came.is_set()
 
 
-@BOTH
+@ALL
 def test_a_second_signal_does_not_interrupt_the_handling_of_the_first(number: signal.Signals) -> None:
     with StopSignals():
         with pytest.raises(KeyboardInterrupt):
@@ -33,7 +35,7 @@ def test_a_second_signal_does_not_interrupt_the_handling_of_the_first(number: si
         send(number)
 
 
-@BOTH
+@ALL
 def test_gently_a_signal_is_only_told_and_the_next_one_breaks_off(number: signal.Signals) -> None:
     with StopSignals() as signals:
         with signals.gently():
@@ -43,7 +45,7 @@ def test_gently_a_signal_is_only_told_and_the_next_one_breaks_off(number: signal
             send(number)
 
 
-@BOTH
+@ALL
 def test_what_must_be_whole_is_broken_off_after_its_end(number: signal.Signals) -> None:
     steps = []
     with StopSignals() as signals, contextlib.suppress(KeyboardInterrupt):
@@ -54,7 +56,7 @@ def test_what_must_be_whole_is_broken_off_after_its_end(number: signal.Signals) 
     assert steps == ["whole"]
 
 
-@BOTH
+@ALL
 def test_what_must_be_whole_does_not_break_off_what_ends_gently(number: signal.Signals) -> None:
     with StopSignals() as signals, signals.gently():
         with signals.deferred():
@@ -62,7 +64,7 @@ def test_what_must_be_whole_does_not_break_off_what_ends_gently(number: signal.S
         assert signals.came.is_set()
 
 
-@BOTH
+@ALL
 def test_ignored_signals_do_nothing(number: signal.Signals) -> None:
     with StopSignals() as signals:
         signals.ignore()
@@ -75,3 +77,14 @@ def test_the_handlers_from_before_are_put_back() -> None:
     with StopSignals():
         assert signal.getsignal(signal.SIGTERM) != before[1]
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_what_was_told_to_outlive_its_terminal_does() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as signals:
+            send(signal.SIGHUP)
+            assert not signals.came.is_set()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

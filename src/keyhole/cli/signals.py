@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to a command that has things to put away."""
+"""What Ctrl-C, SIGTERM and a closed terminal do to a command that has things to put away."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """Handles both alike, while it is entered: they break off what is under way with a KeyboardInterrupt.
+    """Handles them alike, while it is entered: they break off what is under way with a KeyboardInterrupt.
 
     But inside `gently` they only set `came`, inside `deferred` they wait for its end, and after `ignore` they do
     nothing. For the main thread.
@@ -27,7 +27,8 @@ class StopSignals:
         self._ignored = False
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        wanted = [number for number in _SIGNALS if number != signal.SIGHUP or not _outlives_its_terminal()]
+        self._before = {number: signal.signal(number, self._handle) for number in wanted}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,3 +74,8 @@ class StopSignals:
         # Once: what handles the first must not be interrupted by a second.
         self._ignored = True
         raise KeyboardInterrupt
+
+
+def _outlives_its_terminal() -> bool:
+    """It was started by nohup or the like."""
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
