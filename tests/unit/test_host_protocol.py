@@ -1,0 +1,395 @@
+"""What a query's host on one server says yes and no to: runs, grants, rounds, assignments, leases.
+
+What happens where two of them meet is in test_host.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+
+import pytest
+
+from keyhole.changelog.base import Partition
+from keyhole.coordinator.receipts import GroupReceipt
+from keyhole.errors import (
+    Fenced,
+    KafkaUnreachable,
+    KeyholeError,
+    NotOwner,
+    NotReady,
+    OutcomeUnknown,
+    Overloaded,
+    StageLost,
+)
+from keyhole.steps import NoObserver
+from keyhole.stores.memory import MemoryEngine
+from keyhole.testing.changelog import MemoryReader, NextCommit
+from keyhole.testing.clock import ManualClock
+from keyhole.types import Run
+from services.state_server.commit import EpochToCommit, GroupCommitted, StateToCommit
+from services.state_server.host import Attempt, HostSettings, QueryHost
+from services.state_server.table import Standing, Table
+from tests.support.states import KEY_GROUPS, descriptor, group, key, memory_changelog, names_in, row
+
+ALL = frozenset(range(KEY_GROUPS))
+FIRST = Run("app", "main", 1, "run-1")
+SECOND = Run("app", "main", 2, "run-2")
+A = names_in(0)[0]
+B = names_in(1)[0]
+Rows = Mapping[str, float | None]
+
+
+class Server:
+    """A host with a changelog, and the calls that a coordinator makes of it."""
+
+    def __init__(self, max_staged_bytes: int = 1 << 20) -> None:
+        self.kafka, changelog = memory_changelog()
+        self.clock = ManualClock()
+        self.tables: dict[tuple[str, str], Table] = {}
+        settings = HostSettings(
+            server="server-a",
+            incarnation="i",
+            engine=MemoryEngine(),
+            clock=self.clock,
+            observer=NoObserver(),
+            lease_seconds=3.0,
+            max_staged_bytes=max_staged_bytes,
+            kafka_deadline_seconds=1.0,
+            restore_deadline_seconds=1.0,
+            changed=lambda: None,
+        )
+        self.host = QueryHost("app", "main", changelog, self.tables, settings)
+        self.changelog = changelog
+
+    async def begin(
+        self, run: Run = FIRST, grant: str = "grant-1", version: int = 1, groups: Iterable[int] = ALL, complete: int = 0
+    ) -> None:
+        await self.host.open_run(run, "i", grant)
+        await self.assign(run, version, groups, complete)
+
+    async def assign(
+        self, run: Run = FIRST, version: int = 1, groups: Iterable[int] = ALL, complete: int = 0, wait: float = 10.0
+    ) -> bool:
+        states = [(descriptor(), frozenset(groups))]
+        return await self.host.assign(run, version, states, Standing(complete, 1000 * complete), wait)
+
+    async def stage(
+        self, rows: Rows, epoch: int = 1, round_: int = 1, attempt: int = 1, run: Run = FIRST, version: int = 1
+    ) -> list[GroupReceipt]:
+        name = Attempt("counts", epoch, round_, 0, attempt)
+        arriving = self.host.begin_attempt(run, "i", version, name)
+        values = [None if n is None else row(n) for n in rows.values()]
+        try:
+            await self.host.add_rows(arriving, lambda: ([key(k) for k in rows], values))
+        except KeyholeError:
+            self.host.discard(arriving)
+            raise
+        return self.host.stage(name, arriving, run)
+
+    async def commit(
+        self,
+        receipts: list[GroupReceipt],
+        epoch: int = 1,
+        round_: int = 1,
+        attempt: int = 1,
+        run: Run = FIRST,
+        version: int = 1,
+    ) -> list[GroupCommitted]:
+        winners = [(0, attempt)] if receipts else []
+        part = StateToCommit(self.host.staged("counts", epoch, round_, winners), receipts, replace=False)
+        to_commit = EpochToCommit(epoch, run.generation, 1000 * epoch, 0, epoch, {"counts": part})
+        return await self.host.commit(run, "i", version, to_commit, 1.0)
+
+    async def apply(self, rows: Rows, epoch: int = 1, run: Run = FIRST, version: int = 1) -> list[GroupCommitted]:
+        receipts = await self.stage(rows, epoch, run=run, version=version)
+        return await self.commit(receipts, epoch, run=run, version=version)
+
+    def read(self, *names: str, min_epoch: int = 0) -> list[bytes | None]:
+        return list(self.tables["app", "counts"].lookup([key(name) for name in names], min_epoch).rows)
+
+
+class SlowRestore:
+    """Every restore waits at its beginning until `go_on`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self.count = 0
+        ends = MemoryReader.ends
+
+        def slow(
+            reader: MemoryReader, states: Mapping[str, Sequence[int]], deadline_seconds: float
+        ) -> Mapping[Partition, int]:
+            self.count += 1
+            self.reached.set()
+            self.go_on.wait(10)
+            return ends(reader, states, deadline_seconds)
+
+        monkeypatch.setattr(MemoryReader, "ends", slow)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    yield server
+    await server.host.close()
+
+
+async def test_an_epoch_without_rows_here_is_the_one_that_answers_stand_for(server: Server) -> None:
+    await server.begin()
+    await server.commit([])
+    assert server.read(A, min_epoch=1) == [None]
+
+
+class TestRuns:
+    """One run per generation; the highest counts."""
+
+    async def test_a_run_that_was_superseded_is_fenced_whatever_it_asks(self, server: Server) -> None:
+        await server.begin()
+        receipts = await server.stage({A: 1.0})
+        await server.begin(SECOND, "grant-2")
+        with pytest.raises(Fenced):
+            await server.host.open_run(FIRST, "i", "grant-3")
+        with pytest.raises(Fenced):
+            await server.assign(FIRST)
+        with pytest.raises(Fenced):
+            await server.stage({A: 1.0})
+        with pytest.raises(Fenced):
+            await server.host.release(FIRST, "counts", ALL)
+        with pytest.raises(Fenced):
+            server.host.confirm(FIRST, 1)
+        with pytest.raises(Fenced):
+            server.host.abort(FIRST, 1)
+        with pytest.raises((Fenced, StageLost)):
+            await server.commit(receipts)
+        assert server.read(A) == [None]
+
+    async def test_another_run_of_the_same_generation_is_fenced(self, server: Server) -> None:
+        await server.begin()
+        twin = Run("app", "main", 1, "run-1b")
+        with pytest.raises(Fenced, match="running twice"):
+            await server.host.open_run(twin, "i", "grant-1b")
+        with pytest.raises(Fenced):
+            await server.stage({A: 1.0}, run=twin)
+
+    async def test_a_run_that_was_not_opened_here_is_not_ready(self, server: Server) -> None:
+        await server.begin()
+        with pytest.raises(NotReady, match="not been opened"):
+            await server.stage({A: 1.0}, run=SECOND)
+
+    async def test_calls_meant_for_an_earlier_process_are_refused(self, server: Server) -> None:
+        with pytest.raises(NotReady, match="restarted"):
+            await server.host.open_run(FIRST, "before", "grant-1")
+        await server.begin()
+        with pytest.raises(NotReady, match="restarted"):
+            server.host.begin_attempt(FIRST, "before", 1, Attempt("counts", 1, 1, 0, 1))
+
+    async def test_a_new_run_drops_what_was_staged(self, server: Server) -> None:
+        await server.begin()
+        await server.stage({A: 1.0})
+        await server.begin(SECOND, "grant-2")
+        with pytest.raises(StageLost):
+            server.host.staged("counts", 1, 1, [(0, 1)])
+
+
+class TestGrants:
+    """A grant is taken once."""
+
+    async def test_opening_a_run_again_under_its_grant_changes_nothing(self, server: Server) -> None:
+        await server.begin()
+        receipts = await server.stage({A: 1.0})
+        await server.host.open_run(FIRST, "i", "grant-1")
+        await server.commit(receipts)
+        assert server.read(A) == [row(1.0)]
+
+    async def test_a_grant_that_was_fenced_is_not_taken_back(self, server: Server) -> None:
+        await server.begin()
+        server.changelog.admin().fence("grant-1", 1.0)
+        with pytest.raises(Fenced):
+            await server.apply({A: 1.0})
+        with pytest.raises(StageLost, match="no grant"):
+            await server.host.open_run(FIRST, "i", "grant-1")
+        assert server.read(A) == [None]
+
+    async def test_a_grant_that_could_not_be_taken_can_be_taken_later(self, server: Server) -> None:
+        server.kafka.down = True
+        with pytest.raises(KafkaUnreachable):
+            await server.host.open_run(FIRST, "i", "grant-1")
+        server.kafka.down = False
+        await server.begin()
+        await server.apply({A: 1.0})
+        assert server.read(A) == [row(1.0)]
+
+    @pytest.mark.parametrize(
+        ("fate", "committed"),
+        [(NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED, True), (NextCommit.IS_LOST_AND_NOT_ANSWERED, False)],
+    )
+    async def test_after_an_unknown_outcome_nothing_is_committed_before_a_new_grant_and_a_restore(
+        self, server: Server, fate: NextCommit, committed: bool
+    ) -> None:
+        await server.begin()
+        server.kafka.next_commit = fate
+        with pytest.raises(OutcomeUnknown):
+            await server.apply({A: 1.0})
+        with pytest.raises(StageLost, match="no grant"):
+            await server.apply({A: 1.0})
+        await server.host.open_run(FIRST, "i", "grant-2")
+        with pytest.raises(NotOwner):  # a grant alone is not enough: no assignment has followed it
+            await server.apply({A: 1.0})
+        await server.assign(version=2)
+        assert server.read(A) == [row(1.0) if committed else None]
+        (result,) = await server.apply({A: 1.0}, version=2)
+        assert result.already == committed
+        assert server.read(A) == [row(1.0)]
+
+    async def test_while_kafka_is_away_the_grant_stays_good(self, server: Server) -> None:
+        await server.begin()
+        receipts = await server.stage({A: 1.0})
+        server.kafka.down = True
+        with pytest.raises(KafkaUnreachable):
+            await server.commit(receipts)
+        server.kafka.down = False
+        await server.commit(receipts)
+        assert server.read(A) == [row(1.0)]
+
+
+class TestStaging:
+    """Rows that wait for their commit."""
+
+    async def test_an_older_round_is_refused_and_a_newer_one_drops_it(self, server: Server) -> None:
+        await server.begin()
+        await server.stage({A: 1.0}, round_=1)
+        await server.stage({A: 2.0}, round_=2)
+        with pytest.raises(StageLost, match="superseded"):
+            await server.stage({A: 1.0}, round_=1)
+        with pytest.raises(StageLost):
+            server.host.staged("counts", 1, 1, [(0, 1)])
+        assert server.host.staged("counts", 1, 2, [(0, 1)])
+
+    async def test_of_two_attempts_of_one_partition_the_winner_is_committed(self, server: Server) -> None:
+        await server.begin()
+        await server.stage({A: 1.0}, attempt=1)
+        receipts = await server.stage({A: 2.0}, attempt=2)
+        await server.commit(receipts, attempt=2)
+        assert server.read(A) == [row(2.0)]
+
+    async def test_rows_for_another_assignment_are_refused(self, server: Server) -> None:
+        await server.begin()
+        with pytest.raises(NotOwner, match="version 1, not 2"):
+            await server.stage({A: 1.0}, version=2)
+
+    async def test_what_is_staged_is_gone_once_it_is_committed_or_given_up(self, server: Server) -> None:
+        await server.begin()
+        await server.apply({A: 1.0})
+        await server.stage({A: 2.0}, epoch=2)
+        server.host.abort(FIRST, 2)
+        for epoch in (1, 2):
+            with pytest.raises(StageLost, match="not staged here"):
+                server.host.staged("counts", epoch, 1, [(0, 1)])
+
+    async def test_more_than_the_limit_is_refused_and_what_was_discarded_does_not_count(self) -> None:
+        server = Server(max_staged_bytes=150)
+        await server.begin()
+        await server.stage({A: 1.0})
+        with pytest.raises(Overloaded, match="maxOffsetsPerTrigger"):
+            await server.stage({A: 2.0}, attempt=2)
+        server.host.abort(FIRST, 1)
+        await server.apply({A: 3.0})
+        assert server.read(A) == [row(3.0)]
+        await server.host.close()
+
+    async def test_rows_that_are_still_arriving_count_against_the_limit(self) -> None:
+        server = Server(max_staged_bytes=150)
+        await server.begin()
+        arriving = server.host.begin_attempt(FIRST, "i", 1, Attempt("counts", 1, 1, 0, 1))
+        await server.host.add_rows(arriving, lambda: ([key(A)], [row(1.0)]))
+        with pytest.raises(Overloaded):
+            await server.host.add_rows(arriving, lambda: ([key(B)], [row(1.0)]))
+        server.host.discard(arriving)
+        await server.stage({A: 1.0}, attempt=2)
+        await server.host.close()
+
+
+class TestCommit:
+    """The step from staged to visible."""
+
+    async def test_a_second_delivery_is_told_that_it_is_committed(self, server: Server) -> None:
+        await server.begin()
+        receipts = await server.stage({A: 1.0})
+        first, second = await asyncio.gather(server.commit(receipts), server.commit(receipts))
+        assert [item.already for item in (*first, *second)] == [False, True]
+
+    async def test_one_for_another_assignment_is_refused(self, server: Server) -> None:
+        await server.begin()
+        receipts = await server.stage({A: 1.0})
+        await server.assign(version=2)
+        with pytest.raises(NotOwner):
+            await server.commit(receipts, version=1)
+
+
+class TestOwnership:
+    """Assign, Release, Confirm."""
+
+    async def test_released_key_groups_are_neither_read_nor_written_and_the_others_are(self, server: Server) -> None:
+        await server.begin()
+        await server.apply({A: 1.0, B: 1.0})
+        await server.host.release(FIRST, "counts", frozenset({group(B)}))
+        with pytest.raises(NotOwner):
+            server.read(B)
+        assert server.read(A) == [row(1.0)]
+        with pytest.raises(NotOwner):
+            await server.apply({B: 2.0}, epoch=2)
+        await server.apply({A: 2.0}, epoch=2)
+        with pytest.raises(NotOwner):
+            server.read(B)
+
+    async def test_the_same_assignment_again_waits_for_the_same_restore(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        restore = SlowRestore(monkeypatch)
+        await server.host.open_run(FIRST, "i", "grant-1")
+        assert not await server.assign(wait=0.0)
+        await asyncio.to_thread(restore.reached.wait, 10)
+        assert not server.host.ready
+        with pytest.raises(NotReady):
+            server.read(A)
+        restore.go_on.set()
+        assert await server.assign()
+        assert server.host.ready
+        assert restore.count == 1
+
+    async def test_key_groups_that_are_still_being_restored_are_not_ready_though_others_are_read(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await server.begin(groups={group(A)})
+        restore = SlowRestore(monkeypatch)
+        assert not await server.assign(version=2, wait=0.0)
+        await asyncio.to_thread(restore.reached.wait, 10)
+        assert server.read(A) == [None]
+        with pytest.raises(NotReady):
+            server.read(B)
+        restore.go_on.set()
+        assert await server.assign(version=2)
+        assert server.read(A, B) == [None, None]
+
+    async def test_a_restore_that_failed_is_told_and_begun_anew(self, server: Server) -> None:
+        await server.host.open_run(FIRST, "i", "grant-1")
+        server.kafka.down = True
+        with pytest.raises(KafkaUnreachable):
+            await server.assign()
+        server.kafka.down = False
+        assert await server.assign()
+        assert server.read(A) == [None]
+
+    async def test_the_lease_passes_without_a_coordinator_and_is_renewed_by_one(self, server: Server) -> None:
+        await server.begin()
+        table = server.tables["app", "counts"]
+        assert not table.source().unconfirmed
+        server.clock.advance(3.5)
+        assert table.source().unconfirmed
+        with pytest.raises(NotReady):
+            server.host.confirm(FIRST, 2)
+        assert table.source().unconfirmed
+        server.host.confirm(FIRST, 1)
+        assert not table.source().unconfirmed
