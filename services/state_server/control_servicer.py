@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from keyhole.changelog.base import Changelog
 from keyhole.coordinator.receipts import GroupReceipt
-from keyhole.errors import Draining, MalformedRequest
+from keyhole.errors import Draining, MalformedRequest, Unsupported
 from keyhole.rpc.convert import descriptor_from_proto
 from keyhole.steps import Step
 from keyhole.types import Run
@@ -141,6 +141,11 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
             if self._registry.draining:
                 return
             await change.wait()
+
+    async def Dump(self, request: pb.DumpRequest, context: _Context) -> AsyncIterator[pb.DumpChunk]:  # noqa: N802 - gRPC
+        """All that this server's copies hold."""
+        raise Unsupported("Dump comes with the next commit")
+        yield pb.DumpChunk()  # makes it a generator
 
 
 def _run(run: pb.Run) -> Run:

@@ -10,9 +10,11 @@
     │   ├── StateConflict, StateChanged
     │   ├── TopicMismatch, ChangelogRecreated
     │   ├── CheckpointMismatch, ReplayDiffers
-    │   └── StoreFormat, StoreLocked, StoreFull, StoreConflict
+    │   ├── StoreFormat, StoreLocked, StoreFull, StoreConflict
+    │   └── SavepointMismatch, SavepointDamaged
     ├── UnavailableError      not now: sending it again, inside the deadline, can help
-    │   ├── NotOwner, NotReady, StaleDescriptor, EpochNotReached
+    │   ├── NotOwner, NotReady, StaleDescriptor
+    │   ├── EpochNotReached, TooStale, Unconfirmed
     │   ├── NoServer, ServerLost, Draining, Overloaded
     │   ├── KafkaUnreachable
     │   └── DeadlineExceeded, ClientClosed        (not retryable: there is no time, or no client, left)
@@ -190,6 +192,18 @@ class StoreConflict(ConflictError):
     reason = "STORE_CONFLICT"
 
 
+class SavepointMismatch(ConflictError):
+    """A savepoint does not fit where it is to be restored, or the job that is to start from it."""
+
+    reason = "SAVEPOINT_MISMATCH"
+
+
+class SavepointDamaged(ConflictError):
+    """Files of a savepoint are missing, or are not those that were written."""
+
+    reason, code = "SAVEPOINT_DAMAGED", "DATA_LOSS"
+
+
 class UnavailableError(KeyholeError):
     """It isn't there now; sending it again inside the deadline can help."""
 
@@ -219,6 +233,18 @@ class EpochNotReached(UnavailableError):
     """The server's last committed epoch is before the caller's `min_epoch`."""
 
     reason = "EPOCH_NOT_REACHED"
+
+
+class TooStale(UnavailableError):
+    """No copy that may answer is as fresh as the caller's `max_staleness` asks for."""
+
+    reason = "TOO_STALE"
+
+
+class Unconfirmed(UnavailableError):
+    """The caller wants no stale answer, and the owner has not heard of its coordinator for the lease time."""
+
+    reason = "UNCONFIRMED"
 
 
 class NoServer(UnavailableError):

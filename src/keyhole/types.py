@@ -13,6 +13,19 @@ class StateKind(enum.StrEnum):
     """What a state holds per key. More kinds come later."""
 
     VALUE = "value"
+    REDUCING = "reducing"
+
+
+class Stale(enum.StrEnum):
+    """Whether a copy other than the confirmed owner's may answer a read.
+
+    NEVER: the owner alone, while its lease is valid. WHEN_NEEDED: the owner where it answers in time, else any copy
+    that meets the caller's bounds. ALWAYS: any such copy.
+    """
+
+    NEVER = "never"
+    WHEN_NEEDED = "when_needed"
+    ALWAYS = "always"
 
 
 class KeyType(enum.StrEnum):
@@ -58,6 +71,7 @@ class StateDescriptor(msgspec.Struct, frozen=True):
         key_groups: 1 to 65,536; also the changelog's number of partitions.
         order_by: Name of the value field whose highest value wins; empty: none.
         topic_id: Kafka's id of the changelog topic: the identity of the state. Empty before the topic exists.
+        reducers: Kind REDUCING: how each field of the value is merged, in the order of the fields.
     """
 
     application: str
@@ -69,6 +83,7 @@ class StateDescriptor(msgspec.Struct, frozen=True):
     value: ValueSchema
     order_by: str = ""
     topic_id: str = ""
+    reducers: tuple[str, ...] = ()
 
     @property
     def topic(self) -> str:
@@ -91,6 +106,8 @@ class Source(msgspec.Struct, frozen=True):
         commit_time: When that epoch was committed, UTC; None with epoch 0.
         watermark: The event-time watermark of that epoch, UTC; None where the query has none.
         unconfirmed: The owner has not heard of its coordinator for the lease time: a newer owner may exist.
+        as_of: The answer holds all that was complete at this time, by the coordinator's clock; None: not known.
+        lag_epochs: How many complete epochs this copy is known to lack; an owner lacks none.
     """
 
     server: str
@@ -101,6 +118,8 @@ class Source(msgspec.Struct, frozen=True):
     generation: int
     assignment_version: int
     unconfirmed: bool
+    as_of: datetime | None = None
+    lag_epochs: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True):

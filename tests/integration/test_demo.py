@@ -124,7 +124,7 @@ def test_all_die_with_a_demo_that_is_killed(tmp_path: Path) -> None:
         process.wait()
         ports = ports_in(log.read_text())
         until = time.monotonic() + END_SECONDS
-        # A process that dies gives up its command line first and its sockets after: what is listed may lag behind what listens.
+        # A process that dies gives up its command line first, and its sockets a moment later.
         while left := processes_of(tmp_path) + [f"port {port}" for port in ports if not is_free(port)]:
             assert time.monotonic() < until, left
             time.sleep(0.05)

@@ -116,6 +116,66 @@ class ChangelogReader(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A follower has read a partition to where it ended a moment ago: `offset` is the next one to come."""
+
+    partition: Partition
+    offset: int
+
+
+class ChangelogTail(Protocol):
+    """Follows partitions beyond their end, committed records only. `close` may come from another thread."""
+
+    def follow(self, positions: Mapping[Partition, Position]) -> None:
+        """The whole set that is followed from now on. One that is followed already goes on where it is if its position
+        is the one that was handed out last, else it begins anew from the given one. What was read of others is dropped.
+        """
+
+    def poll(self, seconds: float) -> Sequence[RestoredEpochs | Reached]:
+        """What has come, at most `seconds` later; pieces are cut at markers and of bounded size, in order.
+
+        A partition's first Reached comes once its end has been read after `follow`; later ones whenever it is read to
+        its end again. While Kafka can't be reached nothing comes.
+
+        Raises:
+            ChangelogRecreated: A topic is gone, or was made anew with fewer partitions.
+            TopicMismatch: A record that is not ours.
+        """
+
+    def close(self) -> None: ...
+
+
+class ControlTail(Protocol):
+    """Follows the control topic of one application, from its start. `close` may come from another thread."""
+
+    def poll(self, seconds: float) -> Mapping[str, bytes | None] | None:
+        """What has changed since the last call, by key (None: deleted), at most `seconds` later; empty: nothing yet.
+
+        The first result that is not None comes when the whole topic has been read once, and holds its last values. None
+        until then, and while the topic does not exist.
+        """
+
+    def close(self) -> None: ...
+
+
+class ReplicaGroup(Protocol):
+    """The replica servers that share an application's key groups among themselves; together they have all of them.
+
+    Balanced within one, and moves few when replicas come and go. On Kafka: a consumer group.
+    """
+
+    def poll(self, states: Mapping[str, int], seconds: float) -> frozenset[Partition] | None:
+        """This replica's share, at most `seconds` later. None: not known yet, or being settled: keep what you have.
+
+        Args:
+            states: Number of key groups by state.
+        """
+
+    def close(self) -> None:
+        """Leaves the group: the others take over at once."""
+
+
 class ChangelogAdmin(Protocol):
     """Topics, and the fencing of writers that may still be alive."""
 
@@ -167,3 +227,10 @@ class Changelog(Protocol):
     def admin(self) -> ChangelogAdmin: ...
 
     def control(self, query: str) -> ControlLog: ...
+
+    def tail(self) -> ChangelogTail: ...
+
+    def control_tail(self) -> ControlTail: ...
+
+    def replicas(self, group: str) -> ReplicaGroup:
+        """Args: group: Its name. Each group holds every key group once; two groups hold two copies."""

@@ -33,12 +33,14 @@ class QueryRecord(msgspec.Struct, frozen=True):
     Attributes:
         reset_epoch: The epoch that replaces all that its states held (`on_new_checkpoint="reset"`); 0: none.
         first_epoch: Where the epochs of this checkpoint begin; those before it came from another one.
+        stateful: Spark keeps state of its own for the query: its checkpoint is part of a savepoint.
     """
 
     spark_query_id: str
     base: int
     reset_epoch: int = 0
     first_epoch: int = 1
+    stateful: bool = False
 
 
 class CompleteRecord(msgspec.Struct, frozen=True):
@@ -47,6 +49,8 @@ class CompleteRecord(msgspec.Struct, frozen=True):
     Attributes:
         offsets_hash: Of the batch's source offsets.
         markers: By state, the changelog offset of each key group's last marker; -1: it has none.
+        offsets: The batch's entry in Spark's offset log, as text; empty: unknown.
+        told_ms: When this record was written; it is written again every second while the query is idle.
     """
 
     epoch: int
@@ -55,14 +59,23 @@ class CompleteRecord(msgspec.Struct, frozen=True):
     watermark_ms: int
     offsets_hash: int
     markers: dict[str, list[int]]
+    offsets: str = ""
+    told_ms: int = 0
 
 
 class AssignmentRecord(msgspec.Struct, frozen=True):
-    """Which server owns which key group: per state one index into `servers` per key group."""
+    """Which server owns which key group, and which follow it: per state and key group indexes into `servers`.
+
+    Attributes:
+        generation: Of the run that made it; versions are compared within one.
+        standbys: By state, per key group the servers that follow it; states without standbys are missing.
+    """
 
     version: int
     servers: tuple[str, ...]
     owners: dict[str, tuple[int, ...]]
+    standbys: dict[str, tuple[tuple[int, ...], ...]] = {}
+    generation: int = 0
 
 
 class GrantRecord(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
 
-_KINDS = {StateKind.VALUE: state_pb2.STATE_KIND_VALUE}
+_KINDS = {StateKind.VALUE: state_pb2.STATE_KIND_VALUE, StateKind.REDUCING: state_pb2.STATE_KIND_REDUCING}
 _KINDS_BACK = {number: kind for kind, number in _KINDS.items()}
 _KEY_TYPES = {kind: state_pb2.KeyType.Value(f"KEY_TYPE_{kind.name}") for kind in KeyType}
 _KEY_TYPES_BACK = {number: kind for kind, number in _KEY_TYPES.items()}
@@ -51,6 +51,7 @@ def descriptor_to_proto(descriptor: StateDescriptor) -> state_pb2.StateDescripto
         ),
         order_by=descriptor.order_by,
         topic_id=descriptor.topic_id,
+        reducers=descriptor.reducers,
     )
 
 
@@ -82,6 +83,7 @@ def descriptor_from_proto(message: state_pb2.StateDescriptor) -> StateDescriptor
         ),
         order_by=message.order_by,
         topic_id=message.topic_id,
+        reducers=tuple(message.reducers),
     )
 
 
@@ -96,6 +98,8 @@ def source_to_proto(source: Source) -> state_pb2.Source:
         generation=source.generation,
         assignment_version=source.assignment_version,
         unconfirmed=source.unconfirmed,
+        as_of_ms=_to_ms(source.as_of),
+        lag_epochs=source.lag_epochs,
     )
 
 
@@ -110,6 +114,8 @@ def source_from_proto(message: state_pb2.Source) -> Source:
         generation=message.generation,
         assignment_version=message.assignment_version,
         unconfirmed=message.unconfirmed,
+        as_of=_from_ms(message.as_of_ms),
+        lag_epochs=message.lag_epochs,
     )
 
 

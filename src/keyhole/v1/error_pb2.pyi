@@ -60,6 +60,10 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_STORE_FULL: _Reason.ValueType  # 28
     REASON_STORE_CONFLICT: _Reason.ValueType  # 29
     """a write that does not extend what the store holds"""
+    REASON_SAVEPOINT_MISMATCH: _Reason.ValueType  # 30
+    """a savepoint that does not fit where it is to be restored"""
+    REASON_SAVEPOINT_DAMAGED: _Reason.ValueType  # 31
+    """files of a savepoint that are missing, or have another checksum"""
     REASON_NOT_OWNER: _Reason.ValueType  # 40
     """It isn't there now: sending it again, within the deadline, can help."""
     REASON_NOT_READY: _Reason.ValueType  # 41
@@ -75,6 +79,10 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_KAFKA_UNREACHABLE: _Reason.ValueType  # 48
     REASON_DEADLINE_EXCEEDED: _Reason.ValueType  # 49
     REASON_CLIENT_CLOSED: _Reason.ValueType  # 50
+    REASON_TOO_STALE: _Reason.ValueType  # 51
+    """max_staleness"""
+    REASON_UNCONFIRMED: _Reason.ValueType  # 52
+    """stale=never, and the owner has not heard of its coordinator for the lease time"""
     REASON_FENCED: _Reason.ValueType  # 60
     """Between the coordinator and the servers.
     a newer run has taken over
@@ -129,6 +137,10 @@ REASON_STORE_LOCKED: Reason.ValueType  # 27
 REASON_STORE_FULL: Reason.ValueType  # 28
 REASON_STORE_CONFLICT: Reason.ValueType  # 29
 """a write that does not extend what the store holds"""
+REASON_SAVEPOINT_MISMATCH: Reason.ValueType  # 30
+"""a savepoint that does not fit where it is to be restored"""
+REASON_SAVEPOINT_DAMAGED: Reason.ValueType  # 31
+"""files of a savepoint that are missing, or have another checksum"""
 REASON_NOT_OWNER: Reason.ValueType  # 40
 """It isn't there now: sending it again, within the deadline, can help."""
 REASON_NOT_READY: Reason.ValueType  # 41
@@ -144,6 +156,10 @@ REASON_EPOCH_NOT_REACHED: Reason.ValueType  # 47
 REASON_KAFKA_UNREACHABLE: Reason.ValueType  # 48
 REASON_DEADLINE_EXCEEDED: Reason.ValueType  # 49
 REASON_CLIENT_CLOSED: Reason.ValueType  # 50
+REASON_TOO_STALE: Reason.ValueType  # 51
+"""max_staleness"""
+REASON_UNCONFIRMED: Reason.ValueType  # 52
+"""stale=never, and the owner has not heard of its coordinator for the lease time"""
 REASON_FENCED: Reason.ValueType  # 60
 """Between the coordinator and the servers.
 a newer run has taken over

@@ -44,6 +44,34 @@ CONSISTENCY_LATEST: Consistency.ValueType  # 2
 CONSISTENCY_SNAPSHOT: Consistency.ValueType  # 3
 Global___Consistency: _TypeAlias = Consistency  # noqa: Y015
 
+class _Stale:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StaleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Stale.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STALE_UNSPECIFIED: _Stale.ValueType  # 0
+    """as WHEN_NEEDED"""
+    STALE_NEVER: _Stale.ValueType  # 1
+    """The owner alone, and only while its lease is valid; else UNCONFIRMED, or what keeps the owner from answering."""
+    STALE_WHEN_NEEDED: _Stale.ValueType  # 2
+    """The owner where it answers in time; else any copy that meets the bounds."""
+    STALE_ALWAYS: _Stale.ValueType  # 3
+    """Any copy that meets the bounds."""
+
+class Stale(_Stale, metaclass=_StaleEnumTypeWrapper):
+    """Whether a copy other than the confirmed owner's may answer."""
+
+STALE_UNSPECIFIED: Stale.ValueType  # 0
+"""as WHEN_NEEDED"""
+STALE_NEVER: Stale.ValueType  # 1
+"""The owner alone, and only while its lease is valid; else UNCONFIRMED, or what keeps the owner from answering."""
+STALE_WHEN_NEEDED: Stale.ValueType  # 2
+"""The owner where it answers in time; else any copy that meets the bounds."""
+STALE_ALWAYS: Stale.ValueType  # 3
+"""Any copy that meets the bounds."""
+Global___Stale: _TypeAlias = Stale  # noqa: Y015
+
 class _ValueFormat:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -157,20 +185,27 @@ class ReadOptions(_message.Message):
     CONSISTENCY_FIELD_NUMBER: _builtins.int
     MIN_EPOCH_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    MAX_STALENESS_MS_FIELD_NUMBER: _builtins.int
     consistency: Global___Consistency.ValueType
     min_epoch: _builtins.int
     """The answer must hold this epoch or a later one, else EPOCH_NOT_REACHED."""
     format: Global___ValueFormat.ValueType
+    stale: Global___Stale.ValueType
+    max_staleness_ms: _builtins.int
+    """The answer must hold all that was complete so long ago, else TOO_STALE; 0: no bound."""
     def __init__(
         self,
         *,
         consistency: Global___Consistency.ValueType = ...,
         min_epoch: _builtins.int = ...,
         format: Global___ValueFormat.ValueType = ...,
+        stale: Global___Stale.ValueType = ...,
+        max_staleness_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "format", b"format", "min_epoch", b"min_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "format", b"format", "max_staleness_ms", b"max_staleness_ms", "min_epoch", b"min_epoch", "stale", b"stale"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -546,6 +581,7 @@ class ServerStatus(_message.Message):
     UNREACHABLE_FIELD_NUMBER: _builtins.int
     HOLDINGS_FIELD_NUMBER: _builtins.int
     MAX_KEY_BYTES_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     address: _builtins.str
     incarnation: _builtins.str
@@ -555,6 +591,8 @@ class ServerStatus(_message.Message):
     """Empty: it answers. Otherwise why the proxy can't reach it."""
     max_key_bytes: _builtins.int
     """The largest encoded key, in bytes, that its stores take."""
+    replica: _builtins.bool
+    """It holds standby copies only."""
     @_builtins.property
     def holdings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateHolding]: ...
     def __init__(
@@ -568,10 +606,11 @@ class ServerStatus(_message.Message):
         unreachable: _builtins.str = ...,
         holdings: _abc.Iterable[Global___StateHolding] | None = ...,
         max_key_bytes: _builtins.int = ...,
+        replica: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "server", b"server", "started_ms", b"started_ms", "unreachable", b"unreachable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "replica", b"replica", "server", b"server", "started_ms", b"started_ms", "unreachable", b"unreachable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -579,7 +618,9 @@ Global___ServerStatus: _TypeAlias = ServerStatus  # noqa: Y015
 
 @_typing.final
 class StateHolding(_message.Message):
-    """What one server holds of one state."""
+    """What one server holds of one state in one role (source.role); a server that is owner of some key groups and standby
+    of others tells two of them.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -27,13 +27,19 @@ class _StateKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StateKind.V
     DESCRIPTOR: _descriptor.EnumDescriptor
     STATE_KIND_UNSPECIFIED: _StateKind.ValueType  # 0
     STATE_KIND_VALUE: _StateKind.ValueType  # 1
-    """reducing, aggregating, list, map, broadcast, operator: later, each with its own number."""
+    STATE_KIND_REDUCING: _StateKind.ValueType  # 2
+    """What is read is the result of merging all rows of a key, field by field.
+    aggregating, list, map, broadcast, operator: later, each with its own number.
+    """
 
 class StateKind(_StateKind, metaclass=_StateKindEnumTypeWrapper): ...
 
 STATE_KIND_UNSPECIFIED: StateKind.ValueType  # 0
 STATE_KIND_VALUE: StateKind.ValueType  # 1
-"""reducing, aggregating, list, map, broadcast, operator: later, each with its own number."""
+STATE_KIND_REDUCING: StateKind.ValueType  # 2
+"""What is read is the result of merging all rows of a key, field by field.
+aggregating, list, map, broadcast, operator: later, each with its own number.
+"""
 Global___StateKind: _TypeAlias = StateKind  # noqa: Y015
 
 class _KeyType:
@@ -169,6 +175,7 @@ class StateDescriptor(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     ORDER_BY_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    REDUCERS_FIELD_NUMBER: _builtins.int
     application: _builtins.str
     state: _builtins.str
     query: _builtins.str
@@ -183,6 +190,10 @@ class StateDescriptor(_message.Message):
     def key(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyColumn]: ...
     @_builtins.property
     def value(self) -> Global___ValueSchema: ...
+    @_builtins.property
+    def reducers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Kind REDUCING: how each field of the value is merged ("sum", "min", "max", "count"), in the order of the fields."""
+
     def __init__(
         self,
         *,
@@ -195,10 +206,11 @@ class StateDescriptor(_message.Message):
         value: Global___ValueSchema | None = ...,
         order_by: _builtins.str = ...,
         topic_id: _builtins.str = ...,
+        reducers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "key", b"key", "key_groups", b"key_groups", "kind", b"kind", "order_by", b"order_by", "query", b"query", "state", b"state", "topic_id", b"topic_id", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "key", b"key", "key_groups", b"key_groups", "kind", b"kind", "order_by", b"order_by", "query", b"query", "reducers", b"reducers", "state", b"state", "topic_id", b"topic_id", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -218,6 +230,8 @@ class Source(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_VERSION_FIELD_NUMBER: _builtins.int
     UNCONFIRMED_FIELD_NUMBER: _builtins.int
+    AS_OF_MS_FIELD_NUMBER: _builtins.int
+    LAG_EPOCHS_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     role: Global___Role.ValueType
     epoch: _builtins.int
@@ -230,6 +244,12 @@ class Source(_message.Message):
     assignment_version: _builtins.int
     unconfirmed: _builtins.bool
     """The owner has not heard of its coordinator for the lease time: a newer owner may exist."""
+    as_of_ms: _builtins.int
+    """The answer holds all that was complete at this time, by the coordinator's clock: milliseconds since 1970, UTC. What
+    max_staleness is counted from. 0: not known.
+    """
+    lag_epochs: _builtins.int
+    """How many complete epochs this copy is known to lack; an owner lacks none."""
     def __init__(
         self,
         *,
@@ -241,10 +261,12 @@ class Source(_message.Message):
         generation: _builtins.int = ...,
         assignment_version: _builtins.int = ...,
         unconfirmed: _builtins.bool = ...,
+        as_of_ms: _builtins.int = ...,
+        lag_epochs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_version", b"assignment_version", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "generation", b"generation", "role", b"role", "server", b"server", "unconfirmed", b"unconfirmed", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_ms", b"as_of_ms", "assignment_version", b"assignment_version", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "generation", b"generation", "lag_epochs", b"lag_epochs", "role", b"role", "server", b"server", "unconfirmed", b"unconfirmed", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -99,19 +99,25 @@ class StateAssignment(_message.Message):
 
     DESCRIPTOR_FIELD_NUMBER: _builtins.int
     KEY_GROUPS_FIELD_NUMBER: _builtins.int
+    STANDBY_KEY_GROUPS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def descriptor(self) -> _state_pb2.StateDescriptor: ...
     @_builtins.property
     def key_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def standby_key_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of the same state: those that the server follows and may answer for as a standby."""
+
     def __init__(
         self,
         *,
         descriptor: _state_pb2.StateDescriptor | None = ...,
         key_groups: _abc.Iterable[_builtins.int] | None = ...,
+        standby_key_groups: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["descriptor", b"descriptor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["descriptor", b"descriptor", "key_groups", b"key_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descriptor", b"descriptor", "key_groups", b"key_groups", "standby_key_groups", b"standby_key_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -573,19 +579,52 @@ class ConfirmResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INCARNATION_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    WARM_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
+    draining: _builtins.bool
+    """It was told to end, and waits for its key groups to be taken over."""
+    @_builtins.property
+    def warm(self) -> _containers.RepeatedCompositeFieldContainer[Global___WarmKeyGroups]:
+        """The standby copies that have caught up: they could take over at once."""
+
     def __init__(
         self,
         *,
         incarnation: _builtins.str = ...,
+        draining: _builtins.bool = ...,
+        warm: _abc.Iterable[Global___WarmKeyGroups] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "incarnation", b"incarnation", "warm", b"warm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConfirmResponse: _TypeAlias = ConfirmResponse  # noqa: Y015
+
+@_typing.final
+class WarmKeyGroups(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    KEY_GROUPS_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    @_builtins.property
+    def key_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        state: _builtins.str = ...,
+        key_groups: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_groups", b"key_groups", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WarmKeyGroups: _TypeAlias = WarmKeyGroups  # noqa: Y015
 
 @_typing.final
 class DescribeRequest(_message.Message):
@@ -647,11 +686,13 @@ class Ownership(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     HOLDINGS_FIELD_NUMBER: _builtins.int
     MAX_KEY_BYTES_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     address: _builtins.str
     incarnation: _builtins.str
     draining: _builtins.bool
     max_key_bytes: _builtins.int
+    replica: _builtins.bool
     @_builtins.property
     def holdings(self) -> _containers.RepeatedCompositeFieldContainer[_query_pb2.StateHolding]: ...
     def __init__(
@@ -663,11 +704,83 @@ class Ownership(_message.Message):
         draining: _builtins.bool = ...,
         holdings: _abc.Iterable[_query_pb2.StateHolding] | None = ...,
         max_key_bytes: _builtins.int = ...,
+        replica: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "server", b"server"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "replica", b"replica", "server", b"server"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Ownership: _TypeAlias = Ownership  # noqa: Y015
+
+@_typing.final
+class DumpRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLICATION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    KEY_GROUPS_FIELD_NUMBER: _builtins.int
+    application: _builtins.str
+    state: _builtins.str
+    @_builtins.property
+    def key_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Empty: all that it holds."""
+
+    def __init__(
+        self,
+        *,
+        application: _builtins.str = ...,
+        state: _builtins.str = ...,
+        key_groups: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "key_groups", b"key_groups", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DumpRequest: _TypeAlias = DumpRequest  # noqa: Y015
+
+@_typing.final
+class DumpChunk(_message.Message):
+    """Several chunks a key group, one key group after the other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_GROUP_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    STORAGE_KEYS_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    key_group: _builtins.int
+    role: _state_pb2.Role.ValueType
+    offset: _builtins.int
+    """The next changelog offset that the copy would read, and the last epoch it has applied."""
+    epoch: _builtins.int
+    last: _builtins.bool
+    """The key group's last chunk."""
+    @_builtins.property
+    def storage_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        key_group: _builtins.int = ...,
+        role: _state_pb2.Role.ValueType = ...,
+        offset: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        storage_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        rows: _abc.Iterable[_builtins.bytes] | None = ...,
+        last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key_group", b"key_group", "last", b"last", "offset", b"offset", "role", b"role", "rows", b"rows", "storage_keys", b"storage_keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DumpChunk: _TypeAlias = DumpChunk  # noqa: Y015

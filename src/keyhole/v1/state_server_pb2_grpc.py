@@ -80,6 +80,11 @@ class StateServerStub:
                 request_serializer=keyhole_dot_v1_dot_state__server__pb2.WatchOwnershipRequest.SerializeToString,
                 response_deserializer=keyhole_dot_v1_dot_state__server__pb2.Ownership.FromString,
                 _registered_method=True)
+        self.Dump = channel.unary_stream(
+                '/keyhole.v1.StateServer/Dump',
+                request_serializer=keyhole_dot_v1_dot_state__server__pb2.DumpRequest.SerializeToString,
+                response_deserializer=keyhole_dot_v1_dot_state__server__pb2.DumpChunk.FromString,
+                _registered_method=True)
 
 
 class StateServerServicer:
@@ -102,7 +107,8 @@ class StateServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Gives key groups up; answers when nothing of theirs is in flight.
+        """Gives key groups up; answers when nothing of theirs is in flight. They stay as standby copies, and go on answering as
+        such, until the next assignment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,6 +149,13 @@ class StateServerServicer:
 
     def WatchOwnership(self, request, context):
         """The whole of what this server owns, at once and after every change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Dump(self, request, context):
+        """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -195,6 +208,11 @@ def add_StateServerServicer_to_server(servicer, server):
                     servicer.WatchOwnership,
                     request_deserializer=keyhole_dot_v1_dot_state__server__pb2.WatchOwnershipRequest.FromString,
                     response_serializer=keyhole_dot_v1_dot_state__server__pb2.Ownership.SerializeToString,
+            ),
+            'Dump': grpc.unary_stream_rpc_method_handler(
+                    servicer.Dump,
+                    request_deserializer=keyhole_dot_v1_dot_state__server__pb2.DumpRequest.FromString,
+                    response_serializer=keyhole_dot_v1_dot_state__server__pb2.DumpChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -441,6 +459,33 @@ class StateServer:
             '/keyhole.v1.StateServer/WatchOwnership',
             keyhole_dot_v1_dot_state__server__pb2.WatchOwnershipRequest.SerializeToString,
             keyhole_dot_v1_dot_state__server__pb2.Ownership.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Dump(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/keyhole.v1.StateServer/Dump',
+            keyhole_dot_v1_dot_state__server__pb2.DumpRequest.SerializeToString,
+            keyhole_dot_v1_dot_state__server__pb2.DumpChunk.FromString,
             options,
             channel_credentials,
             insecure,

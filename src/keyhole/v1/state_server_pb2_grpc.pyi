@@ -40,7 +40,9 @@ class StateServerStub:
     comes first; it is asked again until all are ready.
     """
     Release: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.ReleaseRequest, _state_server_pb2.ReleaseResponse]
-    """Gives key groups up; answers when nothing of theirs is in flight."""
+    """Gives key groups up; answers when nothing of theirs is in flight. They stay as standby copies, and go on answering as
+    such, until the next assignment.
+    """
     Stage: _grpc.StreamUnaryMultiCallable[_state_server_pb2.StageRequest, _state_server_pb2.StageResponse]
     """A header, then chunks of rows as Arrow IPC streams."""
     Commit: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.CommitRequest, _state_server_pb2.CommitResponse]
@@ -51,6 +53,8 @@ class StateServerStub:
     Describe: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.DescribeRequest, _state_server_pb2.DescribeResponse]
     WatchOwnership: _grpc.UnaryStreamMultiCallable[_state_server_pb2.WatchOwnershipRequest, _state_server_pb2.Ownership]
     """The whole of what this server owns, at once and after every change."""
+    Dump: _grpc.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]
+    """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`."""
 
 @_typing.type_check_only
 class StateServerAsyncStub(StateServerStub):
@@ -64,7 +68,9 @@ class StateServerAsyncStub(StateServerStub):
     comes first; it is asked again until all are ready.
     """
     Release: _aio.UnaryUnaryMultiCallable[_state_server_pb2.ReleaseRequest, _state_server_pb2.ReleaseResponse]  # type: ignore[assignment]
-    """Gives key groups up; answers when nothing of theirs is in flight."""
+    """Gives key groups up; answers when nothing of theirs is in flight. They stay as standby copies, and go on answering as
+    such, until the next assignment.
+    """
     Stage: _aio.StreamUnaryMultiCallable[_state_server_pb2.StageRequest, _state_server_pb2.StageResponse]  # type: ignore[assignment]
     """A header, then chunks of rows as Arrow IPC streams."""
     Commit: _aio.UnaryUnaryMultiCallable[_state_server_pb2.CommitRequest, _state_server_pb2.CommitResponse]  # type: ignore[assignment]
@@ -75,6 +81,8 @@ class StateServerAsyncStub(StateServerStub):
     Describe: _aio.UnaryUnaryMultiCallable[_state_server_pb2.DescribeRequest, _state_server_pb2.DescribeResponse]  # type: ignore[assignment]
     WatchOwnership: _aio.UnaryStreamMultiCallable[_state_server_pb2.WatchOwnershipRequest, _state_server_pb2.Ownership]  # type: ignore[assignment]
     """The whole of what this server owns, at once and after every change."""
+    Dump: _aio.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]  # type: ignore[assignment]
+    """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`."""
 
 class StateServerServicer(metaclass=_abc_1.ABCMeta):
     """What the coordinator, the tasks and the proxies say to a state server. Not for readers: see Query."""
@@ -103,7 +111,9 @@ class StateServerServicer(metaclass=_abc_1.ABCMeta):
         request: _state_server_pb2.ReleaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_state_server_pb2.ReleaseResponse, _abc.Awaitable[_state_server_pb2.ReleaseResponse]]:
-        """Gives key groups up; answers when nothing of theirs is in flight."""
+        """Gives key groups up; answers when nothing of theirs is in flight. They stay as standby copies, and go on answering as
+        such, until the next assignment.
+        """
 
     @_abc_1.abstractmethod
     def Stage(
@@ -150,5 +160,13 @@ class StateServerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_state_server_pb2.Ownership], _abc.AsyncIterator[_state_server_pb2.Ownership]]:
         """The whole of what this server owns, at once and after every change."""
+
+    @_abc_1.abstractmethod
+    def Dump(
+        self,
+        request: _state_server_pb2.DumpRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_state_server_pb2.DumpChunk], _abc.AsyncIterator[_state_server_pb2.DumpChunk]]:
+        """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`."""
 
 def add_StateServerServicer_to_server(servicer: StateServerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
