@@ -111,7 +111,7 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: Sta
             if position.epoch >= epoch.epoch:
                 plan.already.append(_already(state, group, position, epoch.epoch, checksum))
                 continue
-            written = changes(rows.rows, snapshot, group, order_of=state.order_of, replace=part.replace)
+            written = changes(rows.rows, snapshot, group, state.merge, replace=part.replace)
             if written:
                 plan.changes.append(_partition_changes(epoch, state, group, written, checksum))
     finally:

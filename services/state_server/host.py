@@ -309,7 +309,7 @@ class QueryHost:
         self._check_newest(attempt)
         state = self._state(attempt.state)
         name = f"{self._application}/{attempt.state}"
-        arriving = StagedAttempt(name, state.descriptor.key_groups, state.store.max_key_bytes, state.order_of)
+        arriving = StagedAttempt(name, state.descriptor.key_groups, state.store.max_key_bytes, state.merge)
         self._arriving.add(arriving)
         return arriving
 

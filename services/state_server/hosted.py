@@ -6,11 +6,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from keyhole.codec import StateCodec
 from keyhole.stores.base import Store
 from keyhole.types import START, Position, StateDescriptor
-from services.state_server.merge import order_of
-from services.state_server.staged import OrderOf
+from services.state_server.merge import Merge, merge_of
 from services.state_server.table import Table
 
 _log = logging.getLogger(__name__)
@@ -28,14 +26,14 @@ class HostedState:
     descriptor: StateDescriptor
     store: Store
     table: Table
-    order_of: OrderOf | None
+    merge: Merge
     positions: dict[int, Position]
     restored: set[int]
 
     @classmethod
     def open(cls, descriptor: StateDescriptor, store: Store, table: Table) -> HostedState:
         """Takes up where the store is."""
-        state = cls(descriptor, store, table, order_of(descriptor, StateCodec(descriptor)), {}, set())
+        state = cls(descriptor, store, table, merge_of(descriptor), {}, set())
         state.read_positions()
         return state
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 from keyhole.coordinator.receipts import GroupReceipt
-from keyhole.errors import DuplicateKey, KeyTooLong, MalformedRequest, StageLost
+from keyhole.errors import KeyTooLong, MalformedRequest, StageLost
+from services.state_server.merge import Merge, Row
 
 _CHECKSUM_MASK = (1 << 64) - 1
 
 # What a row takes in memory beside its bytes: two objects and its place in a dict (measured).
 _ROW_OVERHEAD_BYTES = 190
 
-OrderOf = Callable[[bytes], Any]
-"""A row's rank under `order_by`: anything that compares."""
-
 
 class StagedGroup:
-    """The rows of one key group: the last word on each key, and the sums that the receipt is made of."""
+    """The rows of one key group, merged by key, and the sums over all that came, of which the receipt is made."""
 
     __slots__ = ("bytes", "checksum", "count", "rows")
 
     def __init__(self) -> None:
-        self.rows: dict[bytes, bytes | None] = {}
+        self.rows: dict[bytes, Row] = {}
         self.count = 0
         self.bytes = 0
         self.checksum = 0
@@ -37,24 +34,24 @@ class StagedAttempt:
         name: application/state, for messages.
         key_groups: Of the state.
         max_key_bytes: The store's limit.
-        order_of: Ranks rows where the state has an `order_by`; None: a key may come once only.
+        merge: What becomes of several rows of one key.
     """
 
-    def __init__(self, name: str, key_groups: int, max_key_bytes: int, order_of: OrderOf | None) -> None:
+    def __init__(self, name: str, key_groups: int, max_key_bytes: int, merge: Merge) -> None:
         self.groups: dict[bytes, StagedGroup] = {}
         self.bytes = 0
         self._name = name
         self._last_key_group = (key_groups - 1).to_bytes(2, "big")
         self._max_key_bytes = max_key_bytes
-        self._order_of = order_of
+        self._merge = merge
 
-    def add(self, keys: Sequence[bytes], rows: Sequence[bytes | None]) -> None:
+    def add(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None:
         """Takes rows in; None deletes.
 
         Raises:
             MalformedRequest: A key that is no storage key of the state.
             KeyTooLong: A key longer than the store takes.
-            DuplicateKey: A key came twice, and the state has no `order_by`.
+            DuplicateKey, ValueMismatch: A key came twice, and the rows can't be merged.
         """
         self._check(keys)
         groups, taken = self.groups, 0
@@ -70,9 +67,11 @@ class StagedAttempt:
             group.count += 1
             group.bytes += size
             group.checksum += checksum
-            taken += size + _ROW_OVERHEAD_BYTES
-            if key not in group.rows or self._wins(row, group.rows[key]):
+            if key in group.rows:
+                group.rows[key] = self._merge.staged(row, group.rows[key])
+            else:
                 group.rows[key] = row
+                taken += size + _ROW_OVERHEAD_BYTES
         self.bytes += taken
 
     def _check(self, keys: Sequence[bytes]) -> None:
@@ -88,18 +87,6 @@ class StagedAttempt:
                 bytes=longest,
                 limit=self._max_key_bytes,
             )
-
-    def _wins(self, row: bytes | None, other: bytes | None) -> bool:
-        if self._order_of is None:
-            raise DuplicateKey(
-                f"state {self._name} got two rows of one key in one epoch, and nothing says which of them counts. Name "
-                "a column with order_by=, or aggregate to one row per key first",
-                state=self._name,
-            )
-        if row is None or other is None:
-            return row is None
-        # Rows of equal rank come in any order; the choice must not depend on it, or a replay would differ.
-        return (self._order_of(row), row) > (self._order_of(other), other)
 
     def receipts(self) -> list[GroupReceipt]:
         """By key group, ascending."""

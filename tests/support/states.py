@@ -14,7 +14,7 @@ from keyhole.testing.clock import ManualClock
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.hosted import HostedState
-from services.state_server.merge import order_of
+from services.state_server.merge import merge_of
 from services.state_server.staged import StagedAttempt
 from services.state_server.table import Lease, Standing, Table
 
@@ -109,7 +109,7 @@ def open_writer(changelog: MemoryChangelog, grant: str = "grant-1") -> MemoryWri
 def staged(rows: Mapping[str, float | None], of: StateDescriptor | None = None) -> StagedAttempt:
     """One attempt that holds these rows; None deletes."""
     of = of or descriptor()
-    attempt = StagedAttempt(f"app/{of.state}", of.key_groups, 511, order_of(of, CODEC))
+    attempt = StagedAttempt(f"app/{of.state}", of.key_groups, 511, merge_of(of))
     attempt.add([key(name) for name in rows], [None if n is None else row(n) for n in rows.values()])
     return attempt
 

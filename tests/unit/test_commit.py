@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 
 import pytest
 
@@ -12,12 +11,10 @@ from keyhole.changelog.records import MARKER_KEY, decode_marker
 from keyhole.errors import Fenced, KafkaUnreachable, NotOwner, OutcomeUnknown, StageLost, StoreFull
 from keyhole.steps import NoObserver, Step
 from keyhole.stores.base import Batch
-from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, NextCommit
-from keyhole.testing.clock import ManualClock
-from keyhole.types import START, StateDescriptor
-from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
-from services.state_server.hosted import HostedState
-from services.state_server.restore import restore
+from keyhole.testing.changelog import NextCommit
+from keyhole.types import START
+from services.state_server.commit import GroupCommitted, commit_epoch
+from tests.support.bench import Bench
 from tests.support.states import (
     KEY_GROUPS,
     content,
@@ -35,50 +32,6 @@ from tests.support.states import (
 
 A, A2, A3 = names_in(0)
 B = names_in(1)[0]
-
-
-class Bench:
-    """One owner of all key groups of app/counts, its changelog, and its writer."""
-
-    def __init__(self, of: StateDescriptor | None = None) -> None:
-        self.kafka: MemoryKafka
-        self.changelog: MemoryChangelog
-        self.kafka, self.changelog = memory_changelog()
-        self.state: HostedState = hosted(of=of)
-        self.writer = open_writer(self.changelog)
-        self.steps: list[Step] = []
-
-    def reached(self, step: Step, epoch: int) -> None:
-        self.steps.append(step)
-
-    def commit(self, part: EpochToCommit) -> dict[int, GroupCommitted]:
-        committed = commit_epoch(part, {"counts": self.state}, self.writer, self, 1.0)
-        assert len({item.key_group for item in committed}) == len(committed)
-        return {item.key_group: item for item in committed}
-
-    def restore_under(self, grant: str) -> None:
-        """As a server does that lost its grant: the new one fences the old, then the changelog is read."""
-        self.state.restored.clear()
-        self.state.read_positions()
-        self.writer = open_writer(self.changelog, grant)
-        groups = range(KEY_GROUPS)
-        restore(
-            {"counts": self.state},
-            {"counts": groups},
-            self.changelog,
-            ManualClock(0),
-            away_limit_ms=10**9,
-            deadline_seconds=1.0,
-            stop=threading.Event(),
-        )
-
-    def log(self, key_group: int) -> list[tuple[bytes, bytes | None]]:
-        topic = descriptor().topic
-        end = self.kafka.end(topic, key_group)
-        return [(name, value) for _, name, value in self.kafka.records(topic, key_group, 0, end)]
-
-    def ends(self) -> list[int]:
-        return [self.kafka.end(descriptor().topic, number) for number in range(KEY_GROUPS)]
 
 
 @pytest.fixture

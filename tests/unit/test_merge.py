@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from keyhole.stores.base import Advance, Batch, Store
 from keyhole.stores.memory import MemoryEngine
 from keyhole.types import START, Position
-from services.state_server.merge import Change, changes, order_of
-from services.state_server.staged import OrderOf
+from services.state_server.merge import Change, Merge, changes, merge_of, rank_by
 from tests.support.states import CODEC, content, descriptor, key, names_in, row
 
 KEYS = [key(name) for name in names_in(0, 5)]
-ORDER = order_of(descriptor(order_by="n"), CODEC)
+UPSERT, RANKED = merge_of(descriptor()), merge_of(descriptor(order_by="n"))
+RANK = rank_by("n", CODEC)
 numbers = st.sampled_from([None, -math.inf, -0.0, 0.0, 1.0, 2.0, math.inf, math.nan])
 rows = st.dictionaries(st.sampled_from(KEYS), numbers.map(row))
 rows_and_deletions = st.dictionaries(st.sampled_from(KEYS), st.none() | numbers.map(row))
@@ -41,15 +41,15 @@ def write(to: Store, changed: list[Change], epoch: int) -> None:
 
 
 def merged(
-    stored: Mapping[bytes, bytes], of: Mapping[bytes, bytes | None], order: OrderOf | None, *, replace: bool
+    stored: Mapping[bytes, bytes], of: Mapping[bytes, bytes | None], merge: Merge, *, replace: bool
 ) -> dict[bytes, bytes]:
     """What is stored afterwards, and checked: ascending, each key once, and the same when it is run again."""
     to = store(stored)
-    first = changes(of, to.snapshot(), 0, order_of=order, replace=replace)
+    first = changes(of, to.snapshot(), 0, merge, replace=replace)
     assert [name for name, _ in first] == sorted({name for name, _ in first})
     write(to, first, epoch=2)
     after = content(to)
-    write(to, changes(of, to.snapshot(), 0, order_of=order, replace=replace), epoch=3)
+    write(to, changes(of, to.snapshot(), 0, merge, replace=replace), epoch=3)
     assert content(to) == after, "a replay changes something"
     return after
 
@@ -57,15 +57,15 @@ def merged(
 @given(rows, rows_and_deletions)
 def test_an_update_upserts_and_deletes(stored: dict[bytes, bytes], of: dict[bytes, bytes | None]) -> None:
     expected = {name: value for name, value in {**stored, **of}.items() if value is not None}
-    assert merged(stored, of, None, replace=False) == expected
+    assert merged(stored, of, UPSERT, replace=False) == expected
 
 
 @given(rows, rows)
 def test_complete_mode_leaves_exactly_the_rows_and_writes_only_what_differs(
     stored: dict[bytes, bytes], of: dict[bytes, bytes]
 ) -> None:
-    assert merged(stored, of, None, replace=True) == of
-    written = changes(of, store(stored).snapshot(), 0, order_of=None, replace=True)
+    assert merged(stored, of, UPSERT, replace=True) == of
+    written = changes(of, store(stored).snapshot(), 0, UPSERT, replace=True)
     assert all(stored.get(name) != value for name, value in written)
 
 
@@ -73,21 +73,15 @@ def test_complete_mode_leaves_exactly_the_rows_and_writes_only_what_differs(
 def test_order_by_leaves_the_row_that_ranks_highest_and_of_equals_the_new_one(
     stored: dict[bytes, bytes], of: dict[bytes, bytes]
 ) -> None:
-    assert ORDER is not None
-    wins = {name: value for name, value in of.items() if name not in stored or ORDER(value) >= ORDER(stored[name])}
-    assert merged(stored, of, ORDER, replace=False) == {**stored, **wins}
+    wins = {name: value for name, value in of.items() if name not in stored or RANK(value) >= RANK(stored[name])}
+    assert merged(stored, of, RANKED, replace=False) == {**stored, **wins}
 
 
 @pytest.mark.parametrize(("lower", "higher"), [(None, -math.inf), (1.0, 2.0), (math.inf, math.nan), (None, math.nan)])
 def test_null_ranks_below_all_and_nan_above_all(lower: float | None, higher: float) -> None:
-    assert ORDER is not None
-    assert ORDER(row(lower)) < ORDER(row(higher))
-    assert ORDER(row(lower)) == ORDER(row(lower))
+    assert RANK(row(lower)) < RANK(row(higher))
+    assert RANK(row(lower)) == RANK(row(lower))
 
 
 def test_a_deletion_counts_whatever_the_stored_row_ranks() -> None:
-    assert merged({KEYS[0]: row(math.nan)}, {KEYS[0]: None}, ORDER, replace=False) == {}
-
-
-def test_without_order_by_nothing_is_ranked() -> None:
-    assert order_of(descriptor(), CODEC) is None
+    assert merged({KEYS[0]: row(math.nan)}, {KEYS[0]: None}, RANKED, replace=False) == {}

@@ -1,0 +1,189 @@
+"""A sum counts every row once, whatever the split into epochs and tasks, and whatever fails on the way."""
+
+from __future__ import annotations
+
+import enum
+import math
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyhole.codec import StateCodec, encode_row
+from keyhole.errors import KafkaUnreachable, OutcomeUnknown, StoreFull
+from keyhole.reducers import REDUCERS
+from keyhole.stores.base import Batch
+from keyhole.testing.changelog import NextCommit
+from keyhole.types import StateDescriptor, StateKind, ValueField, ValueSchema
+from services.state_server.commit import EpochToCommit, StateToCommit
+from services.state_server.merge import merge_of
+from services.state_server.staged import StagedAttempt
+from tests.support.bench import Bench
+from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in
+
+SUMS = descriptor(
+    kind=StateKind.REDUCING,
+    reducers=("sum", "count", "max"),
+    value=ValueSchema(1, (ValueField("total", "bigint"), ValueField("events", "bigint"), ValueField("top", "int"))),
+)
+NAMES = [name for group in range(KEY_GROUPS) for name in names_in(group, 2)]
+CODEC = StateCodec(SUMS)
+
+Event = tuple[str, int | None]
+
+
+class Fate(enum.Enum):
+    """What happens to an attempt to commit an epoch; it is tried again until it goes well."""
+
+    GOES_WELL = enum.auto()
+    KAFKA_AWAY = enum.auto()
+    COMMITTED_UNANSWERED = enum.auto()
+    LOST_UNANSWERED = enum.auto()
+    CRASH_BEFORE_STORE = enum.auto()
+    REPLAYED = enum.auto()
+    STORE_LOST = enum.auto()
+
+
+class Owner:
+    """A server that is restored under a new grant after whatever went wrong."""
+
+    def __init__(self, of: StateDescriptor) -> None:
+        self.bench = Bench(of)
+        self._of = of
+        self._grants = 1
+
+    def run(self, number: int, events: Sequence[Event], fates: Sequence[Fate], seed: int) -> None:
+        for fate in fates:
+            self._try(self._epoch(number, events, seed), fate)
+        committed = self.bench.commit(self._epoch(number, events, seed + 1))
+        assert not any(item.differs for item in committed.values())
+
+    def _epoch(self, number: int, events: Sequence[Event], seed: int) -> EpochToCommit:
+        """Each time anew, as tasks would: in another order, in chunks of another size."""
+        draw = random.Random(seed)
+        rows = [(key(name), encode_row(1, [n, 0 if n is None else 1, n])) for name, n in events]
+        draw.shuffle(rows)
+        attempt = StagedAttempt("app/counts", KEY_GROUPS, 511, merge_of(self._of))
+        size = draw.randint(1, 5)
+        for start in range(0, len(rows), size):
+            attempt.add(*map(list, zip(*rows[start : start + size], strict=True)))
+        states = {"counts": StateToCommit([attempt], attempt.receipts(), False)}
+        return EpochToCommit(number, 1, number, 0, 0, states)
+
+    def _try(self, epoch: EpochToCommit, fate: Fate) -> None:
+        kafka, state = self.bench.kafka, self.bench.state
+        match fate:
+            case Fate.KAFKA_AWAY:
+                kafka.down = True
+                with suppress(KafkaUnreachable):  # which nobody notices who has nothing to write
+                    self.bench.commit(epoch)
+                kafka.down = False
+            case Fate.COMMITTED_UNANSWERED | Fate.LOST_UNANSWERED:
+                committed = fate is Fate.COMMITTED_UNANSWERED
+                kafka.next_commit = (
+                    NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED if committed else NextCommit.IS_LOST_AND_NOT_ANSWERED
+                )
+                try:
+                    self.bench.commit(epoch)
+                except OutcomeUnknown:
+                    self._restore()
+                kafka.next_commit = NextCommit.SUCCEEDS
+            case Fate.CRASH_BEFORE_STORE:
+                apply = state.store.apply
+                state.store.apply = _full  # type: ignore[method-assign]
+                try:
+                    self.bench.commit(epoch)
+                except StoreFull:
+                    state.store.apply = apply  # type: ignore[method-assign]
+                    self._restore()
+                state.store.apply = apply  # type: ignore[method-assign]
+            case Fate.REPLAYED:
+                self.bench.commit(epoch)
+            case Fate.STORE_LOST:
+                state.forget(range(KEY_GROUPS), "the test says so")
+                self._restore()
+            case Fate.GOES_WELL:
+                pass
+
+    def _restore(self) -> None:
+        self._grants += 1
+        self.bench.restore_under(f"grant-{self._grants}")
+
+    def rows(self) -> dict[str, tuple[object, ...]]:
+        found = content(self.bench.state.store)
+        return {
+            name: tuple(CODEC.decode_row(found[key(name)]).asdict().values()) for name in NAMES if key(name) in found
+        }
+
+
+def _full(batch: Batch) -> None:
+    raise StoreFull("full")
+
+
+def recount(events: Sequence[Event]) -> dict[str, tuple[object, ...]]:
+    values: dict[str, list[int]] = {name: [] for name, _ in events}
+    for name, n in events:
+        if n is not None:
+            values[name].append(n)
+    return {
+        name: (sum(numbers) if numbers else None, len(numbers), max(numbers, default=None))
+        for name, numbers in values.items()
+    }
+
+
+events = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.none() | st.integers(-(1 << 31), (1 << 31) - 1)),
+    max_size=40,
+)
+
+
+@given(
+    st.lists(st.tuples(events, st.lists(st.sampled_from(Fate), max_size=4)), max_size=6),
+    st.integers(0, 1 << 16),
+)
+@settings(deadline=None)
+def test_any_split_into_epochs_attempts_replays_and_crashes_gives_the_recount(
+    epochs: list[tuple[list[Event], list[Fate]]], seed: int
+) -> None:
+    owner = Owner(SUMS)
+    for number, (of_epoch, fates) in enumerate(epochs, start=1):
+        owner.run(number, of_epoch, fates, seed)
+    everything = [event for of_epoch, _ in epochs for event in of_epoch]
+    assert owner.rows() == recount(everything)
+
+
+@given(events)
+@settings(deadline=None)
+def test_the_changelog_alone_gives_the_same_rows(of_epoch: list[Event]) -> None:
+    owner = Owner(SUMS)
+    for number in (1, 2):
+        owner.run(number, of_epoch, [], seed=number)
+    before = owner.rows()
+    owner._try(owner._epoch(2, of_epoch, 0), Fate.STORE_LOST)
+    assert owner.rows() == before == recount(of_epoch * 2)
+
+
+numbers = st.none() | st.floats(width=32) | st.sampled_from([0.0, -0.0, math.nan, math.inf])
+
+
+@given(st.lists(numbers, min_size=3, max_size=3), st.sampled_from(["min", "max"]))
+def test_min_and_max_of_doubles_do_not_depend_on_the_order_of_rows(values: list[float | None], name: str) -> None:
+    reduce = REDUCERS[name].reduce(ValueField("n", "double"), 0)
+    a, b, c = ((value,) for value in values)
+    assert repr(reduce((reduce(a, b),), c)) == repr(reduce(a, (reduce(b, c),))) == repr(reduce((reduce(c, a),), b))
+
+
+decimals = st.decimals(min_value=-(10**9), max_value=10**9, places=2).map(lambda value: format(value, "f"))
+
+
+@given(st.lists(decimals, min_size=1, max_size=20))
+def test_sums_of_decimals_are_exact_and_keep_their_scale(values: list[str]) -> None:
+    reduce = REDUCERS["sum"].reduce(ValueField("n", "decimal(21,2)"), 0)
+    total = values[0]
+    for value in values[1:]:
+        total = reduce((total,), (value,))
+    assert Fraction(total) == sum(map(Fraction, values))
+    assert len(total.split(".")[1]) == 2
