@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import uuid
 from collections.abc import Callable
@@ -20,13 +21,19 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rules import MAX_KEY_BYTES
 from keyhole.v1 import query_pb2_grpc, state_server_pb2_grpc
 from services.state_server.control_servicer import StateServerServicer
-from services.state_server.host import HostSettings
+from services.state_server.host import HostSettings, StateShare
 from services.state_server.query_servicer import QueryServicer
 from services.state_server.registry import Registry
+from services.state_server.replica import ReplicaMember, Share
 
 _log = logging.getLogger(__name__)
 
 _KAFKA_DEADLINE_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
+# For calls under way.
+_STOP_SECONDS = 5.0
+
+OWNER, REPLICA = "owner", "replica"
 
 
 class StateServer:
@@ -51,7 +58,8 @@ class StateServer:
         self._observer = observer
         self._rpc = RpcServer("state-server", config.host, config.port)
         self._registry: Registry | None = None
-        self._health: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._members: list[ReplicaMember] = []
 
     @property
     def address(self) -> str:
@@ -66,7 +74,14 @@ class StateServer:
         """
         incarnation = uuid.uuid4().hex
         # The port may be known only once it is bound, so the registry learns the address from the first caller on.
-        registry = Registry(self._config.id, incarnation, lambda: self.address, self._clock.now_ms(), MAX_KEY_BYTES)
+        registry = Registry(
+            self._config.id,
+            incarnation,
+            lambda: self.address,
+            self._clock.now_ms(),
+            MAX_KEY_BYTES,
+            replica=self._config.role == REPLICA,
+        )
         settings = HostSettings(
             server=self._config.id,
             incarnation=incarnation,
@@ -85,32 +100,78 @@ class StateServer:
         registry.on_change(self._update_health)
         self._registry = registry
         await self._rpc.start()
+        if registry.replica:
+            self._replicate(registry, settings)
+
+    def _replicate(self, registry: Registry, settings: HostSettings) -> None:
+        for application in self._config.applications:
+            member = ReplicaMember(
+                application,
+                self._config.replica_group,
+                self._changelog(application),
+                self._clock,
+                self._config.linger_seconds,
+                tell=functools.partial(self._follow, registry, settings, application),
+            )
+            member.start()
+            self._members.append(member)
+
+    def _follow(self, registry: Registry, settings: HostSettings, application: str, share: Share) -> None:
+        for query in {descriptor.query for descriptor in share}:
+            host = registry.host_of(application, query, self._changelog, settings)
+            states = [
+                StateShare(descriptor, frozenset(), groups)
+                for descriptor, groups in share.items()
+                if descriptor.query == query
+            ]
+            self._keep(asyncio.ensure_future(host.follow(states)))
 
     def _update_health(self) -> None:
         assert self._registry is not None
-        task = asyncio.ensure_future(self._rpc.set_serving(self._registry.ready))
-        self._health.add(task)  # the loop itself keeps only a weak reference
-        task.add_done_callback(self._health.discard)
+        self._keep(asyncio.ensure_future(self._rpc.set_serving(self._registry.ready)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        """The loop itself keeps only a weak reference."""
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a task of the server failed", exc_info=error)
 
     async def run_until_signal(self) -> None:
         """Serves until SIGTERM or SIGINT, then drains and closes."""
-        await self._rpc.run_until_signal(self._config.drain_seconds, self._drain)
+        await self._rpc.run_until_signal(_STOP_SECONDS, self._drain)
         await self.close()
 
     async def _drain(self) -> None:
+        """Goes on owning and answering until others have taken its key groups over, if there is anyone to see to it."""
         assert self._registry is not None
         self._registry.draining = True
-        self._registry.changed()  # ends the ownership streams, which would not end by themselves
+        self._registry.changed()
+        until = self._clock.monotonic() + self._config.drain_seconds
+        while self._registry.owning and self._clock.monotonic() < until:
+            await asyncio.sleep(_LOOK_SECONDS)
+        self._end_streams()
+
+    def _end_streams(self) -> None:
+        """Those of the proxies that watch, which would not end by themselves."""
+        assert self._registry is not None
+        self._registry.draining = self._registry.closing = True
+        self._registry.changed()
 
     async def stop(self) -> None:
-        """Drains and closes, for those that run it inside their own loop."""
-        await self._drain()
-        await self._rpc.stop(self._config.drain_seconds)
+        """Closes without waiting for others to take over, for those that run it inside their own loop."""
+        self._end_streams()
+        await self._rpc.stop(_STOP_SECONDS)
         await self.close()
 
     async def close(self) -> None:
         """Closes the stores."""
         assert self._registry is not None
+        for member in self._members:
+            await member.close()
         await self._registry.close()
         self._engine.close()
 
@@ -119,7 +180,7 @@ def build(config: StateServerConfig, observer: StepObserver | None = None) -> St
     """A state server on real Kafka and the configured store.
 
     Raises:
-        InvalidConfiguration: An unknown store.
+        InvalidConfiguration: An unknown store or role, or a replica of no application.
         StoreFormat, StoreLocked: See StoreEngine.
     """
     engines: dict[str, Callable[[StoreLimits], StoreEngine]] = {
@@ -128,6 +189,12 @@ def build(config: StateServerConfig, observer: StepObserver | None = None) -> St
     }
     if config.store not in engines:
         raise InvalidConfiguration(f"unknown store {config.store!r}; the stores are {', '.join(engines)}")
+    if config.role not in (OWNER, REPLICA):
+        raise InvalidConfiguration(f"unknown role {config.role!r}; the roles are {OWNER} and {REPLICA}")
+    if config.role == REPLICA and not config.applications:
+        raise InvalidConfiguration(
+            "a replica follows applications: name them in KEYHOLE_STATE_SERVER_APPLICATIONS (or with --applications)"
+        )
     engine = engines[config.store](StoreLimits(config.directory, config.store_limit_bytes))
     return StateServer(
         config,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -10,16 +11,17 @@ import pyarrow as pa
 
 from keyhole.changelog.base import Changelog
 from keyhole.coordinator.receipts import GroupReceipt
-from keyhole.errors import Draining, MalformedRequest, Unsupported
+from keyhole.errors import MalformedRequest
 from keyhole.rpc.convert import descriptor_from_proto
 from keyhole.steps import Step
 from keyhole.types import Run
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.host import Attempt, HostSettings, QueryHost
+from services.state_server.copies import Standing
+from services.state_server.dump import dump
+from services.state_server.host import Attempt, HostSettings, QueryHost, StateShare
 from services.state_server.registry import Registry
-from services.state_server.table import Standing
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -49,7 +51,10 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         """Takes key groups over."""
         run = _run(request.run)
         host = self._registry.host(run)
-        states = [(descriptor_from_proto(s.descriptor), frozenset(s.key_groups)) for s in request.states]
+        states = [
+            StateShare(descriptor_from_proto(s.descriptor), frozenset(s.key_groups), frozenset(s.standby_key_groups))
+            for s in request.states
+        ]
         standing = Standing(request.complete_epoch, request.complete_commit_time_ms)
         wait = min(request.wait_ms / 1000, _MAX_WAIT_SECONDS)
         ready = await host.assign(run, request.assignment_version, states, standing, wait)
@@ -64,8 +69,6 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
 
     async def Stage(self, requests: AsyncIterator[pb.StageRequest], context: _Context) -> pb.StageResponse:  # noqa: N802 - gRPC
         """Takes one task attempt's rows in; nothing of them counts before the stream has ended."""
-        if self._registry.draining:
-            raise Draining(f"server {self._registry.server} is shutting down")
         first = await anext(requests, None)
         if first is None or first.WhichOneof("message") != "header":
             raise MalformedRequest("a Stage call begins with a header")
@@ -122,13 +125,13 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
     async def Confirm(self, request: pb.ConfirmRequest, context: _Context) -> pb.ConfirmResponse:  # noqa: N802 - gRPC
         """Renews the lease."""
         run = _run(request.run)
-        self._registry.host(run).confirm(run, request.assignment_version)
-        return pb.ConfirmResponse(incarnation=self._registry.incarnation)
+        host = self._registry.host(run)
+        host.confirm(run, request.assignment_version, alone=request.alone)
+        warm = [pb.WarmKeyGroups(state=state, key_groups=sorted(groups)) for state, groups in host.warm().items()]
+        return pb.ConfirmResponse(incarnation=self._registry.incarnation, draining=self._registry.draining, warm=warm)
 
     async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:  # noqa: N802 - gRPC
         """Who this is and what it holds."""
-        if self._registry.draining:
-            raise Draining(f"server {self._registry.server} is shutting down")
         return pb.DescribeResponse(status=self._registry.status())
 
     async def WatchOwnership(  # noqa: N802 - gRPC
@@ -138,14 +141,17 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         while True:
             change = self._registry.next_change()
             yield self._registry.ownership()
-            if self._registry.draining:
+            if self._registry.closing:
                 return
             await change.wait()
 
     async def Dump(self, request: pb.DumpRequest, context: _Context) -> AsyncIterator[pb.DumpChunk]:  # noqa: N802 - gRPC
         """All that this server's copies hold."""
-        raise Unsupported("Dump comes with the next commit")
-        yield pb.DumpChunk()  # makes it a generator
+        table = self._registry.table(request.application, request.state)
+        chunks = dump(table, frozenset(request.key_groups))
+        # In another thread, one chunk at a time: a store's content takes a while to read.
+        while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            yield chunk
 
 
 def _run(run: pb.Run) -> Run:

@@ -19,6 +19,8 @@ from typing import NamedTuple, TypeVar
 from keyhole.changelog.base import Changelog, ChangelogWriter
 from keyhole.changelog.settings import DELETE_RETENTION_MS
 from keyhole.clock import Clock
+from keyhole.coordinator.control import QueryControl
+from keyhole.coordinator.decisions import groups_of
 from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import (
     Fenced,
@@ -32,10 +34,13 @@ from keyhole.steps import Step, StepObserver
 from keyhole.stores.base import Snapshot, StoreEngine
 from keyhole.types import Position, Run, StateDescriptor
 from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
+from services.state_server.copies import Lease, Standing
+from services.state_server.follow import Follower, MakeFollower
 from services.state_server.hosted import HostedState
 from services.state_server.restore import restore
 from services.state_server.staged import StagedAttempt
-from services.state_server.table import Lease, Standing, Table
+from services.state_server.standby import Standbys
+from services.state_server.table import Table
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -56,6 +61,7 @@ class HostSettings:
     restore_deadline_seconds: float
     # Called on the event loop whenever ownership or readiness has changed.
     changed: Callable[[], None]
+    make_follower: MakeFollower = Follower
 
 
 class Attempt(NamedTuple):
@@ -68,13 +74,22 @@ class Attempt(NamedTuple):
     attempt_id: int
 
 
+class StateShare(NamedTuple):
+    """What this server is to do for a state: key groups to own, and others to follow as a standby."""
+
+    descriptor: StateDescriptor
+    owned: frozenset[int]
+    followed: frozenset[int] = frozenset()
+
+
 class View(NamedTuple):
-    """A state as the host thread left it: what is to be published."""
+    """What is owned of a state, as the host thread left it: what is to be published. `sequence` grows with each."""
 
     state: HostedState
     snapshot: Snapshot
     groups: frozenset[int]
     positions: Mapping[int, Position]
+    sequence: int
 
 
 class TakeOver(NamedTuple):
@@ -113,14 +128,40 @@ class QueryHost:
         self._staged: dict[Attempt, StagedAttempt] = {}
         self._arriving: set[StagedAttempt] = set()
         self._take_over_under_way: TakeOver | None = None
+        self._views_taken = 0
+        self._stepping_down: asyncio.Future[None] | None = None
+        self._standbys = Standbys(
+            changelog,
+            query,
+            self._hosted,
+            self._thread,
+            settings.clock,
+            self._heard,
+            settings.changed,
+            settings.make_follower,
+        )
+        self._standbys.start()
         # Held while it is decided which run, or which assignment, comes next.
         self._changing = asyncio.Lock()
         self.lease = Lease(settings.clock, settings.lease_seconds)
+        self.alone = False
 
     @property
     def ready(self) -> bool:
-        """It has been given key groups, and all of them can be read."""
-        return bool(self._hosted) and all(state.table.ready for state in self._hosted.values())
+        """It has been given key groups, to own or to follow, and all of them can be read."""
+        tables = [state.table for state in self._hosted.values()]
+        return bool(tables) and all(t.assigned <= t.owned.groups and t.followed <= t.standby.groups for t in tables)
+
+    @property
+    def owning(self) -> bool:
+        """It owns key groups, and its coordinator was heard of within the lease: somebody could take them over."""
+        return (
+            not self.alone and not self.lease.expired and any(state.table.assigned for state in self._hosted.values())
+        )
+
+    def warm(self) -> dict[str, frozenset[int]]:
+        """Followed key groups that have caught up, by state."""
+        return self._standbys.warm()
 
     def progress(self) -> tuple[int, int]:
         """Changelog records restored, and to restore, of all states."""
@@ -179,11 +220,11 @@ class QueryHost:
         self,
         run: Run,
         version: int,
-        states: Sequence[tuple[StateDescriptor, frozenset[int]]],
+        states: Sequence[StateShare],
         standing: Standing,
         wait_seconds: float,
     ) -> bool:
-        """Owns these key groups from now on. Returns whether all of them are ready.
+        """Owns and follows these key groups from now on. Returns whether all that are to be owned are ready.
 
         Called again with the same version it goes on waiting for the restore that the first call began.
 
@@ -212,14 +253,17 @@ class QueryHost:
         self,
         run: Run,
         version: int,
-        states: Sequence[tuple[StateDescriptor, frozenset[int]]],
+        states: Sequence[StateShare],
         standing: Standing,
         stop: threading.Event,
     ) -> None:
-        await self._host(states)
-        wanted = {descriptor.state: groups for descriptor, groups in states}
+        await self._host([share.descriptor for share in states])
+        wanted = {share.descriptor.state: share.owned for share in states}
+        followed = {share.descriptor.state: share.followed - share.owned for share in states}
+        await self._standbys.follow(followed, at_once=self._owned())
         for name, state in self._hosted.items():
             groups = wanted.get(name, frozenset())
+            state.table.assigned = groups
             state.table.withdraw(state.table.groups - groups)
             state.table.ready = groups <= state.table.groups
         self._settings.changed()
@@ -227,6 +271,8 @@ class QueryHost:
         self._publish(views, dataclasses.replace(standing, generation=run.generation, assignment_version=version))
         for state in self._hosted.values():
             state.table.ready = True
+            # Until now they were answered from what was followed.
+            state.table.standby.withdraw(state.table.groups)
         self.lease.confirm()
         self._settings.changed()
         _log.info(
@@ -234,15 +280,26 @@ class QueryHost:
             extra={"query": self._query, "version": version, "key_groups": {s: len(g) for s, g in wanted.items()}},
         )
 
-    async def _host(self, states: Sequence[tuple[StateDescriptor, frozenset[int]]]) -> None:
+    def _owned(self) -> dict[str, frozenset[int]]:
+        return {name: state.table.groups for name, state in self._hosted.items()}
+
+    async def follow(self, states: Sequence[StateShare]) -> None:
+        """Follows key groups without any coordinator (on a replica server)."""
+        async with self._changing:
+            await self._host([share.descriptor for share in states])
+            await self._standbys.follow({share.descriptor.state: share.followed for share in states})
+            self._settings.changed()
+
+    async def _host(self, descriptors: Sequence[StateDescriptor]) -> None:
         """Opens the stores of new states, and closes those that were made anew under another topic id."""
-        for descriptor, _ in states:
+        for descriptor in descriptors:
             current = self._hosted.get(descriptor.state)
             if current is not None and current.descriptor == descriptor:
                 continue
             if current is not None:
                 self._tables.pop((self._application, descriptor.state)).close()
                 del self._hosted[descriptor.state]
+                self._standbys.forget(descriptor.state)
                 await self._on_thread(current.store.close)
             engine = self._settings.engine
             store = await self._on_thread(engine.open, self._application, descriptor.state, descriptor.topic_id)
@@ -253,6 +310,7 @@ class QueryHost:
     def _restore(self, wanted: Mapping[str, frozenset[int]], stop: threading.Event) -> list[View]:
         for name, state in self._hosted.items():
             state.restored &= wanted.get(name, frozenset())
+            state.followed -= wanted.get(name, frozenset())
         restore(
             self._hosted,
             wanted,
@@ -263,34 +321,68 @@ class QueryHost:
             deadline_seconds=self._settings.restore_deadline_seconds,
             stop=stop,
         )
+        for state in self._hosted.values():
+            state.shown -= state.restored
         return self._views()
 
     def _views(self) -> list[View]:
         """Taken on the host thread, before anything else can happen to the stores and to what is owned."""
+        self._views_taken += 1
         return [
             View(
                 state,
                 state.store.snapshot(),
                 frozenset(state.restored),
                 {group: state.position(group) for group in state.restored},
+                self._views_taken,
             )
             for state in self._hosted.values()
         ]
 
     async def release(self, run: Run, state: str, groups: frozenset[int]) -> None:
-        """Gives key groups up. Runs on the host thread: when it answers, nothing of theirs is in flight."""
+        """Gives key groups up, and keeps them as standby copies, until the next assignment says what becomes of them.
+
+        It passes through the host thread: when it answers, nothing of theirs is in flight.
+        """
         self._check_run(run)
-        hosted = self._state(state)
-        hosted.table.withdraw(groups)
-        await self._on_thread(hosted.restored.difference_update, groups)
-        hosted.table.withdraw(groups)  # again: an epoch that was under way has published them
+        self._state(state)
+        await self._demote({state: groups})
+
+    async def _demote(self, groups: Mapping[str, frozenset[int]]) -> None:
+        """Owned key groups become followed ones. They can be read all the time."""
+        followed = {name: self._standbys.wanted(name) | groups.get(name, frozenset()) for name in self._hosted}
+        await self._standbys.follow(followed, at_once=groups)
+        for name, which in groups.items():
+            if name in self._hosted:
+                table = self._hosted[name].table
+                table.assigned -= which
+                table.withdraw(which)
         self._settings.changed()
 
-    def confirm(self, run: Run, version: int) -> None:
-        """The coordinator is alive, and this server still counts."""
+    def _heard(self, control: QueryControl) -> None:
+        """The control topic says who owns what. A server that was replaced while nobody could tell it steps down."""
+        assignment = control.assignment
+        if assignment is None or (assignment.generation, assignment.version) <= (self._run.generation, self._version):
+            return
+        me = self._settings.server
+        lost = {
+            name: gone
+            for name, state in self._hosted.items()
+            if (gone := state.table.groups - frozenset(groups_of(assignment, me, name)))
+        }
+        if lost:
+            _log.warning(
+                "stepped down: others own its key groups now",
+                extra={"query": self._query, "key_groups": {name: len(groups) for name, groups in lost.items()}},
+            )
+            self._stepping_down = asyncio.ensure_future(self._demote(lost))
+
+    def confirm(self, run: Run, version: int, *, alone: bool = False) -> None:
+        """The coordinator is alive, and this server still counts. `alone`: nobody else could own what it owns."""
         self._check_run(run)
         if version != self._version:
             raise NotReady(f"server {self._settings.server} is at assignment version {self._version}, not {version}")
+        self.alone = alone
         self.lease.confirm()
 
     # --- epochs ---------------------------------------------------------------------------------------------------
@@ -419,6 +511,7 @@ class QueryHost:
 
     async def close(self) -> None:
         """Lets what is on the host thread end, and closes the stores."""
+        await self._standbys.close()
         await self._stop_restoring()
         if self._writer is not None:
             await self._on_thread(self._writer.close)
@@ -431,7 +524,10 @@ class QueryHost:
     def _publish(self, views: Sequence[View], standing: Standing) -> None:
         for view in views:
             if self._hosted.get(view.state.descriptor.state) is view.state:
-                view.state.table.publish(view.snapshot, view.groups, standing, view.positions)
+                table = view.state.table
+                # What was released while the view was on its way is not published again.
+                groups = view.groups & table.assigned
+                table.publish(view.snapshot, groups, standing, view.positions, view.sequence)
             else:
                 view.snapshot.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keyhole.stores.base import Store
 from keyhole.types import START, Position, StateDescriptor
@@ -21,6 +21,10 @@ class HostedState:
     Attributes:
         positions: How far the store is, by key group; what `apply` extends.
         restored: Key groups that hold all that was committed before this server's grant: these it may write.
+        followed: Key groups of which it is a standby.
+        shown: Of these, and of those that it is about to own, the ones that the standby copy answers for.
+        warm: Followed ones that have caught up: they could be owned at once.
+        gaps: Followed ones that are between two states that existed; see standby.py.
     """
 
     descriptor: StateDescriptor
@@ -29,6 +33,10 @@ class HostedState:
     merge: Merge
     positions: dict[int, Position]
     restored: set[int]
+    followed: set[int] = field(default_factory=set)
+    shown: set[int] = field(default_factory=set)
+    warm: set[int] = field(default_factory=set)
+    gaps: set[int] = field(default_factory=set)
 
     @classmethod
     def open(cls, descriptor: StateDescriptor, store: Store, table: Table) -> HostedState:

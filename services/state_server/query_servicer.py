@@ -10,16 +10,24 @@ import grpc
 from keyhole.errors import KeyholeError, MalformedRequest, StaleDescriptor, Unsupported
 from keyhole.rpc.convert import descriptor_to_proto, key_from_proto
 from keyhole.rpc.status import to_proto
+from keyhole.types import Stale
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
+from services.state_server.copies import Answers
 from services.state_server.registry import Registry
-from services.state_server.table import Answers, Table
+from services.state_server.table import Table
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 # Enough for a frame of any client of ours, and small enough not to hold the event loop for more than some milliseconds.
 MAX_KEYS_PER_REQUEST = 16_384
 
+_STALE = {
+    pb.STALE_UNSPECIFIED: Stale.WHEN_NEEDED,
+    pb.STALE_NEVER: Stale.NEVER,
+    pb.STALE_WHEN_NEEDED: Stale.WHEN_NEEDED,
+    pb.STALE_ALWAYS: Stale.ALWAYS,
+}
 _COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
 
 
@@ -44,7 +52,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         """One state, and what this server holds of it."""
         table = self._table(request.state)
         descriptor = descriptor_to_proto(table.descriptor)
-        return pb.DescribeStateResponse(descriptor=descriptor, holdings=[table.holding(descriptor, sizes=True)])
+        return pb.DescribeStateResponse(descriptor=descriptor, holdings=table.holdings(descriptor, sizes=True))
 
     async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802 - gRPC
         """One key."""
@@ -72,7 +80,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
     def _get(self, state: pb.StateRef, keys: Sequence[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
         _check(options, len(keys))
         table = self._table(state)
-        answers = table.lookup([_storage_key(table, key) for key in keys], options.min_epoch)
+        answers = _lookup(table, [_storage_key(table, key) for key in keys], options)
         rows = _formatted(table, answers, options)
         sources, source_of = answers.sources, answers.source_of or [0] * len(rows)
         return [
@@ -104,7 +112,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 )
             keys = request.storage_keys
         _check(options, len(keys))
-        answers = table.lookup(keys, options.min_epoch)
+        answers = _lookup(table, keys, options)
         return pb.LookupResponse(
             frame=request.frame,
             values=_formatted(table, answers, options),
@@ -113,12 +121,18 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         )
 
 
+def _lookup(table: Table, keys: Sequence[bytes], options: pb.ReadOptions) -> Answers:
+    return table.lookup(keys, options.min_epoch, _STALE[options.stale], options.max_staleness_ms)
+
+
 def _storage_key(table: Table, key: pb.Key) -> bytes:
     values = key_from_proto(key)
     return table.codec.storage_key(values if len(values) != 1 else values[0])
 
 
 def _check(options: pb.ReadOptions, keys: int) -> None:
+    if options.stale not in _STALE:
+        raise Unsupported(f"this server does not know the policy for stale reads {options.stale}; update it")
     if options.consistency not in _COMMITTED:
         raise Unsupported("only COMMITTED reads are supported by this version")
     if keys > MAX_KEYS_PER_REQUEST:

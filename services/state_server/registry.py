@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from keyhole.changelog.base import Changelog
-from keyhole.errors import Draining, NotReady, UnknownApplication, UnknownState
+from keyhole.errors import Draining, NotReady, UnknownApplication, UnknownState, Unsupported
 from keyhole.rpc.convert import descriptor_to_proto
 from keyhole.types import Run
 from keyhole.v1 import query_pb2, state_server_pb2
@@ -21,15 +21,26 @@ class Registry:
         address: Gives host:port that others reach this server by, once it is bound.
         started_ms: Milliseconds since 1970, UTC.
         max_key_bytes: The longest storage key that its stores take.
+        replica: It holds standby copies only.
     """
 
     def __init__(
-        self, server: str, incarnation: str, address: Callable[[], str], started_ms: int, max_key_bytes: int
+        self,
+        server: str,
+        incarnation: str,
+        address: Callable[[], str],
+        started_ms: int,
+        max_key_bytes: int,
+        *,
+        replica: bool = False,
     ) -> None:
         self.server = server
         self.incarnation = incarnation
         self._address = address
+        # Told to end: it goes on owning and answering until its key groups have been taken over. Then it closes.
         self.draining = False
+        self.closing = False
+        self.replica = replica
         self.tables: dict[tuple[str, str], Table] = {}
         self._hosts: dict[tuple[str, str], QueryHost] = {}
         self._started_ms = started_ms
@@ -41,6 +52,11 @@ class Registry:
     def ready(self) -> bool:
         """It has key groups, and all of them can be read."""
         return bool(self._hosts) and not self.draining and all(host.ready for host in self._hosts.values())
+
+    @property
+    def owning(self) -> bool:
+        """A coordinator that is alive counts on this server for key groups that others could own."""
+        return any(host.owning for host in self._hosts.values())
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Who else is told of changes (the health service)."""
@@ -85,9 +101,19 @@ class Registry:
         """The host of a query, made if absent."""
         if self.draining:
             raise Draining(f"server {self.server} is shutting down")
-        key = run.application, run.query
+        if self.replica:
+            raise Unsupported(
+                f"server {self.server} is a replica: it follows, and owns nothing. Take it off the job's list"
+            )
+        return self.host_of(run.application, run.query, changelog, settings)
+
+    def host_of(
+        self, application: str, query: str, changelog: Callable[[str], Changelog], settings: HostSettings
+    ) -> QueryHost:
+        """As `host_for`, without a run."""
+        key = application, query
         if key not in self._hosts:
-            self._hosts[key] = QueryHost(run.application, run.query, changelog(run.application), self.tables, settings)
+            self._hosts[key] = QueryHost(application, query, changelog(application), self.tables, settings)
         return self._hosts[key]
 
     def status(self) -> query_pb2.ServerStatus:
@@ -100,6 +126,7 @@ class Registry:
             draining=self.draining,
             holdings=self.holdings(sizes=True),
             max_key_bytes=self._max_key_bytes,
+            replica=self.replica,
         )
 
     def ownership(self) -> state_server_pb2.Ownership:
@@ -111,12 +138,14 @@ class Registry:
             draining=self.draining,
             holdings=self.holdings(sizes=False),
             max_key_bytes=self._max_key_bytes,
+            replica=self.replica,
         )
 
     def holdings(self, *, sizes: bool) -> list[query_pb2.StateHolding]:
         return [
-            table.holding(descriptor_to_proto(table.descriptor), sizes=sizes)
+            holding
             for _, table in sorted(self.tables.items())
+            for holding in table.holdings(descriptor_to_proto(table.descriptor), sizes=sizes)
         ]
 
     async def close(self) -> None:

@@ -46,13 +46,16 @@ def restore(
     reader = changelog.reader()
     try:
         ends = reader.ends(missing, deadline_seconds)
-        _drop_unusable(states, ends, clock.now_ms() - away_limit_ms)
+        drop_unusable(states, ends, clock.now_ms() - away_limit_ms)
         positions = {part: states[part.state].position(part.key_group) for part in ends}
         _announce(states, positions, ends)
         for piece in reader.read(positions, ends, deadline_seconds):
             if stop.is_set():
                 raise NotReady("the restore was given up: another assignment is coming, or the server is stopping")
-            _apply(states[piece.partition.state], piece)
+            state, group = states[piece.partition.state], piece.partition.key_group
+            before = state.position(group)
+            apply_pieces(state, [piece])
+            state.table.progress.restored += state.position(group).offset - before.offset
     finally:
         reader.close()
     for name, groups in missing.items():
@@ -61,16 +64,27 @@ def restore(
         states[name].table.progress.restored = states[name].table.progress.total
 
 
-def _drop_unusable(states: Mapping[str, HostedState], ends: Mapping[Partition, int], oldest_ms: int) -> None:
+def drop_unusable(states: Mapping[str, HostedState], ends: Mapping[Partition, int], oldest_ms: int) -> list[Partition]:
+    """Drops the key groups whose copy can't be continued to the changelog's end, and returns them.
+
+    Args:
+        oldest_ms: Copies that are behind, and whose last marker is older, may have missed deletions.
+    """
+    dropped = []
     for partition, end in ends.items():
         state = states[partition.state]
         position = state.position(partition.key_group)
         if position == START:
             continue
         if position.offset > end:
-            state.forget([partition.key_group], f"it is at offset {position.offset}, the changelog ends at {end}")
+            why = f"it is at offset {position.offset}, the changelog ends at {end}"
         elif position.offset < end - 1 and position.commit_time_ms < oldest_ms:
-            state.forget([partition.key_group], "it was away longer than the changelog keeps deletions")
+            why = "it was away longer than the changelog keeps deletions"
+        else:
+            continue
+        state.forget([partition.key_group], why)
+        dropped.append(partition)
+    return dropped
 
 
 def _announce(
@@ -85,18 +99,27 @@ def _announce(
             _log.info("restoring", extra={"state": name, "records": progress.total})
 
 
-def _apply(state: HostedState, piece: RestoredEpochs) -> None:
-    group = piece.partition.key_group
-    last = dict(piece.changes)
-    before, after = state.position(group), piece.position
-    if piece.marker is not None:
-        after = after._replace(commit_time_ms=piece.marker.commit_time_ms, watermark_ms=piece.marker.watermark_ms)
+def apply_pieces(state: HostedState, pieces: Iterable[RestoredEpochs]) -> None:
+    """Applies pieces of one state, each key group's in their order, in one step.
+
+    Raises:
+        StoreFull: Nothing of them was applied.
+    """
+    last: dict[bytes, bytes | None] = {}
+    after: dict[int, Position] = {}
+    for piece in pieces:
+        last.update(piece.changes)
+        position = piece.position
+        if piece.marker is not None:
+            position = position._replace(
+                commit_time_ms=piece.marker.commit_time_ms, watermark_ms=piece.marker.watermark_ms
+            )
+        after[piece.partition.key_group] = position
     state.store.apply(
         Batch(
             puts=sorted((key, row) for key, row in last.items() if row is not None),
             deletes=sorted(key for key, row in last.items() if row is None),
-            advances={group: Advance(before, after)},
+            advances={group: Advance(state.position(group), position) for group, position in after.items()},
         )
     )
-    state.positions[group] = after
-    state.table.progress.restored += after.offset - before.offset
+    state.positions.update(after)

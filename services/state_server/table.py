@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from keyhole.clock import Clock
 from keyhole.codec import StateCodec
-from keyhole.errors import EpochNotReached, KeyholeError, KeyTooLong, MalformedRequest, NotOwner, NotReady
+from keyhole.errors import (
+    EpochNotReached,
+    KeyholeError,
+    KeyTooLong,
+    MalformedRequest,
+    NotOwner,
+    NotReady,
+    TooStale,
+    Unconfirmed,
+)
 from keyhole.stores.base import Snapshot, Store
-from keyhole.types import Position, StateDescriptor
+from keyhole.types import Position, Stale, StateDescriptor
 from keyhole.v1 import query_pb2, state_pb2
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What the answers of a table stand for, apart from single key groups that are ahead of it."""
-
-    epoch: int = 0
-    commit_time_ms: int = 0
-    watermark_ms: int = 0
-    generation: int = 0
-    assignment_version: int = 0
+from services.state_server.copies import Answers, Copy, Lease, Standing
 
 
 @dataclass
@@ -32,35 +30,11 @@ class Progress:
     total: int = 0
 
 
-@dataclass
-class Lease:
-    """When the coordinator was last heard of. One per query, shared by its tables."""
-
-    clock: Clock
-    seconds: float
-    confirmed_monotonic: float = field(default=float("-inf"))
-
-    def confirm(self) -> None:
-        self.confirmed_monotonic = self.clock.monotonic()
-
-    @property
-    def expired(self) -> bool:
-        return self.clock.monotonic() - self.confirmed_monotonic > self.seconds
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Rows (None: absent) by key, and who answers: an index into `sources` per key; empty: sources[0] answered all."""
-
-    rows: Sequence[bytes | None]
-    sources: Sequence[state_pb2.Source]
-    source_of: Sequence[int] = ()
-
-
 class Table:
-    """Answers lookups from the snapshot of the last published epoch.
+    """Answers lookups from snapshots: of the last published epoch for the key groups that this server owns, and of
+    whatever it has followed so far for those of which it is a standby.
 
-    Published: `publish` swaps snapshot and standing in one step, so a lookup sees an epoch of this server whole.
+    A snapshot and what it stands for are swapped in one step, so a lookup sees an epoch of this server whole.
     """
 
     def __init__(self, server: str, descriptor: StateDescriptor, store: Store, lease: Lease) -> None:
@@ -69,40 +43,49 @@ class Table:
         self.store = store
         self.progress = Progress()
         self.ready = False
-        self.groups: frozenset[int] = frozenset()
+        # What it was given, readable or not.
+        self.assigned: frozenset[int] = frozenset()
+        self.followed: frozenset[int] = frozenset()
+        # Followed ones that have caught up.
+        self.warm: frozenset[int] = frozenset()
         self._server = server
         self._lease = lease
-        self._snapshot: Snapshot | None = None
-        self._prefixes: frozenset[bytes] = frozenset()
-        self._whole = False
         self._last_key_group = (descriptor.key_groups - 1).to_bytes(2, "big")
-        self._ahead: dict[bytes, Standing] = {}
-        self.standing = Standing()
-        self._source: state_pb2.Source | None = None
+        self.owned = Copy(descriptor.key_groups, self._owner_source, moment=lambda: (lease.confirmed_ms, lease.expired))
+        self.standby = Copy(descriptor.key_groups, self._standby_source, moment=lambda: None)
 
     @property
     def name(self) -> str:
         return f"{self.descriptor.application}/{self.descriptor.state}"
 
+    @property
+    def groups(self) -> frozenset[int]:
+        """Those that it answers for as their owner."""
+        return self.owned.groups
+
+    @property
+    def standing(self) -> Standing:
+        """The owner's."""
+        return self.owned.standing
+
     def publish(
-        self, snapshot: Snapshot, groups: frozenset[int], standing: Standing, positions: Mapping[int, Position]
+        self,
+        snapshot: Snapshot,
+        groups: frozenset[int],
+        standing: Standing,
+        positions: Mapping[int, Position],
+        sequence: int = 0,
     ) -> None:
-        """Makes an epoch visible.
+        """Makes an epoch of the owned key groups visible.
 
         Args:
             groups: The key groups that may be read from now on.
             positions: Of these; those whose epoch is later than the standing's answer for themselves: an epoch that was
                 committed here, and is not yet known to be complete.
+            sequence: See Copy.publish.
         """
-        if self._snapshot is not None:
-            self._snapshot.close()
-        self._snapshot = snapshot
-        self.groups = groups
-        self.standing = standing
-        self._prefixes = frozenset(group.to_bytes(2, "big") for group in groups)
-        self._whole = len(groups) == self.descriptor.key_groups
-        self._ahead = {
-            group.to_bytes(2, "big"): Standing(
+        apart = {
+            group: Standing(
                 position.epoch,
                 position.commit_time_ms,
                 position.watermark_ms,
@@ -113,25 +96,53 @@ class Table:
             for group, position in positions.items()
             if position.epoch > standing.epoch
         }
-        self._source = None
+        self.owned.publish(snapshot, groups, standing, apart, sequence)
 
     def withdraw(self, groups: frozenset[int]) -> None:
-        """Stops answering for key groups, at once."""
-        self.groups -= groups
-        self._prefixes = frozenset(group.to_bytes(2, "big") for group in self.groups)
-        self._whole = len(self.groups) == self.descriptor.key_groups
+        """Stops answering for key groups as their owner, at once."""
+        self.owned.withdraw(groups)
 
-    def lookup(self, keys: Sequence[bytes], min_epoch: int = 0) -> Answers:
-        """Rows by storage key.
+    def lookup(
+        self,
+        keys: Sequence[bytes],
+        min_epoch: int = 0,
+        stale: Stale = Stale.WHEN_NEEDED,
+        max_staleness_ms: int = 0,
+    ) -> Answers:
+        """Rows by storage key; of what this server owns before what it follows.
+
+        Args:
+            max_staleness_ms: 0: any.
 
         Raises:
             MalformedRequest: Not storage keys of this state.
             KeyTooLong: A key longer than the store takes: it can't be there.
-            NotOwner, NotReady: At least one key group isn't readable here.
-            EpochNotReached: The standing is before `min_epoch`.
+            NotOwner, NotReady: At least one key group isn't readable here, or not by this policy.
+            Unconfirmed: Only the owner may answer, and its lease has passed.
+            EpochNotReached, TooStale: At least one key group stands before `min_epoch`, or is older than that.
         """
         if not keys:
-            return Answers((), (self.source(),))
+            return Answers((), (self.owned.source(),))
+        self._check(keys)
+        if self.owned.covers(keys):
+            if stale is Stale.NEVER and self._lease.expired:
+                raise self._unconfirmed()
+            return self._answers(self.owned, keys, min_epoch, max_staleness_ms)
+        if stale is Stale.NEVER:
+            raise self.refusal()
+        if self.standby.covers(keys):
+            return self._answers(self.standby, keys, min_epoch, max_staleness_ms)
+        mine = [self.owned.holds(key) for key in keys]
+        if not all(owned or self.standby.holds(key) for owned, key in zip(mine, keys, strict=True)):
+            raise self.refusal()
+        parts = [
+            self._answers(copy, part, min_epoch, max_staleness_ms)
+            for copy, is_owner in ((self.owned, True), (self.standby, False))
+            if (part := [key for key, owned in zip(keys, mine, strict=True) if owned is is_owner])
+        ]
+        return _merged(parts[0], parts[1], mine)
+
+    def _check(self, keys: Sequence[bytes]) -> None:
         # One call in C each: a lookup frame has hundreds of keys.
         if min(map(len, keys)) <= 2 or max(keys)[:2] > self._last_key_group:
             raise MalformedRequest(f"not storage keys of state {self.name}: 2 bytes of key group, then the encoded key")
@@ -141,24 +152,14 @@ class Table:
                 f"{self.store.max_key_bytes}, so no such key can be in it",
                 limit=self.store.max_key_bytes,
             )
-        if self._snapshot is None or not (self._whole or all(key[:2] in self._prefixes for key in keys)):
-            raise self.refusal()
-        if self._ahead:
-            return self._lookup_ahead(keys, min_epoch)
-        self._check_epoch(self.standing.epoch, min_epoch)
-        return Answers(self._snapshot.get_many(keys), (self.source(),))
 
-    def _lookup_ahead(self, keys: Sequence[bytes], min_epoch: int) -> Answers:
-        assert self._snapshot is not None
-        standings = [self._ahead.get(key[:2], self.standing) for key in keys]
-        distinct = list(dict.fromkeys(standings))
-        self._check_epoch(min(standing.epoch for standing in distinct), min_epoch)
-        index = {standing: i for i, standing in enumerate(distinct)}
-        return Answers(
-            self._snapshot.get_many(keys),
-            [self._source_of(standing) for standing in distinct],
-            [index[standing] for standing in standings],
-        )
+    def _answers(self, copy: Copy, keys: Sequence[bytes], min_epoch: int, max_staleness_ms: int) -> Answers:
+        standings = copy.standings(keys)
+        if min_epoch:
+            self._check_epoch(min(standing.epoch for standing in standings), min_epoch)
+        if max_staleness_ms:
+            self._check_staleness(copy, standings, max_staleness_ms)
+        return copy.answers(keys, standings)
 
     def _check_epoch(self, epoch: int, min_epoch: int) -> None:
         if epoch < min_epoch:
@@ -167,9 +168,25 @@ class Table:
                 epoch=epoch,
             )
 
+    def _check_staleness(self, copy: Copy, standings: Sequence[Standing], most_ms: int) -> None:
+        age_ms = self._lease.age_seconds * 1000 if copy is self.owned else max(map(self._age_ms, standings))
+        if age_ms > most_ms:
+            said = "of unknown age" if age_ms == float("inf") else f"{age_ms:.0f} ms old"
+            raise TooStale(
+                f"what server {self._server} holds of state {self.name} is {said}; max_staleness asks for {most_ms} ms",
+                age_ms=age_ms,
+            )
+
+    def _age_ms(self, standing: Standing) -> float:
+        if not standing.as_of_ms:
+            return float("inf")
+        clock = self._lease.clock
+        heard_ms = (clock.monotonic() - standing.heard_monotonic) * 1000
+        return max(heard_ms, clock.now_ms() - standing.as_of_ms)
+
     def refusal(self) -> KeyholeError:
         """Why key groups that are asked for can't be read here."""
-        if not self.ready:
+        if not self.ready and (self.assigned or not self.followed):
             done, total = self.progress.restored, self.progress.total
             return NotReady(
                 f"server {self._server} is restoring state {self.name}: {done:,} of {total:,} changelog records",
@@ -179,42 +196,82 @@ class Table:
             )
         return NotOwner(f"server {self._server} does not own that key group of state {self.name}", server=self._server)
 
-    def source(self) -> state_pb2.Source:
-        """Of answers now; made anew only when something of it changes."""
-        if self._source is None or self._source.unconfirmed != self._lease.expired:
-            self._source = self._source_of(self.standing)
-        return self._source
+    def _unconfirmed(self) -> Unconfirmed:
+        age = self._lease.age_seconds
+        heard = f"for {age:.1f} s" if age != float("inf") else "at all"
+        return Unconfirmed(
+            f"server {self._server} owns that key group of state {self.name}, but has not heard of its coordinator "
+            f"{heard}: a newer owner may exist. Read with stale=when_needed, or wait until the job runs again",
+            server=self._server,
+        )
 
-    def _source_of(self, standing: Standing) -> state_pb2.Source:
+    def source(self) -> state_pb2.Source:
+        """Of the owner's answers now."""
+        return self.owned.source()
+
+    def _owner_source(self, standing: Standing) -> state_pb2.Source:
+        return self._source(
+            state_pb2.ROLE_OWNER, standing, as_of_ms=self._lease.confirmed_ms, unconfirmed=self._lease.expired
+        )
+
+    def _standby_source(self, standing: Standing) -> state_pb2.Source:
+        return self._source(state_pb2.ROLE_STANDBY, standing, as_of_ms=standing.as_of_ms, unconfirmed=False)
+
+    def _source(
+        self, role: state_pb2.Role.ValueType, standing: Standing, *, as_of_ms: int, unconfirmed: bool
+    ) -> state_pb2.Source:
         return state_pb2.Source(
             server=self._server,
-            role=state_pb2.ROLE_OWNER,
+            role=role,
             epoch=standing.epoch,
             commit_time_ms=standing.commit_time_ms,
             watermark_ms=standing.watermark_ms,
             generation=standing.generation,
             assignment_version=standing.assignment_version,
-            unconfirmed=self._lease.expired,
+            unconfirmed=unconfirmed,
+            as_of_ms=as_of_ms,
+            lag_epochs=standing.lag_epochs,
         )
 
-    def holding(self, descriptor: state_pb2.StateDescriptor, *, sizes: bool) -> query_pb2.StateHolding:
-        """What this server holds of the state. `sizes` reads them from the store."""
+    def holdings(self, descriptor: state_pb2.StateDescriptor, *, sizes: bool) -> list[query_pb2.StateHolding]:
+        """What this server holds of the state, one per role. `sizes` reads them from the store; they are of both."""
         size = self.store.size() if sizes else None
-        return query_pb2.StateHolding(
-            descriptor=descriptor,
-            server=self._server,
-            key_groups=sorted(self.groups),
-            source=self.source(),
-            entries=size.entries if size else 0,
-            bytes=size.bytes if size else 0,
-            ready=self.ready,
-            restored_records=self.progress.restored,
-            records_to_restore=self.progress.total,
-        )
+
+        def holding(copy: Copy, ready: bool) -> query_pb2.StateHolding:
+            return query_pb2.StateHolding(
+                descriptor=descriptor,
+                server=self._server,
+                key_groups=sorted(copy.groups),
+                source=copy.source(),
+                entries=size.entries if size else 0,
+                bytes=size.bytes if size else 0,
+                ready=ready,
+                restored_records=self.progress.restored,
+                records_to_restore=self.progress.total,
+            )
+
+        found = []
+        if self.assigned or not self.followed:
+            found.append(holding(self.owned, self.ready))
+        if self.followed:
+            found.append(holding(self.standby, self.followed <= self.standby.groups))
+        return found
 
     def close(self) -> None:
         """Idempotent."""
-        if self._snapshot is not None:
-            self._snapshot.close()
-            self._snapshot = None
-        self.groups, self._prefixes, self._whole = frozenset(), frozenset(), False
+        self.owned.close()
+        self.standby.close()
+        self.assigned = self.followed = frozenset()
+
+
+def _merged(owned: Answers, followed: Answers, mine: Sequence[bool]) -> Answers:
+    """Two copies' answers in the order of the keys; `mine` says which came from the owner's."""
+    first = len(owned.sources)
+    owners = iter(zip(owned.rows, owned.source_of or [0] * len(owned.rows), strict=True))
+    others = iter(zip(followed.rows, followed.source_of or [0] * len(followed.rows), strict=True))
+    rows, source_of = [], []
+    for is_mine in mine:
+        row, source = next(owners) if is_mine else next(others)
+        rows.append(row)
+        source_of.append(source if is_mine else first + source)
+    return Answers(rows, [*owned.sources, *followed.sources], source_of)

@@ -35,7 +35,13 @@ class StateServerConfig:
         lease_seconds: Without word from its coordinator for this long, its answers say `unconfirmed`.
         max_staged_bytes: Beyond it, staging is refused as overloaded.
         max_restore_seconds_without_progress: How long a restore may stand still before it is an error.
-        drain_seconds: How long SIGTERM waits for what is under way.
+        drain_seconds: How long SIGTERM waits, at most, until others have taken its key groups over.
+        role: "owner": a job's coordinator gives it key groups. "replica": it follows the states of `applications`, and
+            serves them whether or not their jobs run.
+        applications: What a replica follows.
+        replica_group: Replicas with the same name share an application's key groups among themselves; each group holds
+            all of them once.
+        linger_seconds: How long a replica still follows what it has passed on to another one.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_STATE_SERVER_"
@@ -51,7 +57,11 @@ class StateServerConfig:
     lease_seconds: float = 3.0
     max_staged_bytes: int = 2 << 30
     max_restore_seconds_without_progress: float = 60.0
-    drain_seconds: float = 5.0
+    drain_seconds: float = 30.0
+    role: str = "owner"
+    applications: tuple[str, ...] = ()
+    replica_group: str = "replicas"
+    linger_seconds: float = 60.0
     log_level: str = "INFO"
 
 

@@ -14,9 +14,10 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from keyhole.types import Run, StateDescriptor
 from services.state_server.commit import EpochToCommit, GroupCommitted, StateToCommit
-from services.state_server.host import Attempt, HostSettings, QueryHost
+from services.state_server.copies import Standing
+from services.state_server.host import Attempt, HostSettings, QueryHost, StateShare
 from services.state_server.staged import StagedAttempt
-from services.state_server.table import Standing, Table
+from services.state_server.table import Table
 from tests.support.states import KEY_GROUPS, descriptor
 
 INCARNATION = "incarnation-1"
@@ -64,7 +65,7 @@ class Hosted:
     async def assign(self, groups: Iterable[int] = range(KEY_GROUPS), complete: int = 0, wait: float = 5.0) -> bool:
         self.version += 1
         standing = Standing(complete, 1000 * complete)
-        return await self.host.assign(self.run, self.version, [(self.of, frozenset(groups))], standing, wait)
+        return await self.host.assign(self.run, self.version, [StateShare(self.of, frozenset(groups))], standing, wait)
 
     async def own(self, generation: int = 1, complete: int = 0) -> None:
         """A new run, all key groups."""

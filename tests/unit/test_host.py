@@ -23,7 +23,7 @@ from keyhole.errors import (
 from keyhole.steps import Step
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader, NextCommit
-from keyhole.types import Position
+from keyhole.types import Position, Stale
 from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.control_servicer import StateServerServicer
 from services.state_server.registry import Registry
@@ -128,7 +128,7 @@ async def test_released_key_groups_stay_released_when_an_epoch_was_under_way() -
     await asyncio.gather(commit, release)
     assert hosted.read(A) == [row(1.0)]
     with pytest.raises(NotOwner):
-        hosted.read(B)
+        hosted.table.lookup([B], stale=Stale.NEVER)
     await hosted.host.close()
 
 

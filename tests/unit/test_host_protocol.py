@@ -27,10 +27,12 @@ from keyhole.steps import NoObserver
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryReader, NextCommit
 from keyhole.testing.clock import ManualClock
-from keyhole.types import Run
+from keyhole.types import Run, Stale
+from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
 from services.state_server.commit import EpochToCommit, GroupCommitted, StateToCommit
-from services.state_server.host import Attempt, HostSettings, QueryHost
-from services.state_server.table import Standing, Table
+from services.state_server.copies import Standing
+from services.state_server.host import Attempt, HostSettings, QueryHost, StateShare
+from services.state_server.table import Table
 from tests.support.states import KEY_GROUPS, descriptor, group, key, memory_changelog, names_in, row
 
 ALL = frozenset(range(KEY_GROUPS))
@@ -72,7 +74,7 @@ class Server:
     async def assign(
         self, run: Run = FIRST, version: int = 1, groups: Iterable[int] = ALL, complete: int = 0, wait: float = 10.0
     ) -> bool:
-        states = [(descriptor(), frozenset(groups))]
+        states = [StateShare(descriptor(), frozenset(groups))]
         return await self.host.assign(run, version, states, Standing(complete, 1000 * complete), wait)
 
     async def stage(
@@ -331,18 +333,21 @@ class TestCommit:
 class TestOwnership:
     """Assign, Release, Confirm."""
 
-    async def test_released_key_groups_are_neither_read_nor_written_and_the_others_are(self, server: Server) -> None:
+    async def test_released_key_groups_are_not_written_and_are_read_as_a_standby_alone(self, server: Server) -> None:
         await server.begin()
         await server.apply({A: 1.0, B: 1.0})
         await server.host.release(FIRST, "counts", frozenset({group(B)}))
+        table = server.tables["app", "counts"]
         with pytest.raises(NotOwner):
-            server.read(B)
-        assert server.read(A) == [row(1.0)]
+            table.lookup([key(B)], stale=Stale.NEVER)
+        answers = table.lookup([key(A), key(B)])
+        assert answers.rows == [row(1.0), row(1.0)]
+        assert [answers.sources[i].role for i in answers.source_of] == [ROLE_OWNER, ROLE_STANDBY]
         with pytest.raises(NotOwner):
             await server.apply({B: 2.0}, epoch=2)
         await server.apply({A: 2.0}, epoch=2)
         with pytest.raises(NotOwner):
-            server.read(B)
+            table.lookup([key(B)], stale=Stale.NEVER)
 
     async def test_the_same_assignment_again_waits_for_the_same_restore(
         self, server: Server, monkeypatch: pytest.MonkeyPatch

@@ -553,9 +553,12 @@ class ConfirmRequest(_message.Message):
     ASSIGNMENT_VERSION_FIELD_NUMBER: _builtins.int
     COMPLETE_EPOCH_FIELD_NUMBER: _builtins.int
     COMPLETE_COMMIT_TIME_MS_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
     assignment_version: _builtins.int
     complete_epoch: _builtins.int
     complete_commit_time_ms: _builtins.int
+    alone: _builtins.bool
+    """No other server could take its key groups over: if it is draining, it may end at once."""
     @_builtins.property
     def run(self) -> Global___Run: ...
     def __init__(
@@ -565,10 +568,11 @@ class ConfirmRequest(_message.Message):
         assignment_version: _builtins.int = ...,
         complete_epoch: _builtins.int = ...,
         complete_commit_time_ms: _builtins.int = ...,
+        alone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_version", b"assignment_version", "complete_commit_time_ms", b"complete_commit_time_ms", "complete_epoch", b"complete_epoch", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "assignment_version", b"assignment_version", "complete_commit_time_ms", b"complete_commit_time_ms", "complete_epoch", b"complete_epoch", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
