@@ -151,7 +151,7 @@ class StateServer:
         self._registry.draining = True
         self._registry.changed()
         until = self._clock.monotonic() + self._config.drain_seconds
-        while self._registry.owning and self._clock.monotonic() < until:
+        while self._registry.owning and self._clock.monotonic() < until:  # noqa: ASYNC110 - a lease passes silently
             await asyncio.sleep(_LOOK_SECONDS)
         self._end_streams()
 

@@ -57,6 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     for name, program in SERVICES.items():
         service = commands.add_parser(name, help=f"run a {name} here, configured by the environment")
         service.set_defaults(run=functools.partial(_become, program))
+        if name == "state-server":
+            service.add_argument("--role", choices=("owner", "replica"), help="default: KEYHOLE_STATE_SERVER_ROLE")
+            service.add_argument("--applications", metavar="APP,...", help="what a replica follows")
     job = commands.add_parser("job", help="run a job here, configured by the environment")
     job.add_argument("name", choices=sorted(JOBS))
     job.set_defaults(run=lambda options: _become(JOBS[options.name], options))
@@ -130,8 +133,11 @@ def _read(options: argparse.Namespace) -> int:
     return 0
 
 
-def _become(program: Program, _: argparse.Namespace) -> int:
+def _become(program: Program, options: argparse.Namespace) -> int:
     _require(program.module, program.extra, program.needs)
+    for name in ("role", "applications"):
+        if getattr(options, name, None) is not None:
+            os.environ[f"KEYHOLE_STATE_SERVER_{name.upper()}"] = getattr(options, name)
     # In place of this process, so that signals and exit codes are the program's own. -P: a folder `services` or `jobs`
     # where the command was typed is none of ours.
     os.execv(sys.executable, [sys.executable, "-P", "-m", program.module])  # noqa: S606 - a module of ours
