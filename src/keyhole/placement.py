@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from keyhole.errors import NullKey
@@ -122,11 +124,18 @@ def key_group(values: Sequence[object], types: Sequence[KeyType], key_groups: in
     return spark_hash(values, types) % key_groups
 
 
-def assign(previous: Mapping[int, str], servers: Collection[str], key_groups: int) -> dict[int, str]:
-    """Which server owns which key group.
+Copies = Mapping[int, Collection[str]]
+"""By key group: servers that have a copy of it."""
+
+
+def assign(
+    previous: Mapping[int, str], servers: Collection[str], key_groups: int, copies: Copies = MappingProxyType({})
+) -> dict[int, str]:
+    """Which server owns which key group, evenly.
 
     Total (every key group has one owner), balanced (no server owns two more than another), stable (moves the fewest
     key groups that balance allows), and deterministic (equal arguments, equal result, in whatever order they come).
+    What moves goes to a server that has a copy where there is room, and what has none stays where it is.
 
     Args:
         previous: The owners before, by key group; may name servers that are gone, and lack key groups.
@@ -140,8 +149,95 @@ def assign(previous: Mapping[int, str], servers: Collection[str], key_groups: in
     share, larger = divmod(key_groups, len(names))
     # The servers that hold most get the larger shares: each key group more that they may keep is one less to move.
     by_load = sorted(names, key=lambda name: (-len(held[name]), name))
-    quota = {name: share + (rank < larger) for rank, name in enumerate(by_load)}
-    owners = {group: name for name in names for group in held[name][: quota[name]]}
-    free = (group for group in range(key_groups) if group not in owners)
-    room = [name for name in names for _ in range(quota[name] - min(len(held[name]), quota[name]))]
-    return owners | dict(zip(free, room, strict=True))
+    room = {name: share + (rank < larger) for rank, name in enumerate(by_load)}
+    owners: dict[int, str] = {}
+    for name in names:
+        kept = sorted(held[name], key=lambda group: (_elsewhere(copies, group, name), group))[: room[name]]
+        owners |= dict.fromkeys(kept, name)
+        room[name] -= len(kept)
+    free = [group for group in range(key_groups) if group not in owners]
+    for group in free:
+        if able := [name for name in sorted(copies.get(group, ())) if room.get(name)]:
+            owners[group] = max(able, key=lambda name: room[name])
+            room[owners[group]] -= 1
+    rest = (group for group in free if group not in owners)
+    return owners | dict(zip(rest, (name for name in names for _ in range(room[name])), strict=True))
+
+
+def _elsewhere(copies: Copies, group: int, owner: str) -> bool:
+    return any(name != owner for name in copies.get(group, ()))
+
+
+def take_over(
+    previous: Mapping[int, str], servers: Collection[str], key_groups: int, preferred: Sequence[Copies] = ()
+) -> dict[int, str]:
+    """Who owns what after servers were lost, at once: nothing moves that has an owner still.
+
+    Total and deterministic. What has no owner any more goes to the one of the first of `preferred` that owns least,
+    where there is none to the one of all servers that does.
+
+    Args:
+        previous, servers: As `assign`.
+        preferred: Who should have a key group, the best first.
+    """
+    names = sorted(set(servers))
+    owners = {g: owner for g in range(key_groups) if (owner := previous.get(g)) is not None and owner in names}
+    load = Counter(owners.values())
+    for group in (group for group in range(key_groups) if group not in owners):
+        choices = ([name for name in names if name in of.get(group, ())] for of in preferred)
+        able = next(filter(None, choices), names)
+        owners[group] = min(able, key=lambda name: (load[name], name))
+        load[owners[group]] += 1
+    return owners
+
+
+def assign_standbys(
+    owners: Mapping[int, str], previous: Mapping[int, Sequence[str]], servers: Collection[str], count: int
+) -> dict[int, tuple[str, ...]]:
+    """Which servers follow which key group.
+
+    Every key group has `count` distinct servers beside its owner, or all others where there are fewer. Balanced (no
+    copy could go to a server that follows two key groups less), stable (only what is lost, its owner's, or needed for
+    balance moves) and deterministic.
+
+    Args:
+        owners: By key group.
+        previous: The standbys before, by key group; of too many the first stay.
+        servers: Those that may follow. Owners need not be among them.
+    """
+    names = sorted(set(servers))
+    chosen = {
+        group: list(dict.fromkeys(s for s in previous.get(group, ()) if s in names and s != owner))[:count]
+        for group, owner in sorted(owners.items())
+    }
+    load = Counter(name for of in chosen.values() for name in of)
+    for group, of in chosen.items():
+        while len(of) < count and (able := _able(names, of, owners[group])):
+            of.append(min(able, key=lambda name: (load[name], name)))
+            load[of[-1]] += 1
+    moving = True
+    while moving:
+        moved = [_evened(of, _able(names, of, owners[group]), load) for group, of in chosen.items()]
+        moving = any(moved)
+    return {group: tuple(of) for group, of in chosen.items()}
+
+
+def _able(names: Sequence[str], of: Sequence[str], owner: str) -> list[str]:
+    """Who could follow a key group beside those that do."""
+    return [name for name in names if name != owner and name not in of]
+
+
+def _evened(of: list[str], able: Sequence[str], load: Counter[str]) -> bool:
+    """Moves the copy of the server that follows most to the one that follows least, if that makes it more even.
+
+    Each such step makes the sum of squares of the loads smaller: they come to an end.
+    """
+    if not of or not able:
+        return False
+    most, least = max(of, key=lambda name: (load[name], name)), min(able, key=lambda name: (load[name], name))
+    if load[most] < load[least] + 2:
+        return False
+    of[of.index(most)] = least
+    load.subtract([most])
+    load[least] += 1
+    return True

@@ -1,4 +1,4 @@
-"""assign(): its promises, over any history of servers."""
+"""assign(), take_over() and assign_standbys(): their promises, over any history of servers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.placement import assign
+from keyhole.placement import assign, assign_standbys, take_over
 
 SERVERS = st.sets(st.sampled_from("abcdefg"), min_size=1)
 GROUPS = st.integers(1, 80)
+
+
+COUNTS = st.integers(0, 3)
+
+
+def copies(groups: int) -> st.SearchStrategy[dict[int, tuple[str, ...]]]:
+    return st.dictionaries(
+        st.integers(0, groups + 3), st.lists(st.sampled_from("abcdefgxyz"), max_size=4).map(tuple), max_size=groups
+    )
 
 
 def owners(groups: int) -> st.SearchStrategy[dict[int, str]]:
@@ -21,7 +30,7 @@ def owners(groups: int) -> st.SearchStrategy[dict[int, str]]:
 def test_every_group_has_one_owner_that_is_there_and_the_load_is_even(
     data: st.DataObject, servers: set[str], groups: int
 ) -> None:
-    after = assign(data.draw(owners(groups)), servers, groups)
+    after = assign(data.draw(owners(groups)), servers, groups, data.draw(copies(groups)))
     assert set(after) == set(range(groups))
     load = Counter(dict.fromkeys(servers, 0)) + Counter(after.values())
     counts = [load[server] for server in servers]
@@ -32,7 +41,7 @@ def test_every_group_has_one_owner_that_is_there_and_the_load_is_even(
 @given(st.data(), SERVERS, GROUPS)
 def test_no_even_assignment_moves_fewer_groups(data: st.DataObject, servers: set[str], groups: int) -> None:
     before = data.draw(owners(groups))
-    after = assign(before, servers, groups)
+    after = assign(before, servers, groups, data.draw(copies(groups)))
     kept = sum(before.get(group) == owner for group, owner in after.items())
     held = sorted((sum(before.get(g) == s for g in range(groups)) for s in servers), reverse=True)
     share, larger = divmod(groups, len(servers))
@@ -42,7 +51,80 @@ def test_no_even_assignment_moves_fewer_groups(data: st.DataObject, servers: set
 
 @given(st.data(), SERVERS, GROUPS)
 def test_it_is_deterministic_and_settles_at_once(data: st.DataObject, servers: set[str], groups: int) -> None:
-    before = data.draw(owners(groups))
-    after = assign(before, sorted(servers), groups)
-    assert assign(dict(sorted(before.items(), reverse=True)), sorted(servers, reverse=True), groups) == after
-    assert assign(after, servers, groups) == after
+    before, warm = data.draw(owners(groups)), data.draw(copies(groups))
+    after = assign(before, sorted(servers), groups, warm)
+    backwards = dict(sorted(warm.items(), reverse=True))
+    assert assign(dict(sorted(before.items(), reverse=True)), sorted(servers, reverse=True), groups, backwards) == after
+    assert assign(after, servers, groups, warm) == after
+
+
+@given(st.data(), SERVERS, GROUPS)
+def test_what_moves_goes_to_a_server_that_has_a_copy_unless_it_has_its_share(
+    data: st.DataObject, servers: set[str], groups: int
+) -> None:
+    before, warm = data.draw(owners(groups)), data.draw(copies(groups))
+    after = assign(before, servers, groups, warm)
+    load = Counter(after.values())
+    for group, owner in after.items():
+        able = servers & set(warm.get(group, ()))
+        if owner != before.get(group) and able and owner not in able:
+            assert all(load[name] >= groups // len(servers) for name in able)
+
+
+@given(st.data(), SERVERS, GROUPS)
+def test_a_take_over_moves_only_what_has_no_owner_and_to_the_best_that_there_is(
+    data: st.DataObject, servers: set[str], groups: int
+) -> None:
+    before, warm, known = data.draw(owners(groups)), data.draw(copies(groups)), data.draw(copies(groups))
+    after = take_over(before, servers, groups, [warm, known])
+    assert set(after) == set(range(groups))
+    for group, owner in after.items():
+        if before.get(group) in servers:
+            assert owner == before[group]
+        else:
+            best = [servers & set(of.get(group, ())) for of in (warm, known)]
+            assert owner in next(filter(None, best), servers)
+    assert take_over(dict(sorted(before.items(), reverse=True)), sorted(servers), groups, [warm, known]) == after
+
+
+@given(SERVERS, GROUPS)
+def test_where_nobody_owns_anything_a_take_over_is_even(servers: set[str], groups: int) -> None:
+    load = Counter(take_over({}, servers, groups).values())
+    assert max(load[name] for name in servers) - min(load[name] for name in servers) <= 1
+
+
+@given(st.data(), SERVERS, GROUPS, COUNTS)
+def test_standbys_are_as_many_as_asked_for_on_other_servers_than_the_owner(
+    data: st.DataObject, servers: set[str], groups: int, count: int
+) -> None:
+    held = assign(data.draw(owners(groups)), servers, groups)
+    standbys = assign_standbys(held, data.draw(copies(groups)), servers, count)
+    assert set(standbys) == set(held)
+    for group, of in standbys.items():
+        assert len(of) == len(set(of)) == min(count, len(servers) - 1)
+        assert set(of) <= servers - {held[group]}
+
+
+@given(st.data(), SERVERS, GROUPS, COUNTS)
+def test_no_standby_could_go_to_a_server_that_follows_two_key_groups_less(
+    data: st.DataObject, servers: set[str], groups: int, count: int
+) -> None:
+    held = data.draw(st.fixed_dictionaries({group: st.sampled_from("abcdefgxyz") for group in range(groups)}))
+    standbys = assign_standbys(held, data.draw(copies(groups)), servers, count)
+    load = Counter(name for of in standbys.values() for name in of)
+    for group, of in standbys.items():
+        for other in servers - {held[group], *of}:
+            assert all(load[name] <= load[other] + 1 for name in of)
+
+
+@given(st.data(), SERVERS, GROUPS, COUNTS)
+def test_standbys_stay_and_do_not_depend_on_the_order_of_what_is_told(
+    data: st.DataObject, servers: set[str], groups: int, count: int
+) -> None:
+    held, before = assign(data.draw(owners(groups)), servers, groups), data.draw(copies(groups))
+    standbys = assign_standbys(held, before, servers, count)
+    assert assign_standbys(held, standbys, servers, count) == standbys
+    more = {group: (*of, "a", "b") for group, of in standbys.items()}
+    assert assign_standbys(held, more, servers, count) == standbys, "the first stay"
+    backwards = dict(sorted(held.items(), reverse=True))
+    assert assign_standbys(backwards, before, sorted(servers, reverse=True), count) == standbys
