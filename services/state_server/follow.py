@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
 _KAFKA_DEADLINE_SECONDS = 10.0
+_JOIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,9 @@ class Follower:
         self._closed.set()
 
     def join(self) -> None:
+        # Not for ever: it may be waiting for a Kafka that is away, and changes nothing any more.
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
         while not self._closed.is_set():

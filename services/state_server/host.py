@@ -260,10 +260,11 @@ class QueryHost:
         await self._host([share.descriptor for share in states])
         wanted = {share.descriptor.state: share.owned for share in states}
         followed = {share.descriptor.state: share.followed - share.owned for share in states}
-        await self._standbys.follow(followed, at_once=self._owned())
         for name, state in self._hosted.items():
-            groups = wanted.get(name, frozenset())
-            state.table.assigned = groups
+            state.table.assigned = wanted.get(name, frozenset())
+        await self._standbys.follow(followed, at_once=self._owned())
+        for state in self._hosted.values():
+            groups = state.table.assigned
             state.table.withdraw(state.table.groups - groups)
             state.table.ready = groups <= state.table.groups
         self._settings.changed()

@@ -108,6 +108,7 @@ class Standbys:
             state.warm &= wanted
             state.gaps &= wanted
             # Those that are to be owned are shown until they are.
+            state.shown &= wanted | state.table.assigned
             new = at_once.get(name, frozenset()) & wanted & state.restored
             state.restored -= wanted
             state.shown |= new
