@@ -6,6 +6,7 @@ query/<query>                          QueryRecord: which Spark checkpoint its e
 complete/<query>                       CompleteRecord: the last complete epoch
 assignment/<query>                     AssignmentRecord: which server owns which key group
 grant/<query>/<transactional.id>       GrantRecord: a server that may write, or could until it is fenced
+savepoint/<query>                      SavepointRecord: what the query was restored from, until its first run
 """
 
 from __future__ import annotations
@@ -87,6 +88,22 @@ class GrantRecord(msgspec.Struct, frozen=True):
     grant: str
 
 
+class SavepointRecord(msgspec.Struct, frozen=True):
+    """What a query was restored from; its first run takes note, and removes it.
+
+    Attributes:
+        savepoint: Its id.
+        fingerprint: Of the restore: the savepoint, and the names and key groups chosen.
+        states: The query's states.
+        finished: False while the restore is under way, or was broken off.
+    """
+
+    savepoint: str
+    fingerprint: str
+    states: tuple[str, ...]
+    finished: bool
+
+
 class QueryControl(msgspec.Struct, frozen=True):
     """All that the control topic says of one query, and of the application's states."""
 
@@ -96,6 +113,7 @@ class QueryControl(msgspec.Struct, frozen=True):
     complete: CompleteRecord | None = None
     assignment: AssignmentRecord | None = None
     grants: tuple[GrantRecord, ...] = ()
+    savepoint: SavepointRecord | None = None
 
 
 def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
@@ -124,6 +142,7 @@ def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
             for key, value in sorted(records.items())
             if key.startswith(f"grant/{query}/")
         ),
+        savepoint=one(SavepointRecord, f"savepoint/{query}"),
     )
 
 

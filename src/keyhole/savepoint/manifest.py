@@ -1,0 +1,132 @@
+"""What a savepoint says of itself: the file that is written last, and makes the others a savepoint. Pure.
+
+    {"format": 1, "sha256": "...", "savepoint": {...}}      the checksum is of the bytes of the object after it
+
+docs/savepoints.md tells the same to those who read one in another language.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from keyhole.coordinator.control import CompleteRecord, QueryRecord
+from keyhole.errors import SavepointDamaged, SavepointMismatch
+from keyhole.savepoint.folder import SavedFile
+from keyhole.types import StateDescriptor
+
+FORMAT_VERSION = 1
+
+STATES, CHECKPOINTS = "states", "checkpoints"
+"""Folders of a savepoint: of rows by state, of Spark's checkpoints by query."""
+
+MANIFEST = "manifest.json"
+INCOMPLETE = "incomplete.json"
+"""There from before the first file until after the manifest: what else is in the folder may be removed."""
+
+
+class SavedState(msgspec.Struct, frozen=True):
+    """A state: its files hold its rows ascending by storage key, one file after the other."""
+
+    descriptor: StateDescriptor
+    rows: int
+    files: tuple[SavedFile, ...]
+
+
+class SavedCheckpoint(msgspec.Struct, frozen=True):
+    """A copy of Spark's checkpoint as it was when `batch` was complete; `prefix`/name is where each file is."""
+
+    batch: int
+    prefix: str
+    files: tuple[SavedFile, ...]
+
+
+class SavedQuery(msgspec.Struct, frozen=True):
+    """A query at its complete epoch: `complete` and `record` as they were in the control topic.
+
+    Attributes:
+        checkpoint: None: all that a checkpoint would say is in `complete.offsets`.
+    """
+
+    query: str
+    complete: CompleteRecord
+    record: QueryRecord
+    checkpoint: SavedCheckpoint | None = None
+
+    @property
+    def batch(self) -> int:
+        """Spark's number of the complete epoch."""
+        return self.complete.epoch - self.record.base
+
+
+class Savepoint(msgspec.Struct, frozen=True):
+    """All states of an application, and what their queries need to go on from there.
+
+    Attributes:
+        id: Unique.
+        skipped_queries: Queries that had not completed any epoch; they, and their states, begin anew.
+    """
+
+    id: str
+    application: str
+    created_ms: int
+    queries: tuple[SavedQuery, ...]
+    states: tuple[SavedState, ...]
+    skipped_queries: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[SavedFile, ...]:
+        """All but the manifest."""
+        checkpoints = [query.checkpoint.files for query in self.queries if query.checkpoint is not None]
+        return tuple(file for files in (*(state.files for state in self.states), *checkpoints) for file in files)
+
+
+class _Manifest(msgspec.Struct):
+    format: int
+    sha256: str
+    savepoint: msgspec.Raw
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+def encode_manifest(savepoint: Savepoint) -> bytes:
+    """The bytes of the file."""
+    body = msgspec.json.format(msgspec.json.encode(savepoint), indent=1)
+    head = f'{{"format": {FORMAT_VERSION}, "sha256": "{hashlib.sha256(body).hexdigest()}", "savepoint": '
+    return head.encode() + body + b"}"
+
+
+def decode_manifest(data: bytes, where: str) -> Savepoint:
+    """The inverse.
+
+    Raises:
+        SavepointDamaged: These are other bytes than were written.
+        SavepointMismatch: Another version of Keyhole wrote it.
+    """
+    try:
+        written = msgspec.json.decode(data, type=_Format).format
+        if written != FORMAT_VERSION:
+            raise SavepointMismatch(
+                f"the savepoint at {where} has format {written}; this version of Keyhole reads format "
+                f"{FORMAT_VERSION}: use the version that made it, or a later one",
+                path=where,
+                format=written,
+            )
+        manifest = msgspec.json.decode(data, type=_Manifest)
+        if hashlib.sha256(bytes(manifest.savepoint)).hexdigest() != manifest.sha256:
+            raise _damaged(where)
+        return msgspec.json.decode(manifest.savepoint, type=Savepoint)
+    except msgspec.MsgspecError as error:
+        raise _damaged(where) from error
+
+
+def _damaged(where: str) -> SavepointDamaged:
+    return SavepointDamaged(
+        f"the savepoint at {where} is damaged: {MANIFEST} is not as it was written. Restore another one, or a copy of "
+        "this one",
+        path=where,
+        file=MANIFEST,
+    )

@@ -1,0 +1,207 @@
+"""Makes an application out of a savepoint: topics, rows, markers, Spark's checkpoint, and at last its control records.
+
+Until these are written the application can't be started; so a restore that is broken off is simply begun again with the
+same options, and writes all rows once more over those that are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from keyhole.changelog.base import Changelog, ChangelogWriter, ControlLog, Marker, Partition, PartitionChanges
+from keyhole.clock import Clock
+from keyhole.codec import StateCodec
+from keyhole.errors import ChangelogRecreated, SavepointMismatch
+from keyhole.savepoint.folder import Folder, check_file, copy_file
+from keyhole.savepoint.listing import load
+from keyhole.savepoint.manifest import SavedQuery, Savepoint
+from keyhole.savepoint.plan import (
+    Plan,
+    PlannedQuery,
+    PlannedState,
+    RestoreOptions,
+    begin_records,
+    check_target,
+    final_records,
+    plan_restore,
+)
+from keyhole.savepoint.rows import Rows, read_rows
+from keyhole.savepoint.spark_log import checkpoint_of
+
+_log = logging.getLogger(__name__)
+
+_READER = "savepoint"  # of the control topic; it never opens it, so that it fences nobody
+_METADATA = "metadata"
+
+
+def plan_of(source: Folder, options: RestoreOptions) -> tuple[Savepoint, Plan]:
+    """What a restore would do; every file's checksum has been compared.
+
+    Raises:
+        SavepointDamaged: A file is missing, or not as it was written.
+        SavepointMismatch: There is no savepoint, or the options don't fit it.
+    """
+    savepoint = load(source)
+    plan = plan_restore(savepoint, options)
+    for saved in savepoint.files:
+        check_file(source, saved)
+    return savepoint, plan
+
+
+def restore(source: Folder, plan: Plan, changelog: Changelog, clock: Clock, deadline_seconds: float = 30.0) -> bool:
+    """Carries the plan out. Returns whether it took up one that was broken off.
+
+    Args:
+        changelog: Of the plan's application.
+        deadline_seconds: How long one call to Kafka may take.
+
+    Raises:
+        SavepointMismatch: The target is in use.
+        Fenced: Somebody else restores into it at the same time, or a job was started.
+        KafkaUnreachable: May be called again.
+    """
+    return _Restore(source, plan, changelog, clock, deadline_seconds).run()
+
+
+class _Restore:
+    def __init__(self, source: Folder, plan: Plan, changelog: Changelog, clock: Clock, deadline_seconds: float) -> None:
+        self._source = source
+        self._plan = plan
+        self._changelog = changelog
+        self._clock = clock
+        self._deadline = deadline_seconds
+
+    def run(self) -> bool:
+        # First without opening anything: that would fence a job that runs there.
+        check_target(self._plan, self._read_control())
+        self._check_checkpoints()
+        with contextlib.ExitStack() as stack:
+            controls = [
+                stack.enter_context(contextlib.closing(self._changelog.control(query.query)))
+                for query in self._plan.queries
+            ]
+            for control in controls:
+                control.open(self._deadline)
+            resumed = self._begin(controls[0])
+            topic_ids = self._make_topics(resumed)
+            controls[0].append(begin_records(self._plan), self._deadline)
+            markers = self._write_states()
+            for query in self._plan.queries:
+                self._lay_checkpoint(query)
+            now_ms = self._clock.now_ms()
+            controls[0].append(final_records(self._plan, topic_ids, markers, now_ms), self._deadline)
+        return resumed
+
+    def _read_control(self) -> Mapping[str, bytes]:
+        try:
+            return self._changelog.control(_READER).read(self._deadline)
+        except ChangelogRecreated:
+            return {}  # no such topic
+
+    def _begin(self, control: ControlLog) -> bool:
+        """Looks once more, now that nobody else can change anything."""
+        return check_target(self._plan, control.read(self._deadline))
+
+    def _make_topics(self, resumed: bool) -> dict[str, str]:
+        """The topics' ids by state."""
+        admin, reader = self._changelog.admin(), self._changelog.reader()
+        ids = {state.descriptor.state: admin.ensure(state.descriptor, self._deadline) for state in self._plan.states}
+        with contextlib.closing(reader):
+            asked = {state.descriptor.state: range(state.descriptor.key_groups) for state in self._plan.states}
+            ends = reader.ends(asked, self._deadline)
+        used = sorted({part.state for part, end in ends.items() if end > 0})
+        if used and not resumed:
+            raise SavepointMismatch(
+                f"topic keyhole.{self._plan.application}.{used[0]} holds records of something else: restore under "
+                "another name (--application, --rename), or delete the topic",
+                state=used[0],
+            )
+        return ids
+
+    # --- rows -----------------------------------------------------------------------------------------------------
+
+    def _write_states(self) -> dict[str, list[int]]:
+        """The offset of each key group's last marker, by state."""
+        # One id for all restores into the application: a second one fences the first.
+        writer = self._changelog.writer(f"keyhole.{self._plan.application}.restore")
+        with contextlib.closing(writer):
+            writer.open(self._deadline)
+            return {state.descriptor.state: self._write_state(writer, state) for state in self._plan.states}
+
+    def _write_state(self, writer: ChangelogWriter, state: PlannedState) -> list[int]:
+        name, groups = state.descriptor.state, state.descriptor.key_groups
+        marker = _marker(self._plan.saved_query(state))
+        for changes in self._changes(state):
+            writer.commit([PartitionChanges(part, rows, marker) for part, rows in changes.items()], self._deadline)
+        # Every key group stands for the complete epoch, also those without rows; and after all of its rows.
+        last = [PartitionChanges(Partition(name, group), (), marker) for group in range(groups)]
+        offsets = writer.commit(last, self._deadline)
+        _log.info("restored a state", extra={"state": name, "rows": state.saved.rows})
+        return [offsets[Partition(name, group)] for group in range(groups)]
+
+    def _changes(self, state: PlannedState) -> Iterator[dict[Partition, Rows]]:
+        old, new = state.saved.descriptor, state.descriptor
+        before, after = StateCodec(old), StateCodec(new)
+        for rows in read_rows(self._source, state.saved.files):
+            changes: dict[Partition, Rows] = defaultdict(list)
+            for key, row in rows:
+                # The key group is a part of the storage key, and is all of it that depends on their number.
+                moved = key if old.key_groups == new.key_groups else after.storage_key(before.key(key))
+                changes[Partition(new.state, int.from_bytes(moved[:2], "big"))].append((moved, row))
+            yield changes
+
+    # --- Spark's checkpoints --------------------------------------------------------------------------------------
+
+    def _check_checkpoints(self) -> None:
+        for query in self._plan.queries:
+            files = {name for name in Folder(query.checkpoint).files() if _is_of_spark(name)}
+            # What a broken-off attempt has laid down is a part of what this one will.
+            if not files <= self._names(query):
+                raise SavepointMismatch(
+                    f"{query.checkpoint} holds a checkpoint, or something else, already: give query {query.query!r} an "
+                    "empty folder",
+                    query=query.query,
+                )
+
+    def _names(self, query: PlannedQuery) -> set[str]:
+        checkpoint = query.saved.checkpoint
+        if checkpoint is None:
+            return set(_synthesised(query.saved))
+        return {saved.path.removeprefix(f"{checkpoint.prefix}/") for saved in checkpoint.files}
+
+    def _lay_checkpoint(self, query: PlannedQuery) -> None:
+        """`metadata` last: without it, Spark begins a new query in the folder, which Keyhole refuses."""
+        target, checkpoint = Folder(query.checkpoint), query.saved.checkpoint
+        if checkpoint is None:
+            for name, data in _synthesised(query.saved).items():
+                with target.writing(name) as file:
+                    file.write(data)
+            return
+        names = sorted(self._names(query), key=lambda name: name == _METADATA)
+        for name in names:
+            copy_file(self._source, f"{checkpoint.prefix}/{name}", target, name)
+
+
+def _marker(query: SavedQuery) -> Marker:
+    complete = query.complete
+    return Marker(
+        epoch=complete.epoch,
+        generation=complete.generation,
+        commit_time_ms=complete.commit_time_ms,
+        watermark_ms=complete.watermark_ms,
+        # Of no epoch's rows: the epoch is not run again, as the checkpoint says that it is done.
+        checksum=0,
+        offsets_hash=complete.offsets_hash,
+    )
+
+
+def _synthesised(query: SavedQuery) -> dict[str, bytes]:
+    complete = query.complete
+    return checkpoint_of(query.record.spark_query_id, query.batch, complete.offsets, complete.watermark_ms)
+
+
+def _is_of_spark(name: str) -> bool:
+    return not name.rpartition("/")[2].startswith(".")

@@ -1,0 +1,115 @@
+"""What a savepoint is to hold, as the control topic has it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from keyhole.coordinator.control import CompleteRecord, QueryRecord, read_control
+from keyhole.errors import SavepointMismatch, UnknownApplication
+from keyhole.savepoint.spark_log import says_all
+from keyhole.types import StateDescriptor
+
+
+@dataclass(frozen=True)
+class SubjectQuery:
+    """A query at its last complete epoch."""
+
+    query: str
+    complete: CompleteRecord
+    record: QueryRecord
+
+    @property
+    def batch(self) -> int:
+        """Spark's number of the complete epoch."""
+        return self.complete.epoch - self.record.base
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An application. `skipped`: queries that have not completed any epoch: nothing of theirs is committed."""
+
+    queries: tuple[SubjectQuery, ...]
+    states: tuple[StateDescriptor, ...]
+    skipped: tuple[str, ...]
+
+    def ends(self, state: StateDescriptor) -> dict[int, int]:
+        """The changelog offset after the complete epoch's last marker, by key group; key groups without one lack."""
+        (query,) = (query for query in self.queries if query.query == state.query)
+        markers = query.complete.markers.get(state.state, [])
+        return {group: marker + 1 for group, marker in enumerate(markers) if marker >= 0}
+
+
+def subject_of(application: str, records: Mapping[str, bytes]) -> Subject:
+    """What there is to save.
+
+    Raises:
+        UnknownApplication: No state of it has a complete epoch.
+        SavepointMismatch: A query has begun from a new checkpoint, and not completed an epoch of it.
+    """
+    states = sorted(read_control(records, "").states.values(), key=lambda state: state.state)
+    names = sorted({state.query for state in states})
+    queries, skipped = [], []
+    for name in names:
+        control = read_control(records, name)
+        if control.complete is None or control.query is None:
+            skipped.append(name)
+        elif control.complete.epoch < control.query.first_epoch:
+            raise SavepointMismatch(
+                f"query {name!r} has begun from a new checkpoint, and has not completed an epoch of it: try again when "
+                "it has",
+                query=name,
+            )
+        else:
+            queries.append(SubjectQuery(name, control.complete, control.query))
+    if not queries:
+        raise UnknownApplication(
+            f"application {application!r} has no state with a complete epoch: nothing can be saved. Is the name right, "
+            "and the Kafka?",
+            application=application,
+        )
+    kept = {query.query for query in queries}
+    return Subject(tuple(queries), tuple(state for state in states if state.query in kept), tuple(skipped))
+
+
+def check_checkpoints(subject: Subject, given: Set[str]) -> None:
+    """Refuses, by name, what could not be started again.
+
+    Args:
+        given: The queries whose Spark checkpoint is at hand.
+
+    Raises:
+        SavepointMismatch: A query needs its checkpoint, or there is no such query.
+    """
+    names = [query.query for query in subject.queries]
+    unknown = sorted(given - set(names))
+    if unknown:
+        raise SavepointMismatch(
+            f"a checkpoint is given for query {unknown[0]!r}; the queries to save are {', '.join(names)}",
+            query=unknown[0],
+        )
+    for query in subject.queries:
+        if query.query in given:
+            continue
+        if query.record.stateful:
+            raise _needed(query, "Spark keeps state of its own for it")
+        if not says_all(query.complete.offsets):
+            raise _needed(query, "its sources' offsets alone don't tell where it goes on (only Kafka's do)")
+
+
+def _needed(query: SubjectQuery, why: str) -> SavepointMismatch:
+    return SavepointMismatch(
+        f"query {query.query!r} can't be saved without its Spark checkpoint, as {why}: give --checkpoint "
+        f"{query.query}=DIRECTORY",
+        query=query.query,
+    )
+
+
+def uneven(subject: Subject) -> str | None:
+    """In words, the queries that share one Spark query, and so one checkpoint, and are at different batches of it."""
+    first: dict[str, SubjectQuery] = {}
+    for query in subject.queries:
+        other = first.setdefault(query.record.spark_query_id, query)
+        if other.batch != query.batch:
+            return f"{other.query!r} is at batch {other.batch}, {query.query!r} at batch {query.batch}"
+    return None

@@ -1,0 +1,485 @@
+"""Savepoints over the changelog in memory: what is saved is what comes back, and what can't be is refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keyhole.changelog.base import Partition
+from keyhole.coordinator.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
+from keyhole.errors import (
+    Fenced,
+    InvalidConfiguration,
+    KafkaUnreachable,
+    SavepointDamaged,
+    SavepointMismatch,
+    UnknownApplication,
+)
+from keyhole.savepoint import create as creating
+from keyhole.savepoint.create import CreateSettings, create
+from keyhole.savepoint.folder import Folder
+from keyhole.savepoint.listing import listing, load
+from keyhole.savepoint.manifest import INCOMPLETE, MANIFEST, Savepoint
+from keyhole.savepoint.plan import RestoreOptions
+from keyhole.savepoint.restore import plan_of, restore
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from keyhole.testing.clock import ManualClock
+from tests.support.applications import FILE_ENTRY, Application, control_of, next_epoch, numbers_of
+from tests.support.states import descriptor
+
+NUMBERS = {f"key-{number}": float(number) for number in range(50)}
+HOUR_MS = 3600 * 1000
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Folder:
+    return Folder(str(tmp_path / "savepoint"))
+
+
+@pytest.fixture
+def application() -> Application:
+    """Epochs 3 and 4 are complete; the second deletes a key and changes another."""
+    made = Application()
+    made.run(3, NUMBERS)
+    made.run(4, {"key-0": None, "key-1": -1.0})
+    return made
+
+
+EXPECTED = {key: number for key, number in NUMBERS.items() if key != "key-0"} | {"key-1": -1.0}
+
+
+def take(application: Application, target: Folder, clock: ManualClock | None = None, **settings: object) -> Savepoint:
+    chosen = dataclasses.replace(CreateSettings(kafka_deadline_seconds=1), **settings)  # type: ignore[arg-type]
+    return create(application.of.application, application.changelog, target, {}, clock or ManualClock(), chosen)
+
+
+def bring_back(source: Folder, kafka: MemoryKafka, options: RestoreOptions) -> bool:
+    _, plan = plan_of(source, options)
+    return restore(source, plan, MemoryChangelog(kafka, plan.application), ManualClock(), 1)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> RestoreOptions:
+    return RestoreOptions(checkpoints={"main": str(tmp_path / "checkpoint")})
+
+
+# --- what comes back --------------------------------------------------------------------------------------------------
+
+
+def test_what_was_saved_comes_back_in_an_empty_kafka(
+    application: Application, saved: Folder, options: RestoreOptions
+) -> None:
+    savepoint = take(application, saved)
+    assert [(state.descriptor, state.rows) for state in savepoint.states] == [(application.of, len(EXPECTED))]
+    empty = MemoryKafka()
+    assert not bring_back(saved, empty, options)
+    assert numbers_of(empty, descriptor()) == EXPECTED
+    assert next_epoch(empty, "app") == 5
+
+
+@pytest.mark.parametrize("groups", [1, 3, 4, 64])
+def test_any_number_of_key_groups_may_be_chosen(
+    application: Application, saved: Folder, options: RestoreOptions, groups: int
+) -> None:
+    take(application, saved)
+    empty = MemoryKafka()
+    bring_back(saved, empty, dataclasses.replace(options, key_groups={"counts": groups}))
+    assert numbers_of(empty, descriptor(key_groups=groups)) == EXPECTED
+
+
+def test_the_control_records_let_the_next_run_go_on_where_the_epoch_ended(
+    application: Application, saved: Folder, options: RestoreOptions
+) -> None:
+    take(application, saved)
+    bring_back(saved, application.kafka, dataclasses.replace(options, application="copy", states={"counts": "sums"}))
+    control = read_control(control_of(application.kafka, "copy"), "main")
+    assert list(control.states) == ["sums"]
+    assert control.generation == 2
+    assert control.query == application.query
+    assert control.complete is not None
+    assert (control.complete.epoch, control.complete.generation, control.complete.offsets_hash) == (4, 2, 4)
+    assert control.savepoint is not None
+    assert (control.savepoint.states, control.savepoint.finished) == (("sums",), True)
+    reader = MemoryChangelog(application.kafka, "copy").reader()
+    ends = reader.ends({"sums": range(4)}, 1)
+    # Every key group's last record is the marker of the complete epoch, where the coordinator looks for it.
+    assert control.complete.markers == {"sums": [ends[Partition("sums", group)] - 2 for group in range(4)]}
+
+
+def test_a_stateless_query_gets_a_checkpoint_that_says_its_batch_is_done(
+    application: Application, saved: Folder, options: RestoreOptions, tmp_path: Path
+) -> None:
+    take(application, saved)
+    bring_back(saved, MemoryKafka(), options)
+    laid = tmp_path / "checkpoint"
+    assert application.spark_query_id in (laid / "metadata").read_text()
+    assert (laid / "offsets" / "1").read_text() == application.entry
+    assert (laid / "commits" / "1").read_text() == 'v1\n{"nextBatchWatermarkMs":2000}'
+
+
+def test_the_original_is_untouched_and_nobody_is_fenced(application: Application, saved: Folder) -> None:
+    before = control_of(application.kafka, "app")
+    take(application, saved)
+    assert control_of(application.kafka, "app") == before
+    application.run(5, {"key-2": 9.0})
+
+
+def test_what_a_later_epoch_has_written_is_left_out(
+    application: Application, saved: Folder, options: RestoreOptions
+) -> None:
+    application.commit(5, {"key-2": 9.0, "new": 1.0}, commit_time_ms=ManualClock().now_ms())
+    take(application, saved)
+    empty = MemoryKafka()
+    bring_back(saved, empty, options)
+    assert numbers_of(empty, descriptor()) == EXPECTED
+
+
+def test_two_queries_are_saved_each_at_its_own_epoch(saved: Folder, tmp_path: Path) -> None:
+    first = Application()
+    first.run(3, NUMBERS)
+    second = Application(first.kafka, descriptor(state="other", query="second"), spark_query_id="another")
+    second.run(8, {"x": 1.0})
+    take(first, saved)
+    empty = MemoryKafka()
+    places = {name: str(tmp_path / name) for name in ("main", "second")}
+    bring_back(saved, empty, RestoreOptions(checkpoints=places))
+    assert (next_epoch(empty, "app", "main"), next_epoch(empty, "app", "second")) == (4, 9)
+    assert numbers_of(empty, descriptor(state="other")) == {"x": 1.0}
+
+
+def test_a_query_without_a_complete_epoch_is_left_out_and_named(application: Application, saved: Folder) -> None:
+    Application(application.kafka, descriptor(state="young", query="newcomer"), spark_query_id="another")
+    savepoint = take(application, saved)
+    assert savepoint.skipped_queries == ("newcomer",)
+    assert [state.descriptor.state for state in savepoint.states] == ["counts"]
+
+
+def test_a_savepoint_may_be_in_any_folder_that_fsspec_reaches(
+    application: Application, options: RestoreOptions
+) -> None:
+    target = Folder("memory://savepoints/one")
+    take(application, target)
+    empty = MemoryKafka()
+    bring_back(target, empty, options)
+    assert numbers_of(empty, descriptor()) == EXPECTED
+    target.clear()
+
+
+# --- what can't be saved ----------------------------------------------------------------------------------------------
+
+
+def test_an_application_without_a_complete_epoch_is_refused(saved: Folder) -> None:
+    with pytest.raises(UnknownApplication, match="complete epoch"):
+        take(Application(), saved)
+    with pytest.raises(UnknownApplication, match="nobody"):
+        create("nobody", MemoryChangelog(MemoryKafka(), "nobody"), saved, {}, ManualClock(), CreateSettings(1))
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda: Application(stateful=True), "state of its own"),
+        (lambda: Application(entry=FILE_ENTRY), "sources' offsets"),
+        (lambda: Application(entry=""), "sources' offsets"),
+    ],
+)
+def test_a_query_that_needs_its_checkpoint_is_refused_by_name(
+    saved: Folder, made: Callable[[], Application], why: str
+) -> None:
+    application = made()
+    application.run(3, NUMBERS)
+    with pytest.raises(SavepointMismatch, match=f"'main'.*{why}.*--checkpoint main="):
+        take(application, saved)
+
+
+def test_a_checkpoint_for_a_query_that_is_not_there_is_refused(application: Application, saved: Folder) -> None:
+    with pytest.raises(SavepointMismatch, match="mian"):
+        create("app", application.changelog, saved, {"mian": Folder("x")}, ManualClock(), CreateSettings(1))
+
+
+def test_a_query_that_has_just_begun_from_a_new_checkpoint_is_refused(application: Application, saved: Folder) -> None:
+    anew = QueryRecord("another", base=6, first_epoch=6)
+    application.control.append(record("query", "main", anew), 1)
+    with pytest.raises(SavepointMismatch, match="new checkpoint"):
+        take(application, saved)
+
+
+def test_queries_of_one_checkpoint_at_different_batches_are_waited_for_and_then_refused(
+    application: Application, saved: Folder
+) -> None:
+    other = Application(application.kafka, descriptor(state="other", query="second"))
+    other.run(3, {"x": 1.0})
+    with pytest.raises(SavepointMismatch, match="'second' at batch 0"):
+        take(application, saved, kafka_deadline_seconds=0.1)
+    other.run(4, {"x": 2.0})
+    take(application, saved)
+
+
+def test_a_part_of_the_next_epoch_that_is_old_is_refused_because_compaction_may_have_passed(
+    application: Application, saved: Folder
+) -> None:
+    clock = ManualClock()
+    application.commit(5, {"key-2": 9.0}, commit_time_ms=clock.now_ms() - HOUR_MS)
+    with pytest.raises(SavepointMismatch, match="compaction"):
+        take(application, saved, clock)
+    application.complete(5)
+    take(application, saved, clock)
+
+
+def test_reading_for_longer_than_the_compaction_lag_is_tried_again_and_then_refused(
+    application: Application, saved: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, tries = ManualClock(), []
+
+    class Slow(creating.Replayed):
+        def advance(self, *arguments: object) -> None:
+            super().advance(*arguments)  # type: ignore[arg-type]
+            tries.append(clock.monotonic())
+            clock.advance(601 if len(tries) < 3 else 1)
+
+    monkeypatch.setattr(creating, "Replayed", Slow)
+    take(application, saved, clock)
+    assert len(tries) == 3
+    saved.clear()
+    tries.clear()
+    with pytest.raises(SavepointMismatch, match=r"min\.compaction\.lag\.ms"):
+        take(application, saved, clock, attempts=2)
+    assert MANIFEST not in saved.files()
+
+
+def test_a_marker_that_compaction_has_eaten_is_noticed(
+    application: Application, saved: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job runs on, and Kafka compacts without regard to the lag, between the look at the epoch and the reading."""
+    plain = creating._Attempt._save_state
+
+    def late(self: creating._Attempt, *arguments: object) -> object:
+        application.run(5, dict.fromkeys(NUMBERS, 7.0))
+        application.kafka.compact(application.of.topic)
+        return plain(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(creating._Attempt, "_save_state", late)
+    with pytest.raises(SavepointMismatch, match="marker of counts key group"):
+        take(application, saved, attempts=1)
+
+
+def test_an_interrupted_savepoint_has_no_manifest_and_may_be_taken_anew(
+    application: Application, saved: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        application.kafka.down = True
+        raise KafkaUnreachable("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(creating._Attempt, "_save_queries", broken)
+        with pytest.raises(KafkaUnreachable):
+            take(application, saved)
+    files = saved.files()
+    assert MANIFEST not in files
+    assert INCOMPLETE in files
+    with pytest.raises(SavepointMismatch, match="incomplete"):
+        load(saved)
+    application.kafka.down = False
+    take(application, saved)
+    assert INCOMPLETE not in saved.files()
+    assert load(saved).application == "app"
+
+
+def test_a_folder_that_is_in_use_is_left_alone(application: Application, saved: Folder, tmp_path: Path) -> None:
+    take(application, saved)
+    with pytest.raises(SavepointMismatch, match="a savepoint already"):
+        take(application, saved)
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "diary" / "monday.txt").write_text("dear diary")
+    with pytest.raises(SavepointMismatch, match="no savepoint"):
+        take(application, Folder(str(tmp_path / "diary")))
+    assert (tmp_path / "diary" / "monday.txt").exists()
+
+
+def test_a_place_that_fsspec_does_not_know_is_named() -> None:
+    with pytest.raises(InvalidConfiguration, match="nowhere"):
+        Folder("nowhere://bucket")
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, _truncate, _flip])
+@pytest.mark.parametrize("file", [MANIFEST, "states/counts/00000.arrow"])
+def test_any_damage_is_found_before_anything_is_written(
+    application: Application,
+    saved: Folder,
+    options: RestoreOptions,
+    tmp_path: Path,
+    file: str,
+    damage: Callable[[Path], None],
+) -> None:
+    take(application, saved)
+    damage(tmp_path / "savepoint" / file)
+    empty = MemoryKafka()
+    with pytest.raises(SavepointDamaged):
+        bring_back(saved, empty, options)
+    assert empty.topic_id("keyhole.app.control") is None
+    assert not (tmp_path / "checkpoint").exists()
+    (listed,) = listing(saved, checksums=True)
+    assert "damaged" in listed.problem
+
+
+def test_a_list_tells_savepoints_from_other_folders(application: Application, tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        take(application, Folder(str(tmp_path / "all" / name)))
+    (tmp_path / "all" / "c").mkdir()
+    (tmp_path / "all" / "c" / INCOMPLETE).write_text("{}")
+    (tmp_path / "all" / "d").mkdir()
+    (tmp_path / "all" / "b" / "states" / "counts" / "00000.arrow").unlink()
+    found = listing(Folder(str(tmp_path / "all")), checksums=False)
+    assert [(Path(each.path).name, bool(each.problem)) for each in found] == [("a", False), ("b", True), ("c", True)]
+    assert "incomplete" in found[2].problem
+
+
+def test_a_later_format_is_refused(application: Application, saved: Folder) -> None:
+    take(application, saved)
+    manifest = saved.read(MANIFEST).replace(b'"format": 1', b'"format": 2')
+    saved.write_whole(MANIFEST, manifest)
+    with pytest.raises(SavepointMismatch, match="format 2"):
+        load(saved)
+
+
+# --- what can't be restored -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taken(application: Application, saved: Folder) -> Folder:
+    take(application, saved)
+    return saved
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"key_groups": {"counts": 0}}, "0 key groups"),
+        ({"key_groups": {"counts": 65_537}}, "65537 key groups"),
+        ({"key_groups": {"sums": 8}}, "no state 'sums'"),
+        ({"states": {"sums": "counts"}}, "no state 'sums'"),
+        ({"states": {"counts": "control"}}, "'control'"),
+        ({"states": {"counts": "a b"}}, "'a b'"),
+        ({"application": "a.b"}, r"'a\.b'"),
+        ({"queries": {"other": "main"}}, "no query 'other'"),
+        ({"checkpoints": {}}, "--checkpoint main="),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_by_name(
+    taken: Folder, options: RestoreOptions, changes: dict[str, object], why: str
+) -> None:
+    with pytest.raises(SavepointMismatch, match=why):
+        plan_of(taken, dataclasses.replace(options, **changes))  # type: ignore[arg-type]
+
+
+def test_names_that_clash_and_checkpoints_that_are_mixed_up_are_refused(saved: Folder) -> None:
+    first = Application()
+    first.run(3, NUMBERS)
+    Application(first.kafka, descriptor(state="other", query="second"), spark_query_id="another").run(8, {"x": 1.0})
+    take(first, saved)
+    places = {"main": "a", "second": "b"}
+    with pytest.raises(SavepointMismatch, match="both become 'other'"):
+        plan_of(saved, RestoreOptions(states={"counts": "other"}, checkpoints=places))
+    with pytest.raises(SavepointMismatch, match="both become 'second'"):
+        plan_of(saved, RestoreOptions(queries={"main": "second"}, checkpoints=places))
+    with pytest.raises(SavepointMismatch, match="share a folder"):
+        plan_of(saved, RestoreOptions(checkpoints={"main": "a", "second": "a"}))
+
+
+def test_an_application_in_use_is_refused_and_its_coordinator_goes_on(
+    application: Application, taken: Folder, options: RestoreOptions
+) -> None:
+    with pytest.raises(SavepointMismatch, match="in use"):
+        bring_back(taken, application.kafka, options)
+    application.run(5, {"key-2": 9.0})  # it was not fenced
+
+
+def test_a_topic_with_records_that_no_control_topic_knows_is_refused(taken: Folder, options: RestoreOptions) -> None:
+    other = Application()
+    other.run(3, NUMBERS)
+    other.kafka.delete_topic("keyhole.app.control")
+    with pytest.raises(SavepointMismatch, match=r"keyhole\.app\.counts holds records"):
+        bring_back(taken, other.kafka, options)
+
+
+def test_a_folder_with_another_checkpoint_is_refused(taken: Folder, options: RestoreOptions, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "offsets" / "7").write_text("v1")
+    empty = MemoryKafka()
+    with pytest.raises(SavepointMismatch, match="empty folder"):
+        bring_back(taken, empty, options)
+    assert empty.topic_id("keyhole.app.control") is None
+
+
+@pytest.fixture
+def broken_off(taken: Folder, options: RestoreOptions) -> MemoryKafka:
+    """A restore that ended in the middle of its rows."""
+    kafka = MemoryKafka()
+    written = []
+
+    def end() -> None:
+        written.append(None)
+        if len(written) > 2:
+            raise KafkaUnreachable("power cut")
+
+    kafka.before_commit = end
+    with pytest.raises(KafkaUnreachable):
+        bring_back(taken, kafka, options)
+    kafka.before_commit = lambda: None
+    return kafka
+
+
+def test_a_restore_that_was_broken_off_is_told_and_can_be_started_again(
+    broken_off: MemoryKafka, taken: Folder, options: RestoreOptions
+) -> None:
+    control = read_control(control_of(broken_off, "app"), "main")
+    assert control.savepoint is not None
+    assert (control.savepoint.finished, control.states, control.complete) == (False, {}, None)
+    assert bring_back(taken, broken_off, options)
+    assert numbers_of(broken_off, descriptor()) == EXPECTED
+    assert next_epoch(broken_off, "app") == 5
+
+
+def test_another_restore_over_one_that_was_broken_off_is_refused(
+    broken_off: MemoryKafka, taken: Folder, options: RestoreOptions
+) -> None:
+    with pytest.raises(SavepointMismatch, match="broken off"):
+        bring_back(taken, broken_off, dataclasses.replace(options, key_groups={"counts": 8}))
+
+
+def test_of_two_restores_at_once_the_first_is_fenced(taken: Folder, options: RestoreOptions) -> None:
+    kafka = MemoryKafka()
+    entered = []
+
+    def second() -> None:
+        entered.append(None)
+        if len(entered) == 2:
+            bring_back(taken, kafka, options)
+
+    kafka.before_commit = second
+    with pytest.raises(Fenced):
+        bring_back(taken, kafka, options)
+    assert numbers_of(kafka, descriptor()) == EXPECTED
+
+
+def test_a_savepoint_record_is_read_as_it_was_written() -> None:
+    written = SavepointRecord("id", "fingerprint", ("a", "b"), finished=True)
+    records = {key: value for key, value in record("savepoint", "main", written).items() if value is not None}
+    assert read_control(records, "main").savepoint == written
+    assert CompleteRecord(1, 1, 1, 0, 0, {}).offsets == ""
