@@ -135,11 +135,11 @@ class ChangelogTail(Protocol):
     def poll(self, seconds: float) -> Sequence[RestoredEpochs | Reached]:
         """What has come, at most `seconds` later; pieces are cut at markers and of bounded size, in order.
 
-        A partition's first Reached comes once its end has been read after `follow`; later ones whenever it is read to
-        its end again. While Kafka can't be reached nothing comes.
+        A partition's first Reached comes once its end has been read after `follow`, also where it was followed before;
+        later ones whenever it is read to its end again. While Kafka can't be reached nothing comes.
 
-        Raises:
-            ChangelogRecreated: A topic is gone, or was made anew with fewer partitions.
+        Raises (then it can only be closed):
+            ChangelogRecreated: A topic is gone, was made anew, or is shorter than what was read of it.
             TopicMismatch: A record that is not ours.
         """
 

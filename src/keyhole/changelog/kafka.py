@@ -1,10 +1,13 @@
-"""The changelog on Kafka: puts writer, reader, admin and control log together."""
+"""The changelog on Kafka: puts readers, writers, followers and the rest together."""
 
 from __future__ import annotations
 
 from keyhole.changelog.admin import KafkaAdmin
 from keyhole.changelog.control import KafkaControlLog
+from keyhole.changelog.control_tail import KafkaControlTail
 from keyhole.changelog.reader import KafkaReader
+from keyhole.changelog.replicas import KafkaReplicaGroup
+from keyhole.changelog.tail import KafkaTail
 from keyhole.changelog.transactions import Transactions
 from keyhole.changelog.writer import KafkaWriter
 
@@ -31,3 +34,12 @@ class KafkaChangelog:
 
     def control(self, query: str) -> KafkaControlLog:
         return KafkaControlLog(self._bootstrap_servers, self._application, query)
+
+    def tail(self) -> KafkaTail:
+        return KafkaTail(self._bootstrap_servers, self._application)
+
+    def control_tail(self) -> KafkaControlTail:
+        return KafkaControlTail(self._bootstrap_servers, self._application)
+
+    def replicas(self, group: str) -> KafkaReplicaGroup:
+        return KafkaReplicaGroup(self._bootstrap_servers, self._application, group)

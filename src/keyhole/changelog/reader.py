@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -26,7 +26,7 @@ _RETRY_SECONDS = 0.1
 _NEW_TOPIC_SECONDS = 2.0
 _REQUEST_SECONDS = 3.0
 
-_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 TopicPart = tuple[str, int]
 """Topic and partition number."""
@@ -119,7 +119,7 @@ class CommittedLog:
         ends = {part: end for part, (start, end) in bounds.items() if start < end}
         if not ends:
             return
-        consumer = Consumer(_consumer_settings(self._bootstrap_servers))
+        consumer = Consumer(consumer_settings(self._bootstrap_servers))
         try:
             consumer.assign([TopicPartition(topic, number, bounds[topic, number][0]) for topic, number in ends])
             deadline = Deadline(deadline_seconds)
@@ -143,8 +143,8 @@ class CommittedLog:
             topic, number, offset = message.topic(), message.partition(), message.offset()
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                if error.code() in _GONE:
-                    raise self._gone(error.str())
+                if error.code() in GONE:
+                    raise gone(error.str())
                 continue  # it tries again by itself; no progress ends it
             assert topic is not None
             assert number is not None
@@ -171,21 +171,26 @@ class CommittedLog:
 
     def _refuse_missing(self, admin: AdminClient, parts: Sequence[TopicPart], deadline: Deadline) -> None:
         try:
-            topics = admin.list_topics(timeout=min(_REQUEST_SECONDS, deadline.left)).topics
+            found = missing(admin, parts, min(_REQUEST_SECONDS, deadline.left))
         except KafkaException:
             return  # then nothing is known
-        gone = sorted(
-            {topic for topic, number in parts if topic not in topics or number not in topics[topic].partitions}
-        )
-        if gone:
-            raise self._gone(", ".join(gone))
+        if found:
+            raise gone(", ".join(found))
 
-    def _gone(self, what: str) -> ChangelogRecreated:
-        return ChangelogRecreated(
-            f"the changelog is gone, or has fewer partitions than it had: {what}. Restore it from a copy, or drop the "
-            "state",
-            topics=what,
-        )
+
+def missing(admin: AdminClient, parts: Iterable[TopicPart], timeout_seconds: float) -> list[str]:
+    """The topics that are gone, or don't have one of these partitions."""
+    topics = admin.list_topics(timeout=timeout_seconds).topics
+    return sorted({topic for topic, number in parts if topic not in topics or number not in topics[topic].partitions})
+
+
+def gone(what: str) -> ChangelogRecreated:
+    """Topics that `missing` has found, or that Kafka says it doesn't know."""
+    return ChangelogRecreated(
+        f"the changelog is gone, or has fewer partitions than it had: {what}. Restore it from a copy, or drop the "
+        "state",
+        topics=what,
+    )
 
 
 def _share(total: int, partitions: int, least: int, most: int) -> int:
@@ -197,7 +202,7 @@ def _bytes(data: str | bytes | None) -> bytes | None:
     return data
 
 
-def _consumer_settings(bootstrap_servers: str) -> Settings:
+def consumer_settings(bootstrap_servers: str) -> Settings:
     return {
         **common_settings(bootstrap_servers),
         # librdkafka wants one; nothing is ever stored under it.

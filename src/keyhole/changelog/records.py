@@ -127,7 +127,7 @@ class EpochAssembler:
             self._covered = len(self._changes)
             self._markers += 1
             full = self._covered + self._markers >= self._piece_records or self._bytes >= self._piece_bytes
-            return self._cut() if full else None
+            return self.cut() if full else None
         if key is None or len(key) < 3 or not key.startswith(self._prefix):
             raise _foreign(self._partition, offset)
         self._changes.append((key, value))
@@ -140,13 +140,17 @@ class EpochAssembler:
         Args:
             offset: The next offset to read.
         """
-        left = [self._cut()] if self._marker is not None else []
+        whole = self.cut()
+        left = [whole] if whole is not None else []
         if self._changes:
             self._position = self._position._replace(offset=offset)
             left.append(RestoredEpochs(self._partition, self._changes, self._position, None, len(self._changes)))
         return left
 
-    def _cut(self) -> RestoredEpochs:
+    def cut(self) -> RestoredEpochs | None:
+        """All up to the last marker, full or not: a follower does not wait for more. None: no marker since the last."""
+        if self._marker is None:
+            return None
         covered = self._changes[: self._covered]
         piece = RestoredEpochs(self._partition, covered, self._position, self._marker, len(covered) + self._markers)
         self._changes = self._changes[self._covered :]

@@ -1,0 +1,100 @@
+"""Follows the control topic of an application."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from keyhole.changelog.clients import Deadline
+from keyhole.changelog.reader import GONE, consumer_settings
+from keyhole.changelog.settings import CONTROL, topic_name
+
+_PARTITION = 0
+_FETCHED_RECORDS = 10_000
+_SLICE_SECONDS = 0.1
+_END_IS_TOLD_AFTER_MS = 25
+
+
+class KafkaControlTail:
+    """ControlTail on a consumer that belongs to no group.
+
+    Changes are handed out when the topic has been read to its end, which lies between two transactions: so what was
+    appended together is seen together.
+    """
+
+    def __init__(self, bootstrap_servers: str, application: str) -> None:
+        self._settings = consumer_settings(bootstrap_servers) | {"fetch.wait.max.ms": _END_IS_TOLD_AFTER_MS}
+        self._topic = topic_name(application, CONTROL)
+        self._lock = threading.Lock()
+        self._closed = False
+        # What was handed out in all, and what has been read since.
+        self._told: dict[str, bytes] = {}
+        self._read: dict[str, bytes | None] = {}
+        self._begin()
+
+    def poll(self, seconds: float) -> Mapping[str, bytes | None] | None:
+        deadline = Deadline(seconds)
+        while not self._closed:
+            with self._lock:
+                changes = None if self._closed else self._take(min(_SLICE_SECONDS, deadline.left))
+            if changes or deadline.passed:
+                return changes
+        return None
+
+    def close(self) -> None:
+        self._closed = True
+        with self._lock:
+            self._consumer.close()
+
+    def _begin(self) -> None:
+        self._consumer = Consumer(self._settings)
+        self._consumer.assign([TopicPartition(self._topic, _PARTITION, 0)])
+        self._read.clear()
+        self._next_offset = 0
+        self._whole = False
+
+    def _take(self, seconds: float) -> dict[str, bytes | None] | None:
+        changes: dict[str, bytes | None] = {}
+        first = self._consumer.poll(seconds)
+        messages = [] if first is None else [first, *self._consumer.consume(_FETCHED_RECORDS, 0)]
+        for message in messages:
+            error, offset = message.error(), message.offset()
+            assert offset is not None
+            if self._is_another_topic(error, offset):
+                # Deleted, and perhaps made anew: from its start, and what it doesn't have any more is told then.
+                self._consumer.close()
+                self._begin()
+                return None
+            if error is None:
+                self._next_offset = offset + 1
+                self._remember(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._next_offset = offset
+                changes |= self._handed_out()
+        return changes if self._whole else None
+
+    def _is_another_topic(self, error: KafkaError | None, offset: int) -> bool:
+        if error is None or error.code() == KafkaError._PARTITION_EOF:
+            return offset < self._next_offset
+        return error.code() in GONE and self._next_offset > 0
+
+    def _remember(self, message: Message) -> None:
+        name, value = message.key(), message.value()
+        assert isinstance(name, bytes)
+        assert value is None or isinstance(value, bytes)
+        self._read[name.decode()] = value
+
+    def _handed_out(self) -> dict[str, bytes | None]:
+        """What was read and is new."""
+        missing = {} if self._whole else dict.fromkeys(self._told)
+        self._whole = True
+        changes = {name: value for name, value in ({**missing, **self._read}).items() if self._told.get(name) != value}
+        self._read.clear()
+        for name, value in changes.items():
+            if value is None:
+                del self._told[name]
+            else:
+                self._told[name] = value
+        return changes

@@ -1,0 +1,166 @@
+"""A Kafka in memory: topics with transactions, fencing, compaction, outages and groups of replicas."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from keyhole.changelog.settings import MAX_ROW_BYTES
+from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable, OutcomeUnknown, TopicMismatch, ValueMismatch
+from keyhole.testing.replica_shares import ReplicaShares
+
+PIECE_RECORDS = 1000
+"""As the real reader's pieces where there are many partitions."""
+
+_Record = tuple[bytes, bytes | None]
+
+
+class NextCommit(enum.Enum):
+    """What becomes of the next transaction whose commit is asked for."""
+
+    SUCCEEDS = enum.auto()
+    IS_COMMITTED_BUT_NOT_ANSWERED = enum.auto()
+    IS_LOST_AND_NOT_ANSWERED = enum.auto()
+
+
+@dataclass
+class _Topic:
+    """Partitions as offset -> record; None: an offset that is no record (the end of a transaction)."""
+
+    id: str
+    partitions: list[dict[int, _Record | None]]
+    ends: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ends = [0] * len(self.partitions)
+
+
+class MemoryKafka:
+    """What all MemoryChangelogs of a test share. Any thread.
+
+    Attributes:
+        down: While true, every call raises KafkaUnreachable.
+        next_commit: See NextCommit; goes back to SUCCEEDS by itself.
+        before_commit: Called before each transaction takes effect, on the thread that commits.
+    """
+
+    def __init__(self) -> None:
+        self.down = False
+        self.next_commit = NextCommit.SUCCEEDS
+        self.before_commit: Callable[[], None] = lambda: None
+        self._lock = threading.Condition()
+        self._topics: dict[str, _Topic] = {}
+        self._epochs: dict[str, int] = {}
+        self._groups: dict[str, ReplicaShares] = {}
+
+    def delete_topic(self, name: str) -> None:
+        """Removes a topic and all that is in it."""
+        with self._lock:
+            del self._topics[name]
+            self._lock.notify_all()
+
+    def compact(self, name: str) -> None:
+        """Removes every record that a later one of the same key replaces; offsets stay."""
+        with self._lock:
+            for partition in self._topics[name].partitions:
+                last = {record[0]: offset for offset, record in partition.items() if record is not None}
+                for offset, record in list(partition.items()):
+                    if record is None or last[record[0]] != offset:
+                        del partition[offset]
+
+    def reach(self) -> None:
+        """Raises KafkaUnreachable while `down`."""
+        if self.down:
+            raise KafkaUnreachable("the Kafka in memory was told to be down")
+
+    def ensure(self, name: str, partitions: int) -> str:
+        """Makes the topic, or checks its number of partitions; returns its id."""
+        self.reach()
+        with self._lock:
+            found = self._topics.setdefault(name, _Topic(uuid.uuid4().hex, [{} for _ in range(partitions)]))
+            if len(found.partitions) != partitions:
+                raise TopicMismatch(
+                    f"topic {name} is not as Keyhole needs it: it has {len(found.partitions)} partitions, the state "
+                    f"has {partitions} key groups",
+                    topic=name,
+                )
+            return found.id
+
+    def topic_id(self, name: str) -> str | None:
+        """None: there is no such topic."""
+        self.reach()
+        with self._lock:
+            found = self._topics.get(name)
+            return found.id if found is not None else None
+
+    def end(self, name: str, partition: int) -> int:
+        """The offset after the last one taken."""
+        self.reach()
+        with self._lock:
+            if name not in self._topics:
+                raise ChangelogRecreated(f"topic {name} is gone", topic=name)
+            return self._topics[name].ends[partition]
+
+    def records(self, name: str, partition: int, start: int, end: int) -> list[tuple[int, bytes, bytes | None]]:
+        """(offset, key, value) of the records between."""
+        self.reach()
+        with self._lock:
+            present = self._topics[name].partitions[partition]
+            return [(at, *record) for at, record in present.items() if record is not None and start <= at < end]
+
+    def bump(self, transactional_id: str) -> int:
+        """Takes the id; every earlier holder is fenced."""
+        self.reach()
+        with self._lock:
+            epoch = self._epochs[transactional_id] = self._epochs.get(transactional_id, -1) + 1
+            return epoch
+
+    def commit(
+        self, transactional_id: str, epoch: int, batches: Sequence[tuple[str, int, Sequence[_Record]]]
+    ) -> list[int]:
+        """One transaction; returns the offset of the last record of each batch."""
+        self.reach()
+        if any(len(key) + len(value or b"") > MAX_ROW_BYTES for *_, records in batches for key, value in records):
+            raise ValueMismatch(f"a row is larger than a changelog takes ({MAX_ROW_BYTES >> 20} MiB with its key)")
+        self.before_commit()
+        with self._lock:
+            if self._epochs[transactional_id] != epoch:
+                raise Fenced(f"{transactional_id} was taken over", transactional_id=transactional_id)
+            fate, self.next_commit = self.next_commit, NextCommit.SUCCEEDS
+            if fate is NextCommit.IS_LOST_AND_NOT_ANSWERED:
+                raise OutcomeUnknown("the Kafka in memory was told not to answer")
+            offsets = [self._append(self._topics[name], number, records) for name, number, records in batches]
+            self._lock.notify_all()
+            if fate is NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED:
+                raise OutcomeUnknown("the Kafka in memory was told not to answer")
+            return offsets
+
+    def wait(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Returns when `ready` says so, at most `seconds` later. It is asked now, and whenever something changed."""
+        with self._lock:
+            self._lock.wait_for(ready, seconds)
+
+    def change(self, step: Callable[[], None]) -> None:
+        """Does what others may be waiting for."""
+        with self._lock:
+            step()
+            self._lock.notify_all()
+
+    def ends(self, parts: Iterable[tuple[str, int]]) -> list[int]:
+        """As `end` for each; -1: there is no such topic. Nothing is raised."""
+        with self._lock:
+            return [self._topics[name].ends[number] if name in self._topics else -1 for name, number in parts]
+
+    def replica_group(self, name: str) -> ReplicaShares:
+        """The members of a group of replicas, and what each has."""
+        with self._lock:
+            return self._groups.setdefault(name, ReplicaShares())
+
+    def _append(self, topic: _Topic, partition: int, records: Sequence[_Record]) -> int:
+        for record in [*records, None]:  # the end of the transaction takes an offset too
+            topic.partitions[partition][topic.ends[partition]] = record
+            topic.ends[partition] += 1
+        return topic.ends[partition] - 2
