@@ -36,3 +36,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, jars: list[Path], java: Java
     """The bootstrap servers of a broker that all tests share. A test uses names of its own, and doesn't stop it."""
     with LocalKafka(tmp_path_factory.mktemp("kafka"), jars, java) as broker:
         yield broker.bootstrap_servers
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The fault harness takes minutes: whatever else fails should fail before."""
+    items.sort(key=lambda item: item.get_closest_marker("fault") is not None)

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from keyhole.errors import MachineError, PortTaken
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
-from keyhole.local.ports import accepts, is_free
+from keyhole.local.ports import accepts, free_ports, is_free
 
 pytestmark = pytest.mark.integration
 
@@ -49,6 +50,16 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, jars: list[Path], java: J
         port = taken.getsockname()[1]
         with pytest.raises(PortTaken, match=f"listens on 127.0.0.1:{port}"):
             LocalKafka(tmp_path, jars, java, port=port).start()
+
+
+def test_who_comes_by_a_relayed_port_is_told_to_come_back_by_the_relay(
+    tmp_path: Path, jars: list[Path], java: Java
+) -> None:
+    inside, relay = free_ports(2)
+    with LocalKafka(tmp_path, jars, java, relayed={inside: relay}) as broker:
+        for port, told in ((inside, relay), (port_of(broker), port_of(broker))):
+            metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=10)
+            assert [known.port for known in metadata.brokers.values()] == [told]
 
 
 def test_a_broker_that_does_not_start_says_why(tmp_path: Path, jars: list[Path], java: Java) -> None:

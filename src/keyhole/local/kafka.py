@@ -72,6 +72,8 @@ class LocalKafka:
         port: Where clients connect; 0: a free one, the same for the life of this object.
         heap_megabytes: The Java heap's maximum.
         settings: Broker settings that come before the built-in ones.
+        relayed: Further ports to listen on, each with the port that clients who come there are told to come back to:
+            that of a relay in between, which leads here.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class LocalKafka:
         port: int = 0,
         heap_megabytes: int = 512,
         settings: Mapping[str, str] | None = None,
+        relayed: Mapping[int, int] | None = None,
     ) -> None:
         self._directory = directory
         self._java = java
@@ -100,6 +103,7 @@ class LocalKafka:
         self._wanted_port = port
         self._port = port
         self._settings = dict(settings or {})
+        self._relayed = dict(relayed or {})
         self._child: Child | None = None
 
     @property
@@ -181,10 +185,13 @@ class LocalKafka:
             **self._settings,
         }
         listener = f"CONTROLLER://{_HOST}:{controller}"
+        brokers = {"PLAINTEXT": (self._port, self._port)}
+        brokers |= {f"RELAYED{port}": (port, relay) for port, relay in self._relayed.items()}
         both = {
             "process.roles": "broker,controller",
-            "listeners": f"PLAINTEXT://{self.bootstrap_servers},{listener}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
+            "listeners": ",".join([*(f"{name}://{_HOST}:{port}" for name, (port, _) in brokers.items()), listener]),
+            "advertised.listeners": ",".join(f"{name}://{_HOST}:{relay}" for name, (_, relay) in brokers.items()),
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in (*brokers, "CONTROLLER")),
         }
         self._directory.mkdir(parents=True, exist_ok=True)
         (self._directory / "log4j2.xml").write_text(_LOG4J)

@@ -1,0 +1,62 @@
+"""`python -m tests.fault --seed S --minutes M [--json FILE]`: episode after episode, each with the next seed.
+
+Exit code 0: nothing was violated. What an episode with a violation left (history, logs) is kept in --keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from keyhole.local.jars import JarSet, default_cache_dir, fetch
+from keyhole.local.java import find_java
+from tests.fault.cluster import Machine, Plan
+from tests.fault.episode import run_episode
+from tests.fault.summary import Summary
+from tests.fault.workload import STATES
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="tests.fault", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the first episode; the others follow")
+    parser.add_argument("--minutes", type=float, default=5.0, help="no episode begins after this time")
+    parser.add_argument("--episode-seconds", type=float, default=150.0, help="of faults in each episode")
+    parser.add_argument("--json", type=Path, help="where the summary goes, after every episode")
+    parser.add_argument("--keep", type=Path, default=Path("fault-runs"), help="what violated episodes left")
+    parser.add_argument("--keep-all", action="store_true", help="keep every episode's files")
+    parser.add_argument("--states", nargs="+", default=list(STATES), choices=list(STATES))
+    parser.add_argument("--plant", default="", help="a bug to plant into the state servers (tests/fault/planted.py)")
+    arguments = parser.parse_args()
+    machine = Machine(fetch(JarSet.KAFKA, default_cache_dir(os.environ)), find_java(os.environ))
+    summary = Summary()
+    until = time.monotonic() + 60 * arguments.minutes
+    seed = arguments.seed
+    while time.monotonic() < until:
+        plan = Plan(seed, arguments.episode_seconds, tuple(arguments.states), plant=arguments.plant)
+        directory = Path(tempfile.mkdtemp(prefix=f"keyhole-fault-{seed}-"))
+        try:
+            history = run_episode(plan, None, directory, machine)
+            right = summary.add(history, plan.seconds)
+            history.save(directory / "history")
+        except BaseException:
+            shutil.copytree(directory, arguments.keep / str(seed), dirs_exist_ok=True)
+            raise
+        if not right or arguments.keep_all:
+            shutil.copytree(directory, arguments.keep / str(seed), dirs_exist_ok=True)
+        shutil.rmtree(directory, ignore_errors=True)
+        print(summary.last(), flush=True)
+        if arguments.json:
+            arguments.json.write_text(json.dumps(summary.to_json(), indent=2) + "\n")
+        seed += 1
+    return 0 if summary.right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""How readable the states were: what failed, why, and for how long nobody got an answer. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+
+from tests.fault.history import FailedRead, History, Injected, Read
+
+# A fault's end is not the end of its effects: a restarted server restores, a proxy finds it again.
+_AFTERMATH_SECONDS = 2.0
+_PAUSE_SECONDS = 1.0
+
+
+@dataclass
+class Availability:
+    """Of some reads. A gap: from the first failed read to the next answer, of one reader.
+
+    Attributes:
+        reasons: Failed reads by reason.
+    """
+
+    reads: int = 0
+    failed: int = 0
+    longest_gap_seconds: float = 0.0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def fraction(self) -> float:
+        """Of reads that were answered."""
+        return 1 - self.failed / self.reads if self.reads else 1.0
+
+    def add(self, other: Availability) -> None:
+        self.reads += other.reads
+        self.failed += other.failed
+        self.longest_gap_seconds = max(self.longest_gap_seconds, other.longest_gap_seconds)
+        self.reasons += other.reasons
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self) | {"fraction": round(self.fraction, 5), "reasons": dict(self.reasons)}
+
+
+def availability(history: History) -> dict[str, Availability]:
+    """By kind of fault: the reads during it, where it was alone.
+
+    "all" has everything, "none" what was without a fault, "harmless" what was during one fault that left a copy of
+    every key group within reach.
+
+    Reads that ask for a bound are left out, as one that can't be met is refused rightly.
+    """
+    reads = [
+        event
+        for event in history.events
+        if isinstance(event, (Read, FailedRead)) and event.asked.stale != "never" and not event.asked.max_staleness_ms
+    ]
+    faults = [event for event in history.events if isinstance(event, Injected)]
+    found = {"all": _of(reads)}
+    by_kind: dict[str, list[Read | FailedRead]] = {}
+    for read in reads:
+        during = [fault for fault in faults if _during(read, fault)]
+        if len(during) <= 1:
+            by_kind.setdefault(during[0].kind if during else "none", []).append(read)
+        if len(during) == 1 and during[0].harmless:
+            by_kind.setdefault("harmless", []).append(read)
+    return found | {kind: _of(its) for kind, its in sorted(by_kind.items())}
+
+
+def _during(read: Read | FailedRead, fault: Injected) -> bool:
+    return read.ended >= fault.began and read.began <= fault.ended + _AFTERMATH_SECONDS
+
+
+def _of(reads: Sequence[Read | FailedRead]) -> Availability:
+    failed = [read for read in reads if isinstance(read, FailedRead)]
+    readers = {read.reader for read in reads}
+    gaps = (_longest_gap(read for read in reads if read.reader == reader) for reader in readers)
+    return Availability(len(reads), len(failed), max(gaps, default=0.0), Counter(read.reason for read in failed))
+
+
+def _longest_gap(reads: Iterable[Read | FailedRead]) -> float:
+    longest, since, until = 0.0, None, 0.0
+    for read in sorted(reads, key=lambda read: read.began):
+        if since is not None and read.began > until + _PAUSE_SECONDS:
+            since = None  # reads of another moment: these are those of one kind of fault
+        until = max(until, read.ended)
+        if isinstance(read, FailedRead):
+            since = read.began if since is None else since
+        if since is not None:
+            longest = max(longest, read.ended - since)
+        if isinstance(read, Read):
+            since = None
+    return longest

@@ -1,0 +1,267 @@
+"""Judges a history: what no schedule of faults may ever make happen. Pure; each rule is one function.
+
+The workload is known, so the row of every key after every epoch is known. An answer is right if it has exactly the row
+of the epoch that it claims, if that epoch was being committed when it was given, and if nothing told before is taken
+back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from keyhole.steps import Step
+from tests.fault.history import CHANGELOG, OWNER, Ended, EpochStep, Held, History, Injected, Read
+from tests.fault.workload import Recount, Row, Workload, names
+
+CLOCK_JUMP = "clock_jump"
+
+# What may end a driver: the cluster is not to be had for longer than an epoch may take, or a newer run exists.
+_EXCUSED = frozenset({"EPOCH_FAILED", "KAFKA_UNREACHABLE", "NO_SERVER", "FENCED", "STORE_FULL"})
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Violation:
+    """`rule` names the function that found it."""
+
+    rule: str
+    text: str
+
+
+@dataclass
+class Verdict:
+    """What a history amounts to. `violations` has the first of each rule; `violated` counts all of them."""
+
+    answers: int = 0
+    epochs: int = 0
+    took_back: int = 0
+    violated: Counter[str] = field(default_factory=Counter)
+    violations: list[Violation] = field(default_factory=list)
+
+    @property
+    def right(self) -> bool:
+        return not self.violated
+
+
+class _Context:
+    """A history, and what the rules look up in it."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.recount = Recount(Workload(history.seed, history.deletes))
+        self.reads = [event for event in history.events if isinstance(event, Read)]
+        self.steps = sorted((event for event in history.events if isinstance(event, EpochStep)), key=lambda s: s.at)
+        self.began_commit: dict[int, float] = {}
+        self.complete: list[EpochStep] = []
+        for step in self.steps:
+            if step.step == Step.DRIVER_BEFORE_COMMIT:
+                self.began_commit.setdefault(step.epoch, step.at)
+            elif step.step == Step.DRIVER_COMPLETE:
+                self.complete.append(step)
+        self._complete_at = [step.at for step in self.complete]
+
+    def complete_at(self, at: float) -> int:
+        """The last epoch that was complete then; 0: none."""
+        index = bisect_right(self._complete_at, at)
+        return self.complete[index - 1].epoch if index else 0
+
+
+def check(history: History) -> Verdict:
+    """All rules."""
+    context = _Context(history)
+    verdict = Verdict(
+        answers=sum(len(read.keys) for read in context.reads),
+        epochs=max((step.epoch for step in context.complete), default=0),
+        took_back=sum(1 for _ in _taken_back(context, rows_too=False)),
+    )
+    for rule in RULES:
+        name = rule.__name__.strip("_")
+        for text in rule(context):
+            verdict.violated[name] += 1
+            if verdict.violated[name] <= _SHOWN:
+                verdict.violations.append(Violation(name, text))
+    return verdict
+
+
+def _every_answer_has_the_row_of_its_epoch(context: _Context) -> Iterator[str]:
+    """No answer out of thin air, no part of an epoch, nothing lost, nothing twice."""
+    for read in context.reads:
+        for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
+            expected = context.recount.row(read.state, key, claim.epoch)
+            if row != expected:
+                where = _where_from(context, read.state, key, row)
+                yield f"{_told(read, key, row)} by {claim}, where that epoch has {expected}; {where}"
+
+
+def _no_answer_is_told_before_its_epoch_was_being_committed(context: _Context) -> Iterator[str]:
+    for read in context.reads:
+        for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
+            began = context.began_commit.get(claim.epoch)
+            if claim.epoch and (began is None or read.ended < began):
+                when = "never" if began is None else f"{began - read.ended:.3f} s later"
+                yield f"{_told(read, key, row)} by {claim}; its commit began {when}"
+
+
+def _min_epoch_is_kept(context: _Context) -> Iterator[str]:
+    for read in context.reads:
+        for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
+            if claim.epoch < read.asked.min_epoch:
+                yield f"{_told(read, key, row)} by {claim}, asked for {read.asked.min_epoch}"
+
+
+def _never_stale_means_the_confirmed_owner(context: _Context) -> Iterator[str]:
+    for read in context.reads:
+        if read.asked.stale != "never":
+            continue
+        for claim in set(read.claims):
+            if claim.role != OWNER or claim.unconfirmed:
+                yield f"reader {read.reader} asked for no stale answer and got one from {claim}"
+
+
+def _max_staleness_is_kept(context: _Context) -> Iterator[str]:
+    """By the monotonic clock, which no injected jump moves."""
+    for read in context.reads:
+        if not read.asked.max_staleness_ms:
+            continue
+        needed = context.complete_at(read.began - read.asked.max_staleness_ms / 1000)
+        for claim in set(read.claims):
+            if claim.epoch < needed:
+                yield (
+                    f"reader {read.reader} at {read.began:.3f} asked for at most {read.asked.max_staleness_ms} ms and "
+                    f"got {claim}, though epoch {needed} had been complete for longer"
+                )
+
+
+def _as_of_is_true(context: _Context) -> Iterator[str]:
+    """Only where all clocks agree: `as_of` is told by them."""
+    if any(isinstance(event, Injected) and event.kind == CLOCK_JUMP for event in context.history.events):
+        return
+    walls = [step.wall_ms for step in context.complete]
+    for read in context.reads:
+        for claim in set(read.claims):
+            index = bisect_right(walls, claim.as_of_ms - 1)
+            if claim.as_of_ms and index and claim.epoch < context.complete[index - 1].epoch:
+                yield (
+                    f"reader {read.reader} at {read.began:.3f} got {claim}, though epoch "
+                    f"{context.complete[index - 1].epoch} was complete at {walls[index - 1]}"
+                )
+
+
+def _no_owner_takes_back_what_was_told(context: _Context) -> Iterator[str]:
+    yield from _taken_back(context, rows_too=True)
+
+
+def _taken_back(context: _Context, *, rows_too: bool) -> Iterator[str]:
+    """Answers of an owner that are older than what an owner of no later assignment had told before.
+
+    An owner that is cut off may answer on with what it has: only its own version, and later ones, must not go back.
+
+    Args:
+        rows_too: Only those where the row is taken back as well. An owner speaks for the whole epoch as soon as it has
+            committed its part; the next owner, of key groups that the epoch doesn't touch, may not know of it.
+    """
+    told: dict[tuple[str, str], dict[tuple[int, int], tuple[int, Row]]] = {}
+    under_way: list[tuple[float, int, Read]] = []
+    for number, read in enumerate(sorted(context.reads, key=lambda read: read.began)):
+        while under_way and under_way[0][0] < read.began:
+            _, _, before = heapq.heappop(under_way)
+            for key, row, claim in zip(before.keys, before.rows, before.claims, strict=True):
+                if claim.role == OWNER:
+                    of_key = told.setdefault((before.state, key), {})
+                    standing = (claim.generation, claim.version)
+                    of_key[standing] = max(of_key.get(standing, (0, None)), (claim.epoch, row), key=lambda t: t[0])
+        heapq.heappush(under_way, (read.ended, number, read))
+        for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
+            if claim.role != OWNER:
+                continue
+            for standing, (epoch, seen) in told.get((read.state, key), {}).items():
+                if (
+                    standing <= (claim.generation, claim.version)
+                    and epoch > claim.epoch
+                    and (not rows_too or seen != row)
+                ):
+                    yield f"{_told(read, key, row)} by {claim}, after {standing} had told {seen} of epoch {epoch}"
+                    break
+
+
+def _epochs_complete_one_after_the_other(context: _Context) -> Iterator[str]:
+    """Over all drivers: each epoch is the last one again, or the next."""
+    last = 0
+    first_of: dict[int, int] = {}
+    for step in context.complete:
+        if step.epoch > last + 1:
+            yield f"epoch {step.epoch} was complete after epoch {last}"
+        for pid, first in first_of.items():
+            # One that was suspended right after its write may tell late what it had completed before.
+            if pid != step.pid and step.epoch > first and step.pid in first_of and _newer(pid, step.pid, first_of):
+                yield f"driver {step.pid} completed epoch {step.epoch} after driver {pid} had taken over"
+        first_of.setdefault(step.pid, step.epoch)
+        last = max(last, step.epoch)
+
+
+def _newer(pid: int, than: int, first_of: dict[int, int]) -> bool:
+    order = list(first_of)
+    return order.index(pid) > order.index(than)
+
+
+def _nothing_ends_by_itself(context: _Context) -> Iterator[str]:
+    """But drivers, which the job runner starts again, for a reason that a fault can be."""
+    for event in context.history.events:
+        if isinstance(event, Ended) and not (event.name.startswith("driver") and event.reason in _EXCUSED):
+            yield f"{event.name} ended at {event.at:.3f} with {event.reason}: {event.message}"
+
+
+def _the_end_equals_the_recount(context: _Context) -> Iterator[str]:
+    """The changelog, and every copy at its epoch; owners, and at least one copy of each key, at the last one."""
+    final = context.history.final_epoch
+    if final < 0:
+        yield "the cluster came to no rest after all faults had ended"
+        return
+    whole: Counter[tuple[str, str, str]] = Counter()
+    for held in context.history.events:
+        if not isinstance(held, Held):
+            continue
+        for key, row in held.rows.items():
+            expected = context.recount.row(held.state, key, held.epoch)
+            if row != expected:
+                where = _where_from(context, held.state, key, row)
+                yield (
+                    f"at the end, {held.where} ({held.role}) has {row} for {held.state} {key} as of epoch "
+                    f"{held.epoch}, where that epoch has {expected}; {where}"
+                )
+        if held.epoch != final:
+            yield f"at the end, {held.where} ({held.role}) is at epoch {held.epoch} of {held.state}, not at {final}"
+        whole.update((held.state, held.role, key) for key in held.rows)
+    for state in context.history.states:
+        for role in (OWNER, CHANGELOG):
+            odd = [key for key in names() if whole[state, role, key] != 1]
+            if odd:
+                yield f"at the end, {len(odd)} keys of {state} have no {role}, or more than one"
+
+
+def _told(read: Read, key: str, row: Row) -> str:
+    return f"reader {read.reader} at {read.began:.3f}-{read.ended:.3f} got {row} for {read.state} {key}"
+
+
+def _where_from(context: _Context, state: str, key: str, row: Row) -> str:
+    last = max(context.began_commit, default=0) + 1
+    found = context.recount.epochs(state, key, row, last)
+    return f"the row is that of epochs {found}" if found else "no epoch has that row"
+
+
+RULES: tuple[Callable[[_Context], Iterator[str]], ...] = (
+    _every_answer_has_the_row_of_its_epoch,
+    _no_answer_is_told_before_its_epoch_was_being_committed,
+    _min_epoch_is_kept,
+    _never_stale_means_the_confirmed_owner,
+    _max_staleness_is_kept,
+    _as_of_is_true,
+    _no_owner_takes_back_what_was_told,
+    _epochs_complete_one_after_the_other,
+    _nothing_ends_by_itself,
+    _the_end_equals_the_recount,
+)

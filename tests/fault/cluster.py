@@ -1,0 +1,215 @@
+"""The processes of an episode, and the links between them. All of them are real; each link may be cut."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from keyhole.config import JobConfig, StateServerConfig
+from keyhole.local.java import Java
+from keyhole.local.kafka import LocalKafka
+from keyhole.local.ports import free_ports
+from keyhole.local.processes import Child
+from keyhole.local.services import spawn_client_proxy, start_state_server
+from tests.fault.driver import Settings
+from tests.fault.network import Network
+from tests.fault.processes import Managed
+from tests.fault.schedule import Targets
+
+_HOST = "127.0.0.1"
+_EPOCH_DEADLINE_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the processes run on."""
+
+    kafka_jars: Sequence[Path]
+    java: Java
+    spark_jars: Sequence[Path] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an episode consists of.
+
+    Attributes:
+        standbys: Copies per key group, beside the owner.
+        plant: A bug that the state servers get (tests/fault/planted.py); empty: none.
+    """
+
+    seed: int
+    seconds: float
+    states: tuple[str, ...]
+    servers: int = 3
+    replicas: int = 1
+    standbys: int = 1
+    spark: bool = False
+    pace_seconds: float = 0.2
+    plant: str = ""
+
+    @property
+    def deletes(self) -> bool:
+        return not self.spark
+
+
+class Cluster:
+    """Kafka, state servers, a spare one, replicas, a proxy, a driver. Not started until `start`; `close` ends all."""
+
+    def __init__(self, plan: Plan, directory: Path, machine: Machine) -> None:
+        self.plan = plan
+        self.directory = directory
+        self.application = f"fault-{plan.seed}"
+        self.network = Network()
+        self.servers = tuple(f"server-{number}" for number in range(plan.servers))
+        self.spare = f"server-{plan.servers}"
+        self.replicas = tuple(f"replica-{number}" for number in range(plan.replicas if _has_replicas() else 0))
+        holders = (*self.servers, self.spare, *self.replicas)
+        self._ports = dict(zip(holders, free_ports(len(holders)), strict=True))
+        self._machine = machine
+        self._environ = {name: value for name, value in os.environ.items() if not name.startswith("KEYHOLE_")}
+        self._relays: dict[str, int] = {}
+        clients = ("driver", *holders)
+        inside = dict(zip(clients, free_ports(len(clients)), strict=True))
+        relayed = {inside[client]: self._relay(f"{client}>kafka", inside[client]) for client in clients}
+        for holder in holders:
+            self._relay(f"proxy>{holder}", self._ports[holder])
+        for server in (*self.servers, self.spare):
+            self._relay(f"driver>{server}", self._ports[server])
+        (self._proxy_port,) = free_ports(1)
+        self._relay("readers>proxy", self._proxy_port)
+        self.kafka = LocalKafka(directory / "kafka", machine.kafka_jars, machine.java, 0, 384, relayed=relayed)
+        self.processes = {name: Managed(name, lambda name=name: self._start_server(name)) for name in holders}  # type: ignore[misc]
+        self.processes["proxy"] = Managed("proxy", self._start_proxy)
+        self.processes["driver"] = Managed("driver", self._start_driver, self._why_driver_ended)
+
+    @property
+    def targets(self) -> Targets:
+        links = tuple(link for link in self.network.links if self.spare not in link)
+        return Targets(self.servers, self.replicas, self.spare, links)
+
+    @property
+    def proxy(self) -> str:
+        """Where readers go."""
+        return self._through("readers>proxy")
+
+    @property
+    def steps(self) -> Path:
+        """What drivers append their EpochSteps to."""
+        return self.directory / "steps"
+
+    def address(self, holder: str) -> str:
+        """Of a server or replica, past all links."""
+        return f"{_HOST}:{self._ports[holder]}"
+
+    def start(self) -> None:
+        """All but the spare server. Blocks until the servers answer."""
+        self.kafka.start()
+        for name in (*self.servers, *self.replicas, "proxy", "driver"):
+            self.processes[name].start()
+
+    def pause_driver(self) -> None:
+        """No further batch begins; the coordinator goes on with its heartbeat."""
+        (self.directory / "pause").touch()
+
+    def paused_driver(self) -> int | None:
+        """The process id of the driver that has paused."""
+        with contextlib.suppress(OSError, ValueError):
+            return int((self.directory / "paused").read_text())
+        return None
+
+    def set_clock(self, name: str, error_seconds: float) -> None:
+        """A process's wall clock is wrong by so much, from now on."""
+        file = self._clock(name)
+        new = file.with_suffix(".new")
+        new.write_text(str(error_seconds))
+        new.rename(file)
+
+    def delete_store(self, name: str) -> None:
+        """What a server that does not run has on its disk."""
+        shutil.rmtree(self.directory / name, ignore_errors=True)
+
+    def close(self) -> None:
+        """Idempotent."""
+        for process in self.processes.values():
+            process.kill()
+        self.kafka.kill()
+        with contextlib.suppress(RuntimeError):
+            self.network.close()
+
+    def _relay(self, link: str, target: int) -> int:
+        (port,) = free_ports(1)
+        self.network.link(link, port, target)
+        self._relays[link] = port
+        return port
+
+    def _through(self, link: str) -> str:
+        return f"{_HOST}:{self._relays[link]}"
+
+    def _clock(self, name: str) -> Path:
+        return self.directory / f"{name}.clock"
+
+    def _start_server(self, name: str) -> Child:
+        environ = self._environ | {"FAULT_CLOCK": str(self._clock(name)), "FAULT_PLANT": self.plan.plant}
+        if name in self.replicas:
+            environ |= {
+                "KEYHOLE_STATE_SERVER_ROLE": "replica",
+                "KEYHOLE_STATE_SERVER_APPLICATIONS": self.application,
+            }
+        return start_state_server(
+            name,
+            self._ports[name],
+            bootstrap_servers=self._through(f"{name}>kafka"),
+            directory=self.directory,
+            environ=environ,
+            module="tests.fault.state_server",
+        )
+
+    def _start_proxy(self) -> Child:
+        servers = [self._through(f"proxy>{holder}") for holder in self._ports]
+        return spawn_client_proxy(
+            "proxy", self._proxy_port, servers=servers, directory=self.directory, environ=self._environ
+        )
+
+    def _start_driver(self) -> Child:
+        plan = self.plan
+        settings = Settings(plan.seed, plan.deletes, plan.states, str(self.directory), plan.pace_seconds)
+        job = {
+            "KEYHOLE_JOB_APPLICATION": self.application,
+            "KEYHOLE_JOB_SERVERS": ",".join(self._through(f"driver>{s}") for s in (*self.servers, self.spare)),
+            "KEYHOLE_JOB_BOOTSTRAP_SERVERS": self._through("driver>kafka"),
+            "KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS": str(_EPOCH_DEADLINE_SECONDS),
+            "KEYHOLE_JOB_SERVER_WAIT_SECONDS": "1",
+        }
+        if _has_standbys():
+            job["KEYHOLE_JOB_STANDBYS"] = str(plan.standbys)
+        own = {"FAULT_CLOCK": str(self._clock("driver")), "FAULT_DRIVER": msgspec.json.encode(settings).decode()}
+        environ = self._environ | job | own
+        return Child(
+            "driver", [sys.executable, "-P", "-m", "tests.fault.driver"], self.directory / "driver.log", environ
+        )
+
+    def _why_driver_ended(self, child: Child) -> tuple[str, str]:
+        """What it wrote itself, as its last words."""
+        for line in reversed(self.steps.read_text().splitlines() if self.steps.exists() else []):
+            event = json.loads(line)
+            if event[0] == "ended" and event[2] == f"driver {child.pid}":
+                return event[3], event[4]
+        return f"EXIT_{child.exit_code}", child.output()[-2000:]
+
+
+def _has_standbys() -> bool:
+    return "standbys" in {item.name for item in dataclasses.fields(JobConfig)}
+
+
+def _has_replicas() -> bool:
+    return "role" in {item.name for item in dataclasses.fields(StateServerConfig)}

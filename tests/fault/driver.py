@@ -1,0 +1,186 @@
+"""`python -m tests.fault.driver`: a driver without Spark, for many epochs a minute.
+
+The coordinator and the staging are the real ones. FAULT_DRIVER, JSON, see Settings; KEYHOLE_JOB_* as any job. It keeps
+its checkpoint as Spark does: a batch is done when its file is there, and a driver that starts anew runs the batch after
+the last such file, or again.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import os
+import random
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import grpc
+import msgspec
+import pyarrow as pa
+
+from keyhole import logs
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.clock import Clock
+from keyhole.codec import StateCodec, encode_row
+from keyhole.config import job_config
+from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
+from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
+from keyhole.coordinator.staging import stage_partition
+from keyhole.errors import KeyholeError
+from keyhole.rpc.channels import sync_channel
+from keyhole.steps import Step
+from keyhole.types import StateDescriptor
+from tests.fault import hooks
+from tests.fault.history import Ended, EpochStep
+from tests.fault.states import descriptors
+from tests.fault.workload import STATES, Batch, Workload
+
+QUERY = "main"
+_PARTITIONS = 2
+_IDLE_SECONDS = 0.1
+_KEPT = 50
+
+_log = logging.getLogger(__name__)
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What the harness tells a driver.
+
+    Attributes:
+        directory: Holds `checkpoint/`, `steps` (EpochSteps, one JSON a line), and `pause`: as long as it is there, no
+            further batch begins, and `paused` holds the process id of the driver that waits.
+        pace_seconds: The pause between two batches, at the most; it is random.
+    """
+
+    seed: int
+    deletes: bool
+    states: tuple[str, ...]
+    directory: str
+    pace_seconds: float = 0.2
+
+
+class Checkpoint:
+    """One file per batch that is done, named by its number, as Spark's commit log."""
+
+    def __init__(self, directory: Path) -> None:
+        self._commits = directory / "commits"
+        self._commits.mkdir(parents=True, exist_ok=True)
+        identity = directory / "id"
+        if not identity.exists():
+            (directory / "id.new").write_text(uuid.uuid4().hex)
+            (directory / "id.new").rename(identity)
+        self.id = identity.read_text()
+
+    def next(self) -> int:
+        return 1 + max((int(file.name) for file in self._commits.iterdir()), default=-1)
+
+    def done(self, batch: int) -> None:
+        (self._commits / str(batch)).touch()
+        (self._commits / str(batch - _KEPT)).unlink(missing_ok=True)
+
+
+class Recorder:
+    """A StepObserver that appends what the driver reaches to a file."""
+
+    def __init__(self, file: Path, clock: Clock) -> None:
+        self._file = file.open("ab", buffering=0)
+        self._clock = clock
+
+    def reached(self, step: Step, epoch: int) -> None:
+        """See StepObserver."""
+        if step in (Step.DRIVER_BEFORE_COMMIT, Step.DRIVER_COMPLETE):
+            self.record(EpochStep(time.monotonic(), self._clock.now_ms(), step, epoch, os.getpid()))
+
+    def record(self, event: EpochStep | Ended) -> None:
+        self._file.write(msgspec.json.encode(event) + b"\n")
+
+
+class Stager:
+    """What Spark's tasks do: each partition to the owners of its key groups."""
+
+    def __init__(self, connect: Callable[[str], grpc.Channel]) -> None:
+        self._connect = connect
+        self._attempts = itertools.count(random.randrange(1 << 40))
+
+    def stage(self, plans: Sequence[StateDescriptor], batch: Batch, order: StageOrder) -> list[PartitionReceipt]:
+        """One round, one task after the other."""
+        return [
+            stage_partition(
+                order, of.state, partition, next(self._attempts), _rows(of, batch, partition), self._connect
+            )
+            for of in plans
+            for partition in range(_PARTITIONS)
+        ]
+
+
+def _rows(of: StateDescriptor, batch: Batch, partition: int) -> Iterator[pa.RecordBatch]:
+    codec = StateCodec(of)
+    rows, _ = STATES[of.state]
+    keys: list[bytes] = []
+    values: list[bytes | None] = []
+    for key, row in rows(batch):
+        storage_key = codec.storage_key(key)
+        if int.from_bytes(storage_key[:2], "big") % _PARTITIONS == partition:
+            keys.append(storage_key)
+            values.append(None if row is None else encode_row(of.value.version, row))
+    if keys:
+        yield pa.record_batch({"storage_key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
+
+
+def run(settings: Settings, recorder: Recorder, clock: Clock) -> None:
+    """Runs until it is killed, or an epoch fails."""
+    config = job_config()
+    directory = Path(settings.directory)
+    workload = Workload(settings.seed, settings.deletes)
+    plans = [of for of in descriptors(config.application, QUERY) if of.state in settings.states]
+    stager = Stager(functools.lru_cache(sync_channel))
+    changelog = KafkaChangelog(config.bootstrap_servers, config.application)
+    coordinator = Coordinator(config, QUERY, changelog, clock, observer=recorder)
+    checkpoint = Checkpoint(directory / "checkpoint")
+    number = checkpoint.next()
+    while True:
+        while (directory / "pause").exists():
+            (directory / "paused").write_text(str(os.getpid()))
+            time.sleep(_IDLE_SECONDS)
+        batch = workload.batch(number)
+        result = coordinator.run_epoch(
+            EpochBatch(
+                spark_query_id=checkpoint.id,
+                batch_id=number,
+                offsets_hash=number,
+                watermark_ms=0,
+                states=tuple(StatePlan(of) for of in plans),
+                partitions=_PARTITIONS,
+                stage=functools.partial(stager.stage, plans, batch),
+            )
+        )
+        assert result.epoch == number + 1, f"batch {number} became epoch {result.epoch}"
+        checkpoint.done(number)
+        number += 1
+        time.sleep(random.uniform(0, settings.pace_seconds))
+
+
+def main() -> int:
+    """Returns the exit code; the last line of `steps` says why it ended."""
+    settings = msgspec.json.decode(os.environ["FAULT_DRIVER"], type=Settings)
+    logs.configure("INFO")
+    clock = hooks.clock()
+    recorder = Recorder(Path(settings.directory) / "steps", clock)
+    try:
+        run(settings, recorder, clock)
+    except KeyholeError as error:
+        recorder.record(Ended(time.monotonic(), f"driver {os.getpid()}", type(error).reason, error.message))
+    except BaseException as error:
+        recorder.record(Ended(time.monotonic(), f"driver {os.getpid()}", "INTERNAL", repr(error)))
+        raise
+    # Threads that wait for servers that don't answer must not keep a driver that has ended alive.
+    sys.stderr.flush()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""One episode: a cluster, a schedule of faults, readers, a rest, and what was seen of all that."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from keyhole.errors import KeyholeError
+from keyhole.steps import Step
+from tests.fault.cluster import Cluster, Machine, Plan
+from tests.fault.copies import held_by, held_by_changelog
+from tests.fault.history import Ended, EpochStep, Event, Held, History
+from tests.fault.inject import Injector
+from tests.fault.processes import Watch
+from tests.fault.readers import Readers
+from tests.fault.schedule import Fault, schedule
+
+_FIRST_EPOCH_SECONDS = 90.0
+_REST_SECONDS = 90.0
+_COPIES_SECONDS = 30.0
+
+_decoder = msgspec.json.Decoder(EpochStep | Ended)
+
+
+def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, machine: Machine) -> History:
+    """Runs it from the first process to the last one's end.
+
+    Args:
+        faults: None: as `plan.seed` has it.
+
+    Raises:
+        MachineError: The machine, or Kafka, not Keyhole.
+        AssertionError: Not even the first epoch came to be.
+    """
+    cluster = Cluster(plan, directory, machine)
+    events: list[Event] = []
+    lock = threading.Lock()
+
+    def note(event: Event) -> None:
+        with lock:
+            events.append(event)
+
+    injector = Injector(cluster)
+    watch = readers = None
+    try:
+        cluster.start()
+        watch = Watch(list(cluster.processes.values()), note)
+        if not _await(lambda: _complete(cluster) >= 1, _FIRST_EPOCH_SECONDS):
+            raise AssertionError(f"no epoch was completed within {_FIRST_EPOCH_SECONDS:g} s; see {directory}")
+        readers = Readers(cluster.proxy, cluster.application, plan.states, plan.seed, note)
+        injector.run(schedule(plan.seed, plan.seconds, cluster.targets) if faults is None else faults, plan.seconds)
+        final = _rest(cluster)
+        readers.close()
+        readers = None
+        for held in _copies(cluster, final):
+            note(held)
+    finally:
+        if readers is not None:
+            readers.close()
+        if watch is not None:
+            watch.close()
+        cluster.close()
+    steps = [event for event in _steps(cluster) if isinstance(event, EpochStep)]
+    return History(plan.seed, plan.deletes, final, plan.states, [*steps, *injector.injected, *events])
+
+
+def _rest(cluster: Cluster) -> int:
+    """Waits until epochs are completed again, and then until none is under way. Returns the last one; -1: never."""
+    reached = _complete(cluster)
+    if not _await(lambda: _complete(cluster) >= reached + 3, _REST_SECONDS):
+        return -1
+    cluster.pause_driver()
+    driver = cluster.processes["driver"]
+    if not _await(lambda: cluster.paused_driver() == driver.pid, _REST_SECONDS):
+        return -1
+    return _complete(cluster)
+
+
+def _copies(cluster: Cluster, final: int) -> list[Held]:
+    """Everyone's copies, once all are at the last epoch, or after a while as they are."""
+    if final < 0:
+        return []
+    until = time.monotonic() + _COPIES_SECONDS
+    while True:
+        late = time.monotonic() > until
+        try:
+            held = list(_ask_all(cluster))
+        except KeyholeError:
+            if late:
+                raise
+            held = []
+        if late or (held and all(copy.epoch == final for copy in held)):
+            states = cluster.plan.states
+            return held + list(held_by_changelog(cluster.kafka.bootstrap_servers, cluster.application, states, final))
+        time.sleep(0.5)
+
+
+def _ask_all(cluster: Cluster) -> Iterator[Held]:
+    for holder in (*cluster.servers, *cluster.replicas):
+        yield from held_by(holder, cluster.address(holder), cluster.application, cluster.plan.states)
+
+
+def _complete(cluster: Cluster) -> int:
+    steps = (event for event in _steps(cluster) if isinstance(event, EpochStep))
+    return max((step.epoch for step in steps if step.step == Step.DRIVER_COMPLETE), default=0)
+
+
+def _steps(cluster: Cluster) -> list[EpochStep | Ended]:
+    if not cluster.steps.exists():
+        return []
+    # A driver that was killed may have left half a line.
+    whole, _, _ = cluster.steps.read_bytes().rpartition(b"\n")
+    found = []
+    for line in whole.splitlines():
+        try:
+            found.append(_decoder.decode(line))
+        except msgspec.MsgspecError:
+            continue
+    return found
+
+
+def _await(done: Callable[[], bool], timeout_seconds: float) -> bool:
+    """Whether it came true in time."""
+    until = time.monotonic() + timeout_seconds
+    while time.monotonic() < until:
+        if done():
+            return True
+        time.sleep(0.2)
+    return False

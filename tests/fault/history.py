@@ -1,0 +1,134 @@
+"""What was seen in one episode: a list of frozen records, which the checker judges. Times are of CLOCK_MONOTONIC.
+
+That clock is one for all processes of a machine, so times of readers, drivers and faults compare.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tests.fault.workload import Row
+
+OWNER = "owner"
+STANDBY = "standby"
+CHANGELOG = "changelog"
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """What an answer says of itself: keyhole.v1.Source."""
+
+    server: str
+    role: str
+    epoch: int
+    generation: int
+    version: int
+    unconfirmed: bool
+    as_of_ms: int
+    lag_epochs: int
+
+
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    """The options of a read. `stale` and `max_staleness_ms` as in keyhole.v1.ReadOptions."""
+
+    min_epoch: int
+    stale: str = "when_needed"
+    max_staleness_ms: int = 0
+
+
+class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
+    """One request that was answered: its keys, their rows, and who says so."""
+
+    reader: str
+    began: float
+    ended: float
+    state: str
+    asked: Asked
+    keys: tuple[str, ...]
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...]
+
+
+class FailedRead(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+    """One request that was refused, or not answered."""
+
+    reader: str
+    began: float
+    ended: float
+    state: str
+    asked: Asked
+    reason: str
+    message: str
+
+
+class EpochStep(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
+    """The driver has reached a step (keyhole.steps) of an epoch. `wall_ms`: by the driver's own clock."""
+
+    at: float
+    wall_ms: int
+    step: str
+    epoch: int
+    pid: int
+
+
+class Injected(msgspec.Struct, frozen=True, array_like=True, tag="fault"):
+    """A fault that was carried out. `harmless`: a copy of every key group could be reached throughout."""
+
+    kind: str
+    targets: tuple[str, ...]
+    began: float
+    ended: float
+    detail: str = ""
+    harmless: bool = False
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    """A process ended by itself, neither killed nor asked to."""
+
+    at: float
+    name: str
+    reason: str
+    message: str
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
+    """At the end, all at rest: what one copy holds of some keys, as of an epoch.
+
+    `role`: OWNER, STANDBY or CHANGELOG.
+    """
+
+    where: str
+    role: str
+    state: str
+    epoch: int
+    rows: dict[str, Row]
+
+
+Event = Read | FailedRead | EpochStep | Injected | Ended | Held
+
+
+class History(msgspec.Struct):
+    """An episode.
+
+    Attributes:
+        deletes: See Workload.
+        final_epoch: The last one that the driver saw complete; -1: the cluster came to no rest.
+        states: Those that were fed.
+    """
+
+    seed: int
+    deletes: bool
+    final_epoch: int
+    states: tuple[str, ...]
+    events: list[Event]
+
+    def of(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.msgpack.encode(self))
+
+
+def load(path: Path) -> History:
+    return msgspec.msgpack.decode(path.read_bytes(), type=History)

@@ -1,0 +1,94 @@
+"""What a run of many episodes amounts to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.fault.availability import Availability, availability
+from tests.fault.checker import Verdict, check
+from tests.fault.history import FailedRead, History, Injected, Read
+
+
+@dataclass
+class Summary:
+    """Adds episodes up."""
+
+    seeds: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    epochs: int = 0
+    reads: int = 0
+    answers: int = 0
+    standby_answers: int = 0
+    failed_reads: int = 0
+    took_back: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    violated: Counter[str] = field(default_factory=Counter)
+    violations: list[dict[str, object]] = field(default_factory=list)
+    availability: dict[str, Availability] = field(default_factory=dict)
+    _last: str = ""
+
+    @property
+    def right(self) -> bool:
+        return not self.violated
+
+    def add(self, history: History, seconds: float) -> bool:
+        """Judges an episode. Returns whether nothing was violated."""
+        verdict = check(history)
+        reads = [event for event in history.events if isinstance(event, Read)]
+        failed = sum(isinstance(event, FailedRead) for event in history.events)
+        faults = Counter(event.kind for event in history.events if isinstance(event, Injected))
+        self.seeds.append(history.seed)
+        self.seconds += seconds
+        self.epochs += verdict.epochs
+        self.reads += len(reads)
+        self.answers += verdict.answers
+        self.standby_answers += sum(claim.role == "standby" for read in reads for claim in read.claims)
+        self.failed_reads += failed
+        self.took_back += verdict.took_back
+        self.faults += faults
+        self.violated += verdict.violated
+        self.violations += [{"seed": history.seed, "rule": v.rule, "text": v.text} for v in verdict.violations]
+        found = availability(history)
+        for kind, part in found.items():
+            self.availability.setdefault(kind, Availability()).add(part)
+        self._last = _line(history, verdict, faults, len(reads), failed, found)
+        return verdict.right
+
+    def last(self) -> str:
+        """The last episode, for a person."""
+        return self._last
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "seeds": self.seeds,
+            "seconds": self.seconds,
+            "epochs": self.epochs,
+            "reads": self.reads,
+            "failed_reads": self.failed_reads,
+            "answers_checked": self.answers,
+            "standby_answers": self.standby_answers,
+            "epoch_claims_taken_back": self.took_back,
+            "faults": dict(sorted(self.faults.items())),
+            "violated": dict(self.violated),
+            "violations": self.violations,
+            "availability": {kind: part.to_json() for kind, part in sorted(self.availability.items())},
+        }
+
+
+def _line(
+    history: History,
+    verdict: Verdict,
+    faults: Counter[str],
+    reads: int,
+    failed: int,
+    found: dict[str, Availability],
+) -> str:
+    harmless = found.get("harmless", Availability())
+    head = (
+        f"seed {history.seed}: {verdict.epochs} epochs, {sum(faults.values())} faults {dict(faults)}, {reads} reads, "
+        f"{failed} failed, {verdict.answers} answers checked; harmless faults: {harmless.fraction:.2%} answered, "
+        f"longest gap {harmless.longest_gap_seconds:.2f} s; "
+        f"{'all right' if verdict.right else f'VIOLATED {dict(verdict.violated)}'}"
+    )
+    return "\n".join([head, *(f"  {v.rule}: {v.text}" for v in verdict.violations[:12])])

@@ -1,0 +1,231 @@
+"""The checker says yes to a right history and catches each way in which one can be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from keyhole.steps import Step
+from tests.fault.availability import availability
+from tests.fault.checker import RULES, check
+from tests.fault.history import (
+    CHANGELOG,
+    OWNER,
+    STANDBY,
+    Asked,
+    Claim,
+    Ended,
+    EpochStep,
+    FailedRead,
+    Held,
+    History,
+    Injected,
+    Read,
+    load,
+)
+from tests.fault.workload import STATES, SUMS, VALUES, Recount, Workload, names
+
+SEED = 3
+EPOCHS = 40
+RECOUNT = Recount(Workload(SEED))
+OWNED = Claim("a", OWNER, 0, generation=1, version=1, unconfirmed=False, as_of_ms=0, lag_epochs=0)
+FOLLOWED = msgspec.structs.replace(OWNED, server="b", role=STANDBY)
+# A key whose sum changes with epoch 20, so that an answer that is off by one epoch differs.
+KEY = next(key for key in names() if RECOUNT.row(SUMS, key, 19) != RECOUNT.row(SUMS, key, 20))
+
+
+def at(epoch: int) -> float:
+    """When the epoch was complete; its commit begins half a second before."""
+    return 100.0 + epoch
+
+
+def read(
+    epoch: int, began: float | None = None, of: Claim = OWNED, asked: Asked | None = None, state: str = SUMS
+) -> Read:
+    """A right answer, right after the epoch was complete."""
+    began = at(epoch) + 0.1 if began is None else began
+    claim = msgspec.structs.replace(of, epoch=epoch)
+    row = RECOUNT.row(state, KEY, epoch)
+    return Read("r", began, began + 0.01, state, asked or Asked(0), (KEY,), (row,), (claim,))
+
+
+def history() -> History:
+    """A right one: an owner and a standby that answer after every epoch, and hold all at the end."""
+    steps = [
+        EpochStep(at(epoch) - offset, int(1000 * (at(epoch) - offset)), step, epoch, 77)
+        for epoch in range(1, EPOCHS + 1)
+        for offset, step in ((0.5, Step.DRIVER_BEFORE_COMMIT), (0.0, Step.DRIVER_COMPLETE))
+    ]
+    reads = [
+        read(epoch, of=of, state=state) for epoch in range(EPOCHS + 1) for of in (OWNED, FOLLOWED) for state in STATES
+    ]
+    held = [
+        Held(where, role, state, EPOCHS, {key: RECOUNT.row(state, key, EPOCHS) for key in names()})
+        for where, role in (("a", OWNER), ("b", STANDBY), (CHANGELOG, CHANGELOG))
+        for state in STATES
+    ]
+    return History(SEED, True, EPOCHS, tuple(STATES), [*steps, *reads, *held])
+
+
+def test_a_right_history_is_right() -> None:
+    verdict = check(history())
+    assert verdict.right, verdict.violations
+    assert (verdict.epochs, verdict.answers, verdict.took_back) == (EPOCHS, 4 * (EPOCHS + 1), 0)
+
+
+def with_row(of: Read, epoch: int) -> Read:
+    """Claims its epoch, and has the row of another one."""
+    return msgspec.structs.replace(of, rows=(RECOUNT.row(of.state, KEY, epoch),))
+
+
+def doubled() -> Read:
+    right = read(20)
+    before, after = RECOUNT.row(SUMS, KEY, 19), RECOUNT.row(SUMS, KEY, 20)
+    assert after is not None
+    total, count = (before or (0, 0, 0))[:2]
+    return msgspec.structs.replace(right, rows=((2 * after[0] - total, 2 * after[1] - count, after[2]),))
+
+
+def held_wrongly() -> Held:
+    rows = {key: RECOUNT.row(SUMS, key, EPOCHS) for key in names()}
+    return Held("c", STANDBY, SUMS, EPOCHS, rows | {KEY: RECOUNT.row(SUMS, KEY, 19)})
+
+
+def claimed(**changes: object) -> Claim:
+    return msgspec.structs.replace(OWNED, **changes)
+
+
+DOCTORED: dict[str, tuple[str, Callable[[], list[object]]]] = {
+    "a lost epoch": ("every_answer_has_the_row_of_its_epoch", lambda: [with_row(read(20), 19)]),
+    "a row that is not committed": ("every_answer_has_the_row_of_its_epoch", lambda: [with_row(read(19), 20)]),
+    "an epoch applied twice": ("every_answer_has_the_row_of_its_epoch", lambda: [doubled()]),
+    "a value out of thin air": (
+        "every_answer_has_the_row_of_its_epoch",
+        lambda: [msgspec.structs.replace(read(20, state=VALUES), rows=((1, 2),))],
+    ),
+    "an epoch told before its commit": (
+        "no_answer_is_told_before_its_epoch_was_being_committed",
+        lambda: [read(20, at(20) - 0.6)],
+    ),
+    "an epoch that never was": (
+        "no_answer_is_told_before_its_epoch_was_being_committed",
+        lambda: [read(EPOCHS + 1, at(EPOCHS) + 1)],
+    ),
+    "an older epoch than asked for": ("min_epoch_is_kept", lambda: [read(20, asked=Asked(21))]),
+    "a standby for a reader who wants none": (
+        "never_stale_means_the_confirmed_owner",
+        lambda: [read(20, of=FOLLOWED, asked=Asked(0, "never"))],
+    ),
+    "an unconfirmed owner for a reader who wants none": (
+        "never_stale_means_the_confirmed_owner",
+        lambda: [read(20, of=claimed(unconfirmed=True), asked=Asked(0, "never"))],
+    ),
+    "an answer staler than allowed": (
+        "max_staleness_is_kept",
+        lambda: [read(17, at(20), FOLLOWED, Asked(0, "always", 1500))],
+    ),
+    "an answer older than it says": (
+        "as_of_is_true",
+        lambda: [read(17, at(20), claimed(role=STANDBY, as_of_ms=int(1000 * at(19))))],
+    ),
+    "an owner that goes back": ("no_owner_takes_back_what_was_told", lambda: [read(19, at(20) + 0.5)]),
+    "a new owner that goes back": (
+        "no_owner_takes_back_what_was_told",
+        lambda: [read(19, at(20) + 0.5, claimed(server="b", generation=2))],
+    ),
+    "an epoch left out": (
+        "epochs_complete_one_after_the_other",
+        lambda: [EpochStep(at(EPOCHS) + 1, 0, Step.DRIVER_COMPLETE, EPOCHS + 2, 77)],
+    ),
+    "an old driver that goes on": (
+        "epochs_complete_one_after_the_other",
+        lambda: [
+            EpochStep(at(EPOCHS) + 1, 0, Step.DRIVER_COMPLETE, EPOCHS, 78),
+            EpochStep(at(EPOCHS) + 2, 0, Step.DRIVER_COMPLETE, EPOCHS + 1, 77),
+        ],
+    ),
+    "a driver that mistrusts its checkpoint": (
+        "nothing_ends_by_itself",
+        lambda: [Ended(at(5), "driver", "CHECKPOINT_MISMATCH", "...")],
+    ),
+    "a server that crashed": ("nothing_ends_by_itself", lambda: [Ended(at(5), "server-1", "EXIT_1", "...")]),
+    "a copy that lacks a row at the end": ("the_end_equals_the_recount", lambda: [held_wrongly()]),
+    "a copy that stays behind": ("the_end_equals_the_recount", lambda: [Held("c", STANDBY, SUMS, EPOCHS - 1, {})]),
+    "two owners at the end": (
+        "the_end_equals_the_recount",
+        lambda: [Held("c", OWNER, SUMS, EPOCHS, {KEY: RECOUNT.row(SUMS, KEY, EPOCHS)})],
+    ),
+}
+
+
+@pytest.mark.parametrize(("rule", "more"), DOCTORED.values(), ids=DOCTORED)
+def test_a_history_is_wrong_that_has(rule: str, more: Callable[[], list[object]]) -> None:
+    doctored = history()
+    doctored.events += more()  # type: ignore[arg-type]
+    assert rule in check(doctored).violated
+
+
+def test_a_cluster_that_comes_to_no_rest_is_wrong() -> None:
+    doctored = history()
+    doctored.final_epoch = -1
+    assert check(doctored).violated == {"the_end_equals_the_recount": 1}
+
+
+def test_each_rule_has_a_history_that_breaks_it() -> None:
+    assert {rule.__name__.strip("_") for rule in RULES} == {rule for rule, _ in DOCTORED.values()}
+
+
+def test_a_cut_off_owner_may_answer_on_with_what_it_has() -> None:
+    late = history()
+    late.events += [
+        read(EPOCHS, at(EPOCHS) + 1, claimed(server="b", generation=2)),
+        read(EPOCHS - 20, at(EPOCHS) + 2, claimed(generation=0)),
+    ]
+    assert check(late).right
+
+
+def test_an_owner_may_claim_less_of_an_untouched_key_group_but_it_is_counted() -> None:
+    quiet = next(
+        epoch for epoch in range(1, EPOCHS) if RECOUNT.row(SUMS, KEY, epoch) == RECOUNT.row(SUMS, KEY, epoch - 1)
+    )
+    back = history()
+    back.events.append(read(quiet - 1, at(quiet) + 0.5))
+    verdict = check(back)
+    assert verdict.right
+    assert verdict.took_back == 1
+
+
+def test_as_of_is_not_judged_where_clocks_were_made_to_jump() -> None:
+    jumped = history()
+    jumped.events += [
+        Injected("clock_jump", ("driver",), at(3), at(4)),
+        read(17, at(20), claimed(role=STANDBY, as_of_ms=int(1000 * at(19)))),
+    ]
+    assert check(jumped).right
+
+
+def test_a_history_is_saved_and_loaded_whole(tmp_path: Path) -> None:
+    file = tmp_path / "history"
+    whole = history()
+    whole.events += [FailedRead("r", 1, 2, SUMS, Asked(0), "NOT_READY", ""), Injected("kill", ("a",), 1, 2)]
+    whole.save(file)
+    assert load(file) == whole
+
+
+def test_availability_is_told_by_kind_of_fault_with_the_longest_gap() -> None:
+    failed = [
+        FailedRead("r", at(5) + 0.2, at(5) + 0.3, SUMS, Asked(0), "NO_SERVER", ""),
+        FailedRead("r", at(5) + 0.4, at(5) + 0.5, SUMS, Asked(0), "NO_SERVER", ""),
+        FailedRead("r", at(5) + 0.5, at(5) + 0.6, SUMS, Asked(0, "never"), "UNCONFIRMED", ""),
+    ]
+    seen = history()
+    seen.events += [Injected("kill", ("a",), at(5), at(5) + 1, harmless=True), *failed]
+    found = availability(seen)
+    assert found["kill"].failed == found["harmless"].failed == 2
+    assert found["kill"].reasons == {"NO_SERVER": 2}
+    assert found["kill"].longest_gap_seconds == pytest.approx(0.91)
+    assert found["none"].failed == 0
+    assert found["none"].reads + found["kill"].reads == found["all"].reads

@@ -1,0 +1,96 @@
+"""Links carry what they are given, hold it back while they are cut, and break when they are told to."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from keyhole.local.ports import free_ports
+from tests.fault.network import Network
+
+
+@contextmanager
+def echo() -> Iterator[int]:
+    """A server that sends back what it gets; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+        def answer(connection: socket.socket) -> None:
+            with connection:
+                while data := connection.recv(1024):
+                    connection.sendall(data)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def linked() -> Iterator[tuple[Network, socket.socket]]:
+    """A network, and a connection through its only link."""
+    network = Network()
+    with echo() as target:
+        (port,) = free_ports(1)
+        network.link("a>b", port, target)
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            assert exchanged(connection, b"hello")
+            yield network, connection
+        network.close()
+
+
+def exchanged(connection: socket.socket, data: bytes) -> bool:
+    connection.sendall(data)
+    return connection.recv(1024) == data
+
+
+@pytest.mark.parametrize(("there", "back"), [(True, True), (True, False), (False, True)])
+def test_what_a_cut_link_held_back_arrives_when_it_is_healed(
+    linked: tuple[Network, socket.socket], there: bool, back: bool
+) -> None:
+    network, connection = linked
+    network.cut("a>b", there=there, back=back)
+    connection.sendall(b"late")
+    connection.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        connection.recv(1024)
+    network.heal("a>b")
+    connection.settimeout(5)
+    assert connection.recv(1024) == b"late"
+
+
+def test_a_slow_link_takes_its_time_both_ways(linked: tuple[Network, socket.socket]) -> None:
+    network, connection = linked
+    network.slow("a>b", 0.1)
+    began = time.monotonic()
+    assert exchanged(connection, b"slow")
+    assert time.monotonic() - began >= 0.2
+
+
+def test_a_reset_breaks_connections_and_new_ones_may_be_made(linked: tuple[Network, socket.socket]) -> None:
+    network, connection = linked
+    network.reset("a>b")
+    with suppress(ConnectionResetError):
+        assert connection.recv(1024) == b""
+    with socket.create_connection(connection.getpeername(), timeout=5) as another:
+        assert exchanged(another, b"again")
+
+
+def test_where_nobody_listens_a_link_breaks_the_connection() -> None:
+    network = Network()
+    port, nobody = free_ports(2)
+    network.link("a>b", port, nobody)
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection, suppress(ConnectionResetError):
+        assert connection.recv(1024) == b""
+    network.close()
