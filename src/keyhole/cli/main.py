@@ -9,7 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keyhole.config import DEFAULT_PROXY_PORT
 from keyhole.errors import InvalidConfiguration, KeyholeError
@@ -30,6 +30,7 @@ SERVICES = {
 JOBS = {"temperature_monitor": Program("jobs.temperature_monitor", "spark", ("pyspark", "confluent_kafka"))}
 
 _TO_READ = ("grpc", "rich")
+_TO_SAVE = (*_TO_READ, "confluent_kafka", "fsspec", "lmdb", "pyarrow")
 _FOR_THE_DEMO = (*_TO_READ, "grpc_health", "pyspark", "confluent_kafka", "lmdb", "jgo", "vega_datasets")
 
 
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keyhole", description="Queryable state for Spark.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_reads(commands)
+    _add_savepoint(commands)
     for name, program in SERVICES.items():
         service = commands.add_parser(name, help=f"run a {name} here, configured by the environment")
         service.set_defaults(run=functools.partial(_become, program))
@@ -82,6 +84,70 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     status = commands.add_parser("status", parents=[common], help="show the servers, and how far restores are")
     for command, name in ((states, "states"), (describe, "describe"), (get, "get"), (status, "status")):
         command.set_defaults(run=_read, read=name)
+
+
+def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    savepoint = commands.add_parser("savepoint", help="copy all states of an application to files, and back")
+    verbs = savepoint.add_subparsers(required=True, metavar="VERB")
+    shown = argparse.ArgumentParser(add_help=False)
+    shown.add_argument("--format", choices=("table", "json"), default="table")
+    shown.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    kafka = argparse.ArgumentParser(add_help=False)
+    kafka.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
+    kafka.add_argument(
+        "--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="of one call to Kafka (%(default)s)"
+    )
+
+    create = verbs.add_parser("create", parents=[kafka, shown], help="take one, while the job runs")
+    create.add_argument("application", metavar="APP")
+    create.add_argument("--to", required=True, metavar="PATH", help="a new folder, local or any that fsspec reaches")
+    _add_pairs(create, "--checkpoint", "QUERY=DIR", "Spark's checkpoint of a query; needed where Spark keeps state")
+    create.add_argument(
+        "--compaction-lag",
+        type=_seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="min.compaction.lag.ms of the changelog topics, if it was raised (%(default)s)",
+    )
+
+    listed = verbs.add_parser("list", parents=[shown], help="show the savepoints in a folder")
+    listed.add_argument("path", metavar="PATH")
+    listed.add_argument("--check", action="store_true", help="read all files, and compare their checksums")
+
+    restore = verbs.add_parser("restore", parents=[kafka, shown], help="make an application of one")
+    restore.add_argument("path", metavar="PATH")
+    restore.add_argument("--application", metavar="NAME", help="a new name; default: the old one")
+    _add_pairs(restore, "--key-groups", "STATE=N", "another number of key groups", _count)
+    _add_pairs(restore, "--rename", "OLD=NEW", "another name for a state")
+    _add_pairs(restore, "--rename-query", "OLD=NEW", "another name for a query")
+    _add_pairs(restore, "--checkpoint", "QUERY=DIR", "an empty folder for Spark's checkpoint of the query")
+    for command, verb in ((create, "create"), (listed, "list_"), (restore, "restore")):
+        command.set_defaults(run=_savepoint, verb=verb)
+
+
+class _Pairs(argparse.Action):
+    """NAME=VALUE, any number of them, as a dict; each name once."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        pairs = dict(getattr(namespace, self.dest))
+        name, of = value
+        if name in pairs:
+            parser.error(f"{option} names {name} twice")
+        setattr(namespace, self.dest, pairs | {name: of})
+
+
+def _add_pairs(
+    command: argparse.ArgumentParser, option: str, metavar: str, text: str, parse: Callable[[str], Any] = str
+) -> None:
+    def pair(given: str) -> tuple[str, Any]:
+        name, equals, value = given.partition("=")
+        if not (name and equals and value):
+            raise argparse.ArgumentTypeError(f"{given!r} is not {metavar}")
+        return name, parse(value)
+
+    command.add_argument(option, type=pair, action=_Pairs, default={}, metavar=metavar, help=f"{text}; may be repeated")
 
 
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -131,6 +197,14 @@ def _read(options: argparse.Namespace) -> int:
         else:
             reads.status(client, output)
     return 0
+
+
+def _savepoint(options: argparse.Namespace) -> int:
+    _require("keyhole savepoint", "savepoint", _TO_SAVE)
+    from keyhole.cli import reads, savepoint
+
+    run: Callable[[argparse.Namespace, reads.Output], int] = getattr(savepoint, options.verb)
+    return run(options, reads.Output(as_json=options.format == "json"))
 
 
 def _become(program: Program, options: argparse.Namespace) -> int:

@@ -1,0 +1,48 @@
+"""What the first run of a query must know of the savepoint that it was restored from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from keyhole.coordinator.control import SavepointRecord, record
+from keyhole.errors import SavepointMismatch
+
+
+def dropped_states(
+    query: str, savepoint: SavepointRecord | None, declared: Collection[str], *, allowed: bool
+) -> tuple[str, ...]:
+    """The states of the savepoint that the job does not declare, if it may drop them.
+
+    Raises:
+        SavepointMismatch: It may not; or the restore has not been finished.
+    """
+    if savepoint is None:
+        return ()
+    if not savepoint.finished:
+        raise SavepointMismatch(
+            f"query {query!r} is being restored from savepoint {savepoint.savepoint}, or that was broken off: run "
+            "`keyhole savepoint restore` again with the same options, or delete the application's topics",
+            query=query,
+        )
+    dropped = tuple(sorted(set(savepoint.states) - set(declared)))
+    if dropped and not allowed:
+        raise SavepointMismatch(
+            f"the savepoint that query {query!r} was restored from holds {', '.join(map(repr, dropped))}, and the job "
+            "doesn't declare it: declare it, restore it under the name that the job gives it (--rename OLD=NEW), or "
+            "drop it for good with allow_dropped_states=True",
+            query=query,
+            states=", ".join(dropped),
+        )
+    return dropped
+
+
+def settled_records(query: str, savepoint: SavepointRecord | None, dropped: Collection[str]) -> Mapping[str, None]:
+    """What the first run deletes: the savepoint's record, and those of the states that it drops.
+
+    Without its record nobody finds a dropped state any more, and a later one of its name is refused until the topic is
+    deleted.
+    """
+    if savepoint is None:
+        return {}
+    names = [("savepoint", query), *(("state", state) for state in dropped)]
+    return {key: None for kind, name in names for key in record(kind, name, None)}
