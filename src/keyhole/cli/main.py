@@ -30,6 +30,7 @@ SERVICES = {
 JOBS = {"temperature_monitor": Program("jobs.temperature_monitor", "spark", ("pyspark", "confluent_kafka"))}
 
 _TO_READ = ("grpc", "rich")
+_TO_VERIFY = (*_TO_READ, "confluent_kafka", "lmdb")
 _TO_SAVE = (*_TO_READ, "confluent_kafka", "fsspec", "lmdb", "pyarrow")
 _FOR_THE_DEMO = (*_TO_READ, "grpc_health", "pyspark", "confluent_kafka", "lmdb", "jgo", "vega_datasets")
 
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_reads(commands)
     _add_savepoint(commands)
+    _add_verify(commands)
     for name, program in SERVICES.items():
         service = commands.add_parser(name, help=f"run a {name} here, configured by the environment")
         service.set_defaults(run=functools.partial(_become, program))
@@ -123,6 +125,26 @@ def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     _add_pairs(restore, "--checkpoint", "QUERY=DIR", "an empty folder for Spark's checkpoint of the query")
     for command, verb in ((create, "create"), (listed, "list_"), (restore, "restore")):
         command.set_defaults(run=_savepoint, verb=verb)
+
+
+def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verify = commands.add_parser("verify", help="compare all copies of a state with its changelog, record by record")
+    verify.add_argument("state", metavar="APP/STATE")
+    verify.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
+    verify.add_argument("--proxy", default=f"127.0.0.1:{DEFAULT_PROXY_PORT}", metavar="HOST:PORT", help="%(default)s")
+    verify.add_argument(
+        "--servers", type=lambda text: text.split(","), metavar="HOST:PORT,...", help="in place of those a proxy knows"
+    )
+    verify.add_argument(
+        "--show", type=int, default=0, metavar="N", help="also the first N storage keys of each kind, in hexadecimal"
+    )
+    verify.add_argument("--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="of one call (%(default)s)")
+    verify.add_argument(
+        "--dump-timeout", type=_seconds, default=3600.0, metavar="SECONDS", help="to read one server (%(default)s)"
+    )
+    verify.add_argument("--format", choices=("table", "json"), default="table")
+    verify.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    verify.set_defaults(run=_verify)
 
 
 class _Pairs(argparse.Action):
@@ -205,6 +227,13 @@ def _savepoint(options: argparse.Namespace) -> int:
 
     run: Callable[[argparse.Namespace, reads.Output], int] = getattr(savepoint, options.verb)
     return run(options, reads.Output(as_json=options.format == "json"))
+
+
+def _verify(options: argparse.Namespace) -> int:
+    _require("keyhole verify", "savepoint", _TO_VERIFY)
+    from keyhole.cli import reads, verify_state
+
+    return verify_state.run(options, reads.Output(as_json=options.format == "json"))
 
 
 def _become(program: Program, options: argparse.Namespace) -> int:

@@ -1,0 +1,88 @@
+"""`keyhole verify APP/STATE`: what differs between the copies of a state and its changelog."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from keyhole import Client
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.cli.reads import Output, state_path
+from keyhole.verify.copies import RemoteDump, Server
+from keyhole.verify.verify import Finding, Verdict, describe, verify
+
+
+def run(options: argparse.Namespace, output: Output) -> int:
+    """Exit code 1 where something differs."""
+    application, state = state_path(options.state)
+    changelog = KafkaChangelog(options.bootstrap_servers, application)
+    descriptor = describe(application, state, changelog, options.timeout)
+    servers, away = _servers(options)
+    dump = RemoteDump(application, state, options.dump_timeout)
+    verdict = verify(descriptor, servers, changelog, dump, deadline_seconds=options.timeout)
+    _show(verdict, away | dict(verdict.unreachable), options, output)
+    return 1 if verdict.findings else 0
+
+
+def _servers(options: argparse.Namespace) -> tuple[list[Server], dict[str, str]]:
+    """Those that answer, and why others don't. One that is named and doesn't answer is an error."""
+    answers = []
+    for target in options.servers or [options.proxy]:
+        with Client(target, timeout=options.timeout) as client:
+            answers += client.status()
+    away = {status.server or status.address: status.unreachable for status in answers if status.unreachable}
+    return [Server(status.server, status.address) for status in answers if not status.unreachable], away
+
+
+def _show(verdict: Verdict, away: dict[str, str], options: argparse.Namespace, output: Output) -> None:
+    copies = _copy_rows(verdict)
+    differences = [_finding_row(finding, options.show) for finding in verdict.findings]
+    if output.as_json:
+        print(json.dumps({"state": options.state, "copies": copies, "differences": differences, "unreachable": away}))
+        return
+    output.rows(copies, f"{options.state}, compared with its changelog")
+    output.rows(differences, "differences")
+    for server, why in away.items():
+        print(f"not compared: {server}: {why}")
+
+
+def _copy_rows(verdict: Verdict) -> list[dict[str, Any]]:
+    differing = {(finding.copy.server, finding.copy.key_group) for finding in verdict.findings}
+    rows = []
+    for server, role in sorted({(c.server.server, c.role) for c in verdict.copies}):
+        copies = [c for c in verdict.copies if (c.server.server, c.role) == (server, role)]
+        rows.append(
+            {
+                "server": server,
+                "role": str(role),
+                "key_groups": f"{len(copies)} of {verdict.descriptor.key_groups}",
+                "epoch": max(copy.epoch for copy in copies),
+                "differing": sum((copy.server, copy.key_group) in differing for copy in copies),
+            }
+        )
+    return rows
+
+
+def _finding_row(finding: Finding, show: int) -> dict[str, Any]:
+    copy, found = finding.copy, finding.differences
+    row: dict[str, Any] = {
+        "server": copy.server.server,
+        "role": str(copy.role),
+        "key_group": copy.key_group,
+        "offset": copy.offset,
+        "epoch": copy.epoch,
+        "missing": _count(found.missing, found.cut),
+        "extra": _count(found.extra, found.cut),
+        "different": _count(found.different, found.cut),
+        "beyond_changelog": finding.ahead,
+    }
+    if show:
+        kinds = {"missing": found.missing, "extra": found.extra, "different": found.different}
+        row["keys"] = {kind: [key.hex() for key in keys[:show]] for kind, keys in kinds.items() if keys}
+    return row
+
+
+def _count(keys: Sequence[bytes], cut: bool) -> int | str:
+    return f"at least {len(keys)}" if cut else len(keys)

@@ -1,0 +1,77 @@
+"""Reads what a state server holds of a state, into a store of this process's own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+
+from keyhole.rpc.channels import sync_channel
+from keyhole.rpc.status import from_rpc_error
+from keyhole.stores.base import Advance, Batch, Store
+from keyhole.types import START, Position, Role
+from keyhole.v1 import state_pb2, state_server_pb2_grpc
+from keyhole.v1 import state_server_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Server:
+    """A state server. `address`: host:port."""
+
+    server: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What a server holds of one key group, as of one position of its changelog."""
+
+    server: Server
+    role: Role
+    key_group: int
+    offset: int
+    epoch: int
+
+
+class Dump(Protocol):
+    """Asks a server for all that it holds of some key groups (none named: of all); key group by key group."""
+
+    def __call__(self, server: Server, key_groups: Collection[int]) -> Iterable[pb.DumpChunk]: ...
+
+
+class RemoteDump:
+    """Dump over gRPC.
+
+    Args:
+        timeout_seconds: How long one server may take for all of it.
+    """
+
+    def __init__(self, application: str, state: str, timeout_seconds: float) -> None:
+        self._application = application
+        self._state = state
+        self._timeout_seconds = timeout_seconds
+
+    def __call__(self, server: Server, key_groups: Collection[int]) -> Iterator[pb.DumpChunk]:
+        """Raises KeyholeError: the server's, or ServerLost."""
+        request = pb.DumpRequest(application=self._application, state=self._state, key_groups=sorted(key_groups))
+        with sync_channel(server.address) as channel:
+            try:
+                yield from state_server_pb2_grpc.StateServerStub(channel).Dump(request, timeout=self._timeout_seconds)
+            except grpc.RpcError as error:
+                raise from_rpc_error(error, server.address) from error
+
+
+def fetch(server: Server, chunks: Iterable[pb.DumpChunk], store: Store) -> Iterator[Copy]:
+    """Puts the rows into the store; yields each key group when it is whole."""
+    begun: dict[int, Position] = {}
+    for chunk in chunks:
+        position = Position(chunk.offset, chunk.epoch, generation=0, checksum=0)
+        advance = Advance(begun.get(chunk.key_group, START), position)
+        rows = sorted(zip(chunk.storage_keys, chunk.rows, strict=True))
+        store.apply(Batch(puts=rows, advances={chunk.key_group: advance}))
+        begun[chunk.key_group] = position
+        if chunk.last:
+            role = Role.OWNER if chunk.role == state_pb2.ROLE_OWNER else Role.STANDBY
+            yield Copy(server, role, chunk.key_group, chunk.offset, chunk.epoch)
