@@ -20,7 +20,7 @@ from keyhole.changelog.base import Changelog, ChangelogWriter
 from keyhole.changelog.settings import DELETE_RETENTION_MS
 from keyhole.clock import Clock
 from keyhole.coordinator.control import QueryControl
-from keyhole.coordinator.decisions import groups_of
+from keyhole.coordinator.membership import groups_of
 from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import (
     Fenced,

@@ -169,21 +169,22 @@ def _elsewhere(copies: Copies, group: int, owner: str) -> bool:
 
 
 def take_over(
-    previous: Mapping[int, str], servers: Collection[str], key_groups: int, preferred: Sequence[Copies] = ()
+    staying: Mapping[int, str], servers: Collection[str], key_groups: int, preferred: Sequence[Copies] = ()
 ) -> dict[int, str]:
     """Who owns what after servers were lost, at once: nothing moves that has an owner still.
 
-    Total and deterministic. What has no owner any more goes to the one of the first of `preferred` that owns least,
-    where there is none to the one of all servers that does.
+    Total and deterministic. What has no owner goes to the one of the first of `preferred` that owns least, and where
+    there is none to the one of all servers that does.
 
     Args:
-        previous, servers: As `assign`.
+        staying: The owners that stay, by key group; they need not be among the servers.
+        servers: Those that can take key groups over; at least one.
         preferred: Who should have a key group, the best first.
     """
     names = sorted(set(servers))
-    owners = {g: owner for g in range(key_groups) if (owner := previous.get(g)) is not None and owner in names}
+    owners = {group: staying[group] for group in range(key_groups) if group in staying}
     load = Counter(owners.values())
-    for group in (group for group in range(key_groups) if group not in owners):
+    for group in (group for group in range(key_groups) if group not in staying):
         choices = ([name for name in names if name in of.get(group, ())] for of in preferred)
         able = next(filter(None, choices), names)
         owners[group] = min(able, key=lambda name: (load[name], name))

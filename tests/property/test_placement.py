@@ -75,16 +75,16 @@ def test_what_moves_goes_to_a_server_that_has_a_copy_unless_it_has_its_share(
 def test_a_take_over_moves_only_what_has_no_owner_and_to_the_best_that_there_is(
     data: st.DataObject, servers: set[str], groups: int
 ) -> None:
-    before, warm, known = data.draw(owners(groups)), data.draw(copies(groups)), data.draw(copies(groups))
-    after = take_over(before, servers, groups, [warm, known])
+    staying, warm, known = data.draw(owners(groups)), data.draw(copies(groups)), data.draw(copies(groups))
+    after = take_over(staying, servers, groups, [warm, known])
     assert set(after) == set(range(groups))
     for group, owner in after.items():
-        if before.get(group) in servers:
-            assert owner == before[group]
+        if group in staying:
+            assert owner == staying[group]
         else:
             best = [servers & set(of.get(group, ())) for of in (warm, known)]
             assert owner in next(filter(None, best), servers)
-    assert take_over(dict(sorted(before.items(), reverse=True)), sorted(servers), groups, [warm, known]) == after
+    assert take_over(dict(sorted(staying.items(), reverse=True)), sorted(servers), groups, [warm, known]) == after
 
 
 @given(SERVERS, GROUPS)

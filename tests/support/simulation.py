@@ -18,12 +18,15 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from keyhole.changelog.base import Changelog, ChangelogTail, ControlTail
 from keyhole.codec import StateCodec
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import Coordinator, EpochBatch, EpochResult, StatePlan
 from keyhole.coordinator.decisions import OnNewCheckpoint
+from keyhole.coordinator.fleet import Fleet
+from keyhole.coordinator.membership import Sighting
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
-from keyhole.coordinator.servers import Fleet, ServerLink, run_to_proto
+from keyhole.coordinator.servers import ServerLink, run_to_proto
 from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
 from keyhole.steps import NoObserver, Step
 from keyhole.stores.base import StoreEngine
@@ -33,6 +36,7 @@ from keyhole.testing.clock import ManualClock
 from keyhole.types import StateDescriptor
 from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.control_servicer import StateServerServicer
+from services.state_server.follow import Delivery, Follower, Order, Prepare
 from services.state_server.host import HostSettings
 from services.state_server.registry import Registry
 from services.state_server.table import Table
@@ -82,6 +86,32 @@ class Letter:
     request: Any
 
 
+class SteppedFollower(Follower):
+    """A follower without a thread: it goes on when the world says so."""
+
+    def __init__(self, changelog: Changelog, query: str, prepare: Prepare, deliver: Callable[[Delivery], None]) -> None:
+        super().__init__(changelog, query, prepare, deliver)
+        self._tails: tuple[ControlTail, ChangelogTail | None] | None = None
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def join(self) -> None:
+        """It is never under way."""
+
+    def step(self) -> None:
+        """Reads all that there is. Off the event loop's thread, which takes it in meanwhile."""
+        try:
+            control, tail = self._tails or (self._changelog.control_tail(), None)
+            self._tails = control, tail
+            if self._wanted.number != self._current.number:
+                tail = self._begin(self._wanted, tail)
+                self._tails = control, tail
+            self._hand_over(tail.poll(0) if tail is not None else (), control.poll(0))
+        except KeyholeError:
+            self._tails, self._current, self._records = None, Order(0, {}), {}
+
+
 class SimulatedServer:
     """A state server's process: what `die` forgets and what it keeps."""
 
@@ -103,6 +133,7 @@ class SimulatedServer:
         if self.servicer is not None:
             return
         self.incarnation = f"{self.name}-{next(self._incarnations)}"
+        self._follower: SteppedFollower | None = None
         registry = Registry(self.name, self.incarnation, lambda: f"{self.name}:1", 0, MAX_KEY_BYTES)
         settings = HostSettings(
             server=self.name,
@@ -115,9 +146,31 @@ class SimulatedServer:
             kafka_deadline_seconds=5.0,
             restore_deadline_seconds=5.0,
             changed=registry.changed,
+            make_follower=self._make_follower,
         )
         self._registry, self.tables = registry, registry.tables
         self.servicer = StateServerServicer(registry, partial(MemoryChangelog, self._kafka), settings)
+
+    def _make_follower(
+        self, changelog: Changelog, query: str, prepare: Prepare, deliver: Callable[[Delivery], None]
+    ) -> SteppedFollower:
+        self._follower = SteppedFollower(changelog, query, prepare, deliver)
+        return self._follower
+
+    def follow(self) -> None:
+        """Its standby copies catch up, and it reads the control topic."""
+        if self.servicer is not None and self._follower is not None:
+            self._loop.run_until_complete(self._loop.run_in_executor(None, self._follower.step))
+
+    def drain(self) -> None:
+        """As SIGTERM does. Idempotent."""
+        if self.servicer is not None:
+            self._registry.draining = True
+
+    @property
+    def drained(self) -> bool:
+        """It was told to end, and nobody would miss it."""
+        return self.servicer is not None and self._registry.draining and not self._registry.owning
 
     def die(self, *, lose_store: bool = False) -> None:
         """Idempotent. Nothing is under way when it is called."""
@@ -139,8 +192,9 @@ class World:
         sent: Commit and Stage messages that were delivered.
     """
 
-    def __init__(self, descriptor: StateDescriptor, servers: Sequence[str] = ("a", "b")) -> None:
+    def __init__(self, descriptor: StateDescriptor, servers: Sequence[str] = ("a", "b"), standbys: int = 0) -> None:
         self.descriptor = descriptor
+        self.standbys = standbys
         self.codec = StateCodec(descriptor)
         self.kafka = MemoryKafka()
         self.kafka.before_commit = self._before_transaction
@@ -177,7 +231,7 @@ class World:
             batch_id=batch_id,
             offsets_hash=batch_id if offsets_hash is None else offsets_hash,
             watermark_ms=0,
-            states=(StatePlan(self.descriptor, replace),),
+            states=(StatePlan(self.descriptor, replace, self.standbys),),
             partitions=PARTITIONS,
             stage=lambda order: [self._stage(order, partition, rows) for partition in range(PARTITIONS)],
         )
@@ -197,6 +251,18 @@ class World:
             self.driver_dies()
         except KeyholeError:
             pass  # logged, and tried again at the next one
+
+    def follow(self) -> None:
+        """All servers' copies catch up."""
+        for server in self.servers.values():
+            server.follow()
+
+    def settle(self) -> None:
+        """Copies catch up and heartbeats come, until there is nothing left to hand over."""
+        before = None
+        while self.coordinator is not None and before != (before := self.coordinator._run.membership):
+            self.follow()
+            self.beat()
 
     def driver_dies(self) -> None:
         """Idempotent. What was sent late may still arrive."""
@@ -363,6 +429,7 @@ class SimulatedLink(ServerLink):
 
     def __init__(self, world: World, server: str) -> None:
         self.address = f"{server}:1"
+        self.responsive = True
         self._stub = _Stub(world, server)  # type: ignore[assignment]
 
     def close(self) -> None:
@@ -379,12 +446,24 @@ class SimulatedFleet(Fleet):
     def __post_init__(self) -> None:
         self._links = {f"{name}:1": SimulatedLink(self.world, name) for name in self.world.servers}
 
-    def observe(self) -> dict[str, Target]:
+    def addresses(self) -> list[str]:
+        return list(self._links)
+
+    def link(self, target: Target) -> ServerLink:
+        return self._links[target.address]
+
+    def observe(self) -> dict[str, Sighting]:
         """As ever; but where all servers are down one is started, so that nobody waits for a deadline to pass."""
-        live = super().observe()
-        if not live:
+        answers = self.each({address: link.describe for address, link in self._links.items()})
+        seen = {answer.target.server: answer for answer in answers.values() if isinstance(answer, Sighting)}
+        if not seen:
             next(iter(self.world.servers.values())).start()
-        return live
+        return seen
+
+    def ask(
+        self, what: str, calls: Mapping[str, tuple[ServerLink, Callable[[], _Result]]]
+    ) -> dict[str, _Result | KeyholeError]:
+        return self.each({name: call for name, (_, call) in calls.items()})
 
     def each(self, calls: Mapping[str, Callable[[], _Result]]) -> dict[str, _Result | KeyholeError]:
         results: dict[str, _Result | KeyholeError] = {}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keyhole.coordinator.control import GrantRecord, QueryRecord
+from keyhole.coordinator.control import QueryRecord
 from keyhole.coordinator.decisions import (
-    Member,
-    Membership,
     OnNewCheckpoint,
     Proceed,
     Restage,
@@ -15,17 +13,13 @@ from keyhole.coordinator.decisions import (
     check_descriptor,
     check_start,
     decide,
-    groups_of,
     offsets_hash,
-    plan_recovery,
     transactional_id,
 )
-from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, Target
+from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt
 from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
-from keyhole.types import KeyColumn, KeyType, ValueField, ValueSchema
-from tests.support.states import assignment, complete, descriptor, target
-
-GROUPS = {"counts": 4}
+from keyhole.types import KeyColumn, KeyType, StateKind, ValueField, ValueSchema
+from tests.support.states import complete, descriptor, target
 
 
 class TestStart:
@@ -97,70 +91,13 @@ class TestDescriptor:
             ({"key": (KeyColumn("k", KeyType.BIGINT),)}, "key was k string, is k bigint"),
             ({"value": ValueSchema(1, (ValueField("n", "bigint"),))}, "value was n double, is n bigint"),
             ({"order_by": "n"}, "order_by was none, is n"),
+            ({"kind": StateKind.REDUCING}, "kind was value, is reducing"),
+            ({"reducers": ("sum",)}, "reducers was none, is sum"),
         ],
     )
     def test_each_difference_is_named(self, changes: dict[str, object], says: str) -> None:
         with pytest.raises(StateChanged, match=says):
             check_descriptor(descriptor(), descriptor(**changes))
-
-
-def grant(of: Target, name: str) -> GrantRecord:
-    return GrantRecord(of.server, of.incarnation, 1, name)
-
-
-def membership(version: int, owners: list[str]) -> Membership:
-    members = {name: Member(target(name), f"grant-{name}") for name in set(owners)}
-    return Membership(members, assignment(version, owners))
-
-
-class TestRecovery:
-    """plan_recovery."""
-
-    def test_a_run_begins_by_fencing_every_grant_on_record(self) -> None:
-        old = [grant(target("a"), "old-a"), grant(target("gone"), "old-gone")]
-        nobody = Membership({}, assignment(7, ["a", "gone", "a", "gone"]))
-        plan = plan_recovery(nobody, old, {"a": target("a")}, frozenset(), GROUPS)
-        assert plan is not None
-        assert plan.fence == ("old-a", "old-gone")
-        assert plan.open == (target("a"),)
-        assert groups_of(plan.assignment, "a", "counts") == (0, 1, 2, 3)
-        assert plan.assignment.version == 8
-
-    def test_nothing_to_do_is_none(self) -> None:
-        grants = [grant(target(name), f"grant-{name}") for name in "ab"]
-        live = {name: target(name) for name in "ab"}
-        assert plan_recovery(membership(1, ["a", "a", "b", "b"]), grants, live, frozenset(), GROUPS) is None
-
-    def test_a_lost_server_is_fenced_and_the_others_keep_what_they_have(self) -> None:
-        grants = [grant(target(name), f"grant-{name}") for name in "ab"]
-        plan = plan_recovery(membership(1, ["a", "a", "b", "b"]), grants, {"a": target("a")}, frozenset(), GROUPS)
-        assert plan is not None
-        assert (plan.fence, plan.open, dict(plan.release)) == (("grant-b",), (), {})
-        assert groups_of(plan.assignment, "a", "counts") == (0, 1, 2, 3)
-
-    def test_a_restarted_server_is_another_incarnation(self) -> None:
-        again = target("a", incarnation="2")
-        plan = plan_recovery(
-            membership(1, ["a"] * 4), [grant(target("a"), "grant-a")], {"a": again}, frozenset(), GROUPS
-        )
-        assert plan is not None
-        assert (plan.fence, plan.open) == (("grant-a",), (again,))
-
-    def test_a_broken_server_is_fenced_though_it_is_alive(self) -> None:
-        grants = [grant(target("a"), "grant-a")]
-        plan = plan_recovery(membership(1, ["a"] * 4), grants, {"a": target("a")}, frozenset("a"), GROUPS)
-        assert plan is not None
-        assert (plan.fence, plan.open, dict(plan.release)) == (("grant-a",), (target("a"),), {})
-
-    def test_a_server_that_stays_releases_what_goes_to_one_that_comes(self) -> None:
-        grants = [grant(target("a"), "grant-a")]
-        live = {name: target(name) for name in "ab"}
-        plan = plan_recovery(membership(1, ["a"] * 4), grants, live, frozenset(), GROUPS)
-        assert plan is not None
-        assert (plan.fence, plan.open) == ((), (target("b"),))
-        moved = groups_of(plan.assignment, "b", "counts")
-        assert len(moved) == 2
-        assert plan.release == {"a": {"counts": moved}}
 
 
 def receipt(partition: int, *servers: ServerReceipt, attempt: int = 0) -> PartitionReceipt:

@@ -66,12 +66,11 @@ def test_a_server_gives_away_what_has_a_copy_elsewhere() -> None:
 
 
 def test_who_takes_over_is_who_has_a_copy_even_where_it_owns_more_then() -> None:
-    before = {0: "a", 1: "a", 2: "b", 3: "c"}
-    assert take_over(before, ["b", "c"], 4, [{0: ("b",), 1: ("b",)}]) == {0: "b", 1: "b", 2: "b", 3: "c"}
+    assert take_over({2: "b", 3: "c"}, ["b", "c"], 4, [{0: ("b",), 1: ("b",)}]) == {0: "b", 1: "b", 2: "b", 3: "c"}
 
 
 def test_what_nobody_has_a_copy_of_goes_to_whoever_owns_least() -> None:
-    assert take_over({0: "a", 1: "a", 2: "gone"}, ["a", "b"], 3) == {0: "a", 1: "a", 2: "b"}
+    assert take_over({0: "a", 1: "a"}, ["a", "b"], 3) == {0: "a", 1: "a", 2: "b"}
 
 
 def test_with_two_servers_each_follows_what_the_other_owns() -> None:

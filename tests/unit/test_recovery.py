@@ -144,5 +144,6 @@ def test_a_server_that_lost_its_store_comes_back_with_all_rows(world: World) -> 
     world.run_epoch(1, {})
     world.servers["a"].start()
     world.run_epoch(2, {})
+    world.settle()
     assert len(groups_of(world, "a")) == KEY_GROUPS // 2
     assert read(world) == [row(1.0)] * KEY_GROUPS

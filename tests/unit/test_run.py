@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from keyhole.coordinator import run
-from keyhole.coordinator.receipts import Target
+from keyhole.coordinator.membership import Sighting
 from keyhole.errors import KafkaUnreachable
 from keyhole.testing.changelog import MemoryControlLog
 from tests.support.simulation import SimulatedFleet, World
@@ -34,7 +34,7 @@ def test_a_server_that_was_fenced_gets_a_new_grant_though_the_fence_could_not_be
     observe, append = SimulatedFleet.observe, MemoryControlLog.append
     unseen, unwritten = iter([True]), iter([True])
 
-    def without_b(fleet: SimulatedFleet) -> dict[str, Target]:
+    def without_b(fleet: SimulatedFleet) -> dict[str, Sighting]:
         live = observe(fleet)
         if next(unseen, False):
             del live["b"]

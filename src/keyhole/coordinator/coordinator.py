@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
@@ -25,11 +27,12 @@ from keyhole.coordinator.decisions import (
     check_batch,
     check_start,
     decide,
-    groups_of,
 )
+from keyhole.coordinator.fleet import Fleet
+from keyhole.coordinator.membership import groups_of
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.run import QueryRun
-from keyhole.coordinator.servers import Fleet, run_to_proto, state_commit
+from keyhole.coordinator.servers import run_to_proto, state_commit
 from keyhole.errors import (
     CommitError,
     EpochFailed,
@@ -50,10 +53,16 @@ HEARTBEAT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class StatePlan:
-    """A state as the batch declares it. `replace`: the batch is the whole state (complete mode)."""
+    """A state as the batch declares it.
+
+    Attributes:
+        replace: The batch is the whole state (complete mode).
+        standbys: On how many servers beside the owner each key group is followed, if there are as many.
+    """
 
     descriptor: StateDescriptor
     replace: bool = False
+    standbys: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,8 @@ class EpochBatch:
         watermark_ms: Event-time watermark in milliseconds since 1970; 0: none.
         partitions: Number of partitions that `stage` will give receipts of, for each state.
         stage: Runs the batch's tasks once, over all partitions. Called once per round; the rows must be the same.
+        offsets: The batch's entry in Spark's offset log; empty: unknown.
+        stateful: Spark keeps state of its own for the query.
     """
 
     spark_query_id: str
@@ -74,6 +85,8 @@ class EpochBatch:
     states: tuple[StatePlan, ...]
     partitions: int
     stage: Callable[[StageOrder], Sequence[PartitionReceipt]]
+    offsets: str = ""
+    stateful: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,11 @@ class EpochResult:
 
 
 class Coordinator:
-    """See the module's text. Made once per run of a query; the first epoch takes the query over."""
+    """See the module's text. Made once per run of a query; the first epoch takes the query over.
+
+    Args:
+        addresses: Gives host:port of each state server now, where they come and go; default: those of `config`.
+    """
 
     def __init__(
         self,
@@ -98,6 +115,7 @@ class Coordinator:
         on_new_checkpoint: OnNewCheckpoint = "refuse",
         strict: bool = False,
         observer: StepObserver | None = None,
+        addresses: Callable[[], Collection[str]] | None = None,
         fleet: Fleet | None = None,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
@@ -108,9 +126,9 @@ class Coordinator:
         self._strict = strict
         self._observer = observer or NoObserver()
         self._control = changelog.control(query)
-        self._fleet = fleet or Fleet(config.servers)
+        self._fleet = fleet or Fleet(addresses or (lambda: config.servers))
         self._heartbeat_seconds = heartbeat_seconds
-        self._run = QueryRun(config, query, changelog, self._control, self._fleet)
+        self._run = QueryRun(config, query, changelog, self._control, self._fleet, clock)
         self._record: QueryRecord | None = None
         self._fenced: Fenced | None = None
         self._lock = threading.Lock()
@@ -179,7 +197,8 @@ class Coordinator:
             batch.offsets_hash,
             self._on_new_checkpoint,
         )
-        self._run.declare(control, [plan.descriptor for plan in batch.states], self._on_new_checkpoint)
+        record = msgspec.structs.replace(record, stateful=batch.stateful)
+        self._run.declare(control, {plan.descriptor: plan.standbys for plan in batch.states}, self._on_new_checkpoint)
         if record != control.query:
             self._run.record_query(record)
         self._record = record
@@ -226,6 +245,8 @@ class Coordinator:
     ) -> dict[str, pb.CommitRequest]:
         assert self._record is not None
         reset = order.epoch == self._record.reset_epoch
+        # Others among the targets only follow.
+        owners = {index for routes in order.routes.values() for index in routes}
         return {
             target.server: pb.CommitRequest(
                 run=run_to_proto(order.run),
@@ -245,7 +266,8 @@ class Coordinator:
                 watermark_ms=batch.watermark_ms,
                 offsets_hash=batch.offsets_hash,
             )
-            for target in order.targets
+            for index, target in enumerate(order.targets)
+            if index in owners
         }
 
     def _commit(
@@ -295,6 +317,7 @@ class Coordinator:
                 batch.watermark_ms,
                 batch.offsets_hash,
                 markers,
+                batch.offsets,
             )
         )
         return bool(already)
@@ -324,7 +347,7 @@ class Coordinator:
                 _log.exception("heartbeat failed unexpectedly", extra={"query": self._query})
 
     def beat(self) -> None:
-        """One heartbeat: renews the leases, and where no epoch is under way replaces servers that are gone.
+        """One heartbeat: renews the leases, and where no epoch is under way follows the servers that come and go.
 
         Raises:
             Fenced: A newer run has taken over; `run_epoch` raises it too from now on.
@@ -335,12 +358,11 @@ class Coordinator:
         try:
             if self._fenced is not None:
                 raise self._fenced
-            lost = self._confirm()
+            lost = self._run.confirm()
             if not busy:
                 for server in lost:
                     self._run.distrust(server)
-                if lost or not self._run.membership.settled:
-                    self._run.converge(time.monotonic() + self._heartbeat_seconds)
+                self._run.converge(time.monotonic() + self._heartbeat_seconds)
                 self._run.repeat_complete()
         except Fenced as error:
             self._fenced = error
@@ -348,20 +370,6 @@ class Coordinator:
         finally:
             if not busy:
                 self._lock.release()
-
-    def _confirm(self) -> list[str]:
-        """Renews the leases. Returns the servers that are gone or have forgotten this run."""
-        membership, complete = self._run.membership, self._run.complete
-        told = (complete.epoch, complete.commit_time_ms) if complete else (0, 0)
-        answers = self._fleet.each(
-            {
-                name: partial(
-                    self._fleet.link(member.target).confirm, self._run.run, membership.assignment.version, told
-                )
-                for name, member in membership.members.items()
-            }
-        )
-        return [name for name, answer in answers.items() if answer != membership.members[name].target.incarnation]
 
     def owned_by(self, server: str, state: str) -> tuple[int, ...]:
         """The key groups that a server owns now; for tests and tools."""

@@ -1,6 +1,6 @@
 """What the coordinator decides, as functions on frozen values: no sockets, no clocks, no Kafka.
 
-The protocol is told in docs/architecture.md; each function here is one of its decisions.
+The protocol is told in docs/protocol.md; each function here is one of its decisions. Who owns what is plan.py's.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from keyhole.coordinator.control import AssignmentRecord, CompleteRecord, GrantRecord, QueryRecord
+from keyhole.coordinator.control import CompleteRecord, QueryRecord
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, Target
 from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
-from keyhole.placement import assign
 from keyhole.types import StateDescriptor
 
 OnNewCheckpoint = Literal["refuse", "continue", "reset"]
@@ -25,7 +24,7 @@ def check_descriptor(stored: StateDescriptor | None, wanted: StateDescriptor) ->
 
     Raises:
         StateConflict: Another query of the application feeds it.
-        StateChanged: Key groups, key, value schema or order_by differ; the message says how.
+        StateChanged: Kind, key groups, key, value schema, order_by or reducers differ; the message says how.
     """
     if stored is None:
         return
@@ -45,6 +44,7 @@ def check_descriptor(stored: StateDescriptor | None, wanted: StateDescriptor) ->
             ("key", _columns(stored.key), _columns(wanted.key)),
             ("value", _columns(stored.value.fields), _columns(wanted.value.fields)),
             ("order_by", stored.order_by or "none", wanted.order_by or "none"),
+            ("reducers", ", ".join(stored.reducers) or "none", ", ".join(wanted.reducers) or "none"),
         )
         if before != after
     ]
@@ -141,103 +141,6 @@ def check_batch(query: str, record: QueryRecord, complete: CompleteRecord | None
             epoch=last,
         )
     return epoch
-
-
-@dataclass(frozen=True)
-class Member:
-    """A server that has an open grant of this run."""
-
-    target: Target
-    grant: str
-
-
-@dataclass(frozen=True)
-class Membership:
-    """Who may write now, and what. The assignment's version grows with every change of owners.
-
-    Attributes:
-        settled: False from a recovery's first step until its last: servers may own less than the assignment says.
-    """
-
-    members: Mapping[str, Member]
-    assignment: AssignmentRecord
-    settled: bool = True
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """How to get from one membership to the next; the steps must be taken in this order.
-
-    Attributes:
-        fence: Grants whose holders must be fenced before anyone takes over their key groups.
-        open: Servers that need a (new) grant.
-        release: By server that stays, the key groups of each state that it must give up first.
-        assignment: The next one.
-    """
-
-    fence: tuple[str, ...]
-    open: tuple[Target, ...]
-    release: Mapping[str, Mapping[str, tuple[int, ...]]]
-    assignment: AssignmentRecord
-
-
-def plan_recovery(
-    current: Membership,
-    old_grants: Sequence[GrantRecord],
-    live: Mapping[str, Target],
-    broken: frozenset[str],
-    key_groups: Mapping[str, int],
-) -> Recovery | None:
-    """What must happen so that exactly the live servers own all key groups; None: it is so already.
-
-    Args:
-        old_grants: All grants on record, of this run and of earlier ones.
-        live: The servers that answer now, by id; at least one.
-        broken: Live servers whose grant is no longer any good (a transaction's end was not seen, a lost call).
-        key_groups: By state.
-    """
-    kept = {
-        name: member
-        for name, member in current.members.items()
-        if name not in broken and live.get(name) == member.target
-    }
-    opened = tuple(target for name, target in sorted(live.items()) if name not in kept)
-    kept_grants = {member.grant for member in kept.values()}
-    fence = tuple(grant.grant for grant in old_grants if grant.grant not in kept_grants)
-    owners = {
-        state: assign(_owners(current.assignment, state), sorted(live), groups) for state, groups in key_groups.items()
-    }
-    before = {state: _owners(current.assignment, state) for state in key_groups}
-    if not fence and not opened and owners == before:
-        # Under the same version the servers go on with the restores that they have begun.
-        return None if current.settled else Recovery((), (), {}, current.assignment)
-    release = {
-        name: groups
-        for name in kept
-        if (groups := {s: g for s in key_groups if (g := _lost(name, before[s], owners[s]))})
-    }
-    return Recovery(fence, opened, release, _assignment(current.assignment.version + 1, owners))
-
-
-def _owners(assignment: AssignmentRecord, state: str) -> dict[int, str]:
-    return {group: assignment.servers[index] for group, index in enumerate(assignment.owners.get(state, ()))}
-
-
-def _lost(server: str, before: Mapping[int, str], after: Mapping[int, str]) -> tuple[int, ...]:
-    return tuple(group for group, owner in before.items() if owner == server and after.get(group) != server)
-
-
-def _assignment(version: int, owners: Mapping[str, Mapping[int, str]]) -> AssignmentRecord:
-    servers = tuple(sorted({server for groups in owners.values() for server in groups.values()}))
-    index = {server: i for i, server in enumerate(servers)}
-    return AssignmentRecord(
-        version, servers, {s: tuple(index[groups[g]] for g in range(len(groups))) for s, groups in owners.items()}
-    )
-
-
-def groups_of(assignment: AssignmentRecord, server: str, state: str) -> tuple[int, ...]:
-    """The key groups of a state that a server owns."""
-    return tuple(group for group, owner in _owners(assignment, state).items() if owner == server)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """One run of a query: takes its generation, keeps every key group owned by a live server, and fences all others.
 
-The order of the steps is what makes it safe; docs/architecture.md tells why. In short: a grant is on record before a
+The order of the steps is what makes it safe; docs/protocol.md tells why. In short: a grant is on record before a
 server may write under it, whoever is on record is fenced before anyone takes over, and no Commit is sent before a
 transactional write to the control topic has succeeded after the server took its grant. So a driver that was superseded
 finds out before it can do harm, and a server that was superseded holds a fenced grant.
@@ -8,16 +8,20 @@ finds out before it can do harm, and a server that was superseded holds a fenced
 
 from __future__ import annotations
 
+import functools
 import logging
+import operator
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import msgspec
 
 from keyhole.changelog.base import Changelog, ControlLog
+from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.control import (
     AssignmentRecord,
@@ -29,18 +33,12 @@ from keyhole.coordinator.control import (
     read_control,
     record,
 )
-from keyhole.coordinator.decisions import (
-    Member,
-    Membership,
-    OnNewCheckpoint,
-    Recovery,
-    check_descriptor,
-    groups_of,
-    plan_recovery,
-    transactional_id,
-)
+from keyhole.coordinator.decisions import OnNewCheckpoint, check_descriptor, transactional_id
+from keyhole.coordinator.fleet import Fleet
+from keyhole.coordinator.membership import Held, Member, Membership, Sighting, followed_by, groups_of, takers
+from keyhole.coordinator.plan import Change, Needs, plan_change
 from keyhole.coordinator.receipts import Target
-from keyhole.coordinator.servers import Fleet
+from keyhole.coordinator.servers import Confirmed, Share
 from keyhole.errors import (
     ChangelogRecreated,
     EpochFailed,
@@ -58,18 +56,27 @@ _RETRY_SECONDS = 0.25
 
 
 class QueryRun:
-    """Not thread-safe: the coordinator holds its lock around every call."""
+    """Not thread-safe: the coordinator holds its lock around every call but `confirm`."""
 
-    def __init__(self, config: JobConfig, query: str, changelog: Changelog, control: ControlLog, fleet: Fleet) -> None:
+    def __init__(
+        self, config: JobConfig, query: str, changelog: Changelog, control: ControlLog, fleet: Fleet, clock: Clock
+    ) -> None:
         self._config = config
         self._query = query
         self._changelog = changelog
         self._control = control
         self._fleet = fleet
+        self._clock = clock
         self._serial = 0
         self._grants: tuple[GrantRecord, ...] = ()
         self._broken: frozenset[str] = frozenset()
         self._begun = False
+        self._needs: dict[str, Needs] = {}
+        self._seen: Mapping[str, Sighting] = {}
+        # What servers have told of their copies, and under which assignment; replaced as a whole, by any thread.
+        self._told: tuple[int, Mapping[str, Held]] = (0, {})
+        # What was planned from last and needed no change: most epochs find all of it as it was.
+        self._unchanging: object = None
         self.run = Run(config.application, query, 0, uuid.uuid4().hex)
         self.descriptors: dict[str, StateDescriptor] = {}
         self.complete: CompleteRecord | None = None
@@ -91,16 +98,19 @@ class QueryRun:
         return control
 
     def declare(
-        self, control: QueryControl, wanted: Sequence[StateDescriptor], on_new_checkpoint: OnNewCheckpoint
+        self, control: QueryControl, wanted: Mapping[StateDescriptor, int], on_new_checkpoint: OnNewCheckpoint
     ) -> None:
         """Checks the job's states against the stored ones, and makes the changelogs of new ones.
+
+        Args:
+            wanted: The states, and how many standbys each is to have.
 
         Raises:
             ConflictError: See decisions.check_descriptor, ChangelogAdmin.ensure.
         """
         admin, deadline = self._changelog.admin(), self._config.kafka_deadline_seconds
         records: dict[str, bytes | None] = {}
-        for descriptor in wanted:
+        for descriptor, standbys in wanted.items():
             stored = control.states.get(descriptor.state)
             check_descriptor(stored, descriptor)
             known = _with_topic(descriptor, stored.topic_id if stored else "")
@@ -117,6 +127,7 @@ class QueryRun:
                 markers = {name: of for name, of in self.complete.markers.items() if name != descriptor.state}
                 self.complete = msgspec.structs.replace(self.complete, markers=markers)
             self.descriptors[descriptor.state] = _with_topic(descriptor, topic_id)
+            self._needs[descriptor.state] = Needs(descriptor.key_groups, standbys)
             if stored != self.descriptors[descriptor.state]:
                 records |= record("state", descriptor.state, self.descriptors[descriptor.state])
         if records:
@@ -142,13 +153,39 @@ class QueryRun:
 
     def record_complete(self, complete: CompleteRecord) -> None:
         """Raises Fenced where a newer run exists."""
-        self._append(record("complete", self._query, complete))
-        self.complete = complete
+        told = msgspec.structs.replace(complete, told_ms=self._clock.now_ms())
+        self._append(record("complete", self._query, told))
+        self.complete = told
 
     def repeat_complete(self) -> None:
-        """Writes the last complete epoch again, for those who follow the control topic."""
+        """Tells those who follow the control topic that the last complete epoch is still the last one."""
         if self.complete is not None:
             self.record_complete(self.complete)
+
+    def confirm(self) -> list[str]:
+        """Renews the leases, and hears which copies are warm. Any thread.
+
+        Returns:
+            The members that are gone, don't answer, or have forgotten this run.
+        """
+        membership, complete = self.membership, self._complete_epoch()
+        version = membership.assignment.version
+        able = {name for name, sighting in self._seen.items() if not (sighting.draining or sighting.replica)}
+        calls = {}
+        for name, member in membership.members.items():
+            link = self._fleet.link(member.target)
+            calls[name] = link, partial(link.confirm, self.run, version, complete, alone=not able - {name})
+        answers = self._fleet.ask("Confirm", calls)
+        confirmed = {
+            name: answer
+            for name, answer in answers.items()
+            if isinstance(answer, Confirmed) and answer.incarnation == membership.members[name].target.incarnation
+        }
+        self._told = version, {name: answer.warm for name, answer in confirmed.items()}
+        return [name for name in membership.members if name not in confirmed]
+
+    def _complete_epoch(self) -> tuple[int, int]:
+        return (self.complete.epoch, self.complete.commit_time_ms) if self.complete else (0, 0)
 
     def distrust(self, server: str) -> None:
         """The server's grant is no longer any good: the next `converge` fences it and gives it another."""
@@ -157,77 +194,88 @@ class QueryRun:
     def converge(self, deadline_monotonic: float) -> None:
         """Returns when every key group has a live owner that is ready, under grants of this run.
 
+        Whatever is planned and can be done at once is done; copies that are not warm yet are not waited for.
+
         Raises:
             Fenced: A newer run has taken over.
             NoServer, EpochFailed: Not before the deadline; the message names what was waited for.
             ConflictError: A server can't hold its key groups and waiting won't help (its disk is full).
         """
-        waiting_for: KeyholeError = NoServer(f"no state server answers at {', '.join(self._config.servers)}")
+        waiting_for: KeyholeError | None = None
         first_seen: float | None = None
         while True:
-            live = self._fleet.observe()
+            seen = self._seen = self._fleet.observe()
             now = time.monotonic()
-            first_seen = first_seen or (now if live else None)
-            complete = len(live) == len(self._config.servers)
+            first_seen = first_seen or (now if seen else None)
+            complete = len(seen) >= len(self._fleet.addresses())
             patience = not self._begun and now - (first_seen or now) < self._config.server_wait_seconds
-            if live and (complete or not patience):
+            if not takers(seen):
+                waiting_for = NoServer(
+                    f"no state server answers at {', '.join(self._fleet.addresses()) or 'any address'}"
+                )
+            elif complete or not patience:
                 try:
-                    if self._converge_once(live, deadline_monotonic):
+                    if self._converge_once(seen, deadline_monotonic):
                         return
                     continue
                 except (UnavailableError, StageLost, OutcomeUnknown) as error:
                     waiting_for = error
-            elif not live:
-                waiting_for = NoServer(f"no state server answers at {', '.join(self._config.servers)}")
             if time.monotonic() > deadline_monotonic:
-                raise EpochFailed(f"gave up waiting for the state servers: {waiting_for.message}") from waiting_for
+                reason = waiting_for.message if waiting_for else "some of them don't answer yet"
+                raise EpochFailed(f"gave up waiting for the state servers: {reason}") from waiting_for
             time.sleep(_RETRY_SECONDS)
 
-    def _converge_once(self, live: Mapping[str, Target], deadline_monotonic: float) -> bool:
-        sizes = {name: descriptor.key_groups for name, descriptor in self.descriptors.items()}
-        recovery = plan_recovery(self.membership, self._grants, live, self._broken, sizes)
-        if recovery is None:
-            self._begun = True
+    def _converge_once(self, seen: Mapping[str, Sighting], deadline_monotonic: float) -> bool:
+        version, warm = self._told
+        if version == self.membership.assignment.version:
+            self.membership = self.membership.heard(warm)
+        known = self.membership, self._grants, seen, self._broken
+        if known == self._unchanging:
             return True
-        self._execute(recovery, live, deadline_monotonic)
+        change = plan_change(*known, self._needs, self.run.generation)
+        if change is None:
+            self._begun, self._unchanging = True, known
+            return True
+        self._execute(change, seen, deadline_monotonic)
         return False  # observe once more: a server may have gone meanwhile
 
-    def _execute(self, recovery: Recovery, live: Mapping[str, Target], deadline_monotonic: float) -> None:
+    def _execute(self, change: Change, seen: Mapping[str, Sighting], deadline_monotonic: float) -> None:
         timeout = self._config.kafka_deadline_seconds
-        fenced = set(recovery.fence)
+        fenced = set(change.fence)
+        handover = self.membership.settled and not (change.fence or change.open)
         # Should anything fail from here on, these may be fenced: also the grant of a server that comes back unchanged.
         self._broken |= {name for name, member in self.membership.members.items() if member.grant in fenced}
-        self._fence(recovery.fence)
-        opened = {target.server: self._grant(target) for target in recovery.open}
-        forgotten = {f"grant/{self._query}/{grant}": None for grant in recovery.fence}
-        self._append(
-            forgotten
-            | {
-                key: value
-                for grant in opened.values()
-                for key, value in record("grant", f"{self._query}/{grant.grant}", grant).items()
-            }
-        )
-        self._grants = (*(g for g in self._grants if g.grant not in fenced), *opened.values())
-        kept = {n: m for n, m in self.membership.members.items() if m.grant not in fenced}
-        # A failure before the assignment is on record begins again from here: only the kept ones count as members.
-        self.membership = Membership(kept, self.membership.assignment, settled=False)
+        self._fence(change.fence)
+        granted = {target.server: self._grant(target) for target in change.open}
+        self._record_grants(change.fence, granted.values())
+        self.membership = self.membership.begun(fenced)
         self._broken = frozenset()
+        links = {name: self._fleet.link(seen[name].target) for name in granted}
         self._all(
             {
-                name: partial(self._fleet.link(live[name]).open_run, self.run, live[name], grant.grant, timeout)
-                for name, grant in opened.items()
+                name: partial(links[name].open_run, self.run, seen[name].target, grant.grant, timeout)
+                for name, grant in granted.items()
             }
         )
-        self._release(recovery.release, timeout)
-        self._check_changelogs()
-        self._append(record("assignment", self._query, recovery.assignment))
-        members = kept | {name: Member(live[name], grant.grant) for name, grant in opened.items()}
+        if change.release:
+            self.membership = replace(self.membership, released=True)
+            self._release(change.release, timeout)
+        if not handover:
+            self._check_changelogs()
+        self._append(record("assignment", self._query, change.assignment))
+        opened = {name: Member(seen[name].target, grant.grant) for name, grant in granted.items()}
         # A failure from here on begins again with this assignment: its version is never used for another one, because a
         # server takes a version that it has seen for done.
-        self.membership = Membership(members, recovery.assignment, settled=False)
-        self._assign_all(members, recovery.assignment, deadline_monotonic)
-        self.membership = Membership(members, recovery.assignment)
+        self.membership = self.membership.assigned(opened, change.assignment, change.goal)
+        self._assign_all(self.membership.members, change.assignment, deadline_monotonic)
+        self.membership = replace(self.membership, settled=True)
+
+    def _record_grants(self, fenced: Collection[str], granted: Collection[GrantRecord]) -> None:
+        forgotten: dict[str, bytes | None] = {f"grant/{self._query}/{grant}": None for grant in fenced}
+        new = [record("grant", f"{self._query}/{grant.grant}", grant) for grant in granted]
+        if forgotten or new:
+            self._append(functools.reduce(operator.or_, new, forgotten))
+        self._grants = (*(grant for grant in self._grants if grant.grant not in fenced), *granted)
 
     def _check_changelogs(self) -> None:
         """Compares the changelogs' ends with the last complete epoch's markers.
@@ -268,10 +316,14 @@ class QueryRun:
     def _assign_all(
         self, members: Mapping[str, Member], assignment: AssignmentRecord, deadline_monotonic: float
     ) -> None:
-        complete = (self.complete.epoch, self.complete.commit_time_ms) if self.complete else (0, 0)
+        complete = self._complete_epoch()
 
         def give(member: Member) -> None:
-            states = [(d, groups_of(assignment, member.target.server, s)) for s, d in self.descriptors.items()]
+            server = member.target.server
+            states = [
+                Share(descriptor, groups_of(assignment, server, name), sorted(followed_by(assignment, server, name)))
+                for name, descriptor in self.descriptors.items()
+            ]
             link = self._fleet.link(member.target)
             while True:
                 ready, restored, total = link.assign(self.run, assignment.version, states, complete)
@@ -279,11 +331,11 @@ class QueryRun:
                     return
                 _log.info(
                     "waiting for a restore",
-                    extra={"server": member.target.server, "restored": restored, "records": total},
+                    extra={"server": server, "restored": restored, "records": total},
                 )
                 if time.monotonic() > deadline_monotonic:
                     raise EpochFailed(
-                        f"server {member.target.server} has restored {restored} of {total} changelog records; "
+                        f"server {server} has restored {restored} of {total} changelog records; "
                         "give epochs a longer deadline (KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS)"
                     )
 

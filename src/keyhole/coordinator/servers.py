@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import grpc
 
 from keyhole.coordinator.decisions import ServerCommit
+from keyhole.coordinator.membership import Held, Sighting
 from keyhole.coordinator.receipts import Target
-from keyhole.errors import KeyholeError
+from keyhole.errors import DeadlineExceeded, ServerLost
 from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.convert import descriptor_to_proto
 from keyhole.rpc.status import from_rpc_error
@@ -25,6 +25,21 @@ _ASK_SECONDS = 2.0
 _WAIT_MS = 2000
 
 
+class Share(NamedTuple):
+    """What one server is to do for a state: key groups to own, and others to follow."""
+
+    descriptor: StateDescriptor
+    owned: Sequence[int]
+    followed: Sequence[int]
+
+
+class Confirmed(NamedTuple):
+    """A server's answer to a heartbeat: which incarnation it is, and which of the copies that it follows are warm."""
+
+    incarnation: str
+    warm: Held
+
+
 def run_to_proto(run: Run) -> pb.Run:
     return pb.Run(application=run.application, query=run.query, generation=run.generation, run_id=run.run_id)
 
@@ -34,70 +49,91 @@ class ServerLink:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        # False from a call that was not answered in time until the next answer: nobody should wait for it again.
+        self.responsive = True
         self._channel = sync_channel(address)
         self._stub = state_server_pb2_grpc.StateServerStub(self._channel)
 
-    def describe(self) -> Target:
+    def describe(self) -> Sighting:
         """Who listens there.
 
         Raises:
-            UnavailableError: Nobody, or it is draining.
+            UnavailableError: Nobody.
         """
-        status = _call(lambda: self._stub.Describe(pb.DescribeRequest(), timeout=_ASK_SECONDS)).status
-        return Target(status.server, self.address, status.incarnation)
+        status = self._call(lambda: self._stub.Describe(pb.DescribeRequest(), timeout=_ASK_SECONDS)).status
+        target = Target(status.server, self.address, status.incarnation)
+        return Sighting(target, draining=status.draining, replica=status.replica)
 
     def open_run(self, run: Run, target: Target, grant: str, timeout: float) -> None:
         request = pb.OpenRunRequest(run=run_to_proto(run), incarnation=target.incarnation, grant=grant)
-        _call(lambda: self._stub.OpenRun(request, timeout=timeout))
+        self._call(lambda: self._stub.OpenRun(request, timeout=timeout))
 
     def assign(
         self,
         run: Run,
         version: int,
-        states: Sequence[tuple[StateDescriptor, Sequence[int]]],
+        states: Sequence[Share],
         complete: tuple[int, int],
     ) -> tuple[bool, int, int]:
-        """Gives the server its key groups. Returns (ready, records restored, records to restore)."""
+        """Gives the server its key groups. Returns (all it owns is ready, records restored, records to restore)."""
         request = pb.AssignRequest(
             run=run_to_proto(run),
             assignment_version=version,
-            states=[pb.StateAssignment(descriptor=descriptor_to_proto(d), key_groups=groups) for d, groups in states],
+            states=[
+                pb.StateAssignment(
+                    descriptor=descriptor_to_proto(share.descriptor),
+                    key_groups=share.owned,
+                    standby_key_groups=share.followed,
+                )
+                for share in states
+            ],
             complete_epoch=complete[0],
             complete_commit_time_ms=complete[1],
             wait_ms=_WAIT_MS,
         )
-        answer = _call(lambda: self._stub.Assign(request, timeout=_ASK_SECONDS + _WAIT_MS / 1000))
+        answer = self._call(lambda: self._stub.Assign(request, timeout=_ASK_SECONDS + _WAIT_MS / 1000))
         return answer.ready, answer.restored_records, answer.records_to_restore
 
     def release(self, run: Run, state: str, groups: Sequence[int], timeout: float) -> None:
         request = pb.ReleaseRequest(run=run_to_proto(run), state=state, key_groups=groups)
-        _call(lambda: self._stub.Release(request, timeout=timeout))
+        self._call(lambda: self._stub.Release(request, timeout=timeout))
 
     def commit(self, request: pb.CommitRequest, timeout: float) -> pb.CommitResponse:
-        return _call(lambda: self._stub.Commit(request, timeout=timeout))
+        return self._call(lambda: self._stub.Commit(request, timeout=timeout))
 
     def abort(self, run: Run, epoch: int) -> None:
-        _call(lambda: self._stub.Abort(pb.AbortRequest(run=run_to_proto(run), epoch=epoch), timeout=_ASK_SECONDS))
+        self._call(lambda: self._stub.Abort(pb.AbortRequest(run=run_to_proto(run), epoch=epoch), timeout=_ASK_SECONDS))
 
-    def confirm(self, run: Run, version: int, complete: tuple[int, int]) -> str:
-        """Renews the lease. Returns the incarnation that answered."""
+    def confirm(self, run: Run, version: int, complete: tuple[int, int], *, alone: bool) -> Confirmed:
+        """Renews the lease.
+
+        Args:
+            alone: No other server could take its key groups over.
+        """
         request = pb.ConfirmRequest(
             run=run_to_proto(run),
             assignment_version=version,
             complete_epoch=complete[0],
             complete_commit_time_ms=complete[1],
+            alone=alone,
         )
-        return _call(lambda: self._stub.Confirm(request, timeout=_ASK_SECONDS)).incarnation
+        answer = self._call(lambda: self._stub.Confirm(request, timeout=_ASK_SECONDS))
+        return Confirmed(answer.incarnation, {of.state: frozenset(of.key_groups) for of in answer.warm})
 
     def close(self) -> None:
         self._channel.close()
 
-
-def _call(call: Callable[[], _Result]) -> _Result:
-    try:
-        return call()
-    except grpc.RpcError as error:
-        raise from_rpc_error(error) from error
+    def _call(self, call: Callable[[], _Result]) -> _Result:
+        try:
+            answer = call()
+        except grpc.RpcError as error:
+            cause = from_rpc_error(error, self.address)
+            self.responsive = not isinstance(cause, DeadlineExceeded)
+            raise cause from error
+        except ValueError as error:  # what gRPC says of a closed channel
+            raise ServerLost(f"the link to server {self.address} was closed: it is gone") from error
+        self.responsive = True
+        return answer
 
 
 def state_commit(state: str, commit: ServerCommit, replace: bool) -> pb.StateCommit:
@@ -110,36 +146,3 @@ def state_commit(state: str, commit: ServerCommit, replace: bool) -> pb.StateCom
         ],
         replace=replace,
     )
-
-
-class Fleet:
-    """Links to all servers, and calls to many of them at once."""
-
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self._links = {address: ServerLink(address) for address in addresses}
-        # Two calls to each server at once: a long commit must not hold up the heartbeat that keeps the lease.
-        self._pool = ThreadPoolExecutor(2 * max(1, len(addresses)), thread_name_prefix="keyhole-coordinator")
-
-    def link(self, target: Target) -> ServerLink:
-        return self._links[target.address]
-
-    def observe(self) -> dict[str, Target]:
-        """The servers that answer now, by id."""
-        answers = self.each({address: link.describe for address, link in self._links.items()})
-        return {answer.server: answer for answer in answers.values() if isinstance(answer, Target)}
-
-    def each(self, calls: Mapping[str, Callable[[], _Result]]) -> dict[str, _Result | KeyholeError]:
-        """Makes the calls at once; each ends in its result or its error."""
-
-        def run(call: Callable[[], _Result]) -> _Result | KeyholeError:
-            try:
-                return call()
-            except KeyholeError as error:
-                return error
-
-        return dict(zip(calls, self._pool.map(run, calls.values()), strict=True))
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        for link in self._links.values():
-            link.close()

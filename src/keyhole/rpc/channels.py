@@ -13,6 +13,9 @@ MAX_MESSAGE_BYTES = 16 << 20
 # A peer that vanished without a word (a pulled cable, a frozen machine) is noticed after these two, added up.
 _KEEPALIVE_MS = 10_000
 _KEEPALIVE_TIMEOUT_MS = 5_000
+# The coordinator and the tasks wait for a server for as long as an epoch may take: they notice sooner.
+_SYNC_KEEPALIVE_MS = 2_000
+_SYNC_KEEPALIVE_TIMEOUT_MS = 2_000
 
 MESSAGE_SIZE: Options = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -21,8 +24,6 @@ MESSAGE_SIZE: Options = (
 
 _CLIENT: Options = (
     *MESSAGE_SIZE,
-    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # A restarted server should be found again in a moment, not after gRPC's default of up to two minutes.
@@ -40,9 +41,14 @@ _CLIENT: Options = (
 
 def aio_channel(target: str) -> grpc.aio.Channel:
     """A channel for the running event loop. Connects at its first call; close it with `await channel.close()`."""
-    return grpc.aio.insecure_channel(target, options=_CLIENT)
+    return grpc.aio.insecure_channel(target, options=(*_CLIENT, *_keepalive(_KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS)))
 
 
 def sync_channel(target: str) -> grpc.Channel:
     """A channel for threads. Connects at its first call."""
-    return grpc.insecure_channel(target, options=_CLIENT)
+    keepalive = _keepalive(_SYNC_KEEPALIVE_MS, _SYNC_KEEPALIVE_TIMEOUT_MS)
+    return grpc.insecure_channel(target, options=(*_CLIENT, *keepalive))
+
+
+def _keepalive(time_ms: int, timeout_ms: int) -> Options:
+    return ("grpc.keepalive_time_ms", time_ms), ("grpc.keepalive_timeout_ms", timeout_ms)

@@ -1,0 +1,110 @@
+"""All state servers of a job, as they come and go: links to them, and calls to many of them at once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from keyhole.coordinator.membership import Sighting
+from keyhole.coordinator.receipts import Target
+from keyhole.coordinator.servers import ServerLink
+from keyhole.errors import KeyholeError, ServerLost
+
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+# Threads are made as they are needed: two for each server, because a long commit must not hold up the heartbeat.
+_MOST_THREADS = 256
+
+
+class Fleet:
+    """See the module's text. Thread-safe but for `observe` and `close`, which one thread at a time may call.
+
+    Args:
+        addresses: Gives host:port of each server now; called often, and quick.
+    """
+
+    def __init__(self, addresses: Callable[[], Collection[str]]) -> None:
+        self._addresses = addresses
+        self._lock = threading.Lock()
+        self._links: dict[str, ServerLink] = {}
+        self._unanswered: dict[tuple[str, str], Future[object]] = {}
+        self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="keyhole-coordinator")
+
+    def addresses(self) -> list[str]:
+        """Those that are known now."""
+        return sorted(self._addresses())
+
+    def link(self, target: Target) -> ServerLink:
+        """The link to a server, also where its address is not among those known any more."""
+        return self._link(target.address)
+
+    def _link(self, address: str) -> ServerLink:
+        with self._lock:
+            if address not in self._links:
+                self._links[address] = ServerLink(address)
+            return self._links[address]
+
+    def observe(self) -> dict[str, Sighting]:
+        """The servers that answer now, by id. Waits two seconds at most, and no second time for the same silent one.
+
+        A server whose address is not known any more counts for as long as it answers: it may be draining.
+        """
+        known = self.addresses()
+        with self._lock:
+            linked = list(self._links)
+        links = {address: self._link(address) for address in sorted({*known, *linked})}
+        answers = self.ask("Describe", {address: (link, link.describe) for address, link in links.items()})
+        for address in links.keys() - set(known):
+            if isinstance(answers[address], KeyholeError):
+                self._forget(address)
+        found = (sighting for sighting in answers.values() if isinstance(sighting, Sighting))
+        return {sighting.target.server: sighting for sighting in found}
+
+    def _forget(self, address: str) -> None:
+        with self._lock:
+            self._links.pop(address).close()
+        _log.info("a state server is gone", extra={"address": address})
+
+    def ask(
+        self, what: str, calls: Mapping[str, tuple[ServerLink, Callable[[], _Result]]]
+    ) -> dict[str, _Result | KeyholeError]:
+        """As `each`, for short questions; but who did not answer the last one in time is not waited for.
+
+        Such a server goes on being asked, one question of a kind at a time. Once it answers it counts again.
+        """
+        asked: dict[str, Future[_Result | KeyholeError]] = {}
+        for name, (link, call) in calls.items():
+            question = what, link.address
+            before = self._unanswered.pop(question, None)
+            waited_for = link.responsive
+            if before is not None and not before.done():
+                self._unanswered[question] = before
+                continue
+            future = self._pool.submit(_outcome, call)
+            if waited_for:
+                asked[name] = future
+            else:
+                self._unanswered[question] = future  # type: ignore[assignment]  # nobody reads it
+        silent = ServerLost("it did not answer in time, and has not since")
+        return {name: asked[name].result() if name in asked else silent for name in calls}
+
+    def each(self, calls: Mapping[str, Callable[[], _Result]]) -> dict[str, _Result | KeyholeError]:
+        """Makes the calls at once; each ends in its result or its error."""
+        return dict(zip(calls, self._pool.map(_outcome, calls.values()), strict=True))
+
+    def close(self) -> None:
+        """Ends all links, and what is under way on them."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for link in self._links.values():
+            link.close()
+
+
+def _outcome(call: Callable[[], _Result]) -> _Result | KeyholeError:
+    try:
+        return call()
+    except KeyholeError as error:
+        return error
