@@ -33,12 +33,12 @@ _CLOSE_SECONDS = 0.5
 
 
 class StandbyView(NamedTuple):
-    """The standby copy of a state as the host thread left it: what is to be shown."""
+    """The standby copy of a state as the host thread left it. Without a snapshot, what was shown stays."""
 
     state: HostedState
-    snapshot: Snapshot
-    positions: Mapping[int, Position]
     warm: frozenset[int]
+    snapshot: Snapshot | None
+    positions: Mapping[int, Position]
 
 
 class Standbys:
@@ -112,7 +112,7 @@ class Standbys:
             new = at_once.get(name, frozenset()) & wanted & state.restored
             state.restored -= wanted
             state.shown |= new
-            if new and not state.gaps & state.shown:
+            if new:
                 views.append(_view(state))
         return views
 
@@ -171,7 +171,7 @@ class Standbys:
                 state.warm.discard(group)
         for name, of in pieces.items():
             apply_pieces(self._hosted[name], of)
-        return [_view(state) for state in touched.values() if not state.gaps & state.shown]
+        return [_view(state) for state in touched.values()]
 
     def _hear(self, control: QueryControl) -> None:
         self._control = control
@@ -190,12 +190,16 @@ class Standbys:
             name = view.state.descriptor.state
             table = view.state.table
             if self._hosted.get(name) is not view.state:
-                view.snapshot.close()
+                if view.snapshot is not None:
+                    view.snapshot.close()
+                continue
+            different |= view.warm != table.warm
+            table.warm = view.warm
+            if view.snapshot is None:
                 continue
             _, before = self._shown.get(name, ({}, {}))
             groups = frozenset(view.positions)
-            different |= groups != table.standby.groups or view.warm != table.warm
-            table.warm = view.warm
+            different |= groups != table.standby.groups
             table.standby.publish(view.snapshot, groups, table.standby.standing, {})
             self._stand(view.state, view.positions, before)
         if different:
@@ -223,9 +227,7 @@ class Standbys:
 
 
 def _view(state: HostedState) -> StandbyView:
-    return StandbyView(
-        state,
-        state.store.snapshot(),
-        {group: state.position(group) for group in state.shown},
-        frozenset(state.warm),
-    )
+    if state.gaps & state.shown:
+        return StandbyView(state, frozenset(state.warm), None, {})
+    positions = {group: state.position(group) for group in state.shown}
+    return StandbyView(state, frozenset(state.warm), state.store.snapshot(), positions)

@@ -15,6 +15,7 @@ from keyhole.testing.clock import ManualClock
 from keyhole.types import Run, StateDescriptor
 from services.state_server.commit import EpochToCommit, GroupCommitted, StateToCommit
 from services.state_server.copies import Standing
+from services.state_server.follow import Follower, MakeFollower
 from services.state_server.host import Attempt, HostSettings, QueryHost, StateShare
 from services.state_server.staged import StagedAttempt
 from services.state_server.table import Table
@@ -32,6 +33,7 @@ class Hosted:
     observer: StepObserver = field(default_factory=NoObserver)
     changelog: Changelog | None = None
     max_staged_bytes: int = 1 << 30
+    make_follower: MakeFollower = Follower
     of: StateDescriptor = field(default_factory=descriptor)
 
     def __post_init__(self) -> None:
@@ -51,6 +53,7 @@ class Hosted:
             kafka_deadline_seconds=5.0,
             restore_deadline_seconds=5.0,
             changed=lambda: None,
+            make_follower=self.make_follower,
         )
         self.host = QueryHost("app", "main", changelog, self.tables, settings)
 
