@@ -8,8 +8,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -45,6 +45,7 @@ class Plan:
     Attributes:
         standbys: Copies per key group, beside the owner.
         plant: A bug that the state servers get (tests/fault/planted.py); empty: none.
+        kill_at: By process, the step (keyhole.steps) of epoch 20 at which it kills itself, once.
     """
 
     seed: int
@@ -56,6 +57,7 @@ class Plan:
     spark: bool = False
     pace_seconds: float = 0.2
     plant: str = ""
+    kill_at: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def deletes(self) -> bool:
@@ -155,11 +157,18 @@ class Cluster:
     def _through(self, link: str) -> str:
         return f"{_HOST}:{self._relays[link]}"
 
+    def _kill_point(self, name: str) -> dict[str, str]:
+        if name not in self.plan.kill_at:
+            return {}
+        marker = str(self.directory / f"{name}.killed")
+        return {"KILL_AT": self.plan.kill_at[name], "KILL_EPOCH": "20", "KILL_MARKER": marker}
+
     def _clock(self, name: str) -> Path:
         return self.directory / f"{name}.clock"
 
     def _start_server(self, name: str) -> Child:
         environ = self._environ | {"FAULT_CLOCK": str(self._clock(name)), "FAULT_PLANT": self.plan.plant}
+        environ |= self._kill_point(name)
         if name in self.replicas:
             environ |= {
                 "KEYHOLE_STATE_SERVER_ROLE": "replica",
@@ -193,7 +202,7 @@ class Cluster:
         if _has_standbys():
             job["KEYHOLE_JOB_STANDBYS"] = str(plan.standbys)
         own = {"FAULT_CLOCK": str(self._clock("driver")), "FAULT_DRIVER": msgspec.json.encode(settings).decode()}
-        environ = self._environ | job | own
+        environ = self._environ | job | own | self._kill_point("driver")
         return Child(
             "driver", [sys.executable, "-P", "-m", "tests.fault.driver"], self.directory / "driver.log", environ
         )

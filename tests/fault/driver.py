@@ -33,6 +33,7 @@ from keyhole.coordinator.staging import stage_partition
 from keyhole.errors import KeyholeError
 from keyhole.rpc.channels import sync_channel
 from keyhole.steps import Step
+from keyhole.testing.kill_points import KillPoints
 from keyhole.types import StateDescriptor
 from tests.fault import hooks
 from tests.fault.history import Ended, EpochStep
@@ -84,16 +85,18 @@ class Checkpoint:
 
 
 class Recorder:
-    """A StepObserver that appends what the driver reaches to a file."""
+    """A StepObserver that appends what the driver reaches to a file, and then may end it there."""
 
-    def __init__(self, file: Path, clock: Clock) -> None:
+    def __init__(self, file: Path, clock: Clock, kill_points: KillPoints) -> None:
         self._file = file.open("ab", buffering=0)
         self._clock = clock
+        self._kill_points = kill_points
 
     def reached(self, step: Step, epoch: int) -> None:
         """See StepObserver."""
         if step in (Step.DRIVER_BEFORE_COMMIT, Step.DRIVER_COMPLETE):
             self.record(EpochStep(time.monotonic(), self._clock.now_ms(), step, epoch, os.getpid()))
+        self._kill_points.reached(step, epoch)
 
     def record(self, event: EpochStep | Ended) -> None:
         self._file.write(msgspec.json.encode(event) + b"\n")
@@ -169,7 +172,7 @@ def main() -> int:
     settings = msgspec.json.decode(os.environ["FAULT_DRIVER"], type=Settings)
     logs.configure("INFO")
     clock = hooks.clock()
-    recorder = Recorder(Path(settings.directory) / "steps", clock)
+    recorder = Recorder(Path(settings.directory) / "steps", clock, KillPoints.from_environ(os.environ))
     try:
         run(settings, recorder, clock)
     except KeyholeError as error:

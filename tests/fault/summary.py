@@ -9,6 +9,10 @@ from tests.fault.availability import Availability, availability
 from tests.fault.checker import Verdict, check
 from tests.fault.history import FailedRead, History, Injected, Read
 
+# Of an episode's violations, on the terminal: the first of each rule, and of each so many characters.
+_SHOWN = 3
+_WIDTH = 600
+
 
 @dataclass
 class Summary:
@@ -86,9 +90,18 @@ def _line(
 ) -> str:
     harmless = found.get("harmless", Availability())
     head = (
-        f"seed {history.seed}: {verdict.epochs} epochs, {sum(faults.values())} faults {dict(faults)}, {reads} reads, "
-        f"{failed} failed, {verdict.answers} answers checked; harmless faults: {harmless.fraction:.2%} answered, "
-        f"longest gap {harmless.longest_gap_seconds:.2f} s; "
-        f"{'all right' if verdict.right else f'VIOLATED {dict(verdict.violated)}'}"
+        f"seed {history.seed}: {verdict.epochs} epochs, {sum(faults.values())} faults {_counts(faults)}, {reads} "
+        f"reads, {failed} failed, {verdict.answers} answers checked; harmless faults: "
+        f"{harmless.fraction:.2%} answered, longest gap {harmless.longest_gap_seconds:.2f} s; "
+        f"{'all right' if verdict.right else f'VIOLATED {_counts(verdict.violated)}'}"
     )
-    return "\n".join([head, *(f"  {v.rule}: {v.text}" for v in verdict.violations[:12])])
+    first = (
+        violation
+        for rule in verdict.violated
+        for violation in [v for v in verdict.violations if v.rule == rule][:_SHOWN]
+    )
+    return "\n".join([head, *(f"  {violation.rule}: {violation.text[:_WIDTH]}" for violation in first)])
+
+
+def _counts(of: Counter[str]) -> str:
+    return "(" + ", ".join(f"{kind} {count}" for kind, count in sorted(of.items())) + ")"
