@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -388,6 +389,23 @@ def test_a_full_disk_is_told_with_its_path_loses_nothing_and_ends_when_room_is_m
 
     (small_disk / "ballast").unlink()
     store.apply(batch(2, row_bytes=10_000))
+    assert contents(store)[0] == position(2)
+    engine.close()
+
+
+def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
+    engine = LmdbEngine(StoreLimits(tmp_path / "stores", LIMIT_BYTES))
+    store = engine.open("application", "state", "topic")
+    store.apply(batch(1))
+    before, (soft, hard) = contents(store), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(StoreFull, match="no room for the store at"):
+            store.apply(batch(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert contents(store) == before
+    store.apply(batch(2))
     assert contents(store)[0] == position(2)
     engine.close()
 

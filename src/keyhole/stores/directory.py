@@ -22,7 +22,7 @@ from keyhole.errors import InvalidConfiguration, KeyholeError, StoreFormat, Stor
 _FORMAT, _NEW_FORMAT, _LOCK = "FORMAT", "FORMAT.new", "LOCK"
 # What may be there before we are: file systems put lost+found into the root of a new volume.
 _NOT_FOREIGN = frozenset({_NEW_FORMAT, _LOCK, "lost+found"})
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _READABLE_CHARACTERS = 60
 _HASH_CHARACTERS = 20
 

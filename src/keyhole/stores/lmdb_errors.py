@@ -16,7 +16,17 @@ from keyhole.stores.directory import disk_error
 # Snapshots of one store that may be open at a time. A server keeps one or two per reader; a slot takes 64 bytes.
 MAX_READERS = 1024
 _OF_THE_MACHINE = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENODEV}
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.EIO,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENODEV,
+    }
 )
 
 
