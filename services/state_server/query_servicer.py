@@ -8,9 +8,8 @@ from typing import Any
 import grpc
 
 from keyhole.errors import KeyholeError, MalformedRequest, StaleDescriptor, Unsupported
-from keyhole.rpc.convert import descriptor_to_proto, key_from_proto
+from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto, key_from_proto
 from keyhole.rpc.status import to_proto
-from keyhole.types import Stale
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from services.state_server.copies import Answers
@@ -22,12 +21,6 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 # Enough for a frame of any client of ours, and small enough not to hold the event loop for more than some milliseconds.
 MAX_KEYS_PER_REQUEST = 16_384
 
-_STALE = {
-    pb.STALE_UNSPECIFIED: Stale.WHEN_NEEDED,
-    pb.STALE_NEVER: Stale.NEVER,
-    pb.STALE_WHEN_NEEDED: Stale.WHEN_NEEDED,
-    pb.STALE_ALWAYS: Stale.ALWAYS,
-}
 _COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
 
 
@@ -122,7 +115,8 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
 
 def _lookup(table: Table, keys: Sequence[bytes], options: pb.ReadOptions) -> Answers:
-    return table.lookup(keys, options.min_epoch, _STALE[options.stale], options.max_staleness_ms)
+    bounds = bounds_from_proto(options)
+    return table.lookup(keys, bounds.min_epoch, bounds.stale, bounds.max_staleness_ms)
 
 
 def _storage_key(table: Table, key: pb.Key) -> bytes:
@@ -131,8 +125,6 @@ def _storage_key(table: Table, key: pb.Key) -> bytes:
 
 
 def _check(options: pb.ReadOptions, keys: int) -> None:
-    if options.stale not in _STALE:
-        raise Unsupported(f"this server does not know the policy for stale reads {options.stale}; update it")
     if options.consistency not in _COMMITTED:
         raise Unsupported("only COMMITTED reads are supported by this version")
     if keys > MAX_KEYS_PER_REQUEST:

@@ -28,6 +28,19 @@ class Stale(enum.StrEnum):
     ALWAYS = "always"
 
 
+class ReadBounds(NamedTuple):
+    """What an answer must meet. One that can't be met is an error that says why.
+
+    Attributes:
+        min_epoch: It holds this epoch or a later one.
+        max_staleness_ms: It holds all that was complete so long ago; 0: no bound.
+    """
+
+    min_epoch: int = 0
+    stale: Stale = Stale.WHEN_NEEDED
+    max_staleness_ms: int = 0
+
+
 class KeyType(enum.StrEnum):
     """The types a key column may have, by Spark's names. The key group depends on the type, not only on the value."""
 

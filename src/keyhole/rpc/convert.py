@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from keyhole.errors import KeyMismatch, MalformedRequest, NullKey
+from keyhole.errors import KeyMismatch, MalformedRequest, NullKey, Unsupported
 from keyhole.types import (
     KeyColumn,
     KeyType,
+    ReadBounds,
     Role,
     Source,
+    Stale,
     StateDescriptor,
     StateKind,
     ValueField,
@@ -30,6 +32,12 @@ _KINDS_BACK = {number: kind for kind, number in _KINDS.items()}
 _KEY_TYPES = {kind: state_pb2.KeyType.Value(f"KEY_TYPE_{kind.name}") for kind in KeyType}
 _KEY_TYPES_BACK = {number: kind for kind, number in _KEY_TYPES.items()}
 _ROLES = {Role.OWNER: state_pb2.ROLE_OWNER, Role.STANDBY: state_pb2.ROLE_STANDBY}
+_STALE = {
+    Stale.NEVER: query_pb2.STALE_NEVER,
+    Stale.WHEN_NEEDED: query_pb2.STALE_WHEN_NEEDED,
+    Stale.ALWAYS: query_pb2.STALE_ALWAYS,
+}
+_STALE_BACK = {number: stale for stale, number in _STALE.items()} | {query_pb2.STALE_UNSPECIFIED: Stale.WHEN_NEEDED}
 _ROLES_BACK = {number: role for role, number in _ROLES.items()}
 
 
@@ -117,6 +125,22 @@ def source_from_proto(message: state_pb2.Source) -> Source:
         as_of=_from_ms(message.as_of_ms),
         lag_epochs=message.lag_epochs,
     )
+
+
+def bounds_to_proto(bounds: ReadBounds) -> query_pb2.ReadOptions | None:
+    """None: the defaults."""
+    if bounds == ReadBounds():
+        return None
+    return query_pb2.ReadOptions(
+        min_epoch=bounds.min_epoch, stale=_STALE[bounds.stale], max_staleness_ms=bounds.max_staleness_ms
+    )
+
+
+def bounds_from_proto(message: query_pb2.ReadOptions) -> ReadBounds:
+    """Raises Unsupported for a policy that this version does not know."""
+    if message.stale not in _STALE_BACK:
+        raise Unsupported(f"the policy for stale reads {message.stale} is not known here; update this side")
+    return ReadBounds(message.min_epoch, _STALE_BACK[message.stale], message.max_staleness_ms)
 
 
 def key_to_proto(columns: Sequence[KeyColumn], key: KeyValue | Sequence[KeyValue]) -> query_pb2.Key:
