@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from keyhole.coordinator.control import SavepointRecord
+from keyhole.config import JobConfig
+from keyhole.coordinator.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
+from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
+from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.restored import dropped_states, settled_records
-from keyhole.errors import SavepointMismatch
+from keyhole.errors import EpochFailed, SavepointMismatch
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from keyhole.testing.clock import ManualClock
+from tests.support.applications import control_of
+from tests.support.states import descriptor
 
 RESTORED = SavepointRecord("id", "fingerprint", ("a", "b"), finished=True)
 BROKEN_OFF = SavepointRecord("id", "fingerprint", ("a", "b"), finished=False)
@@ -35,3 +44,54 @@ def test_a_state_is_dropped_where_that_is_allowed() -> None:
 def test_no_job_starts_on_a_restore_that_was_broken_off() -> None:
     with pytest.raises(SavepointMismatch, match="broken off"):
         dropped_states("main", BROKEN_OFF, ["a", "b"], allowed=True)
+
+
+def first_run(kafka: MemoryKafka, state: str, *, allowed: bool = False) -> None:
+    """The job's first batch after the restore; no state server answers, so it gets no further than the checks."""
+    config = JobConfig("app", ("127.0.0.1:1",), "memory", epoch_deadline_seconds=0.01, server_wait_seconds=0.01)
+    changelog = MemoryChangelog(kafka, "app")
+    coordinator = Coordinator(
+        config, "main", changelog, ManualClock(), allow_dropped_states=allowed, fleet=Fleet(lambda: ())
+    )
+    batch = EpochBatch("spark", 2, 0, 0, (StatePlan(descriptor(state=state)),), 1, lambda _: ())
+    with contextlib.closing(coordinator):
+        coordinator.run_epoch(batch)
+
+
+@pytest.fixture
+def restored() -> MemoryKafka:
+    """app/counts was restored at epoch 5, which was Spark's batch 1."""
+    kafka = MemoryKafka()
+    control = MemoryChangelog(kafka, "app").control("main")
+    control.open(1)
+    of = descriptor(topic_id=MemoryChangelog(kafka, "app").admin().ensure(descriptor(), 1))
+    control.append(
+        record("state", "counts", of)
+        | record("query", "main", QueryRecord("spark", base=4, first_epoch=4))
+        | record("complete", "main", CompleteRecord(5, 1, 5000, 0, 0, {"counts": [-1] * of.key_groups}))
+        | record("savepoint", "main", SavepointRecord("id", "fingerprint", ("counts",), finished=True)),
+        1,
+    )
+    return kafka
+
+
+def test_the_first_run_takes_note_and_goes_on(restored: MemoryKafka) -> None:
+    with pytest.raises(EpochFailed, match="no state server"):
+        first_run(restored, "counts")
+    records = control_of(restored, "app")
+    assert read_control(records, "main").savepoint is None
+    assert "state/counts" in records
+
+
+def test_a_run_that_declares_another_state_changes_nothing(restored: MemoryKafka) -> None:
+    with pytest.raises(SavepointMismatch, match="'counts'"):
+        first_run(restored, "sums")
+    records = control_of(restored, "app")
+    assert read_control(records, "main").savepoint is not None
+    assert "state/sums" not in records
+
+
+def test_a_state_that_was_dropped_is_not_found_again_by_a_later_run(restored: MemoryKafka) -> None:
+    with pytest.raises(EpochFailed, match="no state server"):
+        first_run(restored, "sums", allowed=True)
+    assert set(read_control(control_of(restored, "app"), "main").states) == {"sums"}

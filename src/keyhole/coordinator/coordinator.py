@@ -31,6 +31,7 @@ from keyhole.coordinator.decisions import (
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.membership import groups_of
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
+from keyhole.coordinator.restored import dropped_states, settled_records
 from keyhole.coordinator.run import QueryRun
 from keyhole.coordinator.servers import run_to_proto, state_commit
 from keyhole.errors import (
@@ -103,6 +104,8 @@ class Coordinator:
 
     Args:
         addresses: Gives host:port of each state server now, where they come and go; default: those of `config`.
+        allow_dropped_states: States of a savepoint that the query was restored from, and that the job does not declare,
+            are dropped for good.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class Coordinator:
         strict: bool = False,
         observer: StepObserver | None = None,
         addresses: Callable[[], Collection[str]] | None = None,
+        allow_dropped_states: bool = False,
         fleet: Fleet | None = None,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
@@ -124,6 +128,7 @@ class Coordinator:
         self._clock = clock
         self._on_new_checkpoint = on_new_checkpoint
         self._strict = strict
+        self._allow_dropped_states = allow_dropped_states
         self._observer = observer or NoObserver()
         self._control = changelog.control(query)
         self._fleet = fleet or Fleet(addresses or (lambda: config.servers))
@@ -139,7 +144,8 @@ class Coordinator:
         """Makes the batch one epoch of the query's states; returns when it is complete.
 
         Raises:
-            CheckpointMismatch, StateConflict, StateChanged, TopicMismatch, ChangelogRecreated: At a run's first batch.
+            CheckpointMismatch, StateConflict, StateChanged, SavepointMismatch, TopicMismatch, ChangelogRecreated: At a
+                run's first batch.
             RequestError: The rows are wrong (DuplicateKey, NullKey, ...). Nothing was committed.
             Fenced: A newer run has taken the query over. This one can change nothing any more.
             EpochFailed: Not within `epoch_deadline_seconds`. Running the batch again is safe.
@@ -198,7 +204,10 @@ class Coordinator:
             self._on_new_checkpoint,
         )
         record = msgspec.structs.replace(record, stateful=batch.stateful)
+        declared = [plan.descriptor.state for plan in batch.states]
+        dropped = dropped_states(self._query, control.savepoint, declared, allowed=self._allow_dropped_states)
         self._run.declare(control, {plan.descriptor: plan.standbys for plan in batch.states}, self._on_new_checkpoint)
+        self._run.settle(settled_records(self._query, control.savepoint, dropped))
         if record != control.query:
             self._run.record_query(record)
         self._record = record

@@ -151,6 +151,11 @@ class QueryRun:
     def record_query(self, query: QueryRecord) -> None:
         self._append(record("query", self._query, query))
 
+    def settle(self, records: Mapping[str, None]) -> None:
+        """Deletes what only the first run after a restore had to know."""
+        if records:
+            self._append(records)
+
     def record_complete(self, complete: CompleteRecord) -> None:
         """Raises Fenced where a newer run exists."""
         told = msgspec.structs.replace(complete, told_ms=self._clock.now_ms())
