@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-
 import pytest
-from confluent_kafka.admin import AdminClient
 
-from keyhole.changelog.base import Changelog, ChangelogWriter, Marker, Partition, PartitionChanges, RestoredEpochs
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.base import Changelog, Partition
 from keyhole.changelog.settings import MAX_ROW_BYTES
 from keyhole.errors import (
     ChangelogRecreated,
@@ -20,111 +13,19 @@ from keyhole.errors import (
     TopicMismatch,
     ValueMismatch,
 )
-from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
-from keyhole.types import START, KeyColumn, KeyType, Position, StateDescriptor, StateKind, ValueSchema
-
-DEADLINE = 30.0
-GROUPS = 3
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A Kafka, and an application name that no other test has."""
-
-    application: str
-    changelog: Callable[[], Changelog]
-    delete_topic: Callable[[str], None]
-
-
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.integration)])
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    application = f"app-{uuid.uuid4().hex[:12]}"
-    if request.param == "memory":
-        memory = MemoryKafka()
-        yield Cluster(application, lambda: MemoryChangelog(memory, application), memory.delete_topic)
-    else:
-        servers = request.getfixturevalue("kafka")
-
-        def delete_topic(name: str) -> None:
-            admin = AdminClient({"bootstrap.servers": servers})
-            admin.delete_topics([name])[name].result(DEADLINE)
-            until = time.monotonic() + DEADLINE
-            while name in admin.list_topics(timeout=DEADLINE).topics:  # the broker learns of it a little later
-                assert time.monotonic() < until
-                time.sleep(0.01)
-
-        yield Cluster(application, lambda: KafkaChangelog(servers, application), delete_topic)
-
-
-@pytest.fixture
-def changelog(cluster: Cluster) -> Changelog:
-    """A changelog whose state "a" exists."""
-    made = cluster.changelog()
-    made.admin().ensure(descriptor(cluster), DEADLINE)
-    return made
-
-
-def descriptor(cluster: Cluster, state: str = "a", key_groups: int = GROUPS, topic_id: str = "") -> StateDescriptor:
-    return StateDescriptor(
-        application=cluster.application,
-        state=state,
-        query="q",
-        kind=StateKind.VALUE,
-        key_groups=key_groups,
-        key=(KeyColumn("k", KeyType.STRING),),
-        value=ValueSchema(1, ()),
-        topic_id=topic_id,
-    )
-
-
-def marker(epoch: int, generation: int = 1) -> Marker:
-    return Marker(epoch, generation, 1_000 + epoch, 500 + epoch, (1 << 63) + epoch, (1 << 64) - epoch)
-
-
-def key(group: int, name: str) -> bytes:
-    return group.to_bytes(2, "big") + name.encode() + b"\x00"
-
-
-def changes(group: int, epoch: int, rows: dict[str, bytes | None], state: str = "a") -> PartitionChanges:
-    return PartitionChanges(
-        Partition(state, group), [(key(group, name), row) for name, row in rows.items()], marker(epoch)
-    )
-
-
-def grant() -> str:
-    return f"grant-{uuid.uuid4().hex}"
-
-
-def commit(changelog: Changelog, writer: ChangelogWriter, epoch: Sequence[PartitionChanges]) -> Mapping[Partition, int]:
-    """Commits, and waits until readers see it: Kafka answers a little earlier."""
-    offsets = writer.commit(epoch, DEADLINE)
-    reader = changelog.reader()
-    until = time.monotonic() + DEADLINE
-    try:
-        while any(
-            reader.ends({part.state: [part.key_group]}, DEADLINE)[part] <= offset for part, offset in offsets.items()
-        ):
-            assert time.monotonic() < until
-    finally:
-        reader.close()
-    return offsets
-
-
-def read_all(changelog: Changelog, positions: dict[Partition, Position] | None = None) -> list[RestoredEpochs]:
-    """All pieces of state "a" from the positions (default: the start) to the ends of now."""
-    reader = changelog.reader()
-    try:
-        ends = reader.ends({"a": range(GROUPS)}, DEADLINE)
-        starts = {part: (positions or {}).get(part, START) for part in ends}
-        return list(reader.read(starts, ends, DEADLINE))
-    finally:
-        reader.close()
-
-
-def rows(pieces: Sequence[RestoredEpochs]) -> dict[bytes, bytes]:
-    """The state that results, deletions applied."""
-    latest = {name: row for piece in pieces for name, row in piece.changes}
-    return {name: row for name, row in latest.items() if row is not None}
+from keyhole.types import START, Position
+from tests.support.changelogs import (
+    DEADLINE,
+    Cluster,
+    changes,
+    commit,
+    descriptor,
+    grant,
+    key,
+    marker,
+    read_all,
+    rows,
+)
 
 
 def test_an_epoch_is_read_back_with_its_marker_and_the_position_after_it(changelog: Changelog) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from keyhole.changelog.clients import Deadline
-from keyhole.changelog.reader import GONE, consumer_settings
+from keyhole.changelog.reader import following_settings
 from keyhole.changelog.settings import CONTROL, topic_name
+from keyhole.changelog.topic_watch import TopicWatch
 
 _PARTITION = 0
 _FETCHED_RECORDS = 10_000
 _SLICE_SECONDS = 0.1
-_END_IS_TOLD_AFTER_MS = 25
 
 
 class KafkaControlTail:
@@ -25,8 +25,9 @@ class KafkaControlTail:
     """
 
     def __init__(self, bootstrap_servers: str, application: str) -> None:
-        self._settings = consumer_settings(bootstrap_servers) | {"fetch.wait.max.ms": _END_IS_TOLD_AFTER_MS}
+        self._settings = following_settings(bootstrap_servers)
         self._topic = topic_name(application, CONTROL)
+        self._watch = TopicWatch(bootstrap_servers)
         self._lock = threading.Lock()
         self._closed = False
         # What was handed out in all, and what has been read since.
@@ -56,16 +57,17 @@ class KafkaControlTail:
         self._whole = False
 
     def _take(self, seconds: float) -> dict[str, bytes | None] | None:
+        if self._watch.lost([self._topic]):
+            self._begin_anew()
+            return None
         changes: dict[str, bytes | None] = {}
         first = self._consumer.poll(seconds)
         messages = [] if first is None else [first, *self._consumer.consume(_FETCHED_RECORDS, 0)]
         for message in messages:
             error, offset = message.error(), message.offset()
             assert offset is not None
-            if self._is_another_topic(error, offset):
-                # Deleted, and perhaps made anew: from its start, and what it doesn't have any more is told then.
-                self._consumer.close()
-                self._begin()
+            if (error is None or error.code() == KafkaError._PARTITION_EOF) and offset < self._next_offset:
+                self._begin_anew()
                 return None
             if error is None:
                 self._next_offset = offset + 1
@@ -75,10 +77,10 @@ class KafkaControlTail:
                 changes |= self._handed_out()
         return changes if self._whole else None
 
-    def _is_another_topic(self, error: KafkaError | None, offset: int) -> bool:
-        if error is None or error.code() == KafkaError._PARTITION_EOF:
-            return offset < self._next_offset
-        return error.code() in GONE and self._next_offset > 0
+    def _begin_anew(self) -> None:
+        """The topic is gone, or another one: it is read from its start, and what it lacks is told as deleted then."""
+        self._consumer.close()
+        self._begin()
 
     def _remember(self, message: Message) -> None:
         name, value = message.key(), message.value()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -26,7 +26,7 @@ _RETRY_SECONDS = 0.1
 _NEW_TOPIC_SECONDS = 2.0
 _REQUEST_SECONDS = 3.0
 
-GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 TopicPart = tuple[str, int]
 """Topic and partition number."""
@@ -143,8 +143,8 @@ class CommittedLog:
             topic, number, offset = message.topic(), message.partition(), message.offset()
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                if error.code() in GONE:
-                    raise gone(error.str())
+                if error.code() in _GONE:
+                    raise self._gone(error.str())
                 continue  # it tries again by itself; no progress ends it
             assert topic is not None
             assert number is not None
@@ -171,26 +171,21 @@ class CommittedLog:
 
     def _refuse_missing(self, admin: AdminClient, parts: Sequence[TopicPart], deadline: Deadline) -> None:
         try:
-            found = missing(admin, parts, min(_REQUEST_SECONDS, deadline.left))
+            topics = admin.list_topics(timeout=min(_REQUEST_SECONDS, deadline.left)).topics
         except KafkaException:
             return  # then nothing is known
-        if found:
-            raise gone(", ".join(found))
+        gone = sorted(
+            {topic for topic, number in parts if topic not in topics or number not in topics[topic].partitions}
+        )
+        if gone:
+            raise self._gone(", ".join(gone))
 
-
-def missing(admin: AdminClient, parts: Iterable[TopicPart], timeout_seconds: float) -> list[str]:
-    """The topics that are gone, or don't have one of these partitions."""
-    topics = admin.list_topics(timeout=timeout_seconds).topics
-    return sorted({topic for topic, number in parts if topic not in topics or number not in topics[topic].partitions})
-
-
-def gone(what: str) -> ChangelogRecreated:
-    """Topics that `missing` has found, or that Kafka says it doesn't know."""
-    return ChangelogRecreated(
-        f"the changelog is gone, or has fewer partitions than it had: {what}. Restore it from a copy, or drop the "
-        "state",
-        topics=what,
-    )
+    def _gone(self, what: str) -> ChangelogRecreated:
+        return ChangelogRecreated(
+            f"the changelog is gone, or has fewer partitions than it had: {what}. Restore it from a copy, or drop the "
+            "state",
+            topics=what,
+        )
 
 
 def _share(total: int, partitions: int, least: int, most: int) -> int:
@@ -202,7 +197,17 @@ def _bytes(data: str | bytes | None) -> bytes | None:
     return data
 
 
+def following_settings(bootstrap_servers: str) -> Settings:
+    """For a consumer that stays."""
+    return {
+        **consumer_settings(bootstrap_servers),
+        # New records come at once. Only "nothing more" takes this long; asking more often would keep brokers busy.
+        "fetch.wait.max.ms": 25,
+    }
+
+
 def consumer_settings(bootstrap_servers: str) -> Settings:
+    """For a consumer of committed records that belongs to no group."""
     return {
         **common_settings(bootstrap_servers),
         # librdkafka wants one; nothing is ever stored under it.

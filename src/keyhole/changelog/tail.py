@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from keyhole.changelog.base import Partition, Reached, RestoredEpochs
-from keyhole.changelog.clients import Deadline, common_settings
-from keyhole.changelog.reader import GONE, TopicPart, consumer_settings, gone, missing
+from keyhole.changelog.clients import Deadline
+from keyhole.changelog.reader import TopicPart, following_settings
 from keyhole.changelog.records import EpochAssembler
 from keyhole.changelog.settings import topic_name
+from keyhole.changelog.topic_watch import TopicWatch
 from keyhole.errors import ChangelogRecreated
 from keyhole.types import Position
 
@@ -21,9 +21,6 @@ _PIECE_RECORDS, _PIECE_BYTES = 20_000, 16 << 20
 _FETCHED_RECORDS = 10_000
 # How long a closing thread may have to wait for the one that polls.
 _SLICE_SECONDS = 0.1
-_REQUEST_SECONDS = 3.0
-# New records come at once. Only "nothing more" takes this long; asking more often would keep idle brokers busy.
-_END_IS_TOLD_AFTER_MS = 25
 
 
 class KafkaTail:
@@ -31,8 +28,8 @@ class KafkaTail:
 
     def __init__(self, bootstrap_servers: str, application: str) -> None:
         self._application = application
-        self._bootstrap_servers = bootstrap_servers
-        self._consumer = Consumer(consumer_settings(bootstrap_servers) | {"fetch.wait.max.ms": _END_IS_TOLD_AFTER_MS})
+        self._watch = TopicWatch(bootstrap_servers)
+        self._consumer = Consumer(following_settings(bootstrap_servers))
         self._followed: dict[TopicPart, _Followed] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -74,6 +71,13 @@ class KafkaTail:
             self._consumer.close()
 
     def _take(self, seconds: float) -> list[RestoredEpochs | Reached]:
+        lost = self._watch.lost(topic for topic, _ in self._followed)
+        if lost:
+            raise ChangelogRecreated(
+                f"the changelog is gone, or was made anew: {', '.join(lost)}. Restore it from a copy, or drop "
+                "the state",
+                topics=", ".join(lost),
+            )
         items: list[RestoredEpochs | Reached] = []
         for again in self._followed.values():
             items += again.told_again()
@@ -84,7 +88,6 @@ class KafkaTail:
         for message in [first, *self._consumer.consume(_FETCHED_RECORDS, 0)]:
             topic, number, offset, error = message.topic(), message.partition(), message.offset(), message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                self._refuse_gone(error)
                 continue  # it tries again by itself
             assert topic is not None
             assert number is not None
@@ -102,16 +105,6 @@ class KafkaTail:
         for read in touched.values():
             items += read.cut()
         return items
-
-    def _refuse_gone(self, error: KafkaError) -> None:
-        """Raises if a topic is gone: a broker that has just started may say so of one that it has not heard of yet."""
-        if error.code() in GONE:
-            try:
-                found = missing(AdminClient(common_settings(self._bootstrap_servers)), self._followed, _REQUEST_SECONDS)
-            except KafkaException:
-                return  # then nothing is known
-            if found:
-                raise gone(", ".join(found))
 
 
 class _Followed:

@@ -71,6 +71,12 @@ class MemoryKafka:
                     if record is None or last[record[0]] != offset:
                         del partition[offset]
 
+    def abort(self, name: str, partition: int, records: int) -> None:
+        """Takes the offsets of an aborted transaction, and of its end: no reader sees them."""
+        with self._lock:
+            self._topics[name].ends[partition] += records + 1
+            self._lock.notify_all()
+
     def reach(self) -> None:
         """Raises KafkaUnreachable while `down`."""
         if self.down:

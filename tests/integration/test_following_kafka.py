@@ -1,0 +1,103 @@
+"""What only a real Kafka shows to those who follow it: its restart, and a member of a group that dies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from keyhole.changelog.base import Partition, RestoredEpochs
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.local.java import Java
+from keyhole.local.kafka import LocalKafka
+from keyhole.types import START
+from tests.support.changelogs import DEADLINE, Cluster, changes, descriptor, grant, key, rows
+
+pytestmark = pytest.mark.integration
+
+A0 = Partition("a", 0)
+
+_REPLICA = """
+import sys
+from keyhole.changelog.kafka import KafkaChangelog
+replicas = KafkaChangelog(sys.argv[1], sys.argv[2]).replicas(sys.argv[3])
+while True:
+    share = replicas.poll({"a": 3}, 0.1)
+    if share:
+        print(len(share), flush=True)
+"""
+
+
+def changelog_of(bootstrap_servers: str) -> KafkaChangelog:
+    """A new application's, whose state "a" exists."""
+    application = f"app-{grant()}"
+    made = KafkaChangelog(bootstrap_servers, application)
+    made.admin().ensure(descriptor(Cluster(application, lambda: made, print, print)), DEADLINE)
+    return made
+
+
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + 2 * DEADLINE
+    while not done():
+        assert time.monotonic() < end, "it did not happen"
+
+
+@pytest.mark.parametrize("ended", ["stopped", "killed"])
+def test_a_tail_and_a_control_tail_go_on_after_the_broker_has_restarted(
+    ended: str, jars: list[Path], java: Java, tmp_path: Path
+) -> None:
+    with LocalKafka(tmp_path / "kafka", jars, java) as kafka:
+        changelog = changelog_of(kafka.bootstrap_servers)
+        with (
+            closing(changelog.tail()) as tail,
+            closing(changelog.control_tail()) as control_tail,
+            closing(changelog.control("q")) as control,
+            closing(changelog.writer(grant())) as writer,
+        ):
+            pieces: list[RestoredEpochs] = []
+            told: dict[str, bytes | None] = {}
+
+            def reads_epoch(epoch: int) -> bool:
+                pieces.extend(item for item in tail.poll(0.2) if isinstance(item, RestoredEpochs))
+                told.update(control_tail.poll(0) or {})
+                number = b"%d" % epoch
+                return rows(pieces) == {key(0, "x"): number} and told == {"a": number}
+
+            control.open(DEADLINE)
+            writer.open(DEADLINE)
+            tail.follow({A0: START})
+            for epoch in (1, 2, 3):
+                writer.commit([changes(0, epoch, {"x": b"%d" % epoch})], DEADLINE)
+                control.append({"a": b"%d" % epoch}, DEADLINE)
+                until(lambda epoch=epoch: reads_epoch(epoch))  # type: ignore[misc]
+                if epoch == 1 and ended == "killed":
+                    kafka.kill()
+                elif epoch == 1:
+                    kafka.stop()
+                if epoch == 1:
+                    tail.poll(0.5)
+                    assert control_tail.poll(0.5) == {}
+                    kafka.start()
+            # Each epoch once: nothing is read again after the restart.
+            assert [piece.position.epoch for piece in pieces] == [1, 2, 3]
+
+
+def test_the_others_take_over_from_a_replica_that_was_killed(kafka: str) -> None:
+    changelog = changelog_of(kafka)
+    group = f"replicas-{grant()}"
+    application = changelog._application
+    with closing(changelog.replicas(group)) as survivor:
+        command = [sys.executable, "-c", _REPLICA, kafka, application, group]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+            try:
+                assert other.stdout is not None
+                assert other.stdout.readline().strip() == "3"
+                until(lambda: len(survivor.poll({"a": 3}, 0.1) or ()) in (1, 2))
+            finally:
+                other.kill()
+        until(lambda: len(survivor.poll({"a": 3}, 0.1) or ()) == 3)
