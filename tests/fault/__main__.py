@@ -32,6 +32,9 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=Path("fault-runs"), help="what violated episodes left")
     parser.add_argument("--keep-all", action="store_true", help="keep every episode's files")
     parser.add_argument("--states", nargs="+", default=list(STATES), choices=list(STATES))
+    parser.add_argument(
+        "--spark-every", type=int, default=4, help="every so many episodes the driver has Spark; 0: none"
+    )
     parser.add_argument("--plant", default="", help="a bug to plant into the state servers (tests/fault/planted.py)")
     arguments = parser.parse_args()
     machine = Machine(fetch(JarSet.KAFKA, default_cache_dir(os.environ)), find_java(os.environ))
@@ -39,7 +42,8 @@ def main() -> int:
     until = time.monotonic() + 60 * arguments.minutes
     seed = arguments.seed
     while time.monotonic() < until:
-        plan = Plan(seed, arguments.episode_seconds, tuple(arguments.states), plant=arguments.plant)
+        spark = arguments.spark_every > 0 and seed % arguments.spark_every == 0
+        plan = Plan(seed, arguments.episode_seconds, tuple(arguments.states), spark=spark, plant=arguments.plant)
         directory = Path(tempfile.mkdtemp(prefix=f"keyhole-fault-{seed}-"))
         try:
             history = run_episode(plan, None, directory, machine)

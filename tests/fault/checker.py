@@ -47,6 +47,19 @@ class Verdict:
         return not self.violated
 
 
+@dataclass(frozen=True)
+class _Epochs:
+    """Of one state: when the commit of each epoch began, and the completions in their order."""
+
+    began_commit: dict[int, float]
+    complete: list[EpochStep]
+
+    def complete_at(self, at: float) -> int:
+        """The last epoch that was complete then; 0: none."""
+        index = bisect_right(self.complete, at, key=lambda step: step.at)
+        return self.complete[index - 1].epoch if index else 0
+
+
 class _Context:
     """A history, and what the rules look up in it."""
 
@@ -54,20 +67,18 @@ class _Context:
         self.history = history
         self.recount = Recount(Workload(history.seed, history.deletes))
         self.reads = [event for event in history.events if isinstance(event, Read)]
-        self.steps = sorted((event for event in history.events if isinstance(event, EpochStep)), key=lambda s: s.at)
-        self.began_commit: dict[int, float] = {}
-        self.complete: list[EpochStep] = []
-        for step in self.steps:
-            if step.step == Step.DRIVER_BEFORE_COMMIT:
-                self.began_commit.setdefault(step.epoch, step.at)
-            elif step.step == Step.DRIVER_COMPLETE:
-                self.complete.append(step)
-        self._complete_at = [step.at for step in self.complete]
+        steps = sorted((event for event in history.events if isinstance(event, EpochStep)), key=lambda step: step.at)
+        self.epochs = {state: _epochs(state, steps) for state in history.states}
 
-    def complete_at(self, at: float) -> int:
-        """The last epoch that was complete then; 0: none."""
-        index = bisect_right(self._complete_at, at)
-        return self.complete[index - 1].epoch if index else 0
+
+def _epochs(state: str, steps: list[EpochStep]) -> _Epochs:
+    epochs = _Epochs({}, [])
+    for step in steps:
+        if state in step.states and step.step == Step.DRIVER_BEFORE_COMMIT:
+            epochs.began_commit.setdefault(step.epoch, step.at)
+        elif state in step.states and step.step == Step.DRIVER_COMPLETE:
+            epochs.complete.append(step)
+    return epochs
 
 
 def check(history: History) -> Verdict:
@@ -75,7 +86,7 @@ def check(history: History) -> Verdict:
     context = _Context(history)
     verdict = Verdict(
         answers=sum(len(read.keys) for read in context.reads),
-        epochs=max((step.epoch for step in context.complete), default=0),
+        epochs=max((step.epoch for epochs in context.epochs.values() for step in epochs.complete), default=0),
         took_back=sum(1 for _ in _taken_back(context, rows_too=False)),
     )
     for rule in RULES:
@@ -100,7 +111,7 @@ def _every_answer_has_the_row_of_its_epoch(context: _Context) -> Iterator[str]:
 def _no_answer_is_told_before_its_epoch_was_being_committed(context: _Context) -> Iterator[str]:
     for read in context.reads:
         for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
-            began = context.began_commit.get(claim.epoch)
+            began = context.epochs[read.state].began_commit.get(claim.epoch)
             if claim.epoch and (began is None or read.ended < began):
                 when = "never" if began is None else f"{began - read.ended:.3f} s later"
                 yield f"{_told(read, key, row)} by {claim}; its commit began {when}"
@@ -127,7 +138,7 @@ def _max_staleness_is_kept(context: _Context) -> Iterator[str]:
     for read in context.reads:
         if not read.asked.max_staleness_ms:
             continue
-        needed = context.complete_at(read.began - read.asked.max_staleness_ms / 1000)
+        needed = context.epochs[read.state].complete_at(read.began - read.asked.max_staleness_ms / 1000)
         for claim in set(read.claims):
             if claim.epoch < needed:
                 yield (
@@ -140,14 +151,14 @@ def _as_of_is_true(context: _Context) -> Iterator[str]:
     """Only where all clocks agree: `as_of` is told by them."""
     if any(isinstance(event, Injected) and event.kind == CLOCK_JUMP for event in context.history.events):
         return
-    walls = [step.wall_ms for step in context.complete]
     for read in context.reads:
+        complete = context.epochs[read.state].complete
         for claim in set(read.claims):
-            index = bisect_right(walls, claim.as_of_ms - 1)
-            if claim.as_of_ms and index and claim.epoch < context.complete[index - 1].epoch:
+            index = bisect_right(complete, claim.as_of_ms - 1, key=lambda step: step.wall_ms)
+            if claim.as_of_ms and index and claim.epoch < complete[index - 1].epoch:
                 yield (
-                    f"reader {read.reader} at {read.began:.3f} got {claim}, though epoch "
-                    f"{context.complete[index - 1].epoch} was complete at {walls[index - 1]}"
+                    f"reader {read.reader} at {read.began:.3f} got {claim} of {read.state}, though epoch "
+                    f"{complete[index - 1].epoch} was complete at {complete[index - 1].wall_ms}"
                 )
 
 
@@ -189,23 +200,21 @@ def _taken_back(context: _Context, *, rows_too: bool) -> Iterator[str]:
 
 
 def _epochs_complete_one_after_the_other(context: _Context) -> Iterator[str]:
-    """Over all drivers: each epoch is the last one again, or the next."""
-    last = 0
-    first_of: dict[int, int] = {}
-    for step in context.complete:
-        if step.epoch > last + 1:
-            yield f"epoch {step.epoch} was complete after epoch {last}"
-        for pid, first in first_of.items():
+    """Over all drivers: each epoch is the last one again, or the next; who was superseded completes nothing."""
+    for state, epochs in context.epochs.items():
+        last = 0
+        taken_over: dict[int, int] = {}
+        drivers: list[int] = []
+        for step in epochs.complete:
+            if step.epoch > last + 1:
+                yield f"epoch {step.epoch} of {state} was complete after epoch {last}"
             # One that was suspended right after its write may tell late what it had completed before.
-            if pid != step.pid and step.epoch > first and step.pid in first_of and _newer(pid, step.pid, first_of):
-                yield f"driver {step.pid} completed epoch {step.epoch} after driver {pid} had taken over"
-        first_of.setdefault(step.pid, step.epoch)
-        last = max(last, step.epoch)
-
-
-def _newer(pid: int, than: int, first_of: dict[int, int]) -> bool:
-    order = list(first_of)
-    return order.index(pid) > order.index(than)
+            if step.epoch > taken_over.get(step.pid, step.epoch):
+                yield f"driver {step.pid} completed epoch {step.epoch} of {state} after another had taken over"
+            if step.pid not in drivers:
+                taken_over |= {pid: step.epoch for pid in drivers if pid not in taken_over}
+                drivers.append(step.pid)
+            last = max(last, step.epoch)
 
 
 def _nothing_ends_by_itself(context: _Context) -> Iterator[str]:
@@ -248,7 +257,7 @@ def _told(read: Read, key: str, row: Row) -> str:
 
 
 def _where_from(context: _Context, state: str, key: str, row: Row) -> str:
-    last = max(context.began_commit, default=0) + 1
+    last = max(context.epochs[state].began_commit, default=0) + 1
     found = context.recount.epochs(state, key, row, last)
     return f"the row is that of epochs {found}" if found else "no epoch has that row"
 

@@ -44,6 +44,7 @@ class Plan:
 
     Attributes:
         standbys: Copies per key group, beside the owner.
+        spark: The driver has Spark.
         plant: A bug that the state servers get (tests/fault/planted.py); empty: none.
         kill_at: By process, the step (keyhole.steps) of epoch 20 at which it kills itself, once.
     """
@@ -203,9 +204,8 @@ class Cluster:
             job["KEYHOLE_JOB_STANDBYS"] = str(plan.standbys)
         own = {"FAULT_CLOCK": str(self._clock("driver")), "FAULT_DRIVER": msgspec.json.encode(settings).decode()}
         environ = self._environ | job | own | self._kill_point("driver")
-        return Child(
-            "driver", [sys.executable, "-P", "-m", "tests.fault.driver"], self.directory / "driver.log", environ
-        )
+        module = "tests.fault.spark_driver" if plan.spark else "tests.fault.driver"
+        return Child("driver", [sys.executable, "-P", "-m", module], self.directory / "driver.log", environ)
 
     def _why_driver_ended(self, child: Child) -> tuple[str, str]:
         """What it wrote itself, as its last words."""

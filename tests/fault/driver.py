@@ -87,15 +87,16 @@ class Checkpoint:
 class Recorder:
     """A StepObserver that appends what the driver reaches to a file, and then may end it there."""
 
-    def __init__(self, file: Path, clock: Clock, kill_points: KillPoints) -> None:
+    def __init__(self, file: Path, states: tuple[str, ...], clock: Clock, kill_points: KillPoints) -> None:
         self._file = file.open("ab", buffering=0)
+        self._states = states
         self._clock = clock
         self._kill_points = kill_points
 
     def reached(self, step: Step, epoch: int) -> None:
         """See StepObserver."""
         if step in (Step.DRIVER_BEFORE_COMMIT, Step.DRIVER_COMPLETE):
-            self.record(EpochStep(time.monotonic(), self._clock.now_ms(), step, epoch, os.getpid()))
+            self.record(EpochStep(time.monotonic(), self._clock.now_ms(), step, epoch, os.getpid(), self._states))
         self._kill_points.reached(step, epoch)
 
     def record(self, event: EpochStep | Ended) -> None:
@@ -134,6 +135,13 @@ def _rows(of: StateDescriptor, batch: Batch, partition: int) -> Iterator[pa.Reco
         yield pa.record_batch({"storage_key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
 
 
+def wait_out_pause(directory: Path) -> None:
+    """Blocks while no further batch is to begin."""
+    while (directory / "pause").exists():
+        (directory / "paused").write_text(str(os.getpid()))
+        time.sleep(_IDLE_SECONDS)
+
+
 def run(settings: Settings, recorder: Recorder, clock: Clock) -> None:
     """Runs until it is killed, or an epoch fails."""
     config = job_config()
@@ -146,9 +154,7 @@ def run(settings: Settings, recorder: Recorder, clock: Clock) -> None:
     checkpoint = Checkpoint(directory / "checkpoint")
     number = checkpoint.next()
     while True:
-        while (directory / "pause").exists():
-            (directory / "paused").write_text(str(os.getpid()))
-            time.sleep(_IDLE_SECONDS)
+        wait_out_pause(directory)
         batch = workload.batch(number)
         result = coordinator.run_epoch(
             EpochBatch(
@@ -172,7 +178,8 @@ def main() -> int:
     settings = msgspec.json.decode(os.environ["FAULT_DRIVER"], type=Settings)
     logs.configure("INFO")
     clock = hooks.clock()
-    recorder = Recorder(Path(settings.directory) / "steps", clock, KillPoints.from_environ(os.environ))
+    kill_points = KillPoints.from_environ(os.environ)
+    recorder = Recorder(Path(settings.directory) / "steps", settings.states, clock, kill_points)
     try:
         run(settings, recorder, clock)
     except KeyholeError as error:

@@ -105,8 +105,12 @@ def _ask_all(cluster: Cluster) -> Iterator[Held]:
 
 
 def _complete(cluster: Cluster) -> int:
-    steps = (event for event in _steps(cluster) if isinstance(event, EpochStep))
-    return max((step.epoch for step in steps if step.step == Step.DRIVER_COMPLETE), default=0)
+    """The last epoch that is complete of all states."""
+    last = dict.fromkeys(cluster.plan.states, 0)
+    for event in _steps(cluster):
+        if isinstance(event, EpochStep) and event.step == Step.DRIVER_COMPLETE:
+            last |= {state: max(last[state], event.epoch) for state in event.states}
+    return min(last.values())
 
 
 def _steps(cluster: Cluster) -> list[EpochStep | Ended]:

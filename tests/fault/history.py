@@ -63,13 +63,19 @@ class FailedRead(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 
 class EpochStep(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
-    """The driver has reached a step (keyhole.steps) of an epoch. `wall_ms`: by the driver's own clock."""
+    """The driver has reached a step (keyhole.steps) of an epoch.
+
+    Attributes:
+        wall_ms: By the driver's own clock.
+        states: Those that the query feeds whose epoch it is.
+    """
 
     at: float
     wall_ms: int
     step: str
     epoch: int
     pid: int
+    states: tuple[str, ...]
 
 
 class Injected(msgspec.Struct, frozen=True, array_like=True, tag="fault"):

@@ -55,7 +55,7 @@ def read(
 def history() -> History:
     """A right one: an owner and a standby that answer after every epoch, and hold all at the end."""
     steps = [
-        EpochStep(at(epoch) - offset, int(1000 * (at(epoch) - offset)), step, epoch, 77)
+        EpochStep(at(epoch) - offset, int(1000 * (at(epoch) - offset)), step, epoch, 77, tuple(STATES))
         for epoch in range(1, EPOCHS + 1)
         for offset, step in ((0.5, Step.DRIVER_BEFORE_COMMIT), (0.0, Step.DRIVER_COMPLETE))
     ]
@@ -138,13 +138,13 @@ DOCTORED: dict[str, tuple[str, Callable[[], list[object]]]] = {
     ),
     "an epoch left out": (
         "epochs_complete_one_after_the_other",
-        lambda: [EpochStep(at(EPOCHS) + 1, 0, Step.DRIVER_COMPLETE, EPOCHS + 2, 77)],
+        lambda: [EpochStep(at(EPOCHS) + 1, 0, Step.DRIVER_COMPLETE, EPOCHS + 2, 77, (SUMS,))],
     ),
     "an old driver that goes on": (
         "epochs_complete_one_after_the_other",
         lambda: [
-            EpochStep(at(EPOCHS) + 1, 0, Step.DRIVER_COMPLETE, EPOCHS, 78),
-            EpochStep(at(EPOCHS) + 2, 0, Step.DRIVER_COMPLETE, EPOCHS + 1, 77),
+            EpochStep(at(EPOCHS) + 1, 0, Step.DRIVER_COMPLETE, EPOCHS, 78, (SUMS,)),
+            EpochStep(at(EPOCHS) + 2, 0, Step.DRIVER_COMPLETE, EPOCHS + 1, 77, (SUMS,)),
         ],
     ),
     "a driver that mistrusts its checkpoint": (
