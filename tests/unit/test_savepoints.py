@@ -18,6 +18,7 @@ from keyhole.errors import (
     SavepointMismatch,
     UnknownApplication,
 )
+from keyhole.replayed import Replayed
 from keyhole.savepoint import create as creating
 from keyhole.savepoint.create import CreateSettings, create
 from keyhole.savepoint.folder import Folder
@@ -232,11 +233,11 @@ def test_a_part_of_the_next_epoch_that_is_old_is_refused_because_compaction_may_
 def test_reading_for_longer_than_the_compaction_lag_is_tried_again_and_then_refused(
     application: Application, saved: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, tries = ManualClock(), []
+    clock, tries = ManualClock(), list[float]()
 
-    class Slow(creating.Replayed):
+    class Slow(Replayed):
         def advance(self, *arguments: object) -> None:
-            super().advance(*arguments)  # type: ignore[arg-type]
+            super().advance(*arguments)  # type: ignore[arg-type]  # passed on
             tries.append(clock.monotonic())
             clock.advance(601 if len(tries) < 3 else 1)
 
@@ -431,7 +432,7 @@ def test_a_folder_with_another_checkpoint_is_refused(taken: Folder, options: Res
 def broken_off(taken: Folder, options: RestoreOptions) -> MemoryKafka:
     """A restore that ended in the middle of its rows."""
     kafka = MemoryKafka()
-    written = []
+    written: list[None] = []
 
     def end() -> None:
         written.append(None)
@@ -465,7 +466,7 @@ def test_another_restore_over_one_that_was_broken_off_is_refused(
 
 def test_of_two_restores_at_once_the_first_is_fenced(taken: Folder, options: RestoreOptions) -> None:
     kafka = MemoryKafka()
-    entered = []
+    entered: list[None] = []
 
     def second() -> None:
         entered.append(None)
