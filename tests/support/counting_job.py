@@ -1,7 +1,8 @@
 """A driver in a process of its own, so that it can be killed: counts and maxima per key, from Kafka.
 
 `python -m tests.support.counting_job`; KEYHOLE_JOB_* as any job, and COUNTING_JOB, JSON: topic, bootstrap_servers,
-checkpoint, directory, jars, mode ("update" | "complete"), per_trigger.
+checkpoint, directory, jars, mode ("update" | "complete" | "reducing"), per_trigger. Reducing: Spark keeps no state, the
+rows are merged in the state servers; values have the field `total` too, a sum.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ def counts(of: DataFrame) -> DataFrame:
     return of.groupBy("k").agg(f.count("*").alias("events"), f.max("v").alias("highest"))
 
 
+def rows(of: DataFrame) -> DataFrame:
+    """One row per event, under the names of the fields that it is merged into."""
+    return of.select("k", f.col("v").alias("events"), f.col("v").alias("highest"), f.col("v").alias("total"))
+
+
 def main() -> None:
     """Runs until it is killed, or its query fails."""
     options = json.loads(os.environ["COUNTING_JOB"])
@@ -47,15 +53,16 @@ def main() -> None:
     directory = Path(options["directory"])
     settings = local_settings([Path(jar) for jar in options["jars"]], directory / "spark")
     spark = local_session("counting", settings | {"spark.log.level": "ERROR"})
-    sink = queryable.value(STATE, key="k", key_groups=8, observer=KillPoints.from_environ(os.environ))
-    query = (
-        counts(events(spark, options["topic"], options["bootstrap_servers"], options["per_trigger"]))
-        .writeStream.queryName("counting")
-        .outputMode(options["mode"])
-        .option("checkpointLocation", options["checkpoint"])
-        .foreachBatch(sink)
-        .start()
-    )
+    observer = KillPoints.from_environ(os.environ)
+    source = events(spark, options["topic"], options["bootstrap_servers"], options["per_trigger"])
+    if options["mode"] == "reducing":
+        reducers = {"events": "count", "highest": "max", "total": "sum"}
+        sink = queryable.reducing(STATE, key="k", reducers=reducers, key_groups=8, observer=observer)
+        writing = rows(source).writeStream.outputMode("append")
+    else:
+        sink = queryable.value(STATE, key="k", key_groups=8, observer=observer)
+        writing = counts(source).writeStream.outputMode(options["mode"])
+    query = writing.queryName("counting").option("checkpointLocation", options["checkpoint"]).foreachBatch(sink).start()
     query.awaitTermination()
 
 

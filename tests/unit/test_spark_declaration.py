@@ -11,6 +11,8 @@ from pyspark.sql import types as spark
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, ValueMismatch
 from keyhole.spark import queryable
+from keyhole.spark.batch import OutputMode
+from keyhole.spark.reducing import check_increments
 from keyhole.spark.schema import Declaration, describe
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 
@@ -58,6 +60,72 @@ def test_a_wrong_argument_is_refused_where_it_is_given(arguments: dict[str, Any]
     given: dict[str, Any] = {"state": "s", "key": "k", "config": CONFIG} | arguments
     with pytest.raises(InvalidConfiguration, match=message):
         queryable.value(**given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"reducers": {}}, "name at least one"),
+        ({"reducers": ["v"]}, "reducers says by column"),
+        ({"reducers": {"v": "total"}}, "column 'v' has the reducer 'total'; the reducers are sum, min, max, count"),
+        ({"reducers": {"v": None}}, "column 'v' has the reducer None"),
+        ({"reducers": {"k": "max"}}, "k is part of the key"),
+        ({"key_groups": 0}, "key_groups is 0"),
+        ({"on_new_checkpoint": "ignore"}, "on_new_checkpoint is 'ignore'"),
+        ({"state": "a.b"}, "the state's name is 'a.b'"),
+    ],
+)
+def test_a_wrong_argument_of_a_reducing_state_is_refused_where_it_is_given(
+    arguments: dict[str, Any], message: str
+) -> None:
+    given: dict[str, Any] = {"state": "s", "key": "k", "reducers": {"v": "sum"}, "config": CONFIG} | arguments
+    with pytest.raises(InvalidConfiguration, match=message):
+        queryable.reducing(**given)
+
+
+def test_a_reducing_state_has_the_fields_that_its_reducers_make() -> None:
+    schema = spark.StructType().add("k", spark.StringType()).add("n", spark.IntegerType(), nullable=False)
+    schema = schema.add("at", spark.DateType()).add("list", spark.ArrayType(spark.StringType()))
+    reducing = declared(key=("k",), value=("list", "n", "at"), reducers=("count", "sum", "max"))
+    descriptor = describe(reducing, "app", "query", schema)
+    assert (descriptor.kind, descriptor.reducers) == (StateKind.REDUCING, ("count", "sum", "max"))
+    assert descriptor.value.fields == (
+        ValueField("list", "bigint", nullable=False),
+        ValueField("n", "bigint", nullable=False),
+        ValueField("at", "date"),
+    )
+
+
+def test_a_column_that_its_reducer_does_not_take_is_refused_by_its_name() -> None:
+    reducing = declared(key=("k",), value=("v",), reducers=("sum",))
+    with pytest.raises(ValueMismatch, match="sum can't reduce column 'v' of type string; it takes a number"):
+        describe(reducing, "app", "query", parse("k int, v string"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "operators", "message"),
+    [
+        (OutputMode.COMPLETE, {"StateStoreRestoreExec", "StateStoreSaveExec"}, "can't be fed in complete mode"),
+        (OutputMode.UPDATE, {"StateStoreRestoreExec", "StateStoreSaveExec"}, "a streaming aggregation in update mode"),
+        (OutputMode.UPDATE, {"SessionWindowStateStoreSaveExec"}, "a streaming aggregation in update mode"),
+    ],
+)
+def test_running_results_are_not_reduced(mode: OutputMode, operators: set[str], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        check_increments("sums", mode, operators)
+
+
+@pytest.mark.parametrize(
+    ("mode", "operators"),
+    [
+        (OutputMode.UPDATE, set()),
+        (OutputMode.APPEND, set()),
+        (OutputMode.APPEND, {"StateStoreRestoreExec", "StateStoreSaveExec"}),
+        (OutputMode.UPDATE, {"StreamingDeduplicateExec"}),
+    ],
+)
+def test_rows_that_are_new_each_time_are_reduced(mode: OutputMode, operators: set[str]) -> None:
+    check_increments("sums", mode, operators)
 
 
 def test_the_job_is_configured_by_its_environment_where_no_configuration_is_given(

@@ -96,3 +96,27 @@ def current(data: ClassicDataFrame, batch_id: int) -> MicroBatch:
         query=query,
         execution=execution,
     )
+
+
+_STATEFUL = "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperator"
+
+
+def state_operators(execution: JavaObject) -> frozenset[str]:
+    """The class names, without packages, of the operators that keep Spark's own state; the same in every batch.
+
+    Walks the whole plan, a few milliseconds: once per run is enough.
+
+    Args:
+        execution: The IncrementalExecution of a micro-batch. A plan that is adaptive has none: Spark 4.2 makes only
+            stateless ones so, and then hides what is inside.
+    """
+    plan = execution.executedPlan()
+    stateful = plan.getClass().getClassLoader().loadClass(_STATEFUL)
+    found, waiting = set(), [plan]
+    while waiting:
+        node = waiting.pop()
+        if stateful.isInstance(node):
+            found.add(str(node.getClass().getSimpleName()))
+        children = node.children()
+        waiting.extend(children.apply(index) for index in range(children.size()))
+    return frozenset(found)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from py4j.java_gateway import JavaObject
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
@@ -60,7 +60,7 @@ def by_key_group(
     # Not repartition(partitions, key): where the plan has a shuffle by the same expressions and number already, Spark
     # drops that one as redundant, and then coalesces the other (seen with Spark 4.2). What says outright which
     # partition a row belongs to is neither dropped nor coalesced.
-    partition = F.pmod(F.hash(*(_quoted(name) for name in key)), F.lit(partitions))
+    partition = F.pmod(F.hash(*map(column, key)), F.lit(partitions))
     return batch.repartitionById(partitions, partition), partitions
 
 
@@ -100,5 +100,6 @@ def _items(scala_seq: JavaObject) -> list[JavaObject]:
     return [scala_seq.apply(index) for index in range(scala_seq.size())]
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def column(name: str) -> Column:
+    """The column of exactly this name, whatever characters it has."""
+    return F.col("`" + name.replace("`", "``") + "`")

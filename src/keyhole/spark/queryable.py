@@ -12,7 +12,7 @@ docs/spark.md tells what each output mode means, and what the job must keep to f
 from __future__ import annotations
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.clock import SystemClock
@@ -20,6 +20,7 @@ from keyhole.config import JobConfig, job_config
 from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.decisions import OnNewCheckpoint
 from keyhole.errors import InvalidConfiguration
+from keyhole.reducers import REDUCERS
 from keyhole.spark.schema import Declaration
 from keyhole.spark.sink import Sink, checked_name
 from keyhole.steps import StepObserver
@@ -62,15 +63,72 @@ def value(
     Raises:
         InvalidConfiguration: An argument is wrong; it names which.
     """
+    declaration = Declaration(
+        state, _columns(key), key_groups, None if value is None else tuple(value), order_by, reducers=()
+    )
+    return _sink(declaration, on_new_checkpoint, strict, query, config, observer)
+
+
+def reducing(
+    state: str,
+    *,
+    key: str | Sequence[str],
+    reducers: Mapping[str, str],
+    key_groups: int = 64,
+    on_new_checkpoint: OnNewCheckpoint = "refuse",
+    strict: bool = False,
+    query: str | None = None,
+    config: JobConfig | None = None,
+    observer: StepObserver | None = None,
+) -> Sink:
+    """A state with one value per key, into which each row of the stream is merged, once. Returns the function for
+    `foreachBatch`.
+
+        queryable.reducing("spent", key="customer", reducers={"amount": "sum", "order_id": "count"})
+
+    The stream brings what is new, not running results: it is not aggregated by Spark, or in append mode only. Complete
+    mode, and update mode over a streaming aggregation, are refused at the first batch.
+
+    Args:
+        reducers: By value column, in the order in which readers get them, how its values are merged: "sum", "min",
+            "max" or "count" (of values that are not null). keyhole.reducers says what each takes and gives.
+        state, key, key_groups, on_new_checkpoint, strict, query, config, observer: As for `value`.
+
+    Raises:
+        InvalidConfiguration: An argument is wrong; it names which.
+    """
+    if not isinstance(reducers, Mapping) or not reducers:
+        raise InvalidConfiguration(
+            f'state {state!r}: reducers says by column how its values are merged, as {{"amount": "sum"}}; '
+            "name at least one",
+            state=state,
+        )
+    declaration = Declaration(
+        state, _columns(key), key_groups, tuple(reducers), order_by=None, reducers=tuple(reducers.values())
+    )
+    return _sink(declaration, on_new_checkpoint, strict, query, config, observer)
+
+
+def _columns(key: str | Sequence[str]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
+def _sink(
+    declaration: Declaration,
+    on_new_checkpoint: OnNewCheckpoint,
+    strict: bool,
+    query: str | None,
+    config: JobConfig | None,
+    observer: StepObserver | None,
+) -> Sink:
     if config is None:
         config = job_config()
-    columns = (key,) if isinstance(key, str) else tuple(key)
-    values = None if value is None else tuple(value)
     checked_name("the application's name", config.application, "set KEYHOLE_JOB_APPLICATION to another one")
-    checked_name("the state's name", state, "choose another one")
+    checked_name("the state's name", declaration.state, "choose another one")
     if query is not None:
         checked_name("query", query, "choose another one")
-    _check(state, columns, key_groups, values, order_by, on_new_checkpoint)
+    for problem in _problems(declaration, on_new_checkpoint):
+        raise InvalidConfiguration(f"state {declaration.state!r}: {problem}", state=declaration.state)
 
     def make(config: JobConfig, query: str) -> Coordinator:
         changelog = KafkaChangelog(config.bootstrap_servers, config.application)
@@ -84,30 +142,12 @@ def value(
             observer=observer,
         )
 
-    return Sink(Declaration(state, columns, key_groups, values, order_by), query, config, make)
+    return Sink(declaration, query, config, make)
 
 
-def _check(
-    state: str,
-    key: tuple[str, ...],
-    key_groups: int,
-    value: tuple[str, ...] | None,
-    order_by: str | None,
-    on_new_checkpoint: str,
-) -> None:
-    for problem in _problems(state, key, key_groups, value, order_by, on_new_checkpoint):
-        raise InvalidConfiguration(f"state {state!r}: {problem}", state=state)
-
-
-def _problems(
-    state: str,
-    key: tuple[str, ...],
-    key_groups: int,
-    value: tuple[str, ...] | None,
-    order_by: str | None,
-    on_new_checkpoint: str,
-) -> typing.Iterator[str]:
-    if state in _RESERVED_STATES:
+def _problems(of: Declaration, on_new_checkpoint: str) -> Iterator[str]:
+    key, key_groups, value = of.key, of.key_groups, of.value
+    if of.state in _RESERVED_STATES:
         yield "the name is reserved; choose another one"
     if not key or not all(key):
         yield "key is empty; name the column, or the columns, that the state is looked up by"
@@ -119,9 +159,13 @@ def _problems(
         yield "value is empty; name at least one column, or leave it out to take all but the key's"
     if value is not None and len(set(value)) < len(value):
         yield f"value names a column twice ({', '.join(value)})"
-    twice = sorted(set(key) & {*(value or ()), *((order_by,) if order_by is not None else ())})
+    twice = sorted(set(key) & {*(value or ()), *((of.order_by,) if of.order_by is not None else ())})
     if twice:
-        yield f"{', '.join(twice)} is part of the key, which every reader knows; leave it out of value and order_by"
+        names = ", ".join(twice)
+        yield f"{names} is part of the key, which every reader knows; leave it out of value, reducers and order_by"
+    for column, reducer in zip(value or (), of.reducers, strict=False):
+        if reducer not in REDUCERS:
+            yield f"column {column!r} has the reducer {reducer!r}; the reducers are {', '.join(REDUCERS)}"
     choices = typing.get_args(OnNewCheckpoint)
     if on_new_checkpoint not in choices:
         yield f"on_new_checkpoint is {on_new_checkpoint!r}; it must be one of {', '.join(choices)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import types as spark
 
 from keyhole.errors import KeyholeError, KeyMismatch, ValueMismatch
+from keyhole.reducers import REDUCERS
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 
 _UTF8_BINARY = "UTF8_BINARY"  # Spark's name for "no collation"
@@ -49,13 +50,23 @@ _NAME_BREAKERS = frozenset("<>:,()`")
 
 @dataclass(frozen=True)
 class Declaration:
-    """A state as its job declares it; the batch's schema says the rest. `value` None: all columns but the key's."""
+    """A state as its job declares it; the batch's schema says the rest.
+
+    Attributes:
+        value: None: all columns but the key's.
+        reducers: Of a reducing state, the name of one for each of `value`; empty: the state is of kind VALUE.
+    """
 
     state: str
     key: tuple[str, ...]
     key_groups: int
     value: tuple[str, ...] | None
     order_by: str | None
+    reducers: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> StateKind:
+        return StateKind.REDUCING if self.reducers else StateKind.VALUE
 
 
 def describe(declaration: Declaration, application: str, query: str, schema: spark.StructType) -> StateDescriptor:
@@ -63,7 +74,7 @@ def describe(declaration: Declaration, application: str, query: str, schema: spa
 
     Raises:
         KeyMismatch: A key column is missing, or of a type that can't be a key.
-        ValueMismatch: A value column is missing or of a type that can't be stored, or there is none.
+        ValueMismatch: A value column is missing or of a type that can't be stored, or reduced, or there is none.
     """
     key = tuple(_key_column(declaration, name, schema) for name in declaration.key)
     names = declaration.value
@@ -78,15 +89,19 @@ def describe(declaration: Declaration, application: str, query: str, schema: spa
             state=declaration.state,
         )
     fields = tuple(_value_field(declaration, name, schema) for name in names)
+    if declaration.reducers:
+        pairs = zip(fields, declaration.reducers, strict=True)
+        fields = tuple(_reduced_field(declaration, field, reducer) for field, reducer in pairs)
     return StateDescriptor(
         application=application,
         state=declaration.state,
         query=query,
-        kind=StateKind.VALUE,
+        kind=declaration.kind,
         key_groups=declaration.key_groups,
         key=key,
         value=ValueSchema(version=1, fields=fields),
         order_by=declaration.order_by or "",
+        reducers=declaration.reducers,
     )
 
 
@@ -128,6 +143,19 @@ def _value_field(declaration: Declaration, name: str, schema: spark.StructType) 
             type=type_name,
         )
     return ValueField(name, type_name, column.nullable)
+
+
+def _reduced_field(declaration: Declaration, field: ValueField, name: str) -> ValueField:
+    reducer = REDUCERS[name]
+    stored = reducer.stored(field.type)
+    if stored is None:
+        raise ValueMismatch(
+            f"state {declaration.state!r}: {name} can't reduce column {field.name!r} of type {field.type}; it takes "
+            f"{reducer.takes}",
+            column=field.name,
+            type=field.type,
+        )
+    return ValueField(field.name, stored, field.nullable and not reducer.of_presence)
 
 
 def _column(

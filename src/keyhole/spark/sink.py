@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from py4j.java_gateway import JavaObject
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import EpochBatch, EpochResult, StatePlan
 from keyhole.coordinator.decisions import offsets_hash
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.errors import InvalidConfiguration, KeyholeError
-from keyhole.spark.batch import MicroBatch, OutputMode, classic, current
-from keyhole.spark.partitioning import by_key_group
+from keyhole.spark.batch import MicroBatch, OutputMode, classic, current, state_operators
+from keyhole.spark.partitioning import by_key_group, column
+from keyhole.spark.reducing import check_increments, reduced_columns
 from keyhole.spark.schema import Declaration, describe
 from keyhole.spark.task import RECEIPT_SCHEMA, stage_task
-from keyhole.types import StateDescriptor
+from keyhole.types import StateDescriptor, StateKind
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ MakeCoordinator = Callable[[JobConfig, str], EpochRunner]
 
 
 class Sink:
-    """Give it to `writeStream.foreachBatch`, or call it from your own function there. Made by `queryable.value`.
+    """Give it to `writeStream.foreachBatch`, or call it from your own function there. Made by `queryable`.
 
     One sink feeds one state from one running query at a time. It is called on the thread on which Spark calls back;
     everything it starts ends with the query, however that ends.
@@ -78,7 +79,8 @@ class Sink:
 
         Raises:
             KeyMismatch, ValueMismatch: The batch's columns don't fit the declaration.
-            InvalidConfiguration: Called outside of a streaming query, or two sinks share a query name.
+            InvalidConfiguration: Called outside of a streaming query, or two sinks share a query name; or the query
+                feeds a reducing state with more than what is new.
             KeyholeError: As Coordinator.run_epoch. Nothing of the batch is visible, or all of it will be: the query may
                 be started again.
         """
@@ -97,8 +99,8 @@ class Sink:
         self._claim(frame, batch, query)
         key = [column.name for column in descriptor.key]
         rows, partitions = by_key_group(frame, batch.execution, key, descriptor.key_groups)
-        columns = [*key, *(field.name for field in descriptor.value.fields)]
-        result = self._coordinator(batch, query).run_epoch(
+        run = self._run_of(batch, query)
+        result = run.coordinator.run_epoch(
             EpochBatch(
                 spark_query_id=batch.query_id,
                 batch_id=batch_id,
@@ -106,7 +108,7 @@ class Sink:
                 watermark_ms=batch.watermark_ms,
                 states=(StatePlan(descriptor, replace=batch.output_mode is OutputMode.COMPLETE),),
                 partitions=partitions,
-                stage=functools.partial(_stage, rows.select(*map(_quoted, columns)), descriptor, partitions),
+                stage=functools.partial(_stage, rows.select(*_staged_columns(descriptor)), descriptor, partitions),
             )
         )
         _log.debug(
@@ -136,15 +138,19 @@ class Sink:
             )
         context.setLocalProperty(holder, mine)
 
-    def _coordinator(self, batch: MicroBatch, query: str) -> EpochRunner:
-        """This run's: made at its first batch, closed when the query ends."""
+    def _run_of(self, batch: MicroBatch, query: str) -> _Run:
+        """Made at the run's first batch; its coordinator is closed when the query ends."""
         with self._lock:
             if self._run is None or self._run.run_id != batch.run_id:
                 if self._run is not None:
                     self._leave(self._run)
-                self._run = _Run(batch.run_id, batch.query, self._make_coordinator(self._config, query))
+                operators = state_operators(batch.execution)
+                if self._declaration.kind is StateKind.REDUCING:
+                    check_increments(self._declaration.state, batch.output_mode, operators)
+                coordinator = self._make_coordinator(self._config, query)
+                self._run = _Run(batch.run_id, batch.query, coordinator, stateful=bool(operators))
                 threading.Thread(target=self._run.close_at_end, name=f"keyhole-end-{query}", daemon=True).start()
-            return self._run.coordinator
+            return self._run
 
     def _leave(self, run: _Run) -> None:
         """The run before has ended, though perhaps its thread hasn't noticed yet."""
@@ -163,11 +169,17 @@ class Sink:
 
 @dataclass(frozen=True)
 class _Run:
-    """One start of the streaming query. `query` is the JVM's StreamExecution."""
+    """One start of the streaming query.
+
+    Attributes:
+        query: The JVM's StreamExecution.
+        stateful: Its plan has operators that keep state of Spark's own.
+    """
 
     run_id: str
     query: JavaObject
     coordinator: EpochRunner
+    stateful: bool
 
     def close_at_end(self) -> None:
         """Waits, in a thread of its own, until the query has ended, in whichever way.
@@ -209,5 +221,9 @@ def checked_name(what: str, name: str, remedy: str) -> str:
     return name
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def _staged_columns(descriptor: StateDescriptor) -> list[Column]:
+    """The key's and the value's, as keyhole.arrow.encode takes them."""
+    key = [column(part.name) for part in descriptor.key]
+    if descriptor.kind is StateKind.REDUCING:
+        return key + reduced_columns(descriptor)
+    return key + [column(field.name) for field in descriptor.value.fields]

@@ -1,0 +1,55 @@
+"""What a reducing state needs of a streaming query: rows that only add, each column as its reducer takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
+
+from keyhole.errors import InvalidConfiguration
+from keyhole.reducers import REDUCERS
+from keyhole.spark.batch import OutputMode
+from keyhole.spark.partitioning import column
+from keyhole.types import StateDescriptor
+
+_AGGREGATIONS = frozenset({"StateStoreSaveExec", "SessionWindowStateStoreSaveExec"})
+"""Spark's operators that hold the running results of groupBy(...).agg(...), session windows included."""
+
+
+def check_increments(state: str, mode: OutputMode, operators: Collection[str]) -> None:
+    """Refuses what would be merged into itself.
+
+    Args:
+        operators: The plan's stateful operators (batch.state_operators).
+
+    Raises:
+        InvalidConfiguration: The batches are not rows that are new each time.
+    """
+    if mode is OutputMode.COMPLETE:
+        raise InvalidConfiguration(
+            f"reducing state {state!r} can't be fed in complete mode: every batch holds the whole result, which would "
+            "be added to what it was added to before. Use queryable.value, or append mode",
+            state=state,
+        )
+    if mode is OutputMode.UPDATE and _AGGREGATIONS.intersection(operators):
+        raise InvalidConfiguration(
+            f"reducing state {state!r} can't be fed by a streaming aggregation in update mode: a batch holds running "
+            "results, which contain those of the batches before and would be counted again. Give it the rows "
+            "themselves (without groupBy), or use queryable.value for the results",
+            state=state,
+        )
+
+
+def reduced_columns(descriptor: StateDescriptor) -> list[Column]:
+    """The value columns as they are staged: widened to the type of the field, or whether there is a value."""
+    return [
+        _presence(column(field.name), field.name)
+        if REDUCERS[reducer].of_presence
+        else column(field.name).cast(field.type).alias(field.name)
+        for field, reducer in zip(descriptor.value.fields, descriptor.reducers, strict=True)
+    ]
+
+
+def _presence(of: Column, name: str) -> Column:
+    return F.when(of.isNotNull(), F.lit(1)).otherwise(F.lit(0)).cast("bigint").alias(name)

@@ -1,0 +1,152 @@
+"""A reducing state with real processes: killed within an epoch, it adds each event once; what it refuses of Spark."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from keyhole import Client
+from keyhole.errors import InvalidConfiguration, ValueMismatch
+from keyhole.spark import queryable
+from keyhole.steps import Step
+from tests.integration.conftest import RunQuery, Service, Stream
+from tests.support.counting_job import STATE
+from tests.support.pipeline import Pipeline
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def pipeline(kafka: str, spark_jars: list[Path], tmp_path: Path) -> Iterator[Pipeline]:
+    running = Pipeline(tmp_path, kafka, spark_jars, mode="reducing")
+    yield running
+    running.close()
+
+
+def totals(events: int, keys: int = 40, seed: int = 7) -> Counter[str]:
+    """The sums of what Pipeline.produce sends."""
+    draw, total = random.Random(seed), Counter[str]()
+    for _ in range(events):
+        key = f"key-{draw.randrange(keys)}"
+        total[key] += draw.randrange(1_000_000)
+    return total
+
+
+def await_recount(pipeline: Pipeline, events: int) -> None:
+    """Counts, maxima and sums."""
+    pipeline.await_recount()
+    expected = totals(events)
+    with Client(pipeline.address, timeout=5) as client:
+        found = client.get_many(pipeline.application, STATE, sorted(expected))
+    assert [answer.value.total for answer in found] == [expected[key] for key in sorted(expected)]
+
+
+@pytest.mark.parametrize(
+    "step", [Step.SERVER_STAGED, Step.SERVER_TRANSACTION_COMMITTED, Step.SERVER_STORE_WRITTEN, Step.SERVER_COMMITTED]
+)
+def test_a_server_killed_within_an_epoch_adds_nothing_twice(pipeline: Pipeline, step: Step) -> None:
+    pipeline.produce(1000)
+    marker = pipeline.directory / "killed"
+    kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
+    server = pipeline.start_server(kill, killable=True)
+    driver = pipeline.start_driver(per_trigger=100)
+    pipeline.await_(lambda: server.exit_code is not None, 90, "the server's death")
+    assert marker.exists()
+    pipeline.start_server()
+    await_recount(pipeline, 1000)
+    assert driver.exit_code is None  # the same query: it never ended
+
+
+@pytest.mark.parametrize("step", [Step.DRIVER_BEFORE_COMMIT, Step.DRIVER_COMMITTED, Step.DRIVER_COMPLETE])
+def test_a_batch_that_a_restarted_driver_runs_again_is_added_once(pipeline: Pipeline, step: Step) -> None:
+    pipeline.produce(600)
+    pipeline.start_server()
+    marker = pipeline.directory / "killed"
+    kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
+    driver = pipeline.start_driver(kill, per_trigger=100)
+    driver.wait(90)
+    assert marker.exists()
+    pipeline.start_driver(per_trigger=100)
+    await_recount(pipeline, 600)
+
+
+SCHEMA = "k string, whole int, exact decimal(10,2), rough float, word string"
+REDUCERS = {"whole": "sum", "exact": "sum", "rough": "sum", "word": "min", "any": "count"}
+
+
+def random_rows(batches: int) -> list[list[dict[str, object]]]:
+    """With nulls. The floats add up exactly, so that the order in which Spark adds them does not show."""
+    draw = random.Random(3)
+
+    def row() -> dict[str, object]:
+        values: dict[str, object] = {
+            "whole": draw.randrange(-(1 << 31), 1 << 31),
+            "exact": f"{draw.randrange(-(10**9), 10**9)}.{draw.randrange(100):02}",
+            "rough": draw.randrange(1000) / 4,
+            "word": draw.choice("abcäé"),
+        }
+        return {"k": f"k{draw.randrange(5)}"} | {name: v for name, v in values.items() if draw.random() < 0.7}
+
+    return [[row() for _ in range(40)] for _ in range(batches)]
+
+
+def widened(data: DataFrame) -> DataFrame:
+    return data.withColumn("any", F.when(F.col("word") != "a", F.array("whole")))
+
+
+def test_the_fields_are_what_sparks_own_aggregates_are_of_all_rows(
+    spark: SparkSession, stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    rows = random_rows(3)
+    sink = queryable.reducing("sums", key="k", key_groups=8, reducers=REDUCERS, config=service.config(application))
+    run_query(widened(stream(SCHEMA, rows)), "append", sink)
+    lines = [json.dumps(row) for batch in rows for row in batch]
+    everything = spark.read.schema(SCHEMA).json(spark.sparkContext.parallelize(lines))
+    aggregates = [F.sum("whole"), F.sum("exact"), F.sum("rough"), F.min("word"), F.count("any")]
+    expected = {row[0]: tuple(row)[1:] for row in widened(everything).groupBy("k").agg(*aggregates).collect()}
+    with Client(service.proxy) as client:
+        found = {key: client.get(application, "sums", key).value for key in expected}
+    assert {key: tuple(value[name] for name in value) for key, value in found.items()} == expected
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_running_results_of_a_streaming_aggregation_are_refused(
+    stream: Stream, run_query: RunQuery, service: Service, application: str, mode: str
+) -> None:
+    sink = queryable.reducing("sums", key="k", reducers={"n": "sum"}, config=service.config(application))
+    counts = stream(SCHEMA, random_rows(1)).groupBy("k").agg(F.count("*").alias("n"))
+    with pytest.raises(StreamingQueryException, match=f"reducing state 'sums' can't be fed .* {mode} mode"):
+        run_query(counts, mode, sink)
+    assert isinstance(sink.failure, InvalidConfiguration)
+
+
+def test_what_other_stateful_operators_let_through_is_reduced(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    sink = queryable.reducing("firsts", key="k", reducers={"word": "count"}, config=service.config(application))
+    rows = random_rows(2)
+    distinct = stream(SCHEMA, rows).filter("word is not null").dropDuplicates(["k", "word"])
+    run_query(distinct, "update", sink)
+    words = {row["word"] for batch in rows for row in batch if row["k"] == "k0" and "word" in row}
+    with Client(service.proxy) as client:
+        assert client.get(application, "firsts", "k0").value.word == len(words)
+
+
+def test_a_sum_that_outgrows_bigint_ends_the_query_and_changes_nothing(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    sink = queryable.reducing("sums", key="k", reducers={"v": "sum"}, config=service.config(application))
+    batches = [[{"k": "a", "v": (1 << 63) - 1}], [{"k": "a", "v": 1}]]
+    with pytest.raises(StreamingQueryException, match="the sum in field v does not fit its type bigint"):
+        run_query(stream("k string, v long", batches), "append", sink)
+    assert isinstance(sink.failure, ValueMismatch)
+    with Client(service.proxy) as client:
+        assert client.get(application, "sums", "a").value.v == (1 << 63) - 1
