@@ -13,6 +13,7 @@ from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import find_java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports
+from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
 
 
@@ -24,6 +25,22 @@ class Cluster:
     bootstrap_servers: str
     servers: tuple[str, ...]
     proxy: str
+    children: list[Child]
+    """The servers' processes."""
+
+    def start_again(self, number: int) -> None:
+        """A server that has ended, on its old port and with its old store."""
+        self.children[number] = _server(number, self.servers[number], self.bootstrap_servers, self.directory)
+
+
+def _server(number: int, address: str, bootstrap_servers: str, directory: Path) -> Child:
+    return start_state_server(
+        f"server-{number}",
+        int(address.rpartition(":")[2]),
+        bootstrap_servers=bootstrap_servers,
+        directory=directory,
+        environ=dict(os.environ),
+    )
 
 
 @contextlib.contextmanager
@@ -35,16 +52,11 @@ def cluster(servers: int = 1) -> Iterator[Cluster]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keyhole-benchmark-")))
         kafka = stack.enter_context(LocalKafka(directory / "kafka", jars, java))
         ports = free_ports(servers + 1)
-        for number, port in enumerate(ports[:-1]):
-            child = start_state_server(
-                f"server-{number}",
-                port,
-                bootstrap_servers=kafka.bootstrap_servers,
-                directory=directory,
-                environ=dict(os.environ),
-            )
-            stack.callback(child.terminate)
         addresses = tuple(f"127.0.0.1:{port}" for port in ports[:-1])
+        children: list[Child] = []
+        stack.callback(lambda: [child.kill() for child in children])
+        for number, address in enumerate(addresses):
+            children.append(_server(number, address, kafka.bootstrap_servers, directory))
         proxy = start_client_proxy("proxy", ports[-1], servers=addresses, directory=directory, environ=dict(os.environ))
         stack.callback(proxy.terminate)
-        yield Cluster(directory, kafka.bootstrap_servers, addresses, f"127.0.0.1:{ports[-1]}")
+        yield Cluster(directory, kafka.bootstrap_servers, addresses, f"127.0.0.1:{ports[-1]}", children)

@@ -47,8 +47,11 @@ def rows(of: StateDescriptor, sensors: Sequence[str], epoch: int) -> pa.RecordBa
 class Loader:
     """One state, fed epoch by epoch. Use as a context manager."""
 
-    def __init__(self, bootstrap_servers: str, servers: tuple[str, ...], of: StateDescriptor) -> None:
+    def __init__(
+        self, bootstrap_servers: str, servers: tuple[str, ...], of: StateDescriptor, standbys: int = 0
+    ) -> None:
         self._descriptor = of
+        self._standbys = standbys
         self._epochs = 0
         self._channels = {address: sync_channel(address) for address in servers}
         config = JobConfig(APPLICATION, servers, bootstrap_servers)
@@ -67,7 +70,7 @@ class Loader:
                 batch_id=self._epochs,
                 offsets_hash=self._epochs,
                 watermark_ms=0,
-                states=(StatePlan(self._descriptor),),
+                states=(StatePlan(self._descriptor, standbys=self._standbys),),
                 partitions=1,
                 stage=stage,
             )
