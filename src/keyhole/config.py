@@ -91,7 +91,7 @@ class JobConfig:
 
     Attributes:
         application: The job's stable name.
-        servers: host:port of each state server (static discovery).
+        servers: host:port of each state server; with {executor} or {host} in it: one beside each of Spark's executors.
         epoch_deadline_seconds: How long one epoch may take, lost servers and restores included, before the query ends.
         server_wait_seconds: How long a run waits at its start for the servers that don't answer yet, once one does.
     """

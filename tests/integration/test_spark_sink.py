@@ -8,13 +8,14 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from pathlib import Path
 
 import grpc
 import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole.config import JobConfig
@@ -22,8 +23,9 @@ from keyhole.coordinator.coordinator import EpochBatch, EpochResult
 from keyhole.coordinator.decisions import Proceed, decide
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder, Target
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, NullKey, by_reason
+from keyhole.spark.executors import Executor, live_executors
 from keyhole.spark.schema import Declaration
-from keyhole.spark.sink import Sink
+from keyhole.spark.sink import Addresses, Sink
 from keyhole.types import Run
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
@@ -130,11 +132,19 @@ class Backend:
         self._config = JobConfig("app", (server.address,), "127.0.0.1:1")
 
     def sink(
-        self, state: str = "last", *, key: str = "k", order_by: str | None = None, query: str | None = None
+        self,
+        state: str = "last",
+        *,
+        key: str = "k",
+        order_by: str | None = None,
+        query: str | None = None,
+        standbys: int = 0,
     ) -> Sink:
-        return Sink(Declaration(state, (key,), 64, None, order_by), query, self._config, self._coordinator)
+        declaration = Declaration(state, (key,), 64, None, order_by, standbys=standbys)
+        return Sink(declaration, query, self._config, self._coordinator)
 
-    def _coordinator(self, config: JobConfig, query: str) -> RecordingCoordinator:
+    def _coordinator(self, config: JobConfig, query: str, addresses: Addresses) -> RecordingCoordinator:
+        assert addresses() == {self.server.address}
         self.runs.append(RecordingCoordinator(query, self.addresses, self.server))
         return self.runs[-1]
 
@@ -185,6 +195,24 @@ def test_update_mode_merges_each_batch_and_everything_ends_with_the_query(
     assert sink.failure is None
     assert run.closed.wait(20)
     assert_ends(lambda: not threads_of_sinks())
+
+
+def test_an_epoch_says_what_a_savepoint_needs_of_spark(
+    stream: Stream, run_query: RunQuery, backend: Backend, tmp_path: Path
+) -> None:
+    run_query(highest(stream(SCHEMA, batches(2))), "update", backend.sink(standbys=2), checkpoint="stateful")
+    run_query(stream(SCHEMA, batches(2)), "append", backend.sink(), checkpoint="stateless")
+    stateful, stateless = backend.runs
+    assert [epoch.stateful for epoch in (*stateful.epochs, *stateless.epochs)] == [True, True, False, False]
+    assert [epoch.states[0].standbys for epoch in (stateful.epochs[0], stateless.epochs[0])] == [2, 0]
+    for epoch in stateful.epochs:
+        file = tmp_path / "stateful" / "offsets" / str(epoch.batch_id)
+        assert epoch.offsets == file.read_text()
+
+
+def test_in_local_mode_the_driver_is_executor_0(spark: SparkSession) -> None:
+    (executor,) = live_executors(spark.sparkContext)
+    assert executor == Executor(0, "127.0.0.1")
 
 
 def test_complete_mode_replaces_the_state_with_each_batch(

@@ -53,6 +53,9 @@ def declared(**changes: Any) -> Declaration:
         ({"state": "a.b"}, "the state's name is 'a.b'"),
         ({"state": ""}, "the state's name is ''"),
         ({"query": "one/two"}, "query is 'one/two'"),
+        ({"standbys": -1}, "standbys is -1; it must be a whole number, 0 or more"),
+        ({"standbys": True}, "standbys is True"),
+        ({"config": JobConfig("app", ("{node}:1",), "")}, "state server '{node}:1' .* the fields are"),
         ({"config": JobConfig("my app", (), "")}, "KEYHOLE_JOB_APPLICATION"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from py4j.java_gateway import JavaObject
+from py4j.java_gateway import JavaObject, JVMView
 from pyspark.sql import DataFrame
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
@@ -34,6 +34,7 @@ class MicroBatch:
         name: The query's name; None: it has none.
         offsets: The source offsets up to which the batch reads, as the checkpoint holds them: the same text when the
             batch is run again.
+        log_entry: The whole entry of the offset log, as it stands in the checkpoint's file.
         watermark_ms: The event-time watermark before the batch, in milliseconds since 1970; 0: none.
         query: The JVM's StreamExecution.
         execution: The JVM's IncrementalExecution of this batch.
@@ -44,6 +45,7 @@ class MicroBatch:
     name: str | None
     output_mode: OutputMode
     offsets: str
+    log_entry: str
     watermark_ms: int
     query: JavaObject
     execution: JavaObject
@@ -84,6 +86,8 @@ def current(data: ClassicDataFrame, batch_id: int) -> MicroBatch:
     query = queries.get(jvm.java.util.UUID.fromString(query_id))
     execution = query.lastExecution()
     name = query.name()
+    log = query.offsetLog()
+    entry = log.get(batch_id).get()
     return MicroBatch(
         query_id=query.id().toString(),
         run_id=query.runId().toString(),
@@ -91,11 +95,18 @@ def current(data: ClassicDataFrame, batch_id: int) -> MicroBatch:
         output_mode=OutputMode(query.outputMode().toString()),
         # Written before the batch begins. As text it is the sources' offsets alone: without the line that holds the
         # time at which the batch was first planned.
-        offsets=query.offsetLog().get(batch_id).get().toString(),
+        offsets=entry.toString(),
+        log_entry=_serialized(jvm, log, entry),
         watermark_ms=int(execution.offsetSeqMetadata().batchWatermarkMs()),
         query=query,
         execution=execution,
     )
+
+
+def _serialized(jvm: JVMView, log: JavaObject, entry: JavaObject) -> str:
+    stream = jvm.java.io.ByteArrayOutputStream()
+    log.serialize(entry, stream)
+    return str(stream.toString("UTF-8"))
 
 
 _STATEFUL = "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperator"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.clock import SystemClock
@@ -21,8 +22,9 @@ from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.decisions import OnNewCheckpoint
 from keyhole.errors import InvalidConfiguration
 from keyhole.reducers import REDUCERS
+from keyhole.spark.executors import ServerAddresses
 from keyhole.spark.schema import Declaration
-from keyhole.spark.sink import Sink, checked_name
+from keyhole.spark.sink import Addresses, Sink, checked_name
 from keyhole.steps import StepObserver
 
 MAX_KEY_GROUPS = 65_536
@@ -37,7 +39,9 @@ def value(
     value: Sequence[str] | None = None,
     order_by: str | None = None,
     on_new_checkpoint: OnNewCheckpoint = "refuse",
+    standbys: int = 0,
     strict: bool = False,
+    allow_dropped_states: bool = False,
     query: str | None = None,
     config: JobConfig | None = None,
     observer: StepObserver | None = None,
@@ -54,7 +58,11 @@ def value(
             added to the value if it isn't in it. Without it, two rows of one key in one batch are refused.
         on_new_checkpoint: What to do where the checkpoint isn't the one that the state came from: "refuse", "continue"
             (keep the state, add to it) or "reset" (empty it with the first batch).
+        standbys: On how many other state servers each key group has a copy, if there are as many: it answers when the
+            owner is away, and takes over when the owner is lost.
         strict: Whether a batch that gives other rows when it is run again ends the query, or is only logged.
+        allow_dropped_states: Whether states of a savepoint that the query was restored from, and that no sink declares,
+            are dropped for good; else they are refused by name.
         query: The query's stable name; default: Spark's `queryName`, else the state's name. Each sink of one streaming
             query needs its own.
         config: Default: from `KEYHOLE_JOB_*`.
@@ -63,10 +71,9 @@ def value(
     Raises:
         InvalidConfiguration: An argument is wrong; it names which.
     """
-    declaration = Declaration(
-        state, _columns(key), key_groups, None if value is None else tuple(value), order_by, reducers=()
-    )
-    return _sink(declaration, on_new_checkpoint, strict, query, config, observer)
+    values = None if value is None else tuple(value)
+    declaration = Declaration(state, _columns(key), key_groups, values, order_by, standbys=standbys)
+    return _sink(declaration, query, config, _Options(on_new_checkpoint, strict, allow_dropped_states, observer))
 
 
 def reducing(
@@ -76,7 +83,9 @@ def reducing(
     reducers: Mapping[str, str],
     key_groups: int = 64,
     on_new_checkpoint: OnNewCheckpoint = "refuse",
+    standbys: int = 0,
     strict: bool = False,
+    allow_dropped_states: bool = False,
     query: str | None = None,
     config: JobConfig | None = None,
     observer: StepObserver | None = None,
@@ -92,7 +101,8 @@ def reducing(
     Args:
         reducers: By value column, in the order in which readers get them, how its values are merged: "sum", "min",
             "max" or "count" (of values that are not null). keyhole.reducers says what each takes and gives.
-        state, key, key_groups, on_new_checkpoint, strict, query, config, observer: As for `value`.
+        state, key, key_groups, on_new_checkpoint, standbys, strict, allow_dropped_states, query, config, observer: As
+            for `value`.
 
     Raises:
         InvalidConfiguration: An argument is wrong; it names which.
@@ -103,43 +113,48 @@ def reducing(
             "name at least one",
             state=state,
         )
-    declaration = Declaration(
-        state, _columns(key), key_groups, tuple(reducers), order_by=None, reducers=tuple(reducers.values())
-    )
-    return _sink(declaration, on_new_checkpoint, strict, query, config, observer)
+    fields, names = tuple(reducers), tuple(reducers.values())
+    declaration = Declaration(state, _columns(key), key_groups, fields, None, reducers=names, standbys=standbys)
+    return _sink(declaration, query, config, _Options(on_new_checkpoint, strict, allow_dropped_states, observer))
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What a sink passes on to the coordinator of each of its runs."""
+
+    on_new_checkpoint: OnNewCheckpoint
+    strict: bool
+    allow_dropped_states: bool
+    observer: StepObserver | None
 
 
 def _columns(key: str | Sequence[str]) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else tuple(key)
 
 
-def _sink(
-    declaration: Declaration,
-    on_new_checkpoint: OnNewCheckpoint,
-    strict: bool,
-    query: str | None,
-    config: JobConfig | None,
-    observer: StepObserver | None,
-) -> Sink:
+def _sink(declaration: Declaration, query: str | None, config: JobConfig | None, options: _Options) -> Sink:
     if config is None:
         config = job_config()
     checked_name("the application's name", config.application, "set KEYHOLE_JOB_APPLICATION to another one")
     checked_name("the state's name", declaration.state, "choose another one")
     if query is not None:
         checked_name("query", query, "choose another one")
-    for problem in _problems(declaration, on_new_checkpoint):
+    for problem in _problems(declaration, options.on_new_checkpoint):
         raise InvalidConfiguration(f"state {declaration.state!r}: {problem}", state=declaration.state)
+    ServerAddresses(config.servers, list)  # refuses wrong ones here, before a query is started
 
-    def make(config: JobConfig, query: str) -> Coordinator:
+    def make(config: JobConfig, query: str, addresses: Addresses) -> Coordinator:
         changelog = KafkaChangelog(config.bootstrap_servers, config.application)
         return Coordinator(
             config,
             query,
             changelog,
             SystemClock(),
-            on_new_checkpoint=on_new_checkpoint,
-            strict=strict,
-            observer=observer,
+            on_new_checkpoint=options.on_new_checkpoint,
+            strict=options.strict,
+            observer=options.observer,
+            addresses=addresses,
+            allow_dropped_states=options.allow_dropped_states,
         )
 
     return Sink(declaration, query, config, make)
@@ -153,8 +168,10 @@ def _problems(of: Declaration, on_new_checkpoint: str) -> Iterator[str]:
         yield "key is empty; name the column, or the columns, that the state is looked up by"
     if len(set(key)) < len(key):
         yield f"key names a column twice ({', '.join(key)})"
-    if isinstance(key_groups, bool) or not isinstance(key_groups, int) or not 1 <= key_groups <= MAX_KEY_GROUPS:
+    if type(key_groups) is not int or not 1 <= key_groups <= MAX_KEY_GROUPS:
         yield f"key_groups is {key_groups!r}; it must be a whole number from 1 to {MAX_KEY_GROUPS}"
+    if type(of.standbys) is not int or of.standbys < 0:
+        yield f"standbys is {of.standbys!r}; it must be a whole number, 0 or more"
     if value is not None and not value:
         yield "value is empty; name at least one column, or leave it out to take all but the key's"
     if value is not None and len(set(value)) < len(value):

@@ -55,6 +55,7 @@ class Declaration:
     Attributes:
         value: None: all columns but the key's.
         reducers: Of a reducing state, the name of one for each of `value`; empty: the state is of kind VALUE.
+        standbys: On how many servers beside the owner each key group is followed.
     """
 
     state: str
@@ -63,6 +64,7 @@ class Declaration:
     value: tuple[str, ...] | None
     order_by: str | None
     reducers: tuple[str, ...] = ()
+    standbys: int = 0
 
     @property
     def kind(self) -> StateKind:

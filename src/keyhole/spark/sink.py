@@ -7,11 +7,12 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from py4j.java_gateway import JavaObject
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 
 from keyhole.config import JobConfig
@@ -20,6 +21,7 @@ from keyhole.coordinator.decisions import offsets_hash
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.spark.batch import MicroBatch, OutputMode, classic, current, state_operators
+from keyhole.spark.executors import ServerAddresses, live_executors
 from keyhole.spark.partitioning import by_key_group, column
 from keyhole.spark.reducing import check_increments, reduced_columns
 from keyhole.spark.schema import Declaration, describe
@@ -39,8 +41,12 @@ class EpochRunner(Protocol):
     def close(self) -> None: ...
 
 
-MakeCoordinator = Callable[[JobConfig, str], EpochRunner]
-"""(configuration, the query's stable name) -> the coordinator of one run. Must not block: the first epoch may."""
+Addresses = Callable[[], Collection[str]]
+"""host:port of each state server now."""
+
+MakeCoordinator = Callable[[JobConfig, str, Addresses], EpochRunner]
+"""(configuration, the query's stable name, servers) -> the coordinator of one run. Must not block: the first epoch may.
+"""
 
 
 class Sink:
@@ -79,8 +85,8 @@ class Sink:
 
         Raises:
             KeyMismatch, ValueMismatch: The batch's columns don't fit the declaration.
-            InvalidConfiguration: Called outside of a streaming query, or two sinks share a query name; or the query
-                feeds a reducing state with more than what is new.
+            InvalidConfiguration: Called outside of a streaming query, or two sinks share a query name; the query feeds
+                a reducing state with more than what is new; or KEYHOLE_JOB_SERVERS is wrong.
             KeyholeError: As Coordinator.run_epoch. Nothing of the batch is visible, or all of it will be: the query may
                 be started again.
         """
@@ -99,22 +105,27 @@ class Sink:
         self._claim(frame, batch, query)
         key = [column.name for column in descriptor.key]
         rows, partitions = by_key_group(frame, batch.execution, key, descriptor.key_groups)
-        run = self._run_of(batch, query)
+        run = self._run_of(batch, query, frame.sparkSession.sparkContext)
         result = run.coordinator.run_epoch(
             EpochBatch(
                 spark_query_id=batch.query_id,
                 batch_id=batch_id,
                 offsets_hash=offsets_hash(batch.offsets),
                 watermark_ms=batch.watermark_ms,
-                states=(StatePlan(descriptor, replace=batch.output_mode is OutputMode.COMPLETE),),
+                states=(self._plan(descriptor, batch.output_mode),),
                 partitions=partitions,
                 stage=functools.partial(_stage, rows.select(*_staged_columns(descriptor)), descriptor, partitions),
+                offsets=batch.log_entry,
+                stateful=run.stateful,
             )
         )
         _log.debug(
             "committed",
             extra={"query": query, "epoch": result.epoch, "replayed": result.replayed, "rounds": result.rounds},
         )
+
+    def _plan(self, descriptor: StateDescriptor, mode: OutputMode) -> StatePlan:
+        return StatePlan(descriptor, replace=mode is OutputMode.COMPLETE, standbys=self._declaration.standbys)
 
     def _query_name(self, batch: MicroBatch) -> str:
         """The query's stable name: as given, else Spark's name of it, else the state's."""
@@ -138,7 +149,7 @@ class Sink:
             )
         context.setLocalProperty(holder, mine)
 
-    def _run_of(self, batch: MicroBatch, query: str) -> _Run:
+    def _run_of(self, batch: MicroBatch, query: str, context: SparkContext) -> _Run:
         """Made at the run's first batch; its coordinator is closed when the query ends."""
         with self._lock:
             if self._run is None or self._run.run_id != batch.run_id:
@@ -147,7 +158,8 @@ class Sink:
                 operators = state_operators(batch.execution)
                 if self._declaration.kind is StateKind.REDUCING:
                     check_increments(self._declaration.state, batch.output_mode, operators)
-                coordinator = self._make_coordinator(self._config, query)
+                addresses = ServerAddresses(self._config.servers, functools.partial(live_executors, context))
+                coordinator = self._make_coordinator(self._config, query, addresses)
                 self._run = _Run(batch.run_id, batch.query, coordinator, stateful=bool(operators))
                 threading.Thread(target=self._run.close_at_end, name=f"keyhole-end-{query}", daemon=True).start()
             return self._run
