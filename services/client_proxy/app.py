@@ -20,7 +20,7 @@ class ClientProxy:
 
     def __init__(self, config: ClientProxyConfig, discovery: Discovery) -> None:
         self._config = config
-        self._directory = Directory(discovery)
+        self._directory = Directory(discovery, config.hop_timeout_seconds)
         self._servicer = QueryServicer(self._directory, config.default_timeout_seconds)
         self._rpc = RpcServer("client-proxy", config.host, config.port)
         self._health: asyncio.Task[None] | None = None

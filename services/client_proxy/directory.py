@@ -20,9 +20,13 @@ class Directory:
     """Keeps a link per discovered server, and route tables that are swapped whole whenever a server says something new.
 
     Readers take a table and never wait for anything. Used from the event loop's thread only.
+
+    Args:
+        hop_seconds: How long a server may be silent before others are asked.
     """
 
-    def __init__(self, discovery: Discovery) -> None:
+    def __init__(self, discovery: Discovery, hop_seconds: float) -> None:
+        self.hop_seconds = hop_seconds
         self._discovery = discovery
         self._links: dict[str, ServerLink] = {}
         self._tables: dict[StateName, RouteTable] = {}
@@ -60,6 +64,12 @@ class Directory:
     def link(self, address: str) -> ServerLink | None:
         """None: not discovered any more."""
         return self._links.get(address)
+
+    def suspect(self, address: str) -> None:
+        """A server was silent for the hop deadline: others are asked before it, until it is heard again."""
+        link = self._links.get(address)
+        if link is not None:
+            link.suspect()
 
     def table(self, name: StateName) -> RouteTable:
         """The routes of a state.
@@ -114,7 +124,7 @@ class Directory:
         async for addresses in self._discovery.addresses():
             gone = [self._links.pop(address) for address in self._links.keys() - addresses]
             for address in addresses - self._links.keys():
-                self._links[address] = ServerLink(address, self._changed)
+                self._links[address] = ServerLink(address, self._changed, self.hop_seconds)
             self._discovered = True
             self._changed()
             await asyncio.gather(*(link.close() for link in gone))

@@ -1,30 +1,27 @@
-"""One frame on its way through the proxy: to the owners of its keys, again where they moved, and back."""
+"""One frame on its way through the proxy: to copies of its keys, to others where these fail or are silent, and back."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterable, Sequence
 
 from keyhole.client.coalescing import ASK_AGAIN, Answers, Lane, Segment
 from keyhole.errors import (
     DeadlineExceeded,
-    Draining,
     KeyholeError,
     KeyTooLong,
     MalformedRequest,
     NoServer,
-    NotOwner,
     NotReady,
-    ServerLost,
     StaleDescriptor,
 )
-from keyhole.routing import RouteTable, StateName
-from keyhole.v1 import state_pb2
+from keyhole.routing import Routes, RouteTable
+from keyhole.types import Stale
 from services.client_proxy.backoff import Backoff
+from services.client_proxy.course import MENDABLE, Course
 from services.client_proxy.directory import Directory
-
-# What another server, or the same one in a moment, can mend. Overloaded is not among them: trying again makes it worse.
-_MENDABLE = (NotOwner, NotReady, ServerLost, NoServer, Draining, StaleDescriptor)
+from services.client_proxy.gathering import Gathering
 
 _PATIENCE_SECONDS = 0.05
 
@@ -35,11 +32,13 @@ _MOST_RETRY_SECONDS = 0.25
 class Forwarding:
     """Forwards storage keys of one state, and calls back once, from the event loop, when every key has an answer.
 
-    Keys whose server is lost, restoring or not the owner any more are sent again, along the routes as they are then,
-    until the deadline; then the error names the last cause.
+    Which copy a key goes to first is the reader's policy for stale reads. Where that copy is lost, restoring or not
+    what the reader asks for, the key goes to the next copy at once; where it is silent for the hop deadline, the key
+    goes to the next one as well, and the first answer counts. When all copies have failed, all are begun with again, a
+    moment later and along the routes as they are then, until the deadline; then the error names the cause.
 
     Args:
-        topic_id: Whose keys these are.
+        lane: Whose keys these are, and what the reader asks for.
         deadline: On the event loop's clock.
         done: Gets the answers of all keys. Keys that have none are among the failures.
         in_parts: Keys of a server that does not answer must not hold up the others of the frame: a moment after the
@@ -49,103 +48,177 @@ class Forwarding:
     def __init__(
         self,
         directory: Directory,
-        name: StateName,
-        topic_id: str,
+        lane: Lane,
         keys: Sequence[bytes],
-        min_epoch: int,
         deadline: float,
         done: Callable[[Answers], None],
         *,
         in_parts: bool = False,
     ) -> None:
         self._directory = directory
-        self._name = name
-        self._lane = Lane(name[0], name[1], topic_id, min_epoch)
+        self._name = (lane.application, lane.state)
+        self._lane = lane
         self._keys = keys
         self._deadline = deadline
         self._done = done
         self._loop = asyncio.get_running_loop()
-        self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
         self._in_parts = in_parts
-        self._impatience: asyncio.TimerHandle | None = None
         self._finished = False
         self._attempts = 0
-        self._unanswered = len(keys)
-        self._again: list[int] = []
-        self._cause: KeyholeError | None = None
-        # Filled only where the keys are not answered all at once.
-        self._values: list[bytes] = []
-        self._sources: list[state_pb2.Source] = []
-        self._source_of: list[int] = []
-        self._failures: dict[int, KeyholeError] = {}
-        self._answered_places: set[int] = set()
+        self._asked: list[_Asked] = []
+        # From here on: only where the keys are not answered all at once.
+        self._gathered: Gathering | None = None
+        self._impatience: asyncio.TimerHandle | None = None
+        self._courses: dict[int, Course] = {}
+        self._again: set[int] = set()
+        self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
+        self._retry: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Sends the keys. `done` may be called from within."""
-        self._send(None)
+        self._attempts = 1
+        try:
+            table = self._table(self._keys)
+        except KeyholeError as error:
+            self._refuse(range(len(self._keys)), error)
+            return
+        routes = self._routes(table)
+        if routes.sole:
+            self._submit(routes.sole, None)
+            return
+        by_address = routes.split(self._keys)
+        unrouted = by_address.pop("", [])
+        for address, places in by_address.items():
+            self._submit(address, places)
+        if unrouted:
+            self._fail(unrouted, self._no_server(table))
 
-    def answered(self, indexes: Sequence[int] | None, start: int, answers: Answers) -> None:
-        """From a sink: `indexes` are its keys' places in the frame; None: it has them all."""
+    # --- what comes back --------------------------------------------------------------------------------------------
+
+    def answered(self, asked: _Asked, start: int, answers: Answers) -> None:
+        """From a server, for some of the keys that it was asked for."""
+        if self._finished:
+            return
         count = len(answers.values)
-        if indexes is None and count == len(self._keys) and not answers.failures:
-            self._unanswered = 0
+        if self._gathered is None and count == len(self._keys) and not answers.failures:
             self._finish(answers)
             return
-        if self._finished:
-            return
-        self._prepare()
-        if self._in_parts and self._impatience is None:
+        gathered = self._gathering()
+        failed = gathered.put(asked.part(start, count), answers)
+        if self._in_parts and self._impatience is None and gathered.begun:
             self._impatience = self._loop.call_later(_PATIENCE_SECONDS, self._answer_in_part)
-        places = range(start, start + count) if indexes is None else indexes[start : start + count]
-        first_source = len(self._sources)
-        self._sources += answers.sources
-        for offset, place in enumerate(places):
-            failure = answers.failures.get(offset)
-            if failure is not None:
-                self._fail(place, failure)
-            else:
-                self._answered_places.add(place)
-                self._values[place] = answers.values[offset]
-                self._source_of[place] = first_source + (answers.source_of[offset] if answers.source_of else 0)
-        self._count(count)
+        by_error: dict[int, tuple[KeyholeError, list[int]]] = {}
+        for place, error in failed.items():
+            by_error.setdefault(id(error), (error, []))[1].append(place)
+        for error, places in by_error.values():
+            self._fail(places, error, asked)
+        self._finish_if_complete()
 
-    def failed(self, indexes: Sequence[int] | None, start: int, count: int, error: KeyholeError) -> None:
-        """From a sink: these keys have no answer."""
+    def failed(self, asked: _Asked, start: int, count: int, error: KeyholeError) -> None:
+        """From a server: these keys have no answer."""
         if self._finished:
             return
-        self._prepare()
-        for place in range(start, start + count) if indexes is None else indexes[start : start + count]:
-            self._fail(place, error)
-        self._count(count)
+        open_places = self._gathering().open
+        self._fail([place for place in asked.part(start, count) if place in open_places], error, asked)
 
-    def _send(self, indexes: Sequence[int] | None) -> None:
+    def overdue(self, asked: _Asked) -> None:
+        """A server has been silent for the hop deadline: asks the next copies, and does not wait for it alone."""
         if self._finished:
+            # Of a frame that was answered in part; the frames after this one should know better.
+            self._directory.suspect(asked.address)
+            return
+        open_places = self._gathering().open
+        stuck = [place for place in asked.part(0, len(self._keys)) if place in open_places]
+        for place in stuck:
+            self._course(place, asked.address).overdue()
+        if self._go_on(stuck):
+            self._directory.suspect(asked.address)
+
+    def _fail(self, places: Sequence[int], error: KeyholeError, asked: _Asked | None = None) -> None:
+        if not isinstance(error, MENDABLE):
+            self._give_up(places, error)
+            return
+        address = asked.address if asked else ""
+        for place in places:
+            course = self._course(place, address)
+            course.refused(address, error, was_overdue=asked is None or asked.overdue)
+        self._go_on(places)
+
+    # --- the next copy, or the next attempt -------------------------------------------------------------------------
+
+    def _go_on(self, places: Iterable[int]) -> bool:
+        """Sends those that have no hope left to their next copy. Those that have none wait. False: all of them do."""
+        onward: dict[str, list[int]] = {}
+        for place in places:
+            course = self._courses[place]
+            if course.hopes:
+                continue
+            address = self._next(place, course)
+            if address:
+                course.sent(address)
+                onward.setdefault(address, []).append(place)
+            else:
+                self._again.add(place)
+        self._attempts += bool(onward)
+        for address, of in onward.items():
+            self._submit(address, of)
+        if self._again and self._retry is None and not self._finished:
+            self._wait()
+        return bool(onward)
+
+    def _next(self, place: int, course: Course) -> str:
+        table = self._directory.tables.get(self._name)
+        if table is None or table.descriptor.topic_id != self._lane.topic_id:
+            return ""  # `_try_again` says so.
+        key = self._keys[place]
+        group = key[0] << 8 | key[1]
+        if self._lane.bounds.stale is Stale.NEVER:
+            owner = table.owners.addresses[group]
+            return "" if owner in course.asked else owner
+        return next((address for address in table.copies[group] if address not in course.asked), "")
+
+    def _wait(self) -> None:
+        delay = self._backoff.next()
+        if self._loop.time() + delay < self._deadline:
+            self._retry = self._loop.call_later(delay, self._try_again)
+            return
+        # What a silent server may still answer is left to the deadline.
+        late = [place for place in self._again if not self._courses[place].under_way]
+        self._again.clear()
+        reasons: dict[int, tuple[Course, list[int]]] = {}
+        for place in late:
+            course = self._courses[place]
+            reasons.setdefault(id(course.bound or course.cause), (course, []))[1].append(place)
+        for course, places in reasons.values():
+            self._gathering().fail(places, course.too_late(self._attempts))
+        self._finish_if_complete()
+
+    def _try_again(self) -> None:
+        self._retry = None
+        if self._finished:
+            return
+        again, self._again = sorted(self._again & self._gathering().open), set()
+        if not again:
+            return
+        try:
+            table = self._table([self._keys[place] for place in again])
+        except KeyholeError as error:
+            self._refuse(again, error)
             return
         self._attempts += 1
-        keys = self._keys if indexes is None else [self._keys[index] for index in indexes]
-        try:
-            table = self._directory.table(self._name)
-            self._check(table, keys)
-        except KeyholeError as error:
-            # Before every server was tried once, nobody can say that a state does not exist.
-            known = self._directory.settled.is_set() or isinstance(
-                error, (StaleDescriptor, MalformedRequest, KeyTooLong)
-            )
-            self._refuse(indexes, error, final=known)
-            return
-        if table.sole:
-            self._submit(table.sole, keys, indexes)
-            return
-        for address, places in table.split(keys).items():
-            mine = places if indexes is None else [indexes[place] for place in places]
-            if address:
-                self._submit(address, [keys[place] for place in places], mine)
-            else:
-                missing = NoServer(f"no server answers for a key group of {'/'.join(self._name)}: {table.missing}")
-                self.failed(mine, 0, len(mine), missing)
+        missing: NoServer | None = None
+        for place in again:
+            course = self._courses[place]
+            course.begin_again()
+            if not course.under_way and not self._next(place, course):
+                course.cause = missing = missing or self._no_server(table)
+        self._go_on(again)
 
-    def _check(self, table: RouteTable, keys: Sequence[bytes]) -> None:
+    # --- the first copy ---------------------------------------------------------------------------------------------
+
+    def _table(self, keys: Sequence[bytes]) -> RouteTable:
         """A bad key must not spoil the frames it would travel in. One call in C each: there are hundreds of keys."""
+        table = self._directory.table(self._name)
         state = "/".join(self._name)
         if table.descriptor.topic_id != self._lane.topic_id:
             raise StaleDescriptor(f"state {state} was made anew; describe it again", topic_id=table.descriptor.topic_id)
@@ -156,91 +229,136 @@ class Forwarding:
                 f"a key of state {state} is longer than its servers take: {table.max_key_bytes} bytes, encoded",
                 max_key_bytes=table.max_key_bytes,
             )
+        return table
 
-    def _submit(self, address: str, keys: Sequence[bytes], indexes: Sequence[int] | None) -> None:
+    def _routes(self, table: RouteTable) -> Routes:
+        stale = self._lane.bounds.stale
+        if stale is Stale.WHEN_NEEDED:
+            return table.nearest
+        return table.owners if stale is Stale.NEVER else random.choice(table.spread)  # noqa: S311 - no secret
+
+    def _submit(self, address: str, places: Sequence[int] | None) -> None:
+        keys = self._keys if places is None else [self._keys[place] for place in places]
         link = self._directory.link(address)
+        asked = _Asked(self, address, places, len(keys))
         try:
             if link is None:
                 raise NoServer(f"server {address} is no longer among the discovered ones")
-            link.stream.submit(self._lane, Segment(keys, _Sink(self, indexes), self._deadline))
+            link.stream.submit(self._lane, Segment(keys, asked, self._deadline))
         except KeyholeError as error:
-            self.failed(indexes, 0, len(keys), error)
+            self.failed(asked, 0, len(keys), error)
+            return
+        asked.watch(self._loop, self._directory.hop_seconds)
+        self._asked.append(asked)
 
-    def _refuse(self, indexes: Sequence[int] | None, error: KeyholeError, *, final: bool) -> None:
-        count = len(self._keys) if indexes is None else len(indexes)
-        if final:
-            self._prepare()
-            places = range(count) if indexes is None else indexes
-            self._failures.update(dict.fromkeys(places, error))
-            self._count(count)
+    def _refuse(self, places: Sequence[int], error: KeyholeError) -> None:
+        # Before every server was tried once, nobody can say that a state does not exist.
+        if self._directory.settled.is_set() or isinstance(error, (StaleDescriptor, MalformedRequest, KeyTooLong)):
+            self._give_up(places, error)
         else:
-            self.failed(indexes, 0, count, NoServer(error.message))
+            self._fail(places, NoServer(error.message))
 
-    def _prepare(self) -> None:
-        if not self._values:
-            self._values = [b""] * len(self._keys)
-            self._source_of = [0] * len(self._keys)
+    def _no_server(self, table: RouteTable) -> NoServer:
+        return NoServer(f"no server answers for a key group of {'/'.join(self._name)}: {table.missing}")
 
-    def _fail(self, place: int, error: KeyholeError) -> None:
-        if isinstance(error, _MENDABLE):
-            self._again.append(place)
-            self._cause = error
-        else:
-            self._failures[place] = error
+    # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _count(self, count: int) -> None:
-        self._unanswered -= count
-        if self._unanswered:
-            return
-        if not self._again:
-            self._finish(Answers(self._values, self._sources, self._source_of, self._failures))
-            return
-        again, self._again = sorted(self._again), []
-        self._unanswered = len(again)
-        delay = self._backoff.next()
-        if self._loop.time() + delay < self._deadline:
-            self._loop.call_later(delay, self._send, again)
-            return
-        error = self._too_late()
-        self._failures.update(dict.fromkeys(again, error))
-        self._count(len(again))
+    def _gathering(self) -> Gathering:
+        if self._gathered is None:
+            self._gathered = Gathering(len(self._keys))
+        return self._gathered
+
+    def _course(self, place: int, address: str) -> Course:
+        course = self._courses.get(place)
+        if course is None:
+            course = self._courses[place] = Course(address)
+        return course
+
+    def _give_up(self, places: Sequence[int], error: KeyholeError) -> None:
+        gathered = self._gathering()
+        if isinstance(error, DeadlineExceeded):
+            # Another copy may have said what the silent one couldn't.
+            bound = [place for place in places if place in self._courses and self._courses[place].bound]
+            for place in bound:
+                gathered.fail([place], self._courses[place].too_late(self._attempts))
+        gathered.fail(places, error)
+        self._finish_if_complete()
+
+    def _finish_if_complete(self) -> None:
+        if self._gathered is not None and not self._gathered.open and not self._finished:
+            self._finish(self._gathered.answers())
 
     def _finish(self, answers: Answers) -> None:
         self._finished = True
-        if self._impatience is not None:
-            self._impatience.cancel()
+        for asked in self._asked:
+            asked.forget()
+        self._end(answers)
+
+    def _end(self, answers: Answers) -> None:
+        for timer in (self._impatience, self._retry):
+            if timer is not None:
+                timer.cancel()
         self._done(answers)
 
     def _answer_in_part(self) -> None:
-        under_way = set(range(len(self._keys))) - self._answered_places - self._failures.keys()
-        if self._finished or not self._answered_places:
+        if self._finished:
             return
-        why = self._cause.message if self._cause else "their servers have not answered yet"
+        gathered = self._gathering()
+        causes = [course.bound or course.cause for place, course in self._courses.items() if place in gathered.open]
+        why = next((cause.message for cause in causes if cause), "their servers have not answered yet")
         pending = NotReady(f"the other keys of the frame are answered, these are not: {why}", **{ASK_AGAIN: "true"})
-        failures = self._failures | dict.fromkeys(under_way, pending)
-        self._finish(Answers(self._values, self._sources, self._source_of, failures))
-
-    def _too_late(self) -> KeyholeError:
-        assert self._cause is not None
-        return DeadlineExceeded(
-            f"no answer within the deadline, after {self._attempts} attempts; the last failed because "
-            f"{self._cause.message}",
-            cause=self._cause.reason,
-            attempts=self._attempts,
-        )
+        # Whoever is still silent goes on being watched.
+        self._finished = True
+        self._end(gathered.answers(pending))
 
 
-class _Sink:
-    """One server's share of a frame."""
+class _Asked:
+    """One server's share of a frame. `places`: of its keys in the frame; None: it has them all."""
 
-    __slots__ = ("_forwarding", "_indexes")
+    __slots__ = ("_due", "_forwarding", "_left", "_loop", "_places", "_timer", "address", "overdue")
 
-    def __init__(self, forwarding: Forwarding, indexes: Sequence[int] | None) -> None:
+    def __init__(self, forwarding: Forwarding, address: str, places: Sequence[int] | None, count: int) -> None:
+        self.address = address
+        self.overdue = False
         self._forwarding = forwarding
-        self._indexes = indexes
+        self._places = places
+        self._left = count
+        self._timer: asyncio.TimerHandle | None = None
+
+    def part(self, start: int, count: int) -> Sequence[int]:
+        """The places of `count` keys from `start` on."""
+        return range(start, start + count) if self._places is None else self._places[start : start + count]
+
+    def watch(self, loop: asyncio.AbstractEventLoop, hop_seconds: float) -> None:
+        """Calls `overdue` if it is not answered in time."""
+        self._loop = loop
+        self._due = loop.time() + hop_seconds
+        self._timer = loop.call_later(hop_seconds, self._is_overdue, hop_seconds / 2)
+
+    def forget(self) -> None:
+        """It no longer matters whether it is answered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def answered(self, start: int, answers: Answers) -> None:
-        self._forwarding.answered(self._indexes, start, answers)
+        self._answered(len(answers.values))
+        self._forwarding.answered(self, start, answers)
 
     def failed(self, start: int, count: int, error: KeyholeError) -> None:
-        self._forwarding.failed(self._indexes, start, count, error)
+        self._answered(count)
+        self._forwarding.failed(self, start, count, error)
+
+    def _answered(self, count: int) -> None:
+        self._left -= count
+        if not self._left:
+            self.forget()
+
+    def _is_overdue(self, grace_seconds: float) -> None:
+        self._timer = None
+        if self._loop.time() - self._due > grace_seconds > 0:
+            # This process itself is late: the answer may be waiting to be read. Asking others would only add to it.
+            self._timer = self._loop.call_later(grace_seconds, self._is_overdue, 0)
+            return
+        self.overdue = True
+        self._forwarding.overdue(self)

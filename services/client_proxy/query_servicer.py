@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from keyhole.client.coalescing import Answers
+from keyhole.client.coalescing import Answers, Lane
 from keyhole.errors import InternalError, KeyholeError, MalformedRequest, Overloaded, StaleDescriptor, Unsupported
 from keyhole.routing import StateName
 from keyhole.rpc import convert
@@ -221,11 +221,9 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 f"{self._keys:,} lookups are under way in this proxy, and at most {self._max_keys:,} may be; try "
                 "again, or run another proxy"
             )
+        lane = Lane(*name, topic_id, convert.bounds_from_proto(options))
         self._keys += len(keys)
-        forwarding = Forwarding(
-            self._directory, name, topic_id, keys, options.min_epoch, deadline, done, in_parts=in_parts
-        )
-        forwarding.start()
+        Forwarding(self._directory, lane, keys, deadline, done, in_parts=in_parts).start()
 
     def _formatted(self, name: StateName, answers: Answers, options: pb.ReadOptions) -> Answers:
         if options.format != pb.VALUE_FORMAT_JSON:

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import msgspec
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keyhole.client.lookup_stream import LookupStream
 from keyhole.errors import InternalError, KeyholeError, NoServer, ServerLost
@@ -20,15 +21,18 @@ from services.client_proxy.backoff import Backoff
 
 _log = logging.getLogger(__name__)
 
+_PROBE_SECONDS = 1.0
+
 
 class ServerLink:
     """Follows one server for as long as it is discovered, over any number of connections.
 
     Args:
         changed: Called whenever `view` has changed.
+        hop_seconds: How fast a server that was silent must answer to be trusted again.
     """
 
-    def __init__(self, address: str, changed: Callable[[], None]) -> None:
+    def __init__(self, address: str, changed: Callable[[], None], hop_seconds: float) -> None:
         self.address = address
         self.view: View | None = None
         """None: not tried to the end yet."""
@@ -36,9 +40,13 @@ class ServerLink:
         """As the server said them last."""
         self.reached = False
         self._changed = changed
-        self._channel = channels.aio_channel(address)
+        self._hop_seconds = hop_seconds
+        self._channel = channels.aio_link(address)
+        self._health: Any = health_pb2_grpc.HealthStub(self._channel)
         self._stub: Any = state_server_pb2_grpc.StateServerStub(self._channel)
-        self.stream = LookupStream(self._channel, address)
+        self.stream = LookupStream(self._channel, address, heard=self._heard)
+        self._suspected = False
+        self._probing: asyncio.Task[None] | None = None
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def describe(self, timeout_seconds: float) -> query_pb2.ServerStatus:
@@ -53,11 +61,22 @@ class ServerLink:
             return query_pb2.ServerStatus(server=known.server, address=self.address, unreachable=reason)
         return response.status
 
+    def suspect(self) -> None:
+        """It has been silent for too long. Any answer of its, or a probe that is answered in time, clears it."""
+        if self._suspected or self.view is None or self.view.lost:
+            return
+        _log.warning("server is silent", extra={"address": self.address, "server": self.view.server})
+        self._become(msgspec.structs.replace(self.view, suspect=True))
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.get_running_loop().create_task(self._probe())
+
     async def close(self) -> None:
         """Fails the lookups that are under way."""
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        for task in (self._task, self._probing):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
         await self.stream.close(NoServer(f"server {self.address} is no longer among the discovered ones"))
         await self._channel.close()
 
@@ -67,7 +86,7 @@ class ServerLink:
             lost = await self._watch(backoff)
             if self.view is None or not self.view.lost:
                 _log.warning("server lost", extra={"address": self.address, "reason": lost.message})
-            self._become(msgspec.structs.replace(self.view or View(self.address), lost=lost.message))
+            self._become(msgspec.structs.replace(self.view or View(self.address), lost=lost.message, suspect=False))
             await asyncio.sleep(backoff.next())
 
     async def _watch(self, backoff: Backoff) -> KeyholeError:
@@ -90,7 +109,21 @@ class ServerLink:
             return InternalError(f"following server {self.address} failed unexpectedly; the proxy's log has the cause")
         return ServerLost(f"server {self.address} ended the stream; it is probably shutting down")
 
+    def _heard(self) -> None:
+        if self._suspected and self.view is not None:
+            _log.info("server answers again", extra={"address": self.address, "server": self.view.server})
+            self._become(msgspec.structs.replace(self.view, suspect=False))
+
+    async def _probe(self) -> None:
+        """Frames that it owes may have been given up: then nothing of its would ever come."""
+        while self._suspected:
+            await asyncio.sleep(_PROBE_SECONDS)
+            with contextlib.suppress(grpc.RpcError):
+                await self._health.Check(health_pb2.HealthCheckRequest(), timeout=self._hop_seconds)
+                self._heard()
+
     def _become(self, view: View) -> None:
+        self._suspected = view.suspect
         if view != self.view:
             self.view = view
             self._changed()

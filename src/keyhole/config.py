@@ -72,6 +72,7 @@ class ClientProxyConfig:
     Attributes:
         servers: host:port of each state server (static discovery).
         default_timeout_seconds: The deadline of requests that bring none.
+        hop_timeout_seconds: A server that is silent for so long is not waited for alone: another copy is asked as well.
         drain_seconds: How long SIGTERM waits for what is under way.
     """
 
@@ -81,6 +82,7 @@ class ClientProxyConfig:
     host: str = "127.0.0.1"
     port: int = DEFAULT_PROXY_PORT
     default_timeout_seconds: float = 5.0
+    hop_timeout_seconds: float = 0.1
     drain_seconds: float = 5.0
     log_level: str = "INFO"
 

@@ -8,9 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from keyhole.client.coalescing import Answers, Coalescer, Frame, Lane, Segment
 from keyhole.errors import KeyholeError, Overloaded, ServerLost
+from keyhole.types import ReadBounds
 from keyhole.v1 import state_pb2
 
-LANES = [Lane("a", "one", "t1"), Lane("a", "two", "t2"), Lane("a", "two", "t2", min_epoch=7)]
+LANES = [Lane("a", "one", "t1"), Lane("a", "two", "t2"), Lane("a", "two", "t2", bounds=ReadBounds(min_epoch=7))]
 MAX_FRAME_KEYS, MAX_KEYS = 5, 40
 
 
@@ -44,7 +45,7 @@ class Coalescing(RuleBasedStateMachine):
 
     @rule(lane=st.sampled_from(LANES), count=st.integers(1, 12), patience=st.integers(0, 6))
     def add(self, lane: Lane, count: int, patience: int) -> None:
-        keys = [f"{lane.state}-{lane.min_epoch}-{self.number + offset}".encode() for offset in range(count)]
+        keys = [f"{lane.state}-{lane.bounds.min_epoch}-{self.number + offset}".encode() for offset in range(count)]
         self.number += count
         sink = _Sink(keys)
         try:
@@ -59,7 +60,7 @@ class Coalescing(RuleBasedStateMachine):
         frame = self.coalescer.next_frame(self.now)
         if frame is not None:
             assert 0 < len(frame.keys) <= MAX_FRAME_KEYS
-            prefix = f"{frame.lane.state}-{frame.lane.min_epoch}-".encode()
+            prefix = f"{frame.lane.state}-{frame.lane.bounds.min_epoch}-".encode()
             assert all(key.startswith(prefix) for key in frame.keys)
             self.frames.append(frame)
 

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.routing import Holding, View, build, diff
+from keyhole.routing import Holding, RouteTable, View, build, diff
 from keyhole.types import Role
 from tests.support.readings import KEY_GROUPS, descriptor
 
@@ -28,7 +28,12 @@ _words = st.lists(
         View,
         address=st.sampled_from(ADDRESSES),
         lost=st.sampled_from(["", "", "gone"]),
-        holdings=st.lists(_holdings, max_size=2, unique_by=lambda holding: holding.descriptor.state).map(tuple),
+        draining=st.booleans(),
+        suspect=st.booleans(),
+        # One per state and role.
+        holdings=st.lists(
+            _holdings, max_size=4, unique_by=lambda holding: (holding.descriptor.state, holding.role)
+        ).map(tuple),
     ),
     max_size=12,
 )
@@ -56,27 +61,64 @@ def test_any_interleaving_of_the_servers_words_gives_the_same_tables(words: list
 
 
 @given(words=_words)
-def test_every_route_leads_to_the_best_of_those_that_claim_the_key_group_and_no_claim_is_left_out(
+def test_every_copy_that_somebody_reachable_claims_has_its_place_and_nobody_elses(words: list[View]) -> None:
+    views = _last_words(words)
+    for (_, state), table in build(views.values()).items():
+        for group, copies in enumerate(table.copies):
+            claims = {
+                address
+                for address, view in views.items()
+                for holding in view.holdings
+                if not view.lost and _of(table, holding, state) and group in holding.key_groups
+            }
+            assert len(copies) == len(set(copies))
+            assert set(copies) == claims
+            assert table.nearest.addresses[group] == (copies[0] if copies else "")
+            assert {routes.addresses[group] for routes in table.spread} <= (claims or {""})
+        for routes in (table.owners, table.nearest, *table.spread):
+            assert routes.sole == (routes.addresses[0] if len(set(routes.addresses)) == 1 else "")
+
+
+@given(words=_words)
+def test_the_owner_of_the_highest_generation_and_version_is_believed_and_asked_first_where_it_can_answer(
     words: list[View],
 ) -> None:
     views = _last_words(words)
     for (_, state), table in build(views.values()).items():
-        assert table.sole == (table.routes[0] if len(set(table.routes)) == 1 else "")
-        for group, route in enumerate(table.routes):
-            claims = {
-                address: holding
-                for address, view in views.items()
+        for group, owner in enumerate(table.owners.addresses):
+            claims = [
+                (view, holding)
+                for view in views.values()
                 for holding in view.holdings
-                if not view.lost and holding.descriptor == table.descriptor and group in holding.key_groups
-                if holding.descriptor.state == state
-            }
-            if not claims:
-                assert route == ""
-                continue
-            chosen = claims[route]
-            for other in claims.values():
-                assert _rank(other) <= _rank(chosen)
+                if not view.lost and _of(table, holding, state) and group in holding.key_groups
+            ]
+            owners = [(view, holding) for view, holding in claims if holding.role is Role.OWNER]
+            highest = max((_version(holding) for _, holding in owners), default=None)
+            believed = [one for one in owners if one[0].address == owner and _version(one[1]) == highest]
+            assert bool(believed) == bool(owners)
+            if any(holding.ready and not view.suspect for view, holding in believed):
+                assert table.copies[group][0] == owner
 
 
-def _rank(holding: Holding) -> tuple[bool, int, int, bool]:
-    return holding.role is Role.OWNER, holding.generation, holding.assignment_version, holding.ready
+@given(words=_words)
+def test_a_copy_that_should_answer_is_asked_before_one_that_is_not_ready_or_silent(words: list[View]) -> None:
+    views = _last_words(words)
+    for (_, state), table in build(views.values()).items():
+        for group, copies in enumerate(table.copies):
+            able = [
+                any(
+                    holding.ready and _of(table, holding, state) and group in holding.key_groups
+                    for holding in views[address].holdings
+                )
+                and not views[address].suspect
+                for address in copies
+            ]
+            assert able == sorted(able, reverse=True)
+
+
+def _of(table: RouteTable, holding: Holding, state: str) -> bool:
+    return holding.descriptor.state == state and holding.descriptor.topic_id == table.descriptor.topic_id
+
+
+def _version(holding: Holding) -> tuple[int, int]:
+    return holding.generation, holding.assignment_version

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from keyhole.client.coalescing import Answers, Lane, Segment
-from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, NotOwner, Overloaded, UnknownState
+from keyhole.errors import (
+    DeadlineExceeded,
+    Draining,
+    EpochNotReached,
+    KeyholeError,
+    MalformedRequest,
+    NotOwner,
+    NotReady,
+    Overloaded,
+    ServerLost,
+    TooStale,
+    Unconfirmed,
+    UnknownState,
+)
 from keyhole.routing import Holding, RouteTable, View, build
-from keyhole.types import Role
+from keyhole.types import ReadBounds, Role, Stale
 from keyhole.v1 import state_pb2
 from services.client_proxy.forwarding import Forwarding
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
@@ -37,27 +53,41 @@ class _Link:
         source = state_pb2.Source(server=self.address)
         segment.sink.answered(0, Answers([self.address.encode() + key for key in segment.keys], [source]))
 
+    async def asked(self) -> None:
+        """Waits until something was sent here."""
+        async with asyncio.timeout(2):
+            while not self.segments:  # noqa: ASYNC110 - some milliseconds
+                await asyncio.sleep(0.001)
+
     def fail(self, error: KeyholeError) -> None:
         segment = self.segments.pop(0)
         segment.sink.failed(0, len(segment.keys), error)
+
+
+def _holding(groups: range, role: Role) -> Holding:
+    return Holding(descriptor(), frozenset(groups), role, 1, 1, ready=True)
 
 
 class _Directory:
     """Routes that the test changes at will."""
 
     def __init__(self, **owned: range) -> None:
-        self.links = {address: _Link(address) for address in ("a", "b")}
+        self.links = {address: _Link(address) for address in ("a", "b", "c")}
+        self.hop_seconds = 0.1
+        self.suspected: list[str] = []
         self.settled = asyncio.Event()
         self.settled.set()
         self.tables: dict[tuple[str, str], RouteTable] = {}
         self.route(owned)
 
-    def route(self, owned: Mapping[str, range]) -> None:
-        views = [
-            View(address, holdings=(Holding(descriptor(), frozenset(groups), Role.OWNER, 1, 1, ready=True),))
-            for address, groups in owned.items()
-        ]
-        self.tables = build(views)
+    def route(self, owned: Mapping[str, range], standbys: Mapping[str, range] | None = None) -> None:
+        told = {address: [_holding(groups, Role.OWNER)] for address, groups in owned.items()}
+        for address, groups in (standbys or {}).items():
+            told.setdefault(address, []).append(_holding(groups, Role.STANDBY))
+        self.tables = build(View(address, holdings=tuple(holdings)) for address, holdings in told.items())
+
+    def suspect(self, address: str) -> None:
+        self.suspected.append(address)
 
     def table(self, name: tuple[str, str]) -> RouteTable:
         if name not in self.tables:
@@ -69,12 +99,18 @@ class _Directory:
 
 
 def _forward(
-    directory: Any, keys: list[bytes] = KEYS, *, seconds: float = 5.0, in_parts: bool = False
+    directory: Any,
+    keys: list[bytes] = KEYS,
+    *,
+    seconds: float = 5.0,
+    in_parts: bool = False,
+    bounds: ReadBounds | None = None,
 ) -> asyncio.Future[Answers]:
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[Answers] = loop.create_future()
     deadline = loop.time() + seconds
-    Forwarding(directory, NAME, "topic-1", keys, 0, deadline, answered.set_result, in_parts=in_parts).start()
+    lane = Lane(*NAME, "topic-1", bounds or ReadBounds())
+    Forwarding(directory, lane, keys, deadline, answered.set_result, in_parts=in_parts).start()
     return answered
 
 
@@ -106,9 +142,7 @@ async def test_only_keys_that_moved_are_asked_again_and_of_the_new_owner() -> No
     directory.links["a"].answer()
     directory.route({"a": range(KEY_GROUPS)})
     directory.links["b"].fail(NotOwner("moved"))
-    async with asyncio.timeout(2):
-        while not directory.links["a"].segments:  # noqa: ASYNC110 - until the retry, some milliseconds later
-            await asyncio.sleep(0.001)
+    await directory.links["a"].asked()
     assert directory.links["a"].segments[0].keys == [KEYS[1], KEYS[3]]
     directory.links["a"].answer()
     assert (await answered).values == [b"a" + key for key in KEYS]
@@ -164,9 +198,7 @@ async def test_before_every_server_was_tried_an_unknown_state_is_waited_for() ->
     answered = _forward(directory)
     assert not answered.done()
     directory.route({"a": range(KEY_GROUPS)})
-    async with asyncio.timeout(2):
-        while not directory.links["a"].segments:  # noqa: ASYNC110 - until the retry, some milliseconds later
-            await asyncio.sleep(0.001)
+    await directory.links["a"].asked()
     directory.links["a"].answer()
     assert not (await answered).failures
 
@@ -174,3 +206,145 @@ async def test_before_every_server_was_tried_an_unknown_state_is_waited_for() ->
 async def test_an_unknown_state_is_refused_at_once_when_all_were_tried() -> None:
     failures = (await _forward(_Directory())).failures
     assert {type(error) for error in failures.values()} == {UnknownState}
+
+
+ALL = range(KEY_GROUPS)
+
+
+def _copies() -> _Directory:
+    """`a` owns all key groups; `b` and `c` follow them."""
+    directory = _Directory()
+    directory.route({"a": ALL}, {"b": ALL, "c": ALL})
+    return directory
+
+
+def _values(address: str, keys: list[bytes] = KEYS) -> list[bytes]:
+    return [address.encode() + key for key in keys]
+
+
+@pytest.mark.parametrize("error", [ServerLost("gone"), NotReady("restoring"), NotOwner("moved"), Draining("ends")])
+async def test_where_the_owner_fails_the_next_copy_is_asked_at_once(error: KeyholeError) -> None:
+    directory = _copies()
+    answered = _forward(directory, KEYS[:1])
+    directory.links["a"].fail(error)
+    directory.links["b"].answer()
+    assert answered.result().values == _values("b", KEYS[:1])
+    assert not directory.suspected
+
+
+async def test_a_reader_that_wants_nothing_stale_waits_for_the_owner() -> None:
+    directory = _copies()
+    answered = _forward(directory, bounds=ReadBounds(stale=Stale.NEVER))
+    directory.links["a"].fail(NotReady("restoring"))
+    await directory.links["a"].asked()
+    assert not directory.links["b"].segments
+    directory.links["a"].answer()
+    assert (await answered).values == _values("a")
+
+
+async def test_readers_of_any_copy_are_spread_over_all() -> None:
+    directory = _copies()
+    for _ in range(100):
+        _forward(directory, bounds=ReadBounds(stale=Stale.ALWAYS))
+    assert all(link.segments for link in directory.links.values())
+
+
+async def test_a_silent_owner_is_hedged_after_the_hop_deadline_and_suspected_and_the_first_answer_counts() -> None:
+    directory = _copies()
+    answered = _forward(directory, KEYS[:1])
+    await directory.links["b"].asked()
+    assert directory.suspected == ["a"]
+    directory.links["b"].answer()
+    assert answered.result().values == _values("b", KEYS[:1])
+    directory.links["a"].answer()  # late: nobody is told twice
+
+
+async def test_an_owner_that_answers_after_the_hedge_and_before_the_standby_counts_as_well() -> None:
+    directory = _copies()
+    answered = _forward(directory)
+    await directory.links["b"].asked()
+    directory.links["a"].answer()
+    assert answered.result().values == _values("a")
+    directory.links["b"].fail(ServerLost("gone"))
+
+
+async def test_a_silent_server_without_another_copy_is_waited_for_and_not_suspected() -> None:
+    directory = _Directory(a=ALL)
+    answered = _forward(directory)
+    await asyncio.sleep(0.2)
+    assert not directory.suspected
+    assert len(directory.links["a"].segments) == 1
+    directory.links["a"].answer()
+    assert (await answered).values == _values("a")
+
+
+async def test_a_key_that_waits_for_a_silent_owner_alone_follows_when_a_copy_appears() -> None:
+    for bounds, links in ((ReadBounds(), "b"), (ReadBounds(stale=Stale.NEVER), "c")):
+        directory = _Directory(a=ALL)
+        answered = _forward(directory, bounds=bounds)
+        await asyncio.sleep(0.15)
+        directory.route({"c" if bounds.stale is Stale.NEVER else "a": ALL}, {"b": ALL})
+        await directory.links[links].asked()
+        directory.links[links].answer()
+        assert (await answered).values == _values(links)
+
+
+async def test_copies_that_do_not_meet_the_bounds_are_tried_in_turn_and_again_until_one_does() -> None:
+    directory = _copies()
+    answered = _forward(directory, KEYS[:1], bounds=ReadBounds(min_epoch=9))
+    for address in "abcab":
+        await directory.links[address].asked()
+        directory.links[address].fail(EpochNotReached("at epoch 8", epoch=8))
+    directory.links["c"].answer()
+    assert answered.result().values == _values("c", KEYS[:1])
+
+
+@pytest.mark.parametrize(
+    ("refusals", "said"),
+    [
+        ([EpochNotReached("at epoch 7", epoch=7), EpochNotReached("at epoch 8", epoch=8)], "at epoch 8"),
+        ([TooStale("70 ms old", age_ms=70.0), TooStale("of unknown age", age_ms="inf")], "70 ms old"),
+        ([TooStale("70 ms old", age_ms=70.0), ServerLost("c is gone")], "70 ms old.*c is gone"),
+        ([Unconfirmed("not heard"), ServerLost("c is gone")], "not heard"),
+    ],
+)
+async def test_a_bound_that_no_copy_meets_is_the_reason_and_names_what_was_reached(
+    refusals: list[KeyholeError], said: str
+) -> None:
+    directory = _Directory()
+    directory.route({"b": ALL}, {"c": ALL})
+    answered = _forward(directory, seconds=0.1)
+    while not answered.done():
+        for address, error in zip("bc", refusals, strict=True):
+            if directory.links[address].segments:
+                directory.links[address].fail(error)
+        await asyncio.sleep(0.001)
+    (error,) = set(answered.result().failures.values())
+    assert type(error) is type(refusals[0])
+    assert re.search(said, error.message)
+    assert int(error.facts["attempts"]) >= 2
+
+
+async def test_the_bound_is_the_reason_also_where_the_owner_kept_silent_until_the_deadline() -> None:
+    directory = _copies()
+    answered = _forward(directory, seconds=0.4)
+    await directory.links["b"].asked()
+    while not answered.done():
+        for address in "bc":
+            if directory.links[address].segments:
+                directory.links[address].fail(TooStale("70 ms old", age_ms=70))
+        await asyncio.sleep(0.01)
+        if asyncio.get_running_loop().time() > directory.links["a"].segments[0].deadline:
+            directory.links["a"].fail(DeadlineExceeded("a did not answer"))
+    assert {type(error) for error in answered.result().failures.values()} == {TooStale}
+
+
+async def test_a_frame_answered_in_part_still_learns_who_is_silent() -> None:
+    directory = _Directory()
+    directory.route({"a": range(8), "b": range(8, KEY_GROUPS)}, {"c": ALL})
+    answered = _forward(directory, in_parts=True)
+    directory.links["a"].answer()
+    assert (await answered).failures.keys() == {1, 3}
+    async with asyncio.timeout(2):
+        while directory.suspected != ["b"]:  # noqa: ASYNC110 - the hop deadline
+            await asyncio.sleep(0.005)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, Overloaded
+from keyhole.types import ReadBounds
 from keyhole.v1 import state_pb2
 
 ASK_AGAIN = "ask_again"
@@ -38,7 +39,7 @@ class Lane(NamedTuple):
     application: str
     state: str
     topic_id: str
-    min_epoch: int = 0
+    bounds: ReadBounds = ReadBounds()
     patient: bool = False
 
 

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import logging
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import grpc
 
 from keyhole.client.coalescing import Answers, Coalescer, Frame, Lane, Segment
 from keyhole.errors import InternalError, KeyholeError, ServerLost
-from keyhole.rpc import status
+from keyhole.rpc import convert, status
 from keyhole.v1 import query_pb2, query_pb2_grpc
 
 _log = logging.getLogger(__name__)
@@ -29,12 +30,20 @@ class LookupStream:
     Args:
         channel: Stays the caller's to close, after `close`.
         target: Its address, for messages.
+        heard: Called at every response, before it is handed out: the other side lives.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, target: str, coalescer: Coalescer | None = None) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        target: str,
+        coalescer: Coalescer | None = None,
+        heard: Callable[[], None] = lambda: None,
+    ) -> None:
         # The generated stubs are typed for both APIs at once.
         self._stub: Any = query_pb2_grpc.QueryStub(channel)
         self._target = target
+        self._heard = heard
         self._coalescer = coalescer or Coalescer(target)
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
@@ -118,6 +127,7 @@ class LookupStream:
         try:
             while (response := await call.read()) is not grpc.aio.EOF:
                 answered = True
+                self._heard()
                 self._deliver(response)
                 self._ready.set()
         except grpc.RpcError as error:
@@ -166,6 +176,6 @@ def _to_request(frame: Frame, now: float) -> query_pb2.LookupRequest:
         state=query_pb2.StateRef(application=lane.application, state=lane.state),
         storage_keys=frame.keys,
         topic_id=lane.topic_id,
-        options=query_pb2.ReadOptions(min_epoch=lane.min_epoch) if lane.min_epoch else None,
+        options=convert.bounds_to_proto(lane.bounds),
         timeout_ms=max(1, int((frame.deadline - now) * 1000)),
     )

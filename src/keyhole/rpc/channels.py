@@ -11,11 +11,10 @@ Options: TypeAlias = tuple[tuple[str, int | str], ...]
 MAX_MESSAGE_BYTES = 16 << 20
 
 # A peer that vanished without a word (a pulled cable, a frozen machine) is noticed after these two, added up.
-_KEEPALIVE_MS = 10_000
-_KEEPALIVE_TIMEOUT_MS = 5_000
-# The coordinator and the tasks wait for a server for as long as an epoch may take: they notice sooner.
-_SYNC_KEEPALIVE_MS = 2_000
-_SYNC_KEEPALIVE_TIMEOUT_MS = 2_000
+_KEEPALIVE: Options = (("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000))
+# The coordinator and the tasks wait for a server for as long as an epoch may take, and a proxy has many who wait: they
+# notice sooner.
+_LINK_KEEPALIVE: Options = (("grpc.keepalive_time_ms", 2_000), ("grpc.keepalive_timeout_ms", 2_000))
 
 MESSAGE_SIZE: Options = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -41,14 +40,14 @@ _CLIENT: Options = (
 
 def aio_channel(target: str) -> grpc.aio.Channel:
     """A channel for the running event loop. Connects at its first call; close it with `await channel.close()`."""
-    return grpc.aio.insecure_channel(target, options=(*_CLIENT, *_keepalive(_KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS)))
+    return grpc.aio.insecure_channel(target, options=(*_CLIENT, *_KEEPALIVE))
+
+
+def aio_link(target: str) -> grpc.aio.Channel:
+    """As `aio_channel`, from one Keyhole process to another: that the other is gone is noticed within seconds."""
+    return grpc.aio.insecure_channel(target, options=(*_CLIENT, *_LINK_KEEPALIVE))
 
 
 def sync_channel(target: str) -> grpc.Channel:
     """A channel for threads. Connects at its first call."""
-    keepalive = _keepalive(_SYNC_KEEPALIVE_MS, _SYNC_KEEPALIVE_TIMEOUT_MS)
-    return grpc.insecure_channel(target, options=(*_CLIENT, *keepalive))
-
-
-def _keepalive(time_ms: int, timeout_ms: int) -> Options:
-    return ("grpc.keepalive_time_ms", time_ms), ("grpc.keepalive_timeout_ms", timeout_ms)
+    return grpc.insecure_channel(target, options=(*_CLIENT, *_LINK_KEEPALIVE))

@@ -1,0 +1,55 @@
+"""The answers of one frame, put together from those of several servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from keyhole.client.coalescing import Answers
+from keyhole.errors import KeyholeError
+from keyhole.v1 import state_pb2
+
+
+class Gathering:
+    """Columns that are filled in place by place. The first answer for a place counts, whoever gives it.
+
+    Attributes:
+        open: The places without answer or final failure.
+        begun: Whether any place has an answer.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.open = set(range(count))
+        self.begun = False
+        self._values = [b""] * count
+        self._sources: list[state_pb2.Source] = []
+        self._source_of = [0] * count
+        self._failures: dict[int, KeyholeError] = {}
+
+    def put(self, places: Sequence[int], answers: Answers) -> dict[int, KeyholeError]:
+        """Takes one server's answers for these places; returns the failures of those that are still open."""
+        first_source = len(self._sources)
+        self._sources += answers.sources
+        failed: dict[int, KeyholeError] = {}
+        for offset, place in enumerate(places):
+            if place not in self.open:
+                continue
+            failure = answers.failures.get(offset)
+            if failure is not None:
+                failed[place] = failure
+                continue
+            self.open.discard(place)
+            self._values[place] = answers.values[offset]
+            self._source_of[place] = first_source + (answers.source_of[offset] if answers.source_of else 0)
+            self.begun = True
+        return failed
+
+    def fail(self, places: Iterable[int], error: KeyholeError) -> None:
+        """These have no answer, and won't get one."""
+        failed = self.open.intersection(places)
+        self.open -= failed
+        self._failures.update(dict.fromkeys(failed, error))
+
+    def answers(self, pending: KeyholeError | None = None) -> Answers:
+        """All columns; the places that are still open fail with `pending`."""
+        failures = self._failures if pending is None else self._failures | dict.fromkeys(self.open, pending)
+        return Answers(self._values, self._sources, self._source_of, failures)
