@@ -41,10 +41,15 @@ class Replayed:
         self._reader = reader
         self._store = store
         self._positions: dict[int, Position] = {}
+        self._marked: dict[int, int] = {}
 
     def position(self, key_group: int) -> Position:
         """How far the changelog was read; its epoch is that of the last marker."""
         return self._positions.get(key_group, START)
+
+    def marked(self, key_group: int) -> int:
+        """The offset after the last marker that was read; 0: there was none."""
+        return self._marked.get(key_group, 0)
 
     def advance(self, ends: Mapping[int, int], deadline_seconds: float) -> None:
         """Reads on, to the offset of each key group that is named; never back.
@@ -75,3 +80,5 @@ class Replayed:
             )
         )
         self._positions[group] = after
+        if piece.marker is not None:
+            self._marked[group] = after.offset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -251,16 +251,17 @@ def test_reading_for_longer_than_the_compaction_lag_is_tried_again_and_then_refu
     assert MANIFEST not in saved.files()
 
 
+@pytest.mark.parametrize("replaced", [NUMBERS, list(NUMBERS)[:10]])
 def test_a_marker_that_compaction_has_eaten_is_noticed(
-    application: Application, saved: Folder, monkeypatch: pytest.MonkeyPatch
+    application: Application, saved: Folder, monkeypatch: pytest.MonkeyPatch, replaced: Collection[str]
 ) -> None:
     """The job runs on, and Kafka compacts without regard to the lag, between the look at the epoch and the reading."""
     plain = creating._Attempt._save_state
 
     def late(self: creating._Attempt, *arguments: object) -> object:
-        application.run(5, dict.fromkeys(NUMBERS, 7.0))
+        application.run(5, dict.fromkeys(replaced, 7.0))
         application.kafka.compact(application.of.topic)
-        return plain(self, *arguments)  # type: ignore[arg-type]
+        return plain(self, *arguments)  # type: ignore[arg-type]  # passed on
 
     monkeypatch.setattr(creating._Attempt, "_save_state", late)
     with pytest.raises(SavepointMismatch, match="marker of counts key group"):

@@ -208,7 +208,8 @@ class _Attempt:
         oldest_ms = now_ms = self._clock.now_ms()
         starts = {part: START._replace(offset=after[part]) for part in behind}
         for piece in reader.read(starts, behind, self._settings.kafka_deadline_seconds):
-            oldest_ms = min(oldest_ms, piece.marker.commit_time_ms if piece.marker is not None else 0)
+            if piece.marker is not None:
+                oldest_ms = min(oldest_ms, piece.marker.commit_time_ms)
         age_ms = now_ms - oldest_ms
         if age_ms > self._settings.limit_ms:
             raise SavepointMismatch(
@@ -235,7 +236,7 @@ class _Attempt:
             replayed = Replayed(name, reader, store)
             replayed.advance(ends, self._settings.kafka_deadline_seconds)
             self._check_age()
-            gone = [group for group, end in ends.items() if replayed.position(group).offset != end]
+            gone = [group for group, end in ends.items() if replayed.marked(group) != end]
             if gone:
                 raise _TooLate(f"the marker of {name} key group {gone[0]} is gone")
             snapshot = replayed.snapshot()
