@@ -6,9 +6,11 @@ the batches, the faults and the schedule.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -19,8 +21,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
 from keyhole.coordinator import coordinator, run
-from keyhole.errors import KeyholeError, NotOwner, NotReady
-from keyhole.types import StateDescriptor
+from keyhole.errors import EpochNotReached, KeyholeError, NotOwner, NotReady
+from keyhole.types import StateDescriptor, StateKind
+from keyhole.v1 import state_pb2
 from tests.support.simulation import DriverDiedError, Fault, Rows, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
@@ -29,8 +32,28 @@ KEYS = {group: [key(name) for name in names] for group, names in NAMES.items()}
 ALL = [name for names in NAMES.values() for name in names]
 CONTENT = Mapping[bytes, bytes]
 
-# Two faults an epoch. An epoch has twelve steps, a run's first one some twenty, one with a second round thirty.
-faults = st.dictionaries(st.integers(1, 30), st.sampled_from(Fault), max_size=2)
+Plan = Mapping[int | tuple[str, str], Fault]
+"""What goes wrong: at a step, by its number from now on, or at the next message of a kind to a server."""
+
+# Two faults an epoch. An epoch of two servers has twelve steps, a run's first one some twenty, a second round as many.
+at_steps = st.dictionaries(st.integers(1, 30), st.sampled_from(Fault), max_size=2)
+# What becomes of a Commit is what most depends on.
+at_messages = st.dictionaries(
+    st.tuples(st.sampled_from("ab"), st.sampled_from(["Commit", "Commit", "Stage", "OpenRun", "Assign", "Release"])),
+    st.sampled_from(
+        [
+            Fault.MESSAGE_IS_LATE,
+            Fault.SERVER_IS_CUT_OFF,
+            Fault.ANSWER_IS_LOST,
+            Fault.SERVER_DIES,
+            Fault.SERVER_DIES_AFTER,
+            Fault.DRIVER_DIES,
+            Fault.OLD_DRIVERS_WAKE,
+        ]
+    ),
+    max_size=2,
+)
+plans: st.SearchStrategy[Plan] = st.one_of(at_steps, at_messages)
 numbers = st.sampled_from([0.0, 1.0, 2.0, 3.0])
 
 
@@ -50,12 +73,14 @@ class Protocol(RuleBasedStateMachine):
     """Rows are upserts and deletions; subclasses have other kinds of batches."""
 
     state: StateDescriptor = descriptor()
+    servers: tuple[str, ...] = ("a", "b")
+    standbys = 0
     replace = False
     values: st.SearchStrategy[float | None] = st.none() | numbers
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(self.state)
+        self.world = World(self.state, self.servers, self.standbys)
         # What the state is after each epoch, applied one after the other; index 0: before the first.
         self.history: list[CONTENT] = [{}]
         self.batches: list[Rows] = []
@@ -72,10 +97,10 @@ class Protocol(RuleBasedStateMachine):
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    @rule(data=st.data(), plan=faults, committed=st.booleans())
-    def run_the_next_batch(self, data: st.DataObject, plan: dict[int, Fault], committed: bool) -> None:
+    @rule(data=st.data(), plan=plans, committed=st.booleans())
+    def run_the_next_batch(self, data: st.DataObject, plan: Plan, committed: bool) -> None:
         if self.done == len(self.batches):
-            values = data.draw(st.dictionaries(st.sampled_from(ALL), self.values, max_size=6))
+            values = data.draw(st.dictionaries(st.sampled_from(ALL), self.values, min_size=1, max_size=6))
             self.batches.append(self.batch(values))
             self.history.append(self.apply(self.history[-1], self.batches[-1]))
         self.attempt(plan)
@@ -85,19 +110,35 @@ class Protocol(RuleBasedStateMachine):
         if complete > self.done:
             self.done = complete
 
-    def attempt(self, plan: Mapping[int, Fault]) -> None:
+    @rule(data=st.data())
+    def run_the_next_batch_and_nothing_fails(self, data: st.DataObject) -> None:
+        self.run_the_next_batch(data, {}, True)
+
+    @rule(plan=plans)
+    def time_passes(self, plan: Plan) -> None:
+        """Copies catch up, and a heartbeat comes."""
+        self.world.follow()
+        self.heartbeat(plan)
+
+    def attempt(self, plan: Plan) -> None:
         """Runs the batch as Spark would: the one after the last in its commit log. It may fail."""
         world = self.world
         if all(server.servicer is None or server.cut_off for server in world.servers.values()):
             world.servers["a"].start()
-        world.faults = {world.steps + number: fault for number, fault in plan.items()}
+        self.expect(plan)
         try:
             result = world.run_epoch(self.done, self.batches[self.done], replace=self.replace, strict=True)
         except (DriverDiedError, KeyholeError):
             return
         finally:
-            world.faults.clear()
+            self.expect({})
         assert result.epoch == self.done + 1
+
+    def expect(self, plan: Plan) -> None:
+        """From now on this goes wrong, and nothing else."""
+        world = self.world
+        world.faults = {world.steps + at: fault for at, fault in plan.items() if isinstance(at, int)}
+        world.faults_at = {at: fault for at, fault in plan.items() if not isinstance(at, int)}
 
     def complete(self) -> int:
         """What a reader of the control topic knows."""
@@ -105,34 +146,48 @@ class Protocol(RuleBasedStateMachine):
         record = coordinator._run.complete if coordinator is not None else None
         return record.epoch if record is not None else self.done
 
-    @rule(plan=faults)
-    def heartbeat(self, plan: dict[int, Fault]) -> None:
+    @rule(plan=plans)
+    def heartbeat(self, plan: Plan) -> None:
         if self.done:
-            self.world.faults = {self.world.steps + number: fault for number, fault in plan.items()}
+            self.expect(plan)
             self.world.beat()
-            self.world.faults.clear()
+            self.expect({})
 
-    @rule(name=st.sampled_from(["a", "b"]), lose_store=st.booleans())
-    def a_server_dies(self, name: str, lose_store: bool) -> None:
-        self.world.servers[name].die(lose_store=lose_store)
+    @rule(data=st.data())
+    def a_server_changes(self, data: st.DataObject) -> None:
+        server = self.world.servers[data.draw(st.sampled_from(self.servers))]
+        happens = {
+            "it dies": server.die,
+            "it loses its store": lambda: server.die(lose_store=True),
+            "it is told to end": server.drain,
+            "it has nothing to do any more": lambda: server.die() if server.drained else None,
+            "its copies catch up": server.follow,
+        }
+        happens[data.draw(st.sampled_from(sorted(happens)))]()
 
     @rule()
     def servers_start(self) -> None:
         for server in self.world.servers.values():
             server.start()
 
-    @rule()
-    def the_driver_dies(self) -> None:
-        self.world.driver_dies()
+    @rule(dies=st.booleans())
+    def the_driver_is_gone(self, dies: bool) -> None:
+        if dies:
+            self.world.driver_dies()
+        else:
+            self.world.suspend_driver()
 
     @rule()
-    def late_messages_arrive(self) -> None:
-        self.world.late_messages_arrive()
+    def old_drivers_wake(self) -> None:
+        if self.world.coordinator is not None:  # else nobody has replaced them yet
+            self.world.old_drivers_wake()
 
     @rule(data=st.data())
-    def a_message_arrives_again(self, data: st.DataObject) -> None:
-        if self.world.sent:
+    def old_messages_arrive(self, data: st.DataObject) -> None:
+        if self.world.sent and data.draw(st.booleans()):
             self.world.arrives_again(data.draw(st.sampled_from(self.world.sent[-20:])))
+        else:
+            self.world.late_messages_arrive()
 
     @rule()
     def the_changelog_is_compacted(self) -> None:
@@ -167,18 +222,12 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def readers_see_whole_epochs_that_do_not_go_back(self) -> None:
-        for group in range(KEY_GROUPS):
-            names = KEYS[group]
+        for group, names in KEYS.items():
             best: tuple[int, int, int] | None = None
-            for server in self.world.servers.values():
-                for table in server.tables.values():
-                    try:
-                        answers = table.lookup(names)
-                    except (NotOwner, NotReady):
-                        continue
-                    (source,) = answers.sources
-                    found = {name: value for name, value in zip(names, answers.rows, strict=True) if value is not None}
-                    assert found == self.of(source.epoch, group), f"not the whole of epoch {source.epoch}"
+            for source, rows in self.answers(names):
+                found = {name: value for name, value in zip(names, rows, strict=True) if value is not None}
+                assert found == self.of(source.epoch, group), f"not the whole of epoch {source.epoch}"
+                if source.role == state_pb2.ROLE_OWNER:
                     best = max(best or (0, 0, 0), (source.generation, source.assignment_version, source.epoch))
             if best is not None:
                 # By the last epoch that changed it: one that left it as it was may be told before it is complete.
@@ -189,13 +238,26 @@ class Protocol(RuleBasedStateMachine):
                     assert changed >= before, "the owner went back behind an epoch that was seen"
                     self.seen[group] = best[:2], changed
 
+    def answers(
+        self, names: Sequence[bytes], min_epoch: int = 0
+    ) -> list[tuple[state_pb2.Source, Sequence[bytes | None]]]:
+        """What every copy that can be read says of keys of one key group."""
+        found = []
+        for server in self.world.servers.values():
+            for table in server.tables.values():
+                with contextlib.suppress(NotOwner, NotReady, EpochNotReached):
+                    answers = table.lookup(names, min_epoch)
+                    (source,) = answers.sources
+                    found.append((source, answers.rows))
+        return found
+
     def last_change(self, epoch: int, group: int) -> int:
         while epoch and self.of(epoch, group) == self.of(epoch - 1, group):
             epoch -= 1
         return epoch
 
     def teardown(self) -> None:
-        """Once nothing fails any more, everything is applied, and every owner's store holds it."""
+        """Once nothing fails any more, everything is applied, and every copy that there should be holds it."""
         try:
             self.servers_start()
             self.batches.append({})  # the next epoch finds the servers that are back
@@ -205,31 +267,32 @@ class Protocol(RuleBasedStateMachine):
                     self.attempt({})
                     self.done = max(self.done, self.complete())
             assert self.done == len(self.batches), "the last batch does not get through though nothing fails"
+            self.world.settle()
+            self.world.follow()
             self.the_changelog_is_the_epochs_one_after_the_other()
             self.readers_see_whole_epochs_that_do_not_go_back()
-            self.every_key_group_has_one_owner_that_answers()
+            self.every_copy_answers_and_the_servers_share_evenly()
         finally:
             self.world.close()
 
-    def every_key_group_has_one_owner_that_answers(self) -> None:
-        for group in range(KEY_GROUPS):
-            names = KEYS[group]
-            answers = []
-            for server in self.world.servers.values():
-                for table in server.tables.values():
-                    try:
-                        answers.append(table.lookup(names, min_epoch=self.done))
-                    except (NotOwner, NotReady):
-                        continue
-            assert len(answers) == 1
+    def every_copy_answers_and_the_servers_share_evenly(self) -> None:
+        owned: Counter[str] = Counter()
+        for group, names in KEYS.items():
             expected = self.of(self.done, group)
-            assert list(answers[0].rows) == [expected.get(name) for name in names]
+            answers = self.answers(names, min_epoch=self.done)
+            assert all(list(rows) == [expected.get(name) for name in names] for _, rows in answers)
+            owners = [source.server for source, _ in answers if source.role == state_pb2.ROLE_OWNER]
+            assert len(owners) == 1
+            owned[owners[0]] += 1
+            assert len(answers) - 1 == min(self.standbys, len(self.servers) - 1)
+        assert max(owned[name] for name in self.servers) - min(owned[name] for name in self.servers) <= 1
 
 
 class OrderedProtocol(Protocol):
     """With order_by: the highest value wins, NaN above all, null below."""
 
     state = descriptor(order_by="n")
+    standbys = 1
     values = st.sampled_from([math.nan, -math.inf, 1.0, 2.0]) | numbers
 
     def apply(self, before: CONTENT, rows: Rows) -> CONTENT:
@@ -248,6 +311,7 @@ class OrderedProtocol(Protocol):
 class CompleteProtocol(Protocol):
     """Complete mode: a batch is the whole state."""
 
+    servers = ("a", "b", "c")
     replace = True
     values = numbers
 
@@ -255,11 +319,31 @@ class CompleteProtocol(Protocol):
         return {name: value for name, value in rows.items() if value is not None}
 
 
+class ReducingProtocol(Protocol):
+    """Sums: what is applied twice, or not at all, shows."""
+
+    state = descriptor(kind=StateKind.REDUCING, reducers=("sum",))
+    servers = ("a", "b", "c")
+    standbys = 1
+    values = st.sampled_from([1.0, 2.0, 3.0])
+
+    def apply(self, before: CONTENT, rows: Rows) -> CONTENT:
+        after = dict(before)
+        for name, value in rows.items():
+            after[name] = row(self.number(value) + self.number(before.get(name)))
+        return after
+
+    def number(self, value: bytes | None) -> float:
+        return float(self.world.codec.decode_row(value)["n"]) if value is not None else 0.0
+
+
 _SETTINGS = settings(
-    max_examples=100, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=75, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 TestProtocol = Protocol.TestCase
 TestOrderedProtocol = OrderedProtocol.TestCase
 TestCompleteProtocol = CompleteProtocol.TestCase
-TestProtocol.settings = TestOrderedProtocol.settings = TestCompleteProtocol.settings = _SETTINGS
+TestReducingProtocol = ReducingProtocol.TestCase
+TestProtocol.settings = TestOrderedProtocol.settings = _SETTINGS
+TestCompleteProtocol.settings = TestReducingProtocol.settings = _SETTINGS

@@ -64,6 +64,9 @@ class Fault(enum.Enum):
     COMMITS_AND_IS_NOT_ANSWERED = enum.auto()
     LOSES_THE_TRANSACTION_AND_IS_NOT_ANSWERED = enum.auto()
     KAFKA_IS_DOWN = enum.auto()
+    SERVER_IS_TOLD_TO_END = enum.auto()
+    COPIES_CATCH_UP = enum.auto()
+    OLD_DRIVERS_WAKE = enum.auto()
 
 
 class DriverDiedError(BaseException):
@@ -130,6 +133,8 @@ class SimulatedServer:
     def start(self) -> None:
         """And connects it again. Idempotent."""
         self.cut_off = False
+        if self.servicer is not None and self._registry.draining:
+            self.die()  # it was told to
         if self.servicer is not None:
             return
         self.incarnation = f"{self.name}-{next(self._incarnations)}"
@@ -190,6 +195,7 @@ class World:
         faults_at: By server and method, for the next such message.
         late: Messages that are still under way.
         sent: Commit and Stage messages that were delivered.
+        suspended: Drivers that were replaced without knowing it, and what they were at.
     """
 
     def __init__(self, descriptor: StateDescriptor, servers: Sequence[str] = ("a", "b"), standbys: int = 0) -> None:
@@ -207,6 +213,7 @@ class World:
         self.steps = 0
         self.late: list[Letter] = []
         self.sent: list[Letter] = []
+        self.suspended: list[tuple[Coordinator, EpochBatch]] = []
         self._attempts = itertools.count(1)
         self._driver_thread = threading.get_ident()
 
@@ -235,16 +242,18 @@ class World:
             partitions=PARTITIONS,
             stage=lambda order: [self._stage(order, partition, rows) for partition in range(PARTITIONS)],
         )
+        self._last_batch = batch
         try:
             return self.coordinator.run_epoch(batch)
         except (DriverDiedError, KeyholeError):
             self.driver_dies()  # a query that ends with an error is a driver that is started again
             raise
 
-    def beat(self) -> None:
-        """A heartbeat of the running driver, if there is one."""
+    def beat(self, seconds: float = 0.1) -> None:
+        """A heartbeat of the running driver, if there is one. `seconds`: how long it may take."""
         if self.coordinator is None:
             return
+        self.coordinator._heartbeat_seconds = seconds  # the thread that beats by itself sleeps on
         try:
             self.coordinator.beat()
         except DriverDiedError:
@@ -263,6 +272,26 @@ class World:
         while self.coordinator is not None and before != (before := self.coordinator._run.membership):
             self.follow()
             self.beat()
+
+    def suspend_driver(self) -> None:
+        """It stands still, knowing nothing; the next epoch is another one's."""
+        if self.coordinator is not None:
+            self.suspended.append((self.coordinator, self._last_batch))
+            self.coordinator = None
+
+    def old_drivers_wake(self, expects: type[KeyholeError] = KeyholeError) -> None:
+        """Each goes on with its batch. Raises AssertionError where one gets through with it."""
+        woken, self.suspended = self.suspended, []
+        for coordinator, batch in woken:
+            try:
+                coordinator.run_epoch(batch)
+            except expects:
+                continue
+            except DriverDiedError:
+                continue
+            finally:
+                coordinator.close()
+            raise AssertionError("a driver that was replaced has completed an epoch")
 
     def driver_dies(self) -> None:
         """Idempotent. What was sent late may still arrive."""
@@ -342,6 +371,12 @@ class World:
         fault, to = self.step() or self.faults_at.pop((server, method), None), self.servers[server]
         if fault is Fault.LATE_MESSAGES_ARRIVE:
             self.late_messages_arrive()
+        if fault is Fault.OLD_DRIVERS_WAKE:
+            self.old_drivers_wake()
+        if fault is Fault.COPIES_CATCH_UP:
+            self.follow()
+        if fault is Fault.SERVER_IS_TOLD_TO_END:
+            to.drain()
         if fault in (Fault.SERVER_DIES, Fault.SERVER_LOSES_ITS_STORE):
             to.die(lose_store=fault is Fault.SERVER_LOSES_ITS_STORE)
         if to.servicer is None:
@@ -399,7 +434,9 @@ class World:
 
     def close(self) -> None:
         self.faults.clear()
-        self.driver_dies()
+        self.suspend_driver()
+        for coordinator, _ in self.suspended:
+            coordinator.close()
         for server in self.servers.values():
             server.die()
         self.loop.close()

@@ -82,10 +82,7 @@ def test_a_recovery_that_breaks_off_while_the_query_is_idle_is_taken_up_by_the_n
     world.run_epoch(0, rows(1.0))
     world.servers["b"].die()
     world.faults_at["a", "Assign"] = Fault.KAFKA_IS_DOWN
-    assert world.coordinator is not None
-    world.coordinator._heartbeat_seconds = -1.0  # so that there is no time left for a second try
-    world.beat()
-    world.coordinator._heartbeat_seconds = 1e6
+    world.beat(seconds=-1.0)  # there is no time left for a second try
     world.beat()
     assert groups_of(world, "a") == tuple(range(KEY_GROUPS))
     assert read(world) == [row(1.0)] * KEY_GROUPS
