@@ -33,7 +33,10 @@ def main() -> int:
     parser.add_argument("--keep-all", action="store_true", help="keep every episode's files")
     parser.add_argument("--states", nargs="+", default=list(STATES), choices=list(STATES))
     parser.add_argument(
-        "--spark-every", type=int, default=4, help="every so many episodes the driver has Spark; 0: none"
+        "--spark-every",
+        type=int,
+        default=4,
+        help="every so many episodes the driver has Spark, and in each second one of these executors; 0: none",
     )
     parser.add_argument("--plant", default="", help="a bug to plant into the state servers (tests/fault/planted.py)")
     arguments = parser.parse_args()
@@ -43,7 +46,15 @@ def main() -> int:
     seed = arguments.seed
     while time.monotonic() < until:
         spark = arguments.spark_every > 0 and seed % arguments.spark_every == 0
-        plan = Plan(seed, arguments.episode_seconds, tuple(arguments.states), spark=spark, plant=arguments.plant)
+        executors = 2 if spark and seed % (2 * arguments.spark_every) == 0 else 0
+        plan = Plan(
+            seed,
+            arguments.episode_seconds,
+            tuple(arguments.states),
+            spark=spark,
+            executors=executors,
+            plant=arguments.plant,
+        )
         directory = Path(tempfile.mkdtemp(prefix=f"keyhole-fault-{seed}-"))
         try:
             history = run_episode(plan, None, directory, machine)

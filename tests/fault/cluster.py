@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from keyhole.config import JobConfig, StateServerConfig
 from keyhole.local.java import Java
@@ -45,6 +46,7 @@ class Plan:
     Attributes:
         standbys: Copies per key group, beside the owner.
         spark: The driver has Spark.
+        executors: With Spark: how many processes run the tasks; 0: the driver's own.
         plant: A bug that the state servers get (tests/fault/planted.py); empty: none.
         kill_at: By process, the step (keyhole.steps) of epoch 20 at which it kills itself, once.
     """
@@ -56,6 +58,7 @@ class Plan:
     replicas: int = 1
     standbys: int = 1
     spark: bool = False
+    executors: int = 0
     pace_seconds: float = 0.2
     plant: str = ""
     kill_at: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +101,7 @@ class Cluster:
     @property
     def targets(self) -> Targets:
         links = tuple(link for link in self.network.links if self.spare not in link)
-        return Targets(self.servers, self.replicas, self.spare, links)
+        return Targets(self.servers, self.replicas, self.spare, links, executors=self.plan.executors > 0)
 
     @property
     def proxy(self) -> str:
@@ -129,6 +132,15 @@ class Cluster:
         with contextlib.suppress(OSError, ValueError):
             return int((self.directory / "paused").read_text())
         return None
+
+    def kill_executor(self) -> None:
+        """SIGKILL to one of Spark's executors, if there is one. Spark starts another one by itself."""
+        with contextlib.suppress(psutil.Error):
+            driver = psutil.Process(self.processes["driver"].pid)
+            for child in driver.children(recursive=True):
+                if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()):
+                    child.kill()
+                    return
 
     def set_clock(self, name: str, error_seconds: float) -> None:
         """A process's wall clock is wrong by so much, from now on."""
@@ -192,7 +204,9 @@ class Cluster:
 
     def _start_driver(self) -> Child:
         plan = self.plan
-        settings = Settings(plan.seed, plan.deletes, plan.states, str(self.directory), plan.pace_seconds)
+        settings = Settings(
+            plan.seed, plan.deletes, plan.states, str(self.directory), plan.pace_seconds, plan.executors
+        )
         job = {
             "KEYHOLE_JOB_APPLICATION": self.application,
             "KEYHOLE_JOB_SERVERS": ",".join(self._through(f"driver>{s}") for s in (*self.servers, self.spare)),

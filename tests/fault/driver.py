@@ -55,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True):
         directory: Holds `checkpoint/`, `steps` (EpochSteps, one JSON a line), and `pause`: as long as it is there, no
             further batch begins, and `paused` holds the process id of the driver that waits.
         pace_seconds: The pause between two batches, at the most; it is random.
+        executors: With Spark: how many processes run the tasks; 0: the driver's own.
     """
 
     seed: int
@@ -62,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True):
     states: tuple[str, ...]
     directory: str
     pace_seconds: float = 0.2
+    executors: int = 0
 
 
 class Checkpoint:

@@ -20,6 +20,8 @@ Strike = Callable[[Cluster, Fault], AbstractContextManager[None]]
 @contextmanager
 def _kill(cluster: Cluster, fault: Fault) -> Iterator[None]:
     process = cluster.processes[fault.targets[0]]
+    if fault.kind is Kind.LOSE_EXECUTOR:
+        cluster.kill_executor()
     process.kill()
     yield
     if fault.kind is Kind.LOSE_STORE:
@@ -99,6 +101,7 @@ def _kill_kafka(cluster: Cluster, fault: Fault) -> Iterator[None]:
 STRIKES: Mapping[Kind, Strike] = {
     Kind.KILL: _kill,
     Kind.LOSE_STORE: _kill,
+    Kind.LOSE_EXECUTOR: _kill,
     Kind.SUSPEND: _suspend,
     Kind.USURP: _usurp,
     Kind.DRAIN: _drain,

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     CUT = "cut"  # nothing passes a link, in one direction or both
     SLOW = "slow"  # everything that passes a link takes longer
     RESET = "reset"  # a link's connections break
+    LOSE_EXECUTOR = "lose_executor"  # one of Spark's executors is killed together with a server
     CLOCK_JUMP = "clock_jump"  # a process's wall clock goes wrong, and right again
     KILL_KAFKA = "kill_kafka"  # SIGKILL to the broker, and a restart
 
@@ -45,7 +46,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Targets:
-    """What there is. `spare`: a server that is not started at first."""
+    """What there is. `spare`: a server that is not started at first; `executors`: whether Spark has some."""
 
     servers: tuple[str, ...]
     replicas: tuple[str, ...]
@@ -54,6 +55,7 @@ class Targets:
     driver: str = "driver"
     proxy: str = "proxy"
     kafka: str = "kafka"
+    executors: bool = False
 
 
 _WEIGHTS: Mapping[Kind, int] = {
@@ -64,6 +66,7 @@ _WEIGHTS: Mapping[Kind, int] = {
     Kind.JOIN: 3,
     Kind.LOSE_STORE: 3,
     Kind.FULL_DISK: 3,
+    Kind.LOSE_EXECUTOR: 10,
     Kind.CUT: 8,
     Kind.SLOW: 3,
     Kind.RESET: 3,
@@ -77,6 +80,7 @@ _SHORT, _LONG = (0.2, 2.5), (3.5, 9.0)
 def schedule(seed: int, seconds: float, targets: Targets, kinds: Sequence[Kind] = tuple(Kind)) -> list[Fault]:
     """A random schedule; the same for the same arguments. At most two faults at a time, never two on one target."""
     draw = random.Random(f"schedule {seed}")
+    kinds = [kind for kind in kinds if targets.executors or kind is not Kind.LOSE_EXECUTOR]
     faults: list[Fault] = []
     at = draw.uniform(1.0, 4.0)
     while at < seconds:
@@ -102,7 +106,7 @@ def _fault(draw: random.Random, at: float, targets: Targets, kinds: Sequence[Kin
             return Fault(at, kind, draw.choice(((draw.choice(processes),), both)), seconds)
         case Kind.USURP:
             return Fault(at, kind, (targets.driver,), draw.uniform(*_LONG))
-        case Kind.DRAIN | Kind.LOSE_STORE | Kind.FULL_DISK:
+        case Kind.DRAIN | Kind.LOSE_STORE | Kind.FULL_DISK | Kind.LOSE_EXECUTOR:
             return Fault(at, kind, (server,), seconds)
         case Kind.JOIN:
             return Fault(at, kind, (targets.spare,), draw.uniform(8.0, 20.0))
@@ -125,7 +129,14 @@ def _overlap(one: Fault, other: Fault) -> bool:
 
 def _lasts(fault: Fault) -> float:
     """About, with what it takes to come back."""
-    restart = {Kind.KILL: 3.0, Kind.DRAIN: 8.0, Kind.LOSE_STORE: 3.0, Kind.USURP: 3.0, Kind.KILL_KAFKA: 12.0}
+    restart = {
+        Kind.KILL: 3.0,
+        Kind.DRAIN: 8.0,
+        Kind.LOSE_STORE: 3.0,
+        Kind.LOSE_EXECUTOR: 6.0,
+        Kind.USURP: 3.0,
+        Kind.KILL_KAFKA: 12.0,
+    }
     return fault.seconds + restart.get(fault.kind, 0.5)
 
 

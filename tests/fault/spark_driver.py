@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -71,6 +72,13 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
         "spark.log.level": "ERROR",
         "spark.driver.memory": "512m",
     }
+    if settings.executors:
+        # Executors as processes of their own, which can be killed. They are started by Spark's own scripts.
+        os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+        spark_settings |= {
+            "spark.master": f"local-cluster[{settings.executors},1,1024]",
+            "spark.executor.memory": "512m",
+        }
     spark = local_session("fault", spark_settings)
     of_values = queryable.value(VALUES, key="k", key_groups=KEY_GROUPS, query=VALUES, observer=observer[VALUES])
     reducers = {"total": "sum", "count": "count", "highest": "max"}

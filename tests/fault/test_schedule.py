@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 from tests.fault.schedule import Kind, Targets, schedule
@@ -12,6 +13,7 @@ TARGETS = Targets(
     ("replica-0",),
     "server-3",
     ("driver>server-0", "server-0>kafka", "proxy>server-1"),
+    executors=True,
 )
 
 
@@ -23,6 +25,11 @@ def test_a_seed_gives_the_same_schedule_every_time_and_another_seed_another_one(
 def test_every_kind_of_fault_comes_up() -> None:
     kinds = Counter(fault.kind for seed in range(20) for fault in schedule(seed, 150, TARGETS))
     assert set(kinds) == set(Kind)
+
+
+def test_without_executors_none_is_killed() -> None:
+    without = dataclasses.replace(TARGETS, executors=False)
+    assert Kind.LOSE_EXECUTOR not in {fault.kind for seed in range(20) for fault in schedule(seed, 150, without)}
 
 
 def test_no_two_faults_strike_one_target_at_once() -> None:
