@@ -1,0 +1,78 @@
+"""`keyhole verify` against real servers, real Kafka and a running job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keyhole import Client
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.cli.main import main
+from keyhole.stores.base import Advance, Batch, StoreLimits
+from keyhole.stores.lmdb import LmdbEngine
+from keyhole.verify.verify import describe
+from tests.support.counting_job import STATE
+from tests.support.pipeline import Pipeline
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def pipeline(kafka: str, spark_jars: list[Path], tmp_path: Path) -> Iterator[Pipeline]:
+    running = Pipeline(tmp_path, kafka, spark_jars)
+    yield running
+    running.close()
+
+
+def change_a_row(pipeline: Pipeline) -> tuple[int, bytes]:
+    """Behind the back of the server, which is not running; its key group, and its storage key."""
+    changelog = KafkaChangelog(pipeline.bootstrap_servers, pipeline.application)
+    descriptor = describe(pipeline.application, STATE, changelog, 30)
+    engine = LmdbEngine(StoreLimits(pipeline.directory / "server-0"))
+    store = engine.open(pipeline.application, STATE, descriptor.topic_id)
+    snapshot = store.snapshot()
+    group, key, row = next((group, *item) for group in range(descriptor.key_groups) for item in snapshot.items(group))
+    position = snapshot.positions()[group]
+    snapshot.close()
+    store.apply(Batch(puts=[(key, row + b"\0")], advances={group: Advance(position, position)}))
+    engine.close()
+    return group, key
+
+
+def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verify() -> tuple[int, dict[str, Any]]:
+        path, kafka = f"{pipeline.application}/{STATE}", pipeline.bootstrap_servers
+        code = main(["verify", path, "--bootstrap-servers", kafka, "--servers", pipeline.address, "--show=5", "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    def ready() -> bool:
+        with Client(pipeline.address, timeout=5) as client:
+            holdings = [holding for server in client.status() for holding in server.holdings]
+            return bool(holdings) and all(holding.ready for holding in holdings)
+
+    pipeline.produce(300)
+    server = pipeline.start_server()
+    pipeline.start_driver(per_trigger=100)
+    pipeline.await_recount()
+    code, told = verify()
+    assert (code, told["differences"], told["unreachable"]) == (0, [], {})
+    assert [(copy["server"], copy["key_groups"], copy["differing"]) for copy in told["copies"]] == [
+        ("server-0", "8 of 8", 0)
+    ]
+
+    server.kill()
+    group, key = change_a_row(pipeline)
+    pipeline.start_server()
+    pipeline.await_(ready, 60, "the server's key groups")
+    code, told = verify()
+    assert code == 1
+    (found,) = told["differences"]
+    assert (found["server"], found["key_group"]) == ("server-0", group)
+    assert (found["missing"], found["extra"], found["different"]) == (0, 0, 1)
+    assert found["keys"] == {"different": [key.hex()]}
