@@ -7,12 +7,20 @@ import json
 import pytest
 
 from keyhole.changelog.base import Marker, Partition, RestoredEpochs
-from keyhole.changelog.records import MARKER_KEY, EpochAssembler, decode_marker, encode_marker, position_after
+from keyhole.changelog.records import (
+    MARKER_KEY,
+    EpochAssembler,
+    PieceLimits,
+    Records,
+    decode_marker,
+    encode_marker,
+    position_after,
+)
 from keyhole.errors import TopicMismatch
 from keyhole.types import START, Position
 
 PART = Partition("a", 258)
-Records = list[tuple[bytes, bytes | None]]
+Written = list[tuple[bytes | None, bytes | None]]
 
 KEY = b"\x01\x02key"
 
@@ -28,9 +36,9 @@ def marker(epoch: int) -> Marker:
     )
 
 
-def assemble(assembler: EpochAssembler, records: Records) -> list[RestoredEpochs]:
-    pieces = [assembler.add(key, value, offset) for offset, (key, value) in enumerate(records)]
-    return [piece for piece in pieces if piece is not None]
+def assemble(assembler: EpochAssembler, written: Written, first_offset: int = 0) -> list[RestoredEpochs]:
+    keys, values = [key for key, _ in written], [value for _, value in written]
+    return assembler.add(Records(keys, values, lambda index: first_offset + index))
 
 
 def test_a_marker_is_the_json_that_the_docs_show() -> None:
@@ -79,10 +87,10 @@ def test_the_position_after_a_marker_is_the_next_offset_with_all_that_the_marker
 
 
 def test_epochs_are_handed_out_whole_when_a_piece_is_full() -> None:
-    assembler = EpochAssembler(PART, START, piece_records=4)
-    one: Records = [(KEY, b"1"), (MARKER_KEY, encode_marker(marker(1)))]
-    two: Records = [(KEY, b"2"), (KEY + b"b", None), (MARKER_KEY, encode_marker(marker(2)))]
-    three: Records = [(KEY, b"3"), (MARKER_KEY, encode_marker(marker(3)))]
+    assembler = EpochAssembler(PART, START, PieceLimits(records=4))
+    one: Written = [(KEY, b"1"), (MARKER_KEY, encode_marker(marker(1)))]
+    two: Written = [(KEY, b"2"), (KEY + b"b", None), (MARKER_KEY, encode_marker(marker(2)))]
+    three: Written = [(KEY, b"3"), (MARKER_KEY, encode_marker(marker(3)))]
     (first,) = assemble(assembler, one + two + three)
     assert first.changes == [(KEY, b"1"), (KEY, b"2"), (KEY + b"b", None)]
     assert first.marker == marker(2)
@@ -96,20 +104,20 @@ def test_epochs_are_handed_out_whole_when_a_piece_is_full() -> None:
 
 
 def test_large_rows_fill_a_piece_before_many_small_ones_would() -> None:
-    assembler = EpochAssembler(PART, START, piece_records=100, piece_bytes=1000)
-    small: Records = [(KEY, bytes(500)), (MARKER_KEY, encode_marker(marker(1)))]
-    large: Records = [(KEY, bytes(500)), (MARKER_KEY, encode_marker(marker(2)))]
+    assembler = EpochAssembler(PART, START, PieceLimits(records=100, bytes=1000))
+    small: Written = [(KEY, bytes(500)), (MARKER_KEY, encode_marker(marker(1)))]
+    large: Written = [(KEY, bytes(500)), (MARKER_KEY, encode_marker(marker(2)))]
     (piece,) = assemble(assembler, small + large)
     assert piece.marker == marker(2)
     assert assemble(assembler, small) == []
 
 
 def test_a_partition_without_records_has_no_pieces() -> None:
-    assert EpochAssembler(PART, START, 10).end(5) == []
+    assert EpochAssembler(PART, START, PieceLimits()).end(5) == []
 
 
 def test_records_after_the_last_marker_are_a_piece_of_their_own_without_one() -> None:
-    assembler = EpochAssembler(PART, START, 100)
+    assembler = EpochAssembler(PART, START, PieceLimits())
     assert assemble(assembler, [(KEY, b"1"), (MARKER_KEY, encode_marker(marker(1))), (KEY, b"lost")]) == []
     whole, torn = assembler.end(9)
     assert whole.marker == marker(1)
@@ -122,5 +130,50 @@ def test_records_after_the_last_marker_are_a_piece_of_their_own_without_one() ->
 @pytest.mark.parametrize("key", [None, b"", b"\x01", b"\x01\x02", b"\x01\x03key", b"key"])
 def test_a_key_of_another_key_group_or_of_none_is_refused_without_being_named(key: bytes | None) -> None:
     with pytest.raises(TopicMismatch, match="partition 258, offset 4") as caught:
-        EpochAssembler(PART, START, 10).add(key, b"value", 4)
+        EpochAssembler(PART, START, PieceLimits()).add(
+            Records([KEY, key, KEY], [b"value"] * 3, lambda index: 3 + index)
+        )
     assert "key'" not in str(caught.value)
+
+
+def test_a_follower_takes_what_the_last_marker_covers_full_or_not_and_the_rest_later() -> None:
+    assembler = EpochAssembler(PART, START, PieceLimits())
+    assert assembler.cut() == []
+    assert assemble(assembler, [(KEY, b"1"), (MARKER_KEY, encode_marker(marker(1))), (KEY, b"2")]) == []
+    (first,) = assembler.cut()
+    assert (first.changes, first.marker, first.records) == ([(KEY, b"1")], marker(1), 2)
+    assert assembler.cut() == []
+    assert assemble(assembler, [(KEY + b"b", None), (MARKER_KEY, encode_marker(marker(2)))], 3) == []
+    (second,) = assembler.cut()
+    assert second.changes == [(KEY, b"2"), (KEY + b"b", None)]
+    assert second.position == position_after(marker(2), 4)
+
+
+@pytest.mark.parametrize(
+    "limits", [PieceLimits(unmarked_records=10), PieceLimits(unmarked_bytes=60)], ids=["records", "bytes"]
+)
+def test_what_no_marker_covers_is_bounded_too_and_says_so(limits: PieceLimits) -> None:
+    assembler = EpochAssembler(PART, START, limits)
+    pieces = assemble(assembler, [(KEY, b"0"), (MARKER_KEY, encode_marker(marker(1)))])
+    for at in range(2, 20):
+        pieces += assemble(assembler, [(KEY, b"1")], at)
+    pieces += assemble(assembler, [(KEY, b"2"), (MARKER_KEY, encode_marker(marker(2)))], 20)
+    pieces += assembler.end(22)
+
+    whole, torn, rest = pieces
+    assert whole.marker == marker(1)
+    assert torn.marker is None
+    assert torn.records == len(torn.changes) == 10
+    assert torn.position == position_after(marker(1), 1)._replace(offset=12)
+    assert rest.marker == marker(2)
+    assert rest.position == position_after(marker(2), 21)
+    assert rest.records == 8 + 2
+
+
+def test_a_batch_of_many_epochs_is_cut_at_each_full_piece() -> None:
+    written: Written = []
+    for epoch in range(1, 101):
+        written += [(KEY, b"%d" % epoch), (MARKER_KEY, encode_marker(marker(epoch)))]
+    pieces = assemble(EpochAssembler(PART, START, PieceLimits(records=10)), written)
+    assert [piece.position.epoch for piece in pieces] == list(range(5, 101, 5))
+    assert [change for piece in pieces for change in piece.changes] == [w for w in written if w[0] == KEY]

@@ -36,16 +36,15 @@ class KafkaControlLog:
         part = (self._topic, _PARTITION)
         end = self._end(deadline)
         latest: dict[str, bytes] = {}
-        for _, message in self._log.read({part: (0, end)}, deadline.left):
-            if message is None:
-                break
-            name, value = message.key(), message.value()
-            assert isinstance(name, bytes)
-            if value is None:
-                latest.pop(name.decode(), None)
-            else:
-                assert isinstance(value, bytes)
-                latest[name.decode()] = value
+        for run in self._log.read({part: (0, end)}, deadline.left):
+            for message in run.records:
+                name, value = message.key(), message.value()
+                assert isinstance(name, bytes)
+                if value is None:
+                    latest.pop(name.decode(), None)
+                else:
+                    assert isinstance(value, bytes)
+                    latest[name.decode()] = value
         return latest
 
     def append(self, records: Mapping[str, bytes | None], deadline_seconds: float) -> None:

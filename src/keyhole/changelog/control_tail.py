@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from keyhole.changelog.clients import Deadline
-from keyhole.changelog.reader import following_settings
+from keyhole.changelog.consuming import following_settings
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.changelog.topic_watch import TopicWatch
 

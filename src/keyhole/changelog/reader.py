@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from keyhole.changelog.base import Partition, RestoredEpochs
-from keyhole.changelog.clients import Deadline, Settings, as_ours, common_settings, error_of, unreachable
-from keyhole.changelog.records import EpochAssembler
+from keyhole.changelog.clients import Deadline, as_ours, common_settings, error_of, unreachable
+from keyhole.changelog.consuming import Run, TopicPart, as_records, consumer_settings, offset_of, runs
+from keyhole.changelog.records import EpochAssembler, PieceLimits
 from keyhole.changelog.settings import topic_name
 from keyhole.errors import ChangelogRecreated
 from keyhole.types import Position
 
-# Over all partitions: what a restore holds in memory, whole epochs aside.
-_BUFFERED_RECORDS, _BUFFERED_BYTES = 200_000, 128 << 20
-_MIN_PIECE_BYTES, _MAX_PIECE_BYTES = 1 << 20, 16 << 20
-_MIN_PIECE_RECORDS, _MAX_PIECE_RECORDS = 1_000, 20_000
-_FETCHED_RECORDS = 10_000
+# Partitions are read so many at a time, each with its own share of the memory, however many there are.
+_AT_A_TIME = 16
+_LIMITS = PieceLimits(records=12_500, bytes=8 << 20, unmarked_records=50_000, unmarked_bytes=16 << 20)
+_FETCHED_RECORDS = 2_000
 _CONSUME_SECONDS = 0.02
 _RETRY_SECONDS = 0.1
 # A topic that was made a moment ago may not be known to every broker yet.
@@ -27,9 +28,6 @@ _NEW_TOPIC_SECONDS = 2.0
 _REQUEST_SECONDS = 3.0
 
 _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-
-TopicPart = tuple[str, int]
-"""Topic and partition number."""
 
 
 class KafkaReader:
@@ -51,21 +49,13 @@ class KafkaReader:
         self, positions: Mapping[Partition, Position], ends: Mapping[Partition, int], deadline_seconds: float
     ) -> Iterator[RestoredEpochs]:
         behind = {part: end for part, end in ends.items() if positions[part].offset < end}
-        piece_records = _share(_BUFFERED_RECORDS, len(behind), _MIN_PIECE_RECORDS, _MAX_PIECE_RECORDS)
-        piece_bytes = _share(_BUFFERED_BYTES, len(behind), _MIN_PIECE_BYTES, _MAX_PIECE_BYTES)
         names = {part: (topic_name(self._application, part.state), part.key_group) for part in behind}
-        assemblers = {names[part]: EpochAssembler(part, positions[part], piece_records, piece_bytes) for part in behind}
+        assemblers = {names[part]: EpochAssembler(part, positions[part], _LIMITS) for part in behind}
         bounds = {names[part]: (positions[part].offset, end) for part, end in behind.items()}
-        for part, message in self._log.read(bounds, deadline_seconds):
-            assembler = assemblers[part]
-            if message is None:
-                yield from assembler.end(bounds[part][1])
-            else:
-                offset = message.offset()
-                assert offset is not None
-                piece = assembler.add(_bytes(message.key()), _bytes(message.value()), offset)
-                if piece is not None:
-                    yield piece
+        for run in self._log.read(bounds, deadline_seconds):
+            yield from assemblers[run.part].add(as_records(run.records))
+            if run.end is not None:
+                yield from assemblers.pop(run.part).end(run.end)
 
     def close(self) -> None:
         """Nothing stays open between calls."""
@@ -104,10 +94,8 @@ class CommittedLog:
                 raise as_ours(error, self._bootstrap_servers, "tell where the changelog ends")
             time.sleep(min(_RETRY_SECONDS, deadline.left))
 
-    def read(
-        self, bounds: Mapping[TopicPart, tuple[int, int]], deadline_seconds: float
-    ) -> Iterator[tuple[TopicPart, Message | None]]:
-        """All committed records with start <= offset < end, in order within a partition, then None for its end.
+    def read(self, bounds: Mapping[TopicPart, tuple[int, int]], deadline_seconds: float) -> Iterator[Run]:
+        """All committed records with start <= offset < end, in order within a partition; its last run has its end.
 
         Records that were aborted, and those that Kafka writes itself, take up offsets too: the end may be reached
         without a record at it.
@@ -116,17 +104,29 @@ class CommittedLog:
             ChangelogRecreated: A topic is gone.
             KafkaUnreachable: Nothing came for `deadline_seconds`.
         """
-        ends = {part: end for part, (start, end) in bounds.items() if start < end}
-        if not ends:
+        waiting = deque(part for part, (start, end) in bounds.items() if start < end)
+        if not waiting:
             return
+        reading: set[TopicPart] = set()
         consumer = Consumer(consumer_settings(self._bootstrap_servers))
         try:
-            consumer.assign([TopicPartition(topic, number, bounds[topic, number][0]) for topic, number in ends])
             deadline = Deadline(deadline_seconds)
-            while ends:
+            while waiting or reading:
+                begun = [waiting.popleft() for _ in range(min(len(waiting), _AT_A_TIME - len(reading)))]
+                if begun:
+                    consumer.incremental_assign([TopicPartition(*part, bounds[part][0]) for part in begun])
+                    reading.update(begun)
                 messages = consumer.consume(_FETCHED_RECORDS, _CONSUME_SECONDS)
                 if messages:
-                    yield from self._sorted_out(messages, ends)
+                    for run in runs(messages):
+                        if run.error is not None and run.error.code() in _GONE:
+                            raise self._gone(run.error.str())
+                        if run.part in reading:
+                            run = _within(run, bounds[run.part][1])
+                            yield run
+                            if run.end is not None:
+                                reading.remove(run.part)
+                                consumer.incremental_unassign([TopicPartition(*run.part)])
                     # What the caller does with them doesn't count.
                     deadline = Deadline(deadline_seconds)
                 elif deadline.passed:
@@ -135,30 +135,6 @@ class CommittedLog:
                     )
         finally:
             consumer.close()
-
-    def _sorted_out(
-        self, messages: Sequence[Message], ends: dict[TopicPart, int]
-    ) -> Iterator[tuple[TopicPart, Message | None]]:
-        for message in messages:
-            topic, number, offset = message.topic(), message.partition(), message.offset()
-            error = message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                if error.code() in _GONE:
-                    raise self._gone(error.str())
-                continue  # it tries again by itself; no progress ends it
-            assert topic is not None
-            assert number is not None
-            assert offset is not None
-            part = (topic, number)
-            end = ends.get(part)
-            if end is None:
-                continue  # beyond its end
-            if error is None and offset < end:
-                yield part, message
-            # At the end of the partition, `offset` is that of the next record to come.
-            if (offset if error is not None else offset + 1) >= end:
-                del ends[part]
-                yield part, None
 
     def _ends(self, admin: AdminClient, parts: Sequence[TopicPart], deadline: Deadline) -> dict[TopicPart, int]:
         end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -188,41 +164,9 @@ class CommittedLog:
         )
 
 
-def _share(total: int, partitions: int, least: int, most: int) -> int:
-    return min(most, max(least, total // max(1, partitions)))
-
-
-def _bytes(data: str | bytes | None) -> bytes | None:
-    assert data is None or isinstance(data, bytes)
-    return data
-
-
-def following_settings(bootstrap_servers: str) -> Settings:
-    """For a consumer that stays."""
-    return {
-        **consumer_settings(bootstrap_servers),
-        # New records come at once. Only "nothing more" takes this long; asking more often would keep brokers busy.
-        "fetch.wait.max.ms": 25,
-    }
-
-
-def consumer_settings(bootstrap_servers: str) -> Settings:
-    """For a consumer of committed records that belongs to no group."""
-    return {
-        **common_settings(bootstrap_servers),
-        # librdkafka wants one; nothing is ever stored under it.
-        "group.id": "keyhole",
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "isolation.level": "read_committed",
-        # A position that compaction or retention has passed continues at the log's start.
-        "auto.offset.reset": "earliest",
-        # Says that the end is reached where the last offsets are no records.
-        "enable.partition.eof": True,
-        # The broker answers "nothing more" after this long (500 by default), and every restore waits for that.
-        "fetch.wait.max.ms": 10,
-        # With a full queue, look again after this long (1000 by default).
-        "fetch.queue.backoff.ms": 10,
-        "queued.max.messages.kbytes": 64 << 10,
-        "fetch.message.max.bytes": 4 << 20,
-    }
+def _within(run: Run, end: int) -> Run:
+    """What of it is before the end, which it tells if it reaches it."""
+    records = run.records
+    if records and offset_of(records[-1]) >= end - 1:
+        return Run(run.part, [record for record in records if offset_of(record) < end], end)
+    return Run(run.part, records, end if run.end is not None and run.end >= end else None)

@@ -8,6 +8,10 @@ docs/changelog.md tells the same to those who read a changelog in another langua
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeGuard, cast
+
 import msgspec
 
 from keyhole.changelog.base import Marker, Partition, RestoredEpochs
@@ -91,48 +95,78 @@ def position_after(marker: Marker, offset: int) -> Position:
     )
 
 
+class Records(NamedTuple):
+    """Records of one partition, in their order, as columns: keys and values of equal number.
+
+    Attributes:
+        offset_at: Index -> offset; asked only of markers, and of the last.
+    """
+
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    offset_at: Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class PieceLimits:
+    """When an EpochAssembler hands out what it has.
+
+    Attributes:
+        records, bytes: At the first marker after this many records, or bytes.
+        unmarked_records, unmarked_bytes: Without waiting for a marker.
+    """
+
+    records: int = 20_000
+    bytes: int = 16 << 20
+    unmarked_records: int = 50_000
+    unmarked_bytes: int = 64 << 20
+
+
 class EpochAssembler:
     """Puts the records of one partition, in their order, together to pieces that end at markers.
 
+    An epoch that is too large to be held, and the part of a log whose inner markers were compacted away, are handed out
+    in pieces without a marker: what has been applied between them is no state that ever existed.
+
     Args:
         position: Where reading starts.
-        piece_records: A piece is handed out at the first marker after this many records, or `piece_bytes`. One epoch,
-            and the part of the log whose inner markers were compacted away, is one piece whatever its size.
     """
 
-    def __init__(
-        self, partition: Partition, position: Position, piece_records: int, piece_bytes: int = 16 << 20
-    ) -> None:
+    def __init__(self, partition: Partition, position: Position, limits: PieceLimits) -> None:
         self._partition = partition
         self._prefix = partition.key_group.to_bytes(2, "big")
-        self._piece_records = piece_records
-        self._piece_bytes = piece_bytes
+        self._limits = limits
         self._position = position
         self._changes: list[tuple[bytes, bytes | None]] = []
-        self._marker: Marker | None = None
-        # Of `_changes`, those that the last marker covers, and the markers among the records so far.
-        self._covered = 0
-        self._markers = 0
         self._bytes = 0
+        # What the last marker covers of them, and the markers among the records so far.
+        self._marker: Marker | None = None
+        self._covered = 0
+        self._covered_bytes = 0
+        self._markers = 0
 
-    def add(self, key: bytes | None, value: bytes | None, offset: int) -> RestoredEpochs | None:
-        """Takes the next record; returns a piece when one is full.
+    def add(self, records: Records) -> list[RestoredEpochs]:
+        """Takes the next records; returns the pieces that are full.
 
         Raises:
             TopicMismatch: Not a record of ours.
         """
-        if key == MARKER_KEY:
-            self._marker = decode_marker(value, self._partition, offset)
+        keys, values, offset_at = records
+        pieces: list[RestoredEpochs] = []
+        start = 0
+        for _ in range(keys.count(MARKER_KEY)):
+            at = keys.index(MARKER_KEY, start)
+            pieces += self._take(records, start, at)
+            offset = offset_at(at)
+            self._marker = decode_marker(values[at], self._partition, offset)
             self._position = position_after(self._marker, offset)
-            self._covered = len(self._changes)
+            self._covered, self._covered_bytes = len(self._changes), self._bytes
             self._markers += 1
-            full = self._covered + self._markers >= self._piece_records or self._bytes >= self._piece_bytes
-            return self.cut() if full else None
-        if key is None or len(key) < 3 or not key.startswith(self._prefix):
-            raise _foreign(self._partition, offset)
-        self._changes.append((key, value))
-        self._bytes += len(key) + len(value or b"")
-        return None
+            if self._covered + self._markers >= self._limits.records or self._bytes >= self._limits.bytes:
+                pieces += self.cut()
+            start = at + 1
+        pieces += self._take(records, start, len(keys))
+        return pieces
 
     def end(self, offset: int) -> list[RestoredEpochs]:
         """What is left when the partition's end is reached: nothing, one piece, or one and a piece without a marker.
@@ -140,22 +174,49 @@ class EpochAssembler:
         Args:
             offset: The next offset to read.
         """
-        whole = self.cut()
-        left = [whole] if whole is not None else []
-        if self._changes:
-            self._position = self._position._replace(offset=offset)
-            left.append(RestoredEpochs(self._partition, self._changes, self._position, None, len(self._changes)))
-        return left
+        return [*self.cut(), *self._torn(offset)]
 
-    def cut(self) -> RestoredEpochs | None:
-        """All up to the last marker, full or not: a follower does not wait for more. None: no marker since the last."""
+    def _take(self, records: Records, start: int, end: int) -> list[RestoredEpochs]:
+        """Changes, without a marker among them."""
+        if start == end:
+            return []
+        keys, values = records.keys[start:end], records.values[start:end]
+        if not self._are_ours(keys):
+            ours = [self._are_ours([key]) for key in keys]
+            raise _foreign(self._partition, records.offset_at(start + ours.index(False)))
+        self._changes.extend(zip(keys, values, strict=True))
+        self._bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
+        unmarked, unmarked_bytes = len(self._changes) - self._covered, self._bytes - self._covered_bytes
+        if unmarked < self._limits.unmarked_records and unmarked_bytes < self._limits.unmarked_bytes:
+            return []
+        return self.end(records.offset_at(end - 1) + 1)
+
+    def _are_ours(self, keys: Sequence[bytes | None]) -> TypeGuard[Sequence[bytes]]:
+        if None in keys:
+            return False
+        present = cast("Sequence[bytes]", keys)
+        return min(map(len, present)) >= 3 and {key[:2] for key in present} == {self._prefix}
+
+    def cut(self) -> list[RestoredEpochs]:
+        """All up to the last marker, full or not: a follower does not wait for more."""
         if self._marker is None:
-            return None
-        covered = self._changes[: self._covered]
+            return []
+        if self._covered == len(self._changes):
+            covered, self._changes = self._changes, []
+        else:
+            covered, self._changes = self._changes[: self._covered], self._changes[self._covered :]
         piece = RestoredEpochs(self._partition, covered, self._position, self._marker, len(covered) + self._markers)
-        self._changes = self._changes[self._covered :]
-        self._marker, self._covered, self._markers, self._bytes = None, 0, 0, 0
-        return piece
+        self._bytes -= self._covered_bytes
+        self._marker, self._covered, self._covered_bytes, self._markers = None, 0, 0, 0
+        return [piece]
+
+    def _torn(self, offset: int) -> list[RestoredEpochs]:
+        """What no marker covers. Comes after `cut`."""
+        if not self._changes:
+            return []
+        torn, self._changes, self._bytes = self._changes, [], 0
+        self._position = self._position._replace(offset=offset)
+        return [RestoredEpochs(self._partition, torn, self._position, None, len(torn))]
 
 
 def _where(partition: Partition, offset: int) -> str:

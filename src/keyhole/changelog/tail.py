@@ -5,20 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from keyhole.changelog.base import Partition, Reached, RestoredEpochs
 from keyhole.changelog.clients import Deadline
-from keyhole.changelog.reader import TopicPart, following_settings
-from keyhole.changelog.records import EpochAssembler
+from keyhole.changelog.consuming import Run, TopicPart, as_records, following_settings, offset_of, runs
+from keyhole.changelog.records import EpochAssembler, PieceLimits
 from keyhole.changelog.settings import topic_name
 from keyhole.changelog.topic_watch import TopicWatch
 from keyhole.errors import ChangelogRecreated
 from keyhole.types import Position
 
 # A piece is handed out at each poll where there is a marker; these bound it where much has come since the last one.
-_PIECE_RECORDS, _PIECE_BYTES = 20_000, 16 << 20
-_FETCHED_RECORDS = 10_000
+_LIMITS = PieceLimits(records=20_000, bytes=16 << 20, unmarked_records=50_000, unmarked_bytes=16 << 20)
+_FETCHED_RECORDS = 2_000
 # How long a closing thread may have to wait for the one that polls.
 _SLICE_SECONDS = 0.1
 
@@ -84,26 +84,10 @@ class KafkaTail:
         first = self._consumer.poll(0 if items else seconds)
         if first is None:
             return items
-        touched: dict[TopicPart, _Followed] = {}
-        for message in [first, *self._consumer.consume(_FETCHED_RECORDS, 0)]:
-            topic, number, offset, error = message.topic(), message.partition(), message.offset(), message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                continue  # it tries again by itself
-            assert topic is not None
-            assert number is not None
-            assert offset is not None
-            followed = self._followed.get((topic, number))
-            if followed is None:
-                continue  # fetched before it was dropped
-            if offset < followed.next_offset:
-                raise _shorter(topic, number, offset, followed.next_offset)
-            if error is not None:
-                items += followed.end(offset)
-            else:
-                touched[topic, number] = followed
-                items += followed.add(message, offset)
-        for read in touched.values():
-            items += read.cut()
+        for run in runs([first, *self._consumer.consume(_FETCHED_RECORDS, 0)]):
+            followed = self._followed.get(run.part)
+            if followed is not None:  # else it was fetched before it was dropped
+                items += followed.take(run)
         return items
 
 
@@ -118,25 +102,37 @@ class _Followed:
 
     def __init__(self, partition: Partition, position: Position) -> None:
         self._partition = partition
-        self._assembler = EpochAssembler(partition, position, _PIECE_RECORDS, _PIECE_BYTES)
+        self._assembler = EpochAssembler(partition, position, _LIMITS)
         self._at_end = False
         self.position = position
         self.next_offset = position.offset
         self.ordered_anew = False
 
-    def add(self, message: Message, offset: int) -> list[RestoredEpochs]:
-        self.next_offset, self._at_end = offset + 1, False
-        key, value = message.key(), message.value()
-        assert key is None or isinstance(key, bytes)
-        assert value is None or isinstance(value, bytes)
-        return self._handed_out(self._assembler.add(key, value, offset))
+    def take(self, run: Run) -> list[RestoredEpochs | Reached]:
+        """What has come of it. Errors are left to the consumer, which tries again, and to the watch."""
+        pieces: list[RestoredEpochs] = []
+        if run.records:
+            self._expect(run, offset_of(run.records[0]))
+            pieces += self._assembler.add(as_records(run.records))
+            pieces += self._assembler.cut()
+            self.next_offset, self._at_end = offset_of(run.records[-1]) + 1, False
+        if pieces:
+            self.position = pieces[-1].position
+        if run.end is None:
+            return [*pieces]
+        self._expect(run, run.end)
+        self.next_offset, self._at_end, self.ordered_anew = run.end, True, False
+        return [*pieces, Reached(self._partition, run.end)]
 
-    def cut(self) -> list[RestoredEpochs]:
-        return self._handed_out(self._assembler.cut())
-
-    def end(self, offset: int) -> list[RestoredEpochs | Reached]:
-        self.next_offset, self._at_end, self.ordered_anew = offset, True, False
-        return [*self.cut(), Reached(self._partition, offset)]
+    def _expect(self, run: Run, offset: int) -> None:
+        if offset < self.next_offset:
+            topic, number = run.part
+            raise ChangelogRecreated(
+                f"partition {number} of topic {topic} goes on at offset {offset}, where {self.next_offset} was to "
+                "come: the topic was made anew, or has lost its end. What was read of it is rebuilt from its start",
+                topic=topic,
+                partition=number,
+            )
 
     def told_again(self) -> list[Reached]:
         """Kafka tells an end once only; whoever asks for the partition again is to hear of it too."""
@@ -144,18 +140,3 @@ class _Followed:
             return []
         self.ordered_anew = False
         return [Reached(self._partition, self.next_offset)]
-
-    def _handed_out(self, piece: RestoredEpochs | None) -> list[RestoredEpochs]:
-        if piece is None:
-            return []
-        self.position = piece.position
-        return [piece]
-
-
-def _shorter(topic: str, partition: int, offset: int, expected: int) -> ChangelogRecreated:
-    return ChangelogRecreated(
-        f"partition {partition} of topic {topic} goes on at offset {offset}, where {expected} was to come: the topic "
-        "was made anew, or has lost its end. What was read of it is rebuilt from its start",
-        topic=topic,
-        partition=partition,
-    )

@@ -9,7 +9,7 @@ from keyhole.changelog.records import MARKER_KEY, EpochAssembler, encode_marker
 from keyhole.changelog.settings import CONTROL, topic_name, transactional_id
 from keyhole.errors import ChangelogRecreated, InvalidConfiguration
 from keyhole.testing.followers import MemoryControlTail, MemoryReplicaGroup, MemoryTail
-from keyhole.testing.memory_kafka import PIECE_RECORDS, MemoryKafka, NextCommit
+from keyhole.testing.memory_kafka import PIECE_LIMITS, PIECE_RECORDS, MemoryKafka, NextCommit
 from keyhole.types import Position, StateDescriptor
 
 __all__ = ["PIECE_RECORDS", "MemoryChangelog", "MemoryKafka", "NextCommit"]
@@ -91,12 +91,9 @@ class MemoryReader:
     ) -> Iterator[RestoredEpochs]:
         for partition, end in ends.items():
             position = positions[partition]
-            assembler = EpochAssembler(partition, position, PIECE_RECORDS)
+            assembler = EpochAssembler(partition, position, PIECE_LIMITS)
             topic = topic_name(self._application, partition.state)
-            for offset, key, value in self._kafka.records(topic, partition.key_group, position.offset, end):
-                piece = assembler.add(key, value, offset)
-                if piece is not None:
-                    yield piece
+            yield from assembler.add(self._kafka.columns(topic, partition.key_group, position.offset, end))
             yield from assembler.end(end)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from keyhole.changelog.base import Partition, Reached, RestoredEpochs
 from keyhole.changelog.records import EpochAssembler
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.errors import ChangelogRecreated, KafkaUnreachable
-from keyhole.testing.memory_kafka import PIECE_RECORDS, MemoryKafka
+from keyhole.testing.memory_kafka import PIECE_LIMITS, MemoryKafka
 from keyhole.types import Position
 
 
@@ -17,7 +17,7 @@ class _Followed:
     """One partition: where its next record is, and the position that was handed out last."""
 
     def __init__(self, partition: Partition, position: Position) -> None:
-        self.assembler = EpochAssembler(partition, position, PIECE_RECORDS)
+        self.assembler = EpochAssembler(partition, position, PIECE_LIMITS)
         self.partition = partition
         self.position = position
         self.next_offset = position.offset
@@ -68,16 +68,10 @@ class MemoryTail:
             raise ChangelogRecreated(f"topic {topic} ends before what was read of it", topic=topic)
         if end == followed.next_offset and followed.told_end:
             return []
-        items: list[RestoredEpochs | Reached] = []
-        for offset, key, value in self._kafka.records(topic, number, followed.next_offset, end):
-            piece = followed.assembler.add(key, value, offset)
-            if piece is not None:
-                items.append(piece)
-                followed.position = piece.position
-        rest = followed.assembler.cut()
-        if rest is not None:
-            items.append(rest)
-            followed.position = rest.position
+        items = followed.assembler.add(self._kafka.columns(topic, number, followed.next_offset, end))
+        items += followed.assembler.cut()
+        if items:
+            followed.position = items[-1].position
         followed.next_offset, followed.told_end = end, True
         return [*items, Reached(followed.partition, end)]
 

@@ -8,12 +8,15 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from keyhole.changelog.records import PieceLimits, Records
 from keyhole.changelog.settings import MAX_ROW_BYTES
 from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable, OutcomeUnknown, TopicMismatch, ValueMismatch
 from keyhole.testing.replica_shares import ReplicaShares
 
 PIECE_RECORDS = 1000
-"""As the real reader's pieces where there are many partitions."""
+"""Less than the real reader's, so that a test needs few to get several pieces."""
+
+PIECE_LIMITS = PieceLimits(records=PIECE_RECORDS)
 
 _Record = tuple[bytes, bytes | None]
 
@@ -62,13 +65,17 @@ class MemoryKafka:
             del self._topics[name]
             self._lock.notify_all()
 
-    def compact(self, name: str) -> None:
-        """Removes every record that a later one of the same key replaces; offsets stay."""
+    def compact(self, name: str, *, forget_deletions: bool = False) -> None:
+        """Removes every record that a later one of the same key replaces; offsets stay.
+
+        Args:
+            forget_deletions: Also removes the deletions, as Kafka does after `delete.retention.ms`.
+        """
         with self._lock:
             for partition in self._topics[name].partitions:
                 last = {record[0]: offset for offset, record in partition.items() if record is not None}
                 for offset, record in list(partition.items()):
-                    if record is None or last[record[0]] != offset:
+                    if record is None or last[record[0]] != offset or (forget_deletions and record[1] is None):
                         del partition[offset]
 
     def abort(self, name: str, partition: int, records: int) -> None:
@@ -116,6 +123,11 @@ class MemoryKafka:
         with self._lock:
             present = self._topics[name].partitions[partition]
             return [(at, *record) for at, record in present.items() if record is not None and start <= at < end]
+
+    def columns(self, name: str, partition: int, start: int, end: int) -> Records:
+        """As `records`, for an EpochAssembler."""
+        found = self.records(name, partition, start, end)
+        return Records([key for _, key, _ in found], [value for *_, value in found], lambda index: found[index][0])
 
     def bump(self, transactional_id: str) -> int:
         """Takes the id; every earlier holder is fenced."""
