@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,12 @@ def test_a_pair_that_is_none_is_wrong_usage(wrong: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["savepoint", "restore", "somewhere", "--bootstrap-servers", "new:9092", *wrong])
     assert caught.value.code == 2
+
+
+def test_savepoints_and_comparisons_import_neither_spark_nor_a_server() -> None:
+    code = (
+        "import sys, keyhole.cli.savepoint, keyhole.cli.verify_state; "
+        "print([name for name in ('pyspark', 'py4j', 'grpc_health', 'uvloop', 'services') if name in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert told.strip() == "[]"

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.config import DEFAULT_PROXY_PORT
 from keyhole.errors import InvalidConfiguration, KeyholeError
 
@@ -107,7 +108,7 @@ def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     create.add_argument(
         "--compaction-lag",
         type=_seconds,
-        default=600.0,
+        default=MIN_COMPACTION_LAG_MS / 1000,
         metavar="SECONDS",
         help="min.compaction.lag.ms of the changelog topics, if it was raised (%(default)s)",
     )
