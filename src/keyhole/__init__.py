@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
-from keyhole.types import Answer, Source, StateDescriptor
+from keyhole.types import Answer, Source, Stale, StateDescriptor
 
 if TYPE_CHECKING:
     from keyhole.client import AsyncClient, Client, ServerStatus, StateHolding
@@ -24,6 +24,7 @@ __all__ = [
     "KeyholeError",
     "ServerStatus",
     "Source",
+    "Stale",
     "StateDescriptor",
     "StateHolding",
 ]

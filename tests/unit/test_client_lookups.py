@@ -10,7 +10,7 @@ import pytest
 from keyhole.client.coalescing import Answers
 from keyhole.client.lookups import Batch, BatchSink, Whole
 from keyhole.errors import KeyholeError, KeyMismatch, MalformedRequest, NotReady, ServerLost, StaleDescriptor
-from keyhole.types import Answer
+from keyhole.types import Answer, ReadBounds
 from keyhole.v1 import state_pb2
 
 SOURCES = [state_pb2.Source(server="a", epoch=1), state_pb2.Source(server="b", epoch=2)]
@@ -36,7 +36,7 @@ CODEC: Any = _Codec()
 def _batch(*keys: Any, again: bool = False) -> tuple[Batch, list[asyncio.Future[Answer]]]:
     loop = asyncio.get_running_loop()
     futures: list[asyncio.Future[Answer]] = [loop.create_future() for _ in keys]
-    batch = Batch(0, 10.0, again=again)
+    batch = Batch(ReadBounds(), 10.0, again=again)
     batch.keys += keys
     batch.waiters += futures
     return batch, futures
@@ -136,7 +136,7 @@ async def test_keys_that_do_not_fit_are_set_aside_the_first_time_and_refused_the
 
 async def test_many_keys_are_one_result_in_their_order() -> None:
     future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-    batch = Batch(0, 10.0)
+    batch = Batch(ReadBounds(), 10.0)
     batch.keys += ["x", "y", "z"]
     batch.waiters += Whole(future, 3).slots()
     sink = BatchSink(batch, CODEC, _never, _never)
@@ -148,7 +148,7 @@ async def test_many_keys_are_one_result_in_their_order() -> None:
 
 async def test_one_key_that_fails_fails_the_many_and_later_answers_are_passed_over() -> None:
     future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-    batch = Batch(0, 10.0)
+    batch = Batch(ReadBounds(), 10.0)
     batch.keys += ["x", "y"]
     batch.waiters += Whole(future, 2).slots()
     sink = BatchSink(batch, CODEC, _never, _never)

@@ -6,19 +6,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
 
+from keyhole.client.bounds import StalePolicy, bounds_of
 from keyhole.client.lookup_stream import LookupStream
 from keyhole.client.lookups import Batch, Whole
+from keyhole.client.session import AsyncSession
 from keyhole.client.state_reads import StateReads
 from keyhole.client.views import ServerStatus, status_from_proto
 from keyhole.errors import ClientClosed, InternalError, KeyholeError
 from keyhole.rpc import channels, convert, status
-from keyhole.types import Answer, StateDescriptor
+from keyhole.types import Answer, Stale, StateDescriptor
 from keyhole.v1 import query_pb2, query_pb2_grpc
 
 _log = logging.getLogger(__name__)
@@ -27,6 +30,7 @@ Key = convert.KeyValue | Sequence[convert.KeyValue]
 """One value, or a tuple of one per key column."""
 
 _Response = TypeVar("_Response")
+_Options = tuple[str, str, StalePolicy, timedelta | None, int, float | None]
 
 
 class AsyncClient:
@@ -53,7 +57,7 @@ class AsyncClient:
         self._stream = LookupStream(self._channel, target)
         self._states: dict[tuple[str, str], StateReads] = {}
         # What was asked for in this turn of the event loop, by state and options.
-        self._turn: dict[tuple[str, str, int, float], Batch] = {}
+        self._turn: dict[_Options, Batch] = {}
         self._closed: KeyholeError | None = None
 
     async def __aenter__(self) -> Self:
@@ -65,26 +69,41 @@ class AsyncClient:
         await self.close()
 
     def get(
-        self, application: str, state: str, key: Key, *, min_epoch: int = 0, timeout: float | None = None
+        self,
+        application: str,
+        state: str,
+        key: Key,
+        *,
+        stale: StalePolicy = Stale.WHEN_NEEDED,
+        max_staleness: timedelta | None = None,
+        min_epoch: int = 0,
+        timeout: float | None = None,
     ) -> asyncio.Future[Answer]:
         """The value of one key, as of the last committed epoch; an absent key is an answer with `found` False.
 
         Not a coroutine: the lookup is under way once this returns, and the future is yours to await or gather.
 
         Args:
+            stale: Whether a copy other than the owner's may answer: "never", "when_needed" (the owner does not answer),
+                "always".
+            max_staleness: The answer must hold all that was complete so long ago; None: any age.
             min_epoch: The answer must hold this epoch or a later one.
             timeout: Seconds.
 
         Raises (through the future):
             UnknownApplication, UnknownState: The message names those that exist.
             KeyMismatch, NullKey, KeyTooLong: The key does not fit the state.
-            EpochNotReached: `min_epoch` is not committed yet.
+            EpochNotReached, TooStale: No copy met `min_epoch` or `max_staleness` within the timeout.
+            Unconfirmed: Nothing stale is wanted, and the owner has not heard of its coordinator for a while.
             NoServer, ServerLost, NotOwner, NotReady, Draining, Overloaded: Not now; see `retryable`.
             DeadlineExceeded: The message names what it waited for.
             ClientClosed: The client was closed.
+
+        Raises (at once):
+            MalformedRequest: A policy or a bound that there is not.
         """
         future: asyncio.Future[Answer] = self._loop.create_future()
-        batch = self._batch(application, state, min_epoch, timeout)
+        batch = self._batch(application, state, stale, max_staleness, min_epoch, timeout)
         batch.keys.append(key)
         batch.waiters.append(future)
         return future
@@ -95,6 +114,8 @@ class AsyncClient:
         state: str,
         keys: Iterable[Key],
         *,
+        stale: StalePolicy = Stale.WHEN_NEEDED,
+        max_staleness: timedelta | None = None,
         min_epoch: int = 0,
         timeout: float | None = None,
     ) -> list[Answer]:
@@ -107,10 +128,14 @@ class AsyncClient:
         if not wanted:
             return []
         future: asyncio.Future[list[Answer]] = self._loop.create_future()
-        batch = self._batch(application, state, min_epoch, timeout)
+        batch = self._batch(application, state, stale, max_staleness, min_epoch, timeout)
         batch.keys += wanted
         batch.waiters += Whole(future, len(wanted)).slots()
         return await future
+
+    def session(self, epochs: Mapping[tuple[str, str], int] | None = None) -> AsyncSession:
+        """Reads that never go backwards. `epochs`: those of an earlier session, to go on from."""
+        return AsyncSession(self, epochs or {})
 
     async def list_states(self, application: str = "", *, timeout: float | None = None) -> list[StateDescriptor]:
         """All states of an application; of all applications if empty."""
@@ -144,19 +169,29 @@ class AsyncClient:
         await self._stream.close(self._closed)
         await self._channel.close()
 
-    def _batch(self, application: str, state: str, min_epoch: int, timeout: float | None) -> Batch:
-        options = (application, state, min_epoch, self._timeout if timeout is None else timeout)
+    def _batch(
+        self,
+        application: str,
+        state: str,
+        stale: StalePolicy,
+        max_staleness: timedelta | None,
+        min_epoch: int,
+        timeout: float | None,
+    ) -> Batch:
+        options = (application, state, stale, max_staleness, min_epoch, timeout)
         batch = self._turn.get(options)
         if batch is None:
+            bounds = bounds_of(stale, max_staleness, min_epoch)
             if not self._turn:
                 self._loop.call_soon(self._flush)
-            batch = self._turn[options] = Batch(min_epoch, self._loop.time() + options[3])
+            deadline = self._loop.time() + (self._timeout if timeout is None else timeout)
+            batch = self._turn[options] = Batch(bounds, deadline)
         return batch
 
     def _flush(self) -> None:
         """Once per turn of the event loop in which something was asked for."""
         turn, self._turn = self._turn, {}
-        for (application, state, _, _), batch in turn.items():
+        for (application, state, *_), batch in turn.items():
             if self._closed is not None:
                 batch.fail(self._closed)
                 continue

@@ -10,7 +10,7 @@ from keyhole.client.coalescing import ASK_AGAIN, Answers
 from keyhole.codec import StateCodec
 from keyhole.errors import KeyholeError, StaleDescriptor
 from keyhole.rpc import convert
-from keyhole.types import Answer, Source
+from keyhole.types import Answer, ReadBounds, Source
 from keyhole.v1 import state_pb2
 
 
@@ -71,12 +71,12 @@ class Batch:
         patient: Whether a proxy said that their server keeps them waiting.
     """
 
-    __slots__ = ("again", "deadline", "keys", "min_epoch", "patient", "waiters")
+    __slots__ = ("again", "bounds", "deadline", "keys", "patient", "waiters")
 
-    def __init__(self, min_epoch: int, deadline: float, *, again: bool = False, patient: bool = False) -> None:
+    def __init__(self, bounds: ReadBounds, deadline: float, *, again: bool = False, patient: bool = False) -> None:
         self.keys: list[convert.KeyValue | Sequence[convert.KeyValue]] = []
         self.waiters: list[Waiter] = []
-        self.min_epoch = min_epoch
+        self.bounds = bounds
         self.deadline = deadline
         self.again = again
         self.patient = patient
@@ -92,7 +92,7 @@ class Batch:
         keys, waiters = self.keys, self.waiters
         self.keys, self.waiters = [], []
         encoded: list[bytes] = []
-        refused = Batch(self.min_epoch, self.deadline, again=True)
+        refused = Batch(self.bounds, self.deadline, again=True)
         for key, waiter in zip(keys, waiters, strict=True):
             try:
                 encoded.append(codec.storage_key(key))
@@ -159,7 +159,7 @@ class BatchSink:
 
     def _answer_each(self, start: int, waiters: Sequence[Waiter], answers: Answers) -> None:
         sources = [convert.source_from_proto(source) for source in answers.sources]
-        pending = Batch(self._batch.min_epoch, self._batch.deadline, again=self._batch.again, patient=True)
+        pending = Batch(self._batch.bounds, self._batch.deadline, again=self._batch.again, patient=True)
         for index, (waiter, value) in enumerate(zip(waiters, answers.values, strict=True)):
             if waiter.done():
                 continue
@@ -190,7 +190,7 @@ class BatchSink:
         if batch.again or not isinstance(error, StaleDescriptor):
             batch.fail_part(start, count, error)
             return
-        stale = Batch(batch.min_epoch, batch.deadline, again=True, patient=batch.patient)
+        stale = Batch(batch.bounds, batch.deadline, again=True, patient=batch.patient)
         stale.keys = batch.keys[start : start + count]
         stale.waiters = batch.waiters[start : start + count]
         self._on_stale(stale)

@@ -10,7 +10,7 @@ from keyhole.client.lookup_stream import LookupStream
 from keyhole.client.lookups import Batch, BatchSink
 from keyhole.codec import StateCodec
 from keyhole.errors import DeadlineExceeded, KeyholeError
-from keyhole.types import ReadBounds, StateDescriptor
+from keyhole.types import StateDescriptor
 
 Describe = Callable[[str, str, float], Awaitable[StateDescriptor]]
 
@@ -50,7 +50,7 @@ class StateReads:
         if not keys:
             return
         sink = BatchSink(batch, codec, lambda stale: self._submit_stale(stale, codec), self.submit)
-        lane = Lane(self._application, self._state, self._topic_id, ReadBounds(batch.min_epoch), batch.patient)
+        lane = Lane(self._application, self._state, self._topic_id, batch.bounds, batch.patient)
         try:
             self._stream.submit(lane, Segment(keys, sink, batch.deadline))
         except KeyholeError as error:

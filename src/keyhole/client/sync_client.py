@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
+from datetime import timedelta
 from types import TracebackType
 from typing import Self, TypeVar
 
 from keyhole.client.async_client import AsyncClient, Key
+from keyhole.client.bounds import StalePolicy
+from keyhole.client.session import Session
 from keyhole.client.views import ServerStatus
 from keyhole.errors import ClientClosed
-from keyhole.types import Answer, StateDescriptor
+from keyhole.types import Answer, Stale, StateDescriptor
 
 _T = TypeVar("_T")
 
@@ -51,10 +54,22 @@ class Client:
         self.close()
 
     def get(
-        self, application: str, state: str, key: Key, *, min_epoch: int = 0, timeout: float | None = None
+        self,
+        application: str,
+        state: str,
+        key: Key,
+        *,
+        stale: StalePolicy = Stale.WHEN_NEEDED,
+        max_staleness: timedelta | None = None,
+        min_epoch: int = 0,
+        timeout: float | None = None,
     ) -> Answer:
         """As AsyncClient.get."""
-        return self._run(lambda: self._client.get(application, state, key, min_epoch=min_epoch, timeout=timeout))
+        return self._run(
+            lambda: self._client.get(
+                application, state, key, stale=stale, max_staleness=max_staleness, min_epoch=min_epoch, timeout=timeout
+            )
+        )
 
     def get_many(
         self,
@@ -62,14 +77,28 @@ class Client:
         state: str,
         keys: Iterable[Key],
         *,
+        stale: StalePolicy = Stale.WHEN_NEEDED,
+        max_staleness: timedelta | None = None,
         min_epoch: int = 0,
         timeout: float | None = None,
     ) -> list[Answer]:
         """As AsyncClient.get_many. `keys` is read in the calling thread."""
         wanted = list(keys)
         return self._run(
-            lambda: self._client.get_many(application, state, wanted, min_epoch=min_epoch, timeout=timeout)
+            lambda: self._client.get_many(
+                application,
+                state,
+                wanted,
+                stale=stale,
+                max_staleness=max_staleness,
+                min_epoch=min_epoch,
+                timeout=timeout,
+            )
         )
+
+    def session(self, epochs: Mapping[tuple[str, str], int] | None = None) -> Session:
+        """As AsyncClient.session; for one thread at a time."""
+        return Session(self, epochs or {})
 
     def list_states(self, application: str = "", *, timeout: float | None = None) -> list[StateDescriptor]:
         """As AsyncClient.list_states."""

@@ -12,7 +12,7 @@ from keyhole.v1 import query_pb2
 
 
 class StateHolding(msgspec.Struct, frozen=True):
-    """What one server holds of one state.
+    """What one server holds of one state in one role (`source.role`).
 
     Attributes:
         bytes: As taken by its store.
@@ -37,6 +37,7 @@ class ServerStatus(msgspec.Struct, frozen=True):
         started: UTC; None where it is not reachable.
         unreachable: Empty: it answers. Otherwise why it does not.
         max_key_bytes: The longest encoded key that its stores take.
+        replica: It holds standby copies only.
     """
 
     server: str
@@ -47,6 +48,7 @@ class ServerStatus(msgspec.Struct, frozen=True):
     unreachable: str
     holdings: tuple[StateHolding, ...]
     max_key_bytes: int
+    replica: bool = False
 
 
 def holding_from_proto(message: query_pb2.StateHolding) -> StateHolding:
@@ -76,4 +78,5 @@ def status_from_proto(message: query_pb2.ServerStatus) -> ServerStatus:
         unreachable=message.unreachable,
         holdings=tuple(holding_from_proto(holding) for holding in message.holdings),
         max_key_bytes=message.max_key_bytes,
+        replica=message.replica,
     )

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from keyhole.clock import SystemClock
 from keyhole.codec import StateCodec
 from keyhole.errors import (
     EpochNotReached,
@@ -18,12 +19,14 @@ from keyhole.errors import (
     NotOwner,
     NotReady,
     StaleDescriptor,
+    TooStale,
+    Unconfirmed,
     UnknownState,
     Unsupported,
 )
 from keyhole.rpc import convert, status
 from keyhole.rpc.server import RpcServer
-from keyhole.types import StateDescriptor
+from keyhole.types import ReadBounds, Role, Stale, StateDescriptor
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2, state_server_pb2, state_server_pb2_grpc
 
@@ -32,9 +35,14 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 MAX_KEY_BYTES = 511
 
 
-@dataclass
+@dataclass(eq=False)
 class HostedState:
-    """One state on the fake. Change it at will; call `FakeServer.changed` after what ownership streams should tell."""
+    """One copy of a state on the fake. Change it at will; call `FakeServer.changed` after what ownership streams tell.
+
+    Attributes:
+        confirmed: Owner: whether its coordinator was heard of within the lease.
+        as_of_ms: Milliseconds since 1970, UTC; None: now, as a confirmed owner's is; 0: not known.
+    """
 
     descriptor: StateDescriptor
     rows: dict[bytes, bytes] = field(default_factory=dict)
@@ -43,6 +51,10 @@ class HostedState:
     epoch: int = 1
     generation: int = 1
     assignment_version: int = 1
+    role: Role = Role.OWNER
+    confirmed: bool = True
+    as_of_ms: int | None = None
+    lag_epochs: int = 0
 
     def __post_init__(self) -> None:
         self.codec = StateCodec(self.descriptor)
@@ -56,18 +68,37 @@ class HostedState:
         """Of answers now."""
         return state_pb2.Source(
             server=server,
-            role=state_pb2.ROLE_OWNER,
+            role=state_pb2.ROLE_OWNER if self.role is Role.OWNER else state_pb2.ROLE_STANDBY,
             epoch=self.epoch,
             commit_time_ms=1_000 * self.epoch,
             generation=self.generation,
             assignment_version=self.assignment_version,
+            unconfirmed=not self.confirmed,
+            as_of_ms=_now_ms() if self.as_of_ms is None else self.as_of_ms,
+            lag_epochs=self.lag_epochs,
         )
+
+    def check(self, server: str, bounds: ReadBounds) -> None:
+        """Raises EpochNotReached or TooStale."""
+        if self.epoch < bounds.min_epoch:
+            raise EpochNotReached(
+                f"the state is at epoch {self.epoch} on server {server}; min_epoch asks for {bounds.min_epoch}",
+                epoch=self.epoch,
+            )
+        age_ms = 0 if self.as_of_ms is None else _now_ms() - self.as_of_ms if self.as_of_ms else float("inf")
+        if bounds.max_staleness_ms and age_ms > bounds.max_staleness_ms:
+            raise TooStale(
+                f"the copy of server {server} is {age_ms} ms old; max_staleness asks for {bounds.max_staleness_ms} ms",
+                age_ms=age_ms,
+            )
 
 
 class FakeServer:
     """Make and use it inside one event loop.
 
     Attributes:
+        states: By application and state: what it owns.
+        standbys: What it follows.
         refuse: Set it, and every read is refused with it.
         hold: While cleared, frames of Lookup wait.
         streams: Lookup streams that are open.
@@ -77,6 +108,7 @@ class FakeServer:
     def __init__(self, server: str = "fake-1", port: int = 0) -> None:
         self.server = server
         self.states: dict[tuple[str, str], HostedState] = {}
+        self.standbys: dict[tuple[str, str], HostedState] = {}
         self.refuse: KeyholeError | None = None
         self.hold = asyncio.Event()
         self.hold.set()
@@ -120,6 +152,25 @@ class FakeServer:
         self.changed()
         return state
 
+    def follow(
+        self, descriptor: StateDescriptor, rows: Mapping[Any, bytes] | None = None, key_groups: Iterable[int] = ()
+    ) -> HostedState:
+        """As `host`, a standby copy."""
+        state = HostedState(descriptor, key_groups=frozenset(key_groups), role=Role.STANDBY)
+        for key, row in (rows or {}).items():
+            state.put(key, row)
+        self.standbys[descriptor.application, descriptor.state] = state
+        self.changed()
+        return state
+
+    def copies(self, name: tuple[str, str]) -> list[HostedState]:
+        """Of one state, what it owns before what it follows."""
+        return [copies[name] for copies in (self.states, self.standbys) if name in copies]
+
+    def all_copies(self) -> list[HostedState]:
+        """Of all states."""
+        return [*self.states.values(), *self.standbys.values()]
+
     def changed(self) -> None:
         """Tells all ownership streams."""
         self._change.set()
@@ -138,7 +189,7 @@ class FakeServer:
 
     def status(self) -> pb.ServerStatus:
         """As servers tell it."""
-        holdings = [self.holding(state) for state in self.states.values()]
+        holdings = [self.holding(state) for state in self.all_copies()]
         return pb.ServerStatus(server=self.server, address=self.address, holdings=holdings)
 
     async def ownership(self) -> AsyncIterator[state_server_pb2.Ownership]:
@@ -149,7 +200,7 @@ class FakeServer:
                 server=self.server,
                 address=self.address,
                 draining=self.draining,
-                holdings=[self.holding(state) for state in self.states.values()],
+                holdings=[self.holding(state) for state in self.all_copies()],
                 max_key_bytes=MAX_KEY_BYTES,
             )
             await change.wait()
@@ -179,15 +230,16 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         return pb.ListStatesResponse(
             states=[
                 convert.descriptor_to_proto(state.descriptor)
-                for (application, _), state in sorted(self._server.states.items())
+                for (application, _), state in sorted((self._server.standbys | self._server.states).items())
                 if request.application in ("", application)
             ]
         )
 
     async def DescribeState(self, request: pb.DescribeStateRequest, context: _Context) -> pb.DescribeStateResponse:  # noqa: N802
-        state = self._state(request.state)
+        copies = self._copies(request.state)
         return pb.DescribeStateResponse(
-            descriptor=convert.descriptor_to_proto(state.descriptor), holdings=[self._server.holding(state)]
+            descriptor=convert.descriptor_to_proto(copies[0].descriptor),
+            holdings=[self._server.holding(state) for state in copies],
         )
 
     async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802
@@ -216,50 +268,81 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         try:
             if request.keys and request.storage_keys:
                 raise MalformedRequest("a frame has either keys or storage_keys, not both")
-            state = self._state(request.state)
+            copies = self._copies(request.state)
+            state = copies[0]
             if request.storage_keys and request.topic_id != state.descriptor.topic_id:
                 raise StaleDescriptor("these storage keys are of another state; describe it again")
             keys = list(request.storage_keys) or _encoded(state, list(request.keys))
-            values = self._lookup(state, keys, request.options)
+            values, chosen = self._lookup(copies, keys, request.options)
         except KeyholeError as error:
             count = len(request.storage_keys) or len(request.keys)
             failure = pb.LookupFailure(error=status.to_proto(error))
             return pb.LookupResponse(frame=request.frame, values=[b""] * count, failures=[failure])
-        return pb.LookupResponse(frame=request.frame, values=values, sources=[state.source(self._server.server)])
+        return pb.LookupResponse(
+            frame=request.frame,
+            values=values,
+            sources=[state.source(self._server.server) for state in copies],
+            source_of=[copies.index(state) for state in chosen] if len(copies) > 1 else (),
+        )
 
     def _get(self, ref: pb.StateRef, keys: list[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
-        state = self._state(ref)
-        values = self._lookup(state, _encoded(state, keys), options)
-        source = state.source(self._server.server)
-        return [pb.Answer(found=bool(value), value=value, source=source) for value in values]
+        copies = self._copies(ref)
+        values, chosen = self._lookup(copies, _encoded(copies[0], keys), options)
+        return [
+            pb.Answer(found=bool(value), value=value, source=state.source(self._server.server))
+            for value, state in zip(values, chosen, strict=True)
+        ]
 
-    def _lookup(self, state: HostedState, keys: list[bytes], options: pb.ReadOptions) -> list[bytes]:
+    def _lookup(
+        self, copies: list[HostedState], keys: list[bytes], options: pb.ReadOptions
+    ) -> tuple[list[bytes], list[HostedState]]:
+        """The values, and which copy each is of."""
         if self._server.refuse is not None:
             raise self._server.refuse
         if options.consistency not in (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED):
             raise Unsupported("only COMMITTED reads are supported by this version")
-        if not state.ready:
-            raise NotReady(f"server {self._server.server} is restoring {state.descriptor.state}: 3 of 10 records")
+        bounds = convert.bounds_from_proto(options)
         for key in keys:
-            if len(key) <= 2 or int.from_bytes(key[:2], "big") >= state.descriptor.key_groups:
+            if len(key) <= 2 or int.from_bytes(key[:2], "big") >= copies[0].descriptor.key_groups:
                 raise MalformedRequest("not storage keys of this state")
             if len(key) > MAX_KEY_BYTES:
                 raise KeyTooLong(f"a key is longer than the store takes: {MAX_KEY_BYTES} bytes, encoded")
-            if int.from_bytes(key[:2], "big") not in state.key_groups:
-                raise NotOwner(f"server {self._server.server} does not own that key group")
-        if state.epoch < options.min_epoch:
-            raise EpochNotReached(f"the state is at epoch {state.epoch}; min_epoch asks for {options.min_epoch}")
-        values = [state.rows.get(key, b"") for key in keys]
-        if options.format == pb.VALUE_FORMAT_JSON:
-            return [state.codec.row_to_json(value).encode() if value else b"" for value in values]
-        return values
+        # All are chosen before any is answered: one that can't be fails the request.
+        chosen = [self._choose(copies, int.from_bytes(key[:2], "big"), bounds.stale) for key in keys]
+        for state in copies:
+            if state in chosen:
+                state.check(self._server.server, bounds)
+        return [_value(state, key, options) for key, state in zip(keys, chosen, strict=True)], chosen
 
-    def _state(self, ref: pb.StateRef) -> HostedState:
-        state = self._server.states.get((ref.application, ref.state))
-        if state is None:
-            names = ", ".join(f"{application}/{name}" for application, name in sorted(self._server.states))
+    def _choose(self, copies: list[HostedState], key_group: int, stale: Stale) -> HostedState:
+        server = self._server.server
+        having = [state for state in copies if key_group in state.key_groups]
+        for state in having:
+            if not state.ready or (stale is Stale.NEVER and state.role is Role.STANDBY):
+                continue
+            if stale is Stale.NEVER and not state.confirmed:
+                raise Unconfirmed(f"server {server} has not heard of its coordinator; a newer owner may exist")
+            return state
+        if any(not state.ready for state in having):
+            raise NotReady(f"server {server} is restoring {copies[0].descriptor.state}: 3 of 10 records")
+        raise NotOwner(f"server {server} does not own that key group")
+
+    def _copies(self, ref: pb.StateRef) -> list[HostedState]:
+        copies = self._server.copies((ref.application, ref.state))
+        if not copies:
+            known = sorted(self._server.states.keys() | self._server.standbys.keys())
+            names = ", ".join(f"{application}/{name}" for application, name in known)
             raise UnknownState(f"no state {ref.application}/{ref.state}; there are: {names}", states=names)
-        return state
+        return copies
+
+
+def _value(state: HostedState, key: bytes, options: pb.ReadOptions) -> bytes:
+    row = state.rows.get(key, b"")
+    return state.codec.row_to_json(row).encode() if row and options.format == pb.VALUE_FORMAT_JSON else row
+
+
+def _now_ms() -> int:
+    return SystemClock().now_ms()
 
 
 def _encoded(state: HostedState, keys: list[pb.Key]) -> list[bytes]:

@@ -1,0 +1,75 @@
+"""What a reader may ask for, and sessions that never go backwards."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from keyhole import AsyncClient, Client, Stale
+from keyhole.client.bounds import bounds_of
+from keyhole.errors import EpochNotReached, MalformedRequest
+from keyhole.types import ReadBounds
+from tests.support.proxies import fake_servers
+from tests.support.readings import APPLICATION, STATE, descriptor, rows
+
+
+def test_staleness_counts_in_whole_milliseconds_rounded_up() -> None:
+    assert bounds_of("always", timedelta(microseconds=1), 7) == ReadBounds(7, Stale.ALWAYS, 1)
+    assert bounds_of(Stale.NEVER, timedelta(seconds=2), 0) == ReadBounds(0, Stale.NEVER, 2000)
+    assert bounds_of("when_needed", None, 0) == ReadBounds()
+    assert bounds_of("always", timedelta.max, 0).max_staleness_ms == 2**32 - 1
+
+
+@pytest.mark.parametrize(
+    ("stale", "max_staleness", "min_epoch", "says"),
+    [
+        ("sometimes", None, 0, "never, when_needed, always"),
+        ("always", timedelta(0), 0, "no answer can be that fresh"),
+        ("always", None, -1, "epochs begin with 1"),
+    ],
+)
+def test_what_cant_be_asked_for_is_refused_with_what_can(
+    stale: str, max_staleness: timedelta | None, min_epoch: int, says: str
+) -> None:
+    with pytest.raises(MalformedRequest, match=says):
+        bounds_of(stale, max_staleness, min_epoch)  # type: ignore[arg-type]
+
+
+async def test_a_session_asks_for_what_it_has_seen_of_each_state() -> None:
+    async with fake_servers("a") as (server,):
+        readings = server.host(descriptor(), rows(3))
+        alarms = server.host(descriptor("alarms"), rows(3))
+        async with AsyncClient(server.address) as client:
+            session = client.session()
+            readings.epoch, alarms.epoch = 7, 3
+            assert (await session.get(APPLICATION, STATE, "sensor-1")).epoch == 7
+            assert (await session.get_many(APPLICATION, "alarms", ["sensor-1", "sensor-2"]))[0].epoch == 3
+            assert session.epochs == {(APPLICATION, STATE): 7, (APPLICATION, "alarms"): 3}
+            readings.epoch = 6
+            with pytest.raises(EpochNotReached, match="at epoch 6"):
+                await session.get(APPLICATION, STATE, "sensor-1")
+            assert (await session.get(APPLICATION, "alarms", "sensor-1")).epoch == 3
+            assert (await client.get(APPLICATION, STATE, "sensor-1")).epoch == 6
+            resumed = client.session(session.epochs)
+            with pytest.raises(EpochNotReached):
+                await resumed.get_many(APPLICATION, STATE, ["sensor-1"])
+
+
+async def test_a_session_of_threads_does_the_same() -> None:
+    async with fake_servers("a") as (server,):
+        readings = server.host(descriptor(), rows(3))
+
+        def read() -> int:
+            with Client(server.address) as client:
+                session = client.session()
+                session.get(APPLICATION, STATE, "sensor-1")
+                readings.epoch = 4
+                assert session.get_many(APPLICATION, STATE, ["sensor-2"])[0].epoch == 4
+                readings.epoch = 1
+                with pytest.raises(EpochNotReached):
+                    session.get(APPLICATION, STATE, "sensor-1")
+                return session.epochs[APPLICATION, STATE]
+
+        assert await asyncio.to_thread(read) == 4
