@@ -47,6 +47,15 @@ async def test_get_shows_found_and_absent_keys_alike(keyhole: Command, capsys: p
     assert (found["epoch"], found["server"], found["role"]) == (1, "server-a", "owner")
 
 
+async def test_get_says_how_stale_an_answer_may_be_and_is(keyhole: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await keyhole("get", PATH, "sensor-7", "--stale", "never", "--max-staleness", "5", "--json") == 0
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert (answer["role"], answer["lag"]) == ("owner", 0)
+    assert float(answer["age"].removesuffix(" s")) < 5
+    assert await keyhole("get", PATH, "sensor-7", "--min-epoch", "9", "--timeout", "0.5") == 1
+    assert "at epoch 1" in capsys.readouterr().err
+
+
 async def test_describe_and_status_tell_who_holds_what(keyhole: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert await keyhole("describe", PATH, "--format", "json") == 0
     described = json.loads(capsys.readouterr().out)

@@ -84,6 +84,9 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     get = commands.add_parser("get", parents=[common], help="look keys up")
     get.add_argument("state", metavar="APP/STATE")
     get.add_argument("keys", nargs="+", metavar="KEY", help="several columns: a JSON array, or separated by commas")
+    get.add_argument("--stale", choices=("never", "when_needed", "always"), default="when_needed", help="%(default)s")
+    get.add_argument("--max-staleness", type=_seconds, metavar="SECONDS", help="default: any age")
+    get.add_argument("--min-epoch", type=int, default=0, metavar="EPOCH", help="default: any")
     status = commands.add_parser("status", parents=[common], help="show the servers, and how far restores are")
     for command, name in ((states, "states"), (describe, "describe"), (get, "get"), (status, "status")):
         command.set_defaults(run=_read, read=name)
@@ -216,7 +219,8 @@ def _read(options: argparse.Namespace) -> int:
         elif options.read == "describe":
             reads.describe(client, output, options.state)
         elif options.read == "get":
-            reads.get(client, output, options.state, options.keys)
+            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
+            reads.get(client, output, options.state, options.keys, bounds)
         else:
             reads.status(client, output)
     return 0

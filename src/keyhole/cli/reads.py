@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from keyhole import Answer, Client, StateDescriptor
+from keyhole import Answer, Client, Source, Stale, StateDescriptor
 from keyhole.cli.keys import parse_key
 from keyhole.cli.values import to_json
+from keyhole.client.bounds import StalePolicy
 from keyhole.client.views import ServerStatus, StateHolding
 from keyhole.errors import InvalidConfiguration
 
@@ -95,25 +96,51 @@ def describe(client: Client, output: Output, path: str) -> None:
     output.rows([_holding_row(holding) for holding in holdings], "held by")
 
 
-def get(client: Client, output: Output, path: str, keys: Sequence[str]) -> None:
+@dataclass(frozen=True)
+class Bounds:
+    """Which copies may answer, and how old they may be; None: any age."""
+
+    stale: StalePolicy = Stale.WHEN_NEEDED
+    max_staleness_seconds: float | None = None
+    min_epoch: int = 0
+
+
+def get(client: Client, output: Output, path: str, keys: Sequence[str], bounds: Bounds) -> None:
     """The answers to some keys, in their order. An absent key is an answer."""
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
-    answers = client.get_many(application, state, [parse_key(descriptor, key) for key in keys])
+    seconds = bounds.max_staleness_seconds
+    answers = client.get_many(
+        application,
+        state,
+        [parse_key(descriptor, key) for key in keys],
+        stale=bounds.stale,
+        max_staleness=None if seconds is None else timedelta(seconds=seconds),
+        min_epoch=bounds.min_epoch,
+    )
     output.rows([_answer_row(key, answer) for key, answer in zip(keys, answers, strict=True)], path)
 
 
 def _answer_row(key: str, answer: Answer) -> dict[str, Any]:
-    age = (datetime.now(UTC) - answer.commit_time).total_seconds() if answer.commit_time else None
     return {
         "key": key,
         "found": answer.found,
         "value": to_json(answer.value) if answer.found else None,
         "epoch": answer.epoch,
-        "age": None if age is None else f"{age:.1f} s",
+        "committed": _ago(answer.commit_time),
+        "age": _ago(answer.source.as_of),
+        "lag": answer.source.lag_epochs,
         "server": answer.server,
-        "role": str(answer.role),
+        "role": _role(answer.source),
     }
+
+
+def _ago(moment: datetime | None) -> str | None:
+    return None if moment is None else f"{(datetime.now(UTC) - moment).total_seconds():.1f} s"
+
+
+def _role(source: Source) -> str:
+    return f"{source.role}, unconfirmed" if source.unconfirmed else str(source.role)
 
 
 def status(client: Client, output: Output) -> None:
@@ -135,6 +162,7 @@ def _server_row(server: ServerStatus) -> dict[str, Any]:
         "server": server.server,
         "address": server.address,
         "started": server.started.isoformat(timespec="seconds") if server.started else None,
+        "replica": server.replica,
         "draining": server.draining,
         "unreachable": server.unreachable or None,
     }
@@ -146,10 +174,12 @@ def _holding_row(holding: StateHolding) -> dict[str, Any]:
         "server": holding.server,
         "state": f"{holding.descriptor.application}/{holding.descriptor.state}",
         "key_groups": f"{len(holding.key_groups)} of {holding.descriptor.key_groups}",
-        "role": str(holding.source.role),
+        "role": _role(holding.source),
         "ready": holding.ready,
         "restored": restored,
         "epoch": holding.source.epoch,
+        "lag": holding.source.lag_epochs,
+        "age": _ago(holding.source.as_of),
         "entries": holding.entries,
         "bytes": holding.bytes,
     }
