@@ -13,10 +13,10 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryWriter
 from keyhole.testing.clock import ManualClock
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from services.state_server.commit import EpochToCommit, StateToCommit
+from services.state_server.copies import Lease, Standing
 from services.state_server.hosted import HostedState
 from services.state_server.merge import merge_of
 from services.state_server.staged import StagedAttempt
-from services.state_server.copies import Lease, Standing
 from services.state_server.table import Table
 
 KEY_GROUPS = 4
