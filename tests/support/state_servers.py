@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -11,6 +11,7 @@ import pyarrow as pa
 from keyhole.clock import SystemClock
 from keyhole.codec import StateCodec
 from keyhole.config import StateServerConfig
+from keyhole.coordinator.control import CompleteRecord, record
 from keyhole.coordinator.receipts import Target
 from keyhole.coordinator.servers import run_to_proto
 from keyhole.rpc import channels, convert
@@ -23,13 +24,27 @@ from keyhole.v1 import state_server_pb2_grpc
 from services.state_server.app import StateServer
 
 
-class RunningServer:
-    """A state server, and a coordinator's part in its life: call `own`, then `commit`."""
+class AheadClock(SystemClock):
+    """The machine's clock, and as much as a test adds."""
 
-    def __init__(self, name: str) -> None:
-        self._kafka = MemoryKafka()
+    ahead_seconds = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_seconds
+
+    def now_ms(self) -> int:
+        return super().now_ms() + int(1000 * self.ahead_seconds)
+
+
+class RunningServer:
+    """A state server, and a coordinator's part in its life: call `own`, then `commit`; or `follow` (a common Kafka)."""
+
+    def __init__(self, name: str, kafka: MemoryKafka | None = None) -> None:
+        self.clock = AheadClock()
+        self._kafka = kafka or MemoryKafka()
         config = StateServerConfig(bootstrap_servers="memory", id=name, port=0)
-        self.server = StateServer(config, MemoryEngine(), self._changelog, SystemClock(), NoObserver())
+        self.server = StateServer(config, MemoryEngine(), self._changelog, self.clock, NoObserver())
+        self._name = name
         self._version = 0
         self._epoch = 0
 
@@ -42,21 +57,38 @@ class RunningServer:
 
     async def own(self, descriptor: StateDescriptor) -> None:
         """All key groups of the state, whose topic is made anew."""
-        self._descriptor = descriptor
-        application = descriptor.application
         if self._version:
             self._kafka.delete_topic(descriptor.topic)
-        self._changelog(application).admin().ensure(msgspec.structs.replace(descriptor, topic_id=""), 5)
-        self._run = Run(application, descriptor.query, 1, "run")
+        self._changelog(descriptor.application).admin().ensure(msgspec.structs.replace(descriptor, topic_id=""), 5)
+        await self._take(descriptor, owned=range(descriptor.key_groups))
+
+    async def follow(self, descriptor: StateDescriptor) -> None:
+        """All key groups of the state, as a standby."""
+        await self._take(descriptor, followed=range(descriptor.key_groups))
+
+    def complete(self) -> None:
+        """Writes the last epoch to the control topic as complete, now."""
+        of = self._descriptor
+        markers = [self._kafka.end(of.topic, group) - 2 for group in range(of.key_groups)]
+        told = CompleteRecord(self._epoch, 1, 1000 * self._epoch, 0, 0, {of.state: markers}, "", self.clock.now_ms())
+        control = self._changelog(of.application).control(of.query)
+        control.open(5)
+        control.append(record("complete", of.query, told), 5)
+
+    async def _take(self, descriptor: StateDescriptor, owned: Sequence[int] = (), followed: Sequence[int] = ()) -> None:
+        self._descriptor = descriptor
+        self._run = Run(descriptor.application, descriptor.query, 1, "run")
         self._version += 1
         async with channels.aio_channel(self.address) as channel:
             stub = state_server_pb2_grpc.StateServerStub(channel)
             incarnation = (await stub.Describe(pb.DescribeRequest())).status.incarnation
             self._target = Target("server", self.address, incarnation)
             run = run_to_proto(self._run)
-            await stub.OpenRun(pb.OpenRunRequest(run=run, incarnation=incarnation, grant=f"grant-{self._version}"))
+            await stub.OpenRun(
+                pb.OpenRunRequest(run=run, incarnation=incarnation, grant=f"{self._name}-{self._version}")
+            )
             assignment = pb.StateAssignment(
-                descriptor=convert.descriptor_to_proto(descriptor), key_groups=range(descriptor.key_groups)
+                descriptor=convert.descriptor_to_proto(descriptor), key_groups=owned, standby_key_groups=followed
             )
             answer = await stub.Assign(
                 pb.AssignRequest(run=run, assignment_version=self._version, states=[assignment], wait_ms=5000)
@@ -107,9 +139,9 @@ class RunningServer:
 
 
 @asynccontextmanager
-async def state_server(name: str) -> AsyncIterator[RunningServer]:
+async def state_server(name: str, kafka: MemoryKafka | None = None) -> AsyncIterator[RunningServer]:
     """Started, and stopped at the end."""
-    running = RunningServer(name)
+    running = RunningServer(name, kafka)
     await running.server.start()
     try:
         yield running

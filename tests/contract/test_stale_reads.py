@@ -1,0 +1,213 @@
+"""What whoever has copies of a state answers to each policy for stale reads, and to bounds: servers, and a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+import grpc
+import pytest
+
+from keyhole import errors
+from keyhole.errors import KeyholeError
+from keyhole.rpc import channels, status
+from keyhole.testing.changelog import MemoryKafka
+from keyhole.testing.fake_server import FakeServer
+from keyhole.v1 import query_pb2 as pb
+from keyhole.v1 import query_pb2_grpc
+from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
+from tests.support.proxies import fake_servers, proxy_of
+from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
+from tests.support.state_servers import RunningServer, state_server
+
+REF = pb.StateRef(application=APPLICATION, state=STATE)
+KEY = pb.Key(parts=[pb.KeyPart(string="sensor-7")])
+
+
+class Copies(Protocol):
+    """An owner and a standby of the state of tests/support/readings.py, both at epoch 1, and what becomes of them."""
+
+    addresses: tuple[str, str]
+
+    async def advance(self) -> None:
+        """The owner commits epoch 2, sensor-7 becoming 8; the standby follows some time later."""
+
+    def silence_coordinator(self) -> None:
+        """The owner's lease passes."""
+
+    def age(self, seconds: float) -> None:
+        """That long nobody has told the standby of anything complete."""
+
+    async def lose_owner(self) -> None:
+        """It ends."""
+
+
+class Fakes:
+    """The shipped fake, twice."""
+
+    def __init__(self, owner: FakeServer, standby: FakeServer) -> None:
+        self._owner, self._server = owner, owner.host(descriptor(), rows(100))
+        self._standby = standby.follow(descriptor(), rows(100))
+        self._standby.as_of_ms = time.time_ns() // 1_000_000
+        self.addresses = owner.address, standby.address
+
+    async def advance(self) -> None:
+        for copy in (self._server, self._standby):
+            copy.epoch = 2
+            copy.put("sensor-7", row(8.0))
+
+    def silence_coordinator(self) -> None:
+        self._server.confirmed = False
+
+    def age(self, seconds: float) -> None:
+        assert self._standby.as_of_ms
+        self._standby.as_of_ms -= int(1000 * seconds)
+
+    async def lose_owner(self) -> None:
+        await self._owner.stop()
+
+
+class Servers:
+    """Two state servers on one Kafka in memory, through their whole write path."""
+
+    def __init__(self, owner: RunningServer, standby: RunningServer) -> None:
+        self._owner, self._standby = owner, standby
+        self.addresses = owner.address, standby.address
+
+    async def begin(self) -> None:
+        await self._owner.own(descriptor())
+        await self._owner.commit(rows(100))
+        self._owner.complete()
+        await self._standby.follow(descriptor())
+
+    async def advance(self) -> None:
+        await self._owner.commit({"sensor-7": row(8.0)})
+        self._owner.complete()
+
+    def silence_coordinator(self) -> None:
+        self._owner.clock.ahead_seconds += 3.5
+
+    def age(self, seconds: float) -> None:
+        self._standby.clock.ahead_seconds += seconds
+
+    async def lose_owner(self) -> None:
+        await self._owner.server.stop()
+
+
+class Served:
+    """The two copies, and a proxy before them."""
+
+    def __init__(self, copies: Copies, owner: Any, standby: Any, proxy: Any) -> None:
+        self.copies, self.owner, self.standby, self.proxy = copies, owner, standby, proxy
+
+    async def get(self, stub: Any, seconds: float = 5.0, **options: Any) -> pb.Answer:
+        request = pb.GetRequest(state=REF, key=KEY, options=pb.ReadOptions(**options))
+        response: pb.GetResponse = await stub.Get(request, timeout=seconds)
+        return response.answer
+
+    async def refusal(self, stub: Any, seconds: float = 5.0, **options: Any) -> KeyholeError:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self.get(stub, seconds, **options)
+        return status.from_rpc_error(caught.value)
+
+
+@pytest.fixture(params=["fake", "state server"])
+async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+    async with AsyncExitStack() as stack:
+        copies: Copies
+        if request.param == "fake":
+            copies = Fakes(*await stack.enter_async_context(fake_servers("server-a", "server-b")))
+        else:
+            kafka = MemoryKafka()
+            servers = [await stack.enter_async_context(state_server(f"server-{name}", kafka)) for name in "ab"]
+            copies = real = Servers(*servers)
+            await real.begin()
+        proxy = await stack.enter_async_context(proxy_of(*copies.addresses))
+        stubs = [
+            query_pb2_grpc.QueryStub(await stack.enter_async_context(channels.aio_channel(address)))
+            for address in (*copies.addresses, proxy.address)
+        ]
+        both = Served(copies, *stubs)
+        async with asyncio.timeout(10):  # the standby has caught up, and the proxy knows of both
+            while not await _ready(both):  # noqa: ASYNC110 - as a reader would
+                await asyncio.sleep(0.01)
+        yield both
+
+
+async def _ready(served: Served) -> bool:
+    try:
+        followed = (await served.get(served.standby)).source.as_of_ms
+        holdings = (await served.proxy.DescribeState(pb.DescribeStateRequest(state=REF))).holdings
+    except grpc.aio.AioRpcError:
+        return False
+    return bool(followed) and {(h.source.role, h.ready) for h in holdings} == {(ROLE_OWNER, True), (ROLE_STANDBY, True)}
+
+
+async def test_each_copy_says_what_it_is_and_of_when(served: Served) -> None:
+    for stub, role in ((served.owner, ROLE_OWNER), (served.standby, ROLE_STANDBY)):
+        answer = await served.get(stub)
+        assert (answer.value, answer.source.role, answer.source.epoch) == (row(7.0), role, 1)
+        assert 0 <= time.time_ns() // 1_000_000 - answer.source.as_of_ms < 60_000
+        assert (answer.source.lag_epochs, answer.source.unconfirmed) == (0, False)
+
+
+async def test_where_nothing_stale_is_wanted_only_a_confirmed_owner_answers(served: Served) -> None:
+    assert (await served.get(served.owner, stale=pb.STALE_NEVER)).source.role == ROLE_OWNER
+    assert isinstance(await served.refusal(served.standby, stale=pb.STALE_NEVER), errors.NotOwner)
+    served.copies.silence_coordinator()
+    assert isinstance(await served.refusal(served.owner, stale=pb.STALE_NEVER), errors.Unconfirmed)
+    assert isinstance(await served.refusal(served.proxy, 0.5, stale=pb.STALE_NEVER), errors.Unconfirmed)
+    for stub in (served.owner, served.proxy):
+        assert (await served.get(stub)).source.unconfirmed
+
+
+async def test_a_copy_that_is_older_than_the_bound_says_how_old_and_the_proxy_finds_one_that_is_not(
+    served: Served,
+) -> None:
+    served.copies.age(10)
+    error = await served.refusal(served.standby, max_staleness_ms=5_000)
+    assert isinstance(error, errors.TooStale)
+    assert float(error.facts["age_ms"]) >= 10_000
+    for _ in range(5):
+        answer = await served.get(served.proxy, stale=pb.STALE_ALWAYS, max_staleness_ms=5_000)
+        assert answer.source.role == ROLE_OWNER
+
+
+async def test_an_epoch_that_no_copy_has_is_waited_for_and_then_named(served: Served) -> None:
+    error = await served.refusal(served.proxy, 0.5, min_epoch=2)
+    assert isinstance(error, errors.EpochNotReached)
+    assert error.facts["epoch"] == "1"
+    waiting = asyncio.ensure_future(served.get(served.proxy, stale=pb.STALE_ALWAYS, min_epoch=2))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await served.copies.advance()
+    answer = await waiting
+    assert (answer.value, answer.source.epoch) == (row(8.0), 2)
+
+
+async def test_readers_of_any_copy_get_both(served: Served) -> None:
+    roles = {(await served.get(served.proxy, stale=pb.STALE_ALWAYS)).source.role for _ in range(50)}
+    assert roles == {ROLE_OWNER, ROLE_STANDBY}
+    assert {(await served.get(served.proxy)).source.role for _ in range(10)} == {ROLE_OWNER}
+
+
+async def test_when_the_owner_is_lost_the_standby_answers_where_it_may_and_the_reason_is_told_where_not(
+    served: Served,
+) -> None:
+    await served.copies.advance()
+    reached = (await served.get(served.proxy)).source.epoch
+    await served.copies.lose_owner()
+    for _ in range(20):
+        answer = await served.get(served.proxy, min_epoch=reached)
+        assert (answer.value, answer.source.role, answer.source.epoch) == (row(8.0), ROLE_STANDBY, 2)
+    error = await served.refusal(served.proxy, 0.5, stale=pb.STALE_NEVER)
+    assert isinstance(error, errors.DeadlineExceeded)
+    assert error.facts["cause"] in {"NO_SERVER", "SERVER_LOST"}
+
+
+async def test_a_policy_of_a_later_version_is_refused_and_not_weakened(served: Served) -> None:
+    for stub in (served.owner, served.proxy):
+        assert isinstance(await served.refusal(stub, stale=9), errors.Unsupported)
