@@ -193,6 +193,8 @@ class World:
     Attributes:
         faults: By the number of the step (`steps` is the last one's).
         faults_at: By server and method, for the next such message.
+        meanwhile: By server and method, what happens before the next such message is delivered.
+        after_each: Called after each message that was delivered.
         late: Messages that are still under way.
         sent: Commit and Stage messages that were delivered.
         suspended: Drivers that were replaced without knowing it, and what they were at.
@@ -210,6 +212,8 @@ class World:
         self.coordinator: Coordinator | None = None
         self.faults: dict[int, Fault] = {}
         self.faults_at: dict[tuple[str, str], Fault] = {}
+        self.meanwhile: dict[tuple[str, str], Callable[[], None]] = {}
+        self.after_each: Callable[[], None] = lambda: None
         self.steps = 0
         self.late: list[Letter] = []
         self.sent: list[Letter] = []
@@ -233,7 +237,27 @@ class World:
         """Runs the batch in the running driver, or in a new one. Raises as Coordinator.run_epoch, or DriverDied."""
         if self.coordinator is None:
             self.coordinator = self._new_coordinator(on_new_checkpoint, strict)
-        batch = EpochBatch(
+        self._last_batch = self.batch(batch_id, rows, replace, spark_query_id, offsets_hash)
+        driver = self.coordinator
+        try:
+            return driver.run_epoch(self._last_batch)
+        except (DriverDiedError, KeyholeError):
+            # A query that ends with an error is a driver that is started again.
+            driver.close()
+            if self.coordinator is driver:
+                self.coordinator = None
+            raise
+
+    def batch(
+        self,
+        batch_id: int,
+        rows: Rows,
+        replace: bool = False,
+        spark_query_id: str = "spark-1",
+        offsets_hash: int | None = None,
+    ) -> EpochBatch:
+        """As the sink makes it."""
+        return EpochBatch(
             spark_query_id=spark_query_id,
             batch_id=batch_id,
             offsets_hash=batch_id if offsets_hash is None else offsets_hash,
@@ -242,12 +266,6 @@ class World:
             partitions=PARTITIONS,
             stage=lambda order: [self._stage(order, partition, rows) for partition in range(PARTITIONS)],
         )
-        self._last_batch = batch
-        try:
-            return self.coordinator.run_epoch(batch)
-        except (DriverDiedError, KeyholeError):
-            self.driver_dies()  # a query that ends with an error is a driver that is started again
-            raise
 
     def beat(self, seconds: float = 0.1) -> None:
         """A heartbeat of the running driver, if there is one. `seconds`: how long it may take."""
@@ -368,6 +386,7 @@ class World:
 
     def deliver(self, server: str, method: str, request: Any) -> Any:
         """Sends a message, with whatever goes wrong at this step, and returns its answer."""
+        self.meanwhile.pop((server, method), lambda: None)()
         fault, to = self.step() or self.faults_at.pop((server, method), None), self.servers[server]
         if fault is Fault.LATE_MESSAGES_ARRIVE:
             self.late_messages_arrive()
@@ -401,6 +420,7 @@ class World:
             self.kafka.down = False
             if method == "Commit":
                 self.kafka.next_commit = NextCommit.SUCCEEDS
+        self.after_each()
         if fault is Fault.SERVER_DIES_AFTER:
             to.die()
         if fault in (Fault.SERVER_DIES_AFTER, Fault.ANSWER_IS_LOST):
@@ -411,11 +431,16 @@ class World:
 
     def call(self, letter: Letter) -> Any:
         """Delivers a message to the incarnation that it was sent to."""
+        return self.run(self.calling(letter))
+
+    def calling(self, letter: Letter) -> Coroutine[Any, Any, Any]:
+        """As `call`, for whoever does not wait for it."""
         request = letter.request
         if letter.method == "Stage":
             header, chunk = request
             request = _stream([pb.StageRequest(header=header), pb.StageRequest(chunk=chunk)])
-        return self.run(getattr(letter.servicer, letter.method)(request, Context()))
+        answer: Coroutine[Any, Any, Any] = getattr(letter.servicer, letter.method)(request, Context())
+        return answer
 
     def late_messages_arrive(self) -> None:
         """All of them, in the order in which they were sent; nobody waits for the answers."""

@@ -1,0 +1,187 @@
+"""Servers come, go and drain, and every key can be read all the time: the real driver and servers, step by step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from keyhole.coordinator import run
+from keyhole.coordinator.control import QueryControl, read_control
+from keyhole.errors import NotOwner, NotReady
+from keyhole.testing.changelog import MemoryChangelog
+from tests.support.simulation import Fault, World
+from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
+
+KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
+
+
+@pytest.fixture(params=[0, 1], ids=["without standbys", "with one standby"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """Two servers, and a third one that is down."""
+    made = World(descriptor(), "abc", request.param)
+    made.servers["c"].die()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def standing_by() -> Iterator[World]:
+    """Three servers; one standby for each key group, and all of them warm."""
+    made = World(descriptor(), "abc", 1)
+    made.run_epoch(0, rows(1.0))
+    made.settle()
+    yield made
+    made.close()
+
+
+def rows(n: float) -> dict[bytes, bytes | None]:
+    return {name: row(n) for name in KEYS}
+
+
+def owned(world: World, server: str) -> tuple[int, ...]:
+    assert world.coordinator is not None
+    return world.coordinator.owned_by(server, "counts")
+
+
+def readable(world: World, name: bytes) -> dict[str, bytes | None]:
+    """What the copies of a key hold, by server."""
+    found = {}
+    for server in world.servers.values():
+        for table in server.tables.values() if server.servicer is not None else ():
+            with contextlib.suppress(NotOwner, NotReady):
+                (found[server.name],) = table.lookup([name]).rows
+    return found
+
+
+def every_key_can_be_read(world: World, n: float) -> None:
+    for group, name in enumerate(KEYS):
+        answers = readable(world, name)
+        assert answers, f"nobody answers for key group {group}"
+        assert set(answers.values()) == {row(n)}
+
+
+def control(world: World) -> QueryControl:
+    log = MemoryChangelog(world.kafka, "app").control("reader")
+    return read_control(log.read(1.0), "main")
+
+
+def test_a_server_that_comes_takes_its_share_over_while_every_key_can_be_read(world: World) -> None:
+    world.run_epoch(0, rows(1.0))
+    world.settle()
+    world.servers["c"].start()
+    world.after_each = lambda: every_key_can_be_read(world, 1.0)
+    world.settle()
+    assert sorted(len(owned(world, name)) for name in "abc") == [1, 1, 2]
+
+
+def test_a_server_that_comes_is_given_nothing_before_its_copy_is_warm(world: World) -> None:
+    world.run_epoch(0, rows(1.0))
+    world.settle()
+    world.servers["c"].start()
+    world.beat()
+    world.run_epoch(1, rows(2.0))
+    world.beat()
+    assert owned(world, "c") == ()
+    world.servers["c"].follow()
+    world.beat()
+    assert owned(world, "c") != ()
+    world.follow()
+    every_key_can_be_read(world, 2.0)
+
+
+def test_a_server_that_comes_takes_over_between_two_epochs_of_a_busy_query(world: World) -> None:
+    world.run_epoch(0, rows(1.0))
+    world.servers["c"].start()
+    for number in range(1, 6):
+        world.follow()
+        assert world.coordinator is not None
+        world.coordinator._run.confirm()  # as the heartbeat does while an epoch is under way
+        assert world.run_epoch(number, rows(1.0 + number)).rounds == 1
+    assert len(owned(world, "c")) >= 1
+    world.follow()
+    every_key_can_be_read(world, 6.0)
+
+
+def test_a_server_that_is_told_to_end_gives_everything_away_while_every_key_can_be_read(world: World) -> None:
+    world.run_epoch(0, rows(1.0))
+    world.settle()
+    world.servers["a"].drain()
+    assert not world.servers["a"].drained
+    world.after_each = lambda: every_key_can_be_read(world, 1.0)
+    world.settle()
+    assert owned(world, "a") == ()
+    assert world.servers["a"].drained
+    world.servers["a"].die()
+    every_key_can_be_read(world, 1.0)
+    world.after_each = lambda: None
+    assert world.run_epoch(1, rows(2.0)).rounds == 1
+
+
+def test_a_server_that_is_told_to_end_goes_on_taking_epochs_until_it_is_relieved(world: World) -> None:
+    world.run_epoch(0, rows(1.0))
+    world.servers["a"].drain()
+    assert world.run_epoch(1, rows(2.0)).rounds == 1
+    assert world.run_epoch(2, rows(3.0)).rounds == 1
+
+
+def test_the_last_server_that_is_told_to_end_is_kept_by_nobody(world: World) -> None:
+    world.servers["b"].die()
+    world.run_epoch(0, rows(1.0))
+    world.servers["a"].drain()
+    assert not world.servers["a"].drained
+    world.settle()
+    assert world.servers["a"].drained
+
+
+def test_a_lost_servers_key_groups_go_to_their_warm_standbys(standing_by: World) -> None:
+    world = standing_by
+    lost = owned(world, "a")
+    heirs = {group: set(readable(world, KEYS[group])) - {"a"} for group in lost}
+    world.servers["a"].die()
+    world.after_each = lambda: every_key_can_be_read(world, 1.0)
+    world.beat()
+    for group, heir in heirs.items():
+        assert len(heir) == 1
+        assert group in owned(world, heir.pop())
+
+
+def test_a_handover_that_breaks_off_after_release_is_undone_under_another_version(standing_by: World) -> None:
+    world = standing_by
+    world.servers["a"].drain()
+    before = owned(world, "a")
+    version = control(world).assignment
+    world.faults_at["a", "Release"] = Fault.ANSWER_IS_LOST
+    world.beat(seconds=-1.0)
+    world.servers["a"]._registry.draining = False
+    for name in "bc":
+        world.servers[name].die()
+    assert world.run_epoch(1, rows(2.0)).epoch == 2
+    assert set(before) <= set(owned(world, "a"))
+    after = control(world).assignment
+    assert version is not None
+    assert after is not None
+    assert after.version > version.version
+    every_key_can_be_read(world, 2.0)
+
+
+def test_the_records_say_who_follows_and_when_they_were_told(standing_by: World) -> None:
+    world = standing_by
+    told = control(world)
+    assert told.assignment is not None
+    assert told.assignment.generation == told.generation == 1
+    assert all(len(of) == 1 for of in told.assignment.standbys["counts"])
+    assert told.complete is not None
+    assert told.complete.told_ms == world.clock.now_ms()
+    world.clock.advance(1.0)
+    world.beat()
+    again = control(world).complete
+    assert again is not None
+    assert again == msgspec.structs.replace(told.complete, told_ms=world.clock.now_ms())

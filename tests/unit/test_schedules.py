@@ -1,0 +1,265 @@
+"""The schedules that the design names as a danger, each by itself: the real coordinator and servers, step by step.
+
+The state is a sum: a row that counts twice, or not at all, shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from keyhole.changelog.settings import DELETE_RETENTION_MS
+from keyhole.coordinator import run
+from keyhole.errors import ChangelogRecreated, CheckpointMismatch, Fenced, KeyholeError
+from keyhole.types import StateKind
+from tests.support.simulation import DriverDiedError, Fault, World
+from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
+
+KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
+ONE = {name: row(1.0) for name in KEYS}
+SUM = descriptor(kind=StateKind.REDUCING, reducers=("sum",))
+
+
+@pytest.fixture(autouse=True)
+def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Two servers, and a third one that is down."""
+    made = World(SUM, "abc")
+    made.servers["c"].die()
+    yield made
+    made.close()
+
+
+def sums(world: World) -> list[float]:
+    """By key group, from the server that owns it."""
+    found = {}
+    assert world.coordinator is not None
+    for name, server in world.servers.items():
+        for group in world.coordinator.owned_by(name, "counts"):
+            (value,) = server.tables["app", "counts"].lookup([KEYS[group]]).rows
+            found[group] = world.codec.decode_row(value)["n"] if value is not None else 0.0
+    return [found[group] for group in range(KEY_GROUPS)]
+
+
+def ends(world: World) -> list[int]:
+    return [world.kafka.end(world.descriptor.topic, group) for group in range(KEY_GROUPS)]
+
+
+def test_a_driver_and_its_servers_that_are_suspended_and_woken_after_a_new_run_can_change_nothing(
+    world: World,
+) -> None:
+    world.run_epoch(0, ONE)
+    old, batch = world.coordinator, world.batch(1, ONE)
+    assert old is not None
+    asleep = [world.servers[name] for name in "ab"]
+    after: list[int] = []
+
+    def a_new_run_on_another_server() -> None:
+        world.coordinator = None
+        for server in asleep:
+            server.cut_off = True
+        world.servers["c"].start()
+        world.run_epoch(1, ONE)
+        world.run_epoch(2, ONE)
+        after.extend(ends(world))
+        for server in asleep:
+            server.cut_off = False
+
+    world.meanwhile["a", "Commit"] = a_new_run_on_another_server
+    with pytest.raises(Fenced):
+        old.run_epoch(batch)
+    world.late_messages_arrive()
+    with pytest.raises(Fenced):
+        old.beat()
+    old.close()
+    assert ends(world) == after
+    assert sums(world) == [3.0] * KEY_GROUPS
+
+
+def test_a_fenced_server_that_tries_again_and_again_writes_nothing(world: World) -> None:
+    world.run_epoch(0, ONE)
+    world.faults_at["a", "Commit"] = Fault.SERVER_IS_CUT_OFF
+    assert world.run_epoch(1, ONE).rounds == 2
+    after = ends(world)
+    tries = [letter for letter in world.late if letter.method == "Commit"]
+    for letter in tries * 3:
+        with pytest.raises(KeyholeError):
+            world.call(letter)
+    assert tries
+    assert ends(world) == after
+    world.servers["a"].start()
+    world.run_epoch(2, ONE)
+    assert sums(world) == [3.0] * KEY_GROUPS
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault.COMMITS_AND_IS_NOT_ANSWERED, Fault.LOSES_THE_TRANSACTION_AND_IS_NOT_ANSWERED], ids=lambda f: f.name
+)
+def test_a_transaction_whose_end_is_not_seen_counts_once_whether_it_was_applied_or_not(
+    world: World, fault: Fault
+) -> None:
+    world.run_epoch(0, ONE)
+    world.faults_at["a", "Commit"] = fault
+    result = world.run_epoch(1, ONE)
+    assert result.rounds == 2
+    assert sums(world) == [2.0] * KEY_GROUPS
+
+
+@pytest.mark.parametrize("lose_store", [False, True])
+def test_a_server_that_restarts_between_stage_and_commit_commits_nothing_and_is_staged_to_again(
+    world: World, lose_store: bool
+) -> None:
+    world.run_epoch(0, ONE)
+
+    def restart() -> None:
+        world.servers["a"].die(lose_store=lose_store)
+        world.servers["a"].start()
+
+    world.meanwhile["a", "Commit"] = restart
+    assert world.run_epoch(1, ONE).rounds == 2
+    assert sums(world) == [2.0] * KEY_GROUPS
+
+
+def test_a_restore_that_begins_while_a_transaction_is_being_completed_waits_for_the_fence(world: World) -> None:
+    """With Kafka itself: test_kafka_transactions.py::test_fencing_decides_the_open_transaction_before_it_returns."""
+    world.run_epoch(0, ONE)
+    begun, goes_on = threading.Event(), threading.Event()
+    steps = world.kafka.before_commit
+
+    def stand_still() -> None:
+        world.kafka.before_commit = steps
+        begun.set()
+        goes_on.wait(5)
+
+    tasks: list[asyncio.Task[object]] = []
+
+    def the_transaction_begins_and_its_server_is_cut_off() -> None:
+        world.servers["a"].cut_off = True
+
+    world.meanwhile["a", "Commit"] = the_transaction_begins_and_its_server_is_cut_off
+
+    def its_commit_gets_under_way() -> None:
+        letter = next(letter for letter in world.late if letter.method == "Commit")
+        world.late.remove(letter)
+        world.kafka.before_commit = stand_still
+        tasks.append(world.loop.create_task(world.calling(letter)))
+        world.run(asyncio.to_thread(begun.wait, 5))
+
+    world.meanwhile["b", "Commit"] = its_commit_gets_under_way
+    assert world.run_epoch(1, ONE).rounds == 2
+    goes_on.set()
+    with pytest.raises(Fenced):
+        world.loop.run_until_complete(tasks[0])
+    assert sums(world) == [2.0] * KEY_GROUPS
+    assert world.run_epoch(2, ONE).rounds == 1
+    assert sums(world) == [3.0] * KEY_GROUPS
+
+
+def test_tasks_of_the_first_round_that_live_on_in_the_second_add_nothing(world: World) -> None:
+    world.run_epoch(0, ONE)
+    world.faults_at["a", "Stage"] = Fault.MESSAGE_IS_LATE
+    world.meanwhile["a", "Commit"] = world.late_messages_arrive
+    assert world.run_epoch(1, ONE).rounds == 2
+    world.late_messages_arrive()
+    assert sums(world) == [2.0] * KEY_GROUPS
+    assert world.run_epoch(2, ONE).rounds == 1
+    assert sums(world) == [3.0] * KEY_GROUPS
+
+
+def test_a_commit_that_arrives_after_a_handover_changes_nothing(world: World) -> None:
+    world.run_epoch(0, ONE)
+    world.servers["c"].start()
+    world.settle()
+    assert world.coordinator is not None
+    assert world.coordinator.owned_by("c", "counts")
+    after = ends(world)
+    for letter in [letter for letter in world.sent if letter.method == "Commit"]:
+        world.arrives_again(letter)
+    assert ends(world) == after
+    world.run_epoch(1, ONE)
+    assert sums(world) == [2.0] * KEY_GROUPS
+
+
+def test_a_commit_that_arrives_between_release_and_adoption_changes_nothing(world: World) -> None:
+    world.run_epoch(0, ONE)
+    commits = [letter for letter in world.sent if letter.method == "Commit"]
+    world.servers["c"].start()
+
+    def they_arrive() -> None:
+        for letter in commits:
+            world.arrives_again(letter)
+
+    world.meanwhile["c", "Assign"] = they_arrive
+    before = ends(world)
+    world.settle()
+    assert ends(world) == before
+    world.run_epoch(1, ONE)
+    assert sums(world) == [2.0] * KEY_GROUPS
+
+
+def test_a_replayed_epoch_that_is_wholly_committed_is_run_whole_and_written_nowhere(world: World) -> None:
+    """So that Spark's own state comes out right: tests/integration/test_kill_driver.py."""
+    world.run_epoch(0, ONE)
+    world.faults_at["b", "Commit"] = Fault.DRIVER_DIES_AFTER
+    with pytest.raises(DriverDiedError):
+        world.run_epoch(1, ONE)
+    after, staged = ends(world), sum(letter.method == "Stage" for letter in world.sent)
+    result = world.run_epoch(1, ONE, strict=True)
+    assert result.replayed
+    assert ends(world) == after
+    again = sum(letter.method == "Stage" for letter in world.sent) - staged
+    assert again >= 2, "every partition was run"
+    assert sums(world) == [2.0] * KEY_GROUPS
+
+
+@pytest.mark.parametrize(
+    ("batch_id", "spark_query_id", "offsets_hash"),
+    [(0, "spark-2", 0), (0, "spark-1", 0), (2, "spark-1", 99), (7, "spark-2", 7)],
+    ids=["deleted", "set back", "set back by one batch", "of another query"],
+)
+def test_a_checkpoint_that_is_not_the_one_that_the_epochs_came_from_is_refused(
+    world: World, batch_id: int, spark_query_id: str, offsets_hash: int
+) -> None:
+    for number in range(3):
+        world.run_epoch(number, ONE)
+    world.driver_dies()
+    after = ends(world)
+    with pytest.raises(CheckpointMismatch):
+        world.run_epoch(batch_id, ONE, spark_query_id=spark_query_id, offsets_hash=offsets_hash)
+    assert ends(world) == after
+    world.run_epoch(3, ONE)  # with the right one it goes on
+    assert sums(world) == [4.0] * KEY_GROUPS
+
+
+def test_a_changelog_that_was_recreated_is_refused_and_reset_begins_anew(world: World) -> None:
+    world.run_epoch(0, ONE)
+    world.driver_dies()
+    world.kafka.delete_topic(world.descriptor.topic)
+    with pytest.raises(ChangelogRecreated):
+        world.run_epoch(1, ONE)
+    world.run_epoch(0, ONE, spark_query_id="spark-2", on_new_checkpoint="reset")
+    assert sums(world) == [1.0] * KEY_GROUPS
+
+
+def test_a_store_that_was_away_longer_than_deletions_are_kept_does_not_bring_them_back(world: World) -> None:
+    world.run_epoch(0, ONE)
+    world.servers["a"].die()  # its store stays
+    world.run_epoch(1, dict.fromkeys(KEYS))
+    world.clock.advance(DELETE_RETENTION_MS / 1000 + 60)
+    world.run_epoch(2, {key(names_in(group)[1]): row(5.0) for group in range(KEY_GROUPS)})
+    world.kafka.compact(world.descriptor.topic, forget_deletions=True)
+    world.servers["a"].start()
+    world.run_epoch(3, {})
+    world.settle()
+    assert world.coordinator is not None
+    assert len(world.coordinator.owned_by("a", "counts")) == KEY_GROUPS // 2
+    assert sums(world) == [0.0] * KEY_GROUPS
+    world.run_epoch(4, ONE)
+    assert sums(world) == [1.0] * KEY_GROUPS
