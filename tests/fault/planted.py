@@ -26,7 +26,7 @@ def drop_markers() -> None:
 
     def without(self: KafkaWriter, changed: PartitionChanges) -> Appending:
         whole = appending(self, changed)
-        return whole if changed.marker.epoch % 10 else whole._replace(records=whole.records[:-1])
+        return whole if changed.marker.epoch % 10 else whole._replace(records=list(whole.records)[:-1])
 
     KafkaWriter._appending = without  # type: ignore[method-assign]
 

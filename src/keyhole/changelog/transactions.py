@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -94,8 +95,10 @@ class Transactions:
         """Gives up what is under way; an open transaction is left to whoever opens the id next. Idempotent."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            producer.purge()
-            producer.poll(0)
+            # It says once more what ended it, for good; who closes it knows, or doesn't care.
+            with contextlib.suppress(KafkaException):
+                producer.purge()
+                producer.poll(0)
 
     def _write(self, batches: Sequence[Appending], deadline_seconds: float) -> list[int]:
         assert self._producer is not None, "open() comes first"
