@@ -49,6 +49,12 @@ def test_every_test_that_is_named_exists(page: Path) -> None:
     assert not [path for path in sorted(named) if not (ROOT / path).exists()]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_test_function_that_is_named_exists(page: Path) -> None:
+    named = set(re.findall(r"`(tests/[a-z_/]+\.py)`: `(test_\w+)`", page.read_text()))
+    assert not [(path, name) for path, name in sorted(named) if f"def {name}(" not in (ROOT / path).read_text()]
+
+
 def test_every_row_of_the_guarantees_names_its_test() -> None:
     page = (ROOT / "docs" / "guarantees.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| what fails")]
