@@ -11,6 +11,7 @@ from tests.fault.history import FailedRead, History, Injected, Read
 # A fault's end is not the end of its effects: a restarted server restores, a proxy finds it again.
 _AFTERMATH_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0
+_BOUNDS = frozenset({"EPOCH_NOT_REACHED", "TOO_STALE"})
 
 
 @dataclass
@@ -18,11 +19,14 @@ class Availability:
     """Of some reads. A gap: from the first failed read to the next answer, of one reader.
 
     Attributes:
+        refused: Reads that asked for what no copy had: an epoch that is not committed everywhere yet, or something
+            fresher. Not among those that failed.
         reasons: Failed reads by reason.
     """
 
     reads: int = 0
     failed: int = 0
+    refused: int = 0
     longest_gap_seconds: float = 0.0
     reasons: Counter[str] = field(default_factory=Counter)
 
@@ -34,6 +38,7 @@ class Availability:
     def add(self, other: Availability) -> None:
         self.reads += other.reads
         self.failed += other.failed
+        self.refused += other.refused
         self.longest_gap_seconds = max(self.longest_gap_seconds, other.longest_gap_seconds)
         self.reasons += other.reasons
 
@@ -47,12 +52,10 @@ def availability(history: History) -> dict[str, Availability]:
     "all" has everything, "none" what was without a fault, "harmless" what was during one fault that left a copy of
     every key group within reach.
 
-    Reads that ask for a bound are left out, as one that can't be met is refused rightly.
+    Reads that want the owner alone are left out: they can't go to another copy.
     """
     reads = [
-        event
-        for event in history.events
-        if isinstance(event, (Read, FailedRead)) and event.asked.stale != "never" and not event.asked.max_staleness_ms
+        event for event in history.events if isinstance(event, (Read, FailedRead)) and event.asked.stale != "never"
     ]
     faults = [event for event in history.events if isinstance(event, Injected)]
     found = {"all": _of(reads)}
@@ -71,10 +74,11 @@ def _during(read: Read | FailedRead, fault: Injected) -> bool:
 
 
 def _of(reads: Sequence[Read | FailedRead]) -> Availability:
-    failed = [read for read in reads if isinstance(read, FailedRead)]
+    reasons = Counter(read.reason for read in reads if isinstance(read, FailedRead))
+    refused = sum(reasons[reason] for reason in _BOUNDS)
     readers = {read.reader for read in reads}
     gaps = (_longest_gap(read for read in reads if read.reader == reader) for reader in readers)
-    return Availability(len(reads), len(failed), max(gaps, default=0.0), Counter(read.reason for read in failed))
+    return Availability(len(reads), reasons.total() - refused, refused, max(gaps, default=0.0), reasons)
 
 
 def _longest_gap(reads: Iterable[Read | FailedRead]) -> float:
@@ -83,10 +87,10 @@ def _longest_gap(reads: Iterable[Read | FailedRead]) -> float:
         if since is not None and read.began > until + _PAUSE_SECONDS:
             since = None  # reads of another moment: these are those of one kind of fault
         until = max(until, read.ended)
-        if isinstance(read, FailedRead):
+        if isinstance(read, FailedRead) and read.reason not in _BOUNDS:
             since = read.began if since is None else since
         if since is not None:
             longest = max(longest, read.ended - since)
-        if isinstance(read, Read):
+        if isinstance(read, Read) or read.reason in _BOUNDS:
             since = None
     return longest

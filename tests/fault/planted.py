@@ -9,15 +9,13 @@ from typing import Any
 from keyhole.changelog.base import PartitionChanges
 from keyhole.changelog.transactions import Appending
 from keyhole.changelog.writer import KafkaWriter
-from keyhole.coordinator.receipts import GroupReceipt
-from keyhole.types import Run, StateKind
 from services.state_server import commit
 from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.copies import Answers
-from services.state_server.host import Attempt, QueryHost
 from services.state_server.hosted import HostedState
 from services.state_server.staged import StagedAttempt
 from services.state_server.table import Table
+from tests.fault.workload import VALUES
 
 
 def drop_markers() -> None:
@@ -47,23 +45,22 @@ def apply_twice() -> None:
 
 def show_uncommitted() -> None:
     """Readers are shown what is staged, as if it were committed."""
-    stage, lookup = QueryHost.stage, Table.lookup
+    add, lookup = StagedAttempt.add, Table.lookup
     staged: dict[bytes, bytes | None] = {}
 
-    def remembering(self: QueryHost, name: Attempt, attempt: StagedAttempt, run: Run) -> list[GroupReceipt]:
-        if self._hosted[name.state].descriptor.kind is StateKind.VALUE:
-            for group in attempt.groups.values():
-                staged.update(group.rows)
-        return stage(self, name, attempt, run)
+    def remembering(self: StagedAttempt, keys: Sequence[bytes], rows: Sequence[bytes | None]) -> None:
+        add(self, keys, rows)
+        if self._name.endswith(f"/{VALUES}"):
+            staged.update(zip(keys, rows, strict=True))
 
     def showing(self: Table, keys: Sequence[bytes], *bounds: Any, **more: Any) -> Answers:
         answers = lookup(self, keys, *bounds, **more)
-        if self.descriptor.kind is not StateKind.VALUE:
+        if self.descriptor.state != VALUES:
             return answers
         rows = [staged.get(key, row) for key, row in zip(keys, answers.rows, strict=True)]
         return dataclasses.replace(answers, rows=rows)
 
-    QueryHost.stage = remembering  # type: ignore[method-assign]
+    StagedAttempt.add = remembering  # type: ignore[method-assign]
     Table.lookup = showing  # type: ignore[method-assign]
 
 
