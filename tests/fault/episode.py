@@ -20,8 +20,8 @@ from tests.fault.readers import Readers
 from tests.fault.schedule import Fault, schedule
 
 # Generous: a busy machine takes a minute to start Spark.
-_FIRST_EPOCH_SECONDS = 180.0
-_REST_SECONDS = 240.0
+_FIRST_EPOCH_SECONDS = 300.0
+_REST_SECONDS = 300.0
 _COPIES_SECONDS = 30.0
 
 _decoder = msgspec.json.Decoder(EpochStep | Ended)
