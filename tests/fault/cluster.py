@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
@@ -15,7 +14,6 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from keyhole.config import JobConfig, StateServerConfig
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports
@@ -78,7 +76,7 @@ class Cluster:
         self.network = Network()
         self.servers = tuple(f"server-{number}" for number in range(plan.servers))
         self.spare = f"server-{plan.servers}"
-        self.replicas = tuple(f"replica-{number}" for number in range(plan.replicas if _has_replicas() else 0))
+        self.replicas = tuple(f"replica-{number}" for number in range(plan.replicas))
         holders = (*self.servers, self.spare, *self.replicas)
         self._ports = dict(zip(holders, free_ports(len(holders)), strict=True))
         self._machine = machine
@@ -205,7 +203,13 @@ class Cluster:
     def _start_driver(self) -> Child:
         plan = self.plan
         settings = Settings(
-            plan.seed, plan.deletes, plan.states, str(self.directory), plan.pace_seconds, plan.executors
+            seed=plan.seed,
+            deletes=plan.deletes,
+            states=plan.states,
+            directory=str(self.directory),
+            pace_seconds=plan.pace_seconds,
+            standbys=plan.standbys,
+            executors=plan.executors,
         )
         job = {
             "KEYHOLE_JOB_APPLICATION": self.application,
@@ -214,8 +218,6 @@ class Cluster:
             "KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS": str(_EPOCH_DEADLINE_SECONDS),
             "KEYHOLE_JOB_SERVER_WAIT_SECONDS": "1",
         }
-        if _has_standbys():
-            job["KEYHOLE_JOB_STANDBYS"] = str(plan.standbys)
         own = {"FAULT_CLOCK": str(self._clock("driver")), "FAULT_DRIVER": msgspec.json.encode(settings).decode()}
         environ = self._environ | job | own | self._kill_point("driver")
         module = "tests.fault.spark_driver" if plan.spark else "tests.fault.driver"
@@ -228,11 +230,3 @@ class Cluster:
             if event[0] == "ended" and event[2] == f"driver {child.pid}":
                 return event[3], event[4]
         return f"EXIT_{child.exit_code}", child.output()[-2000:]
-
-
-def _has_standbys() -> bool:
-    return "standbys" in {item.name for item in dataclasses.fields(JobConfig)}
-
-
-def _has_replicas() -> bool:
-    return "role" in {item.name for item in dataclasses.fields(StateServerConfig)}

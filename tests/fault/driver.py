@@ -55,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True):
         directory: Holds `checkpoint/`, `steps` (EpochSteps, one JSON a line), and `pause`: as long as it is there, no
             further batch begins, and `paused` holds the process id of the driver that waits.
         pace_seconds: The pause between two batches, at the most; it is random.
+        standbys: Copies per key group, beside the owner.
         executors: With Spark: how many processes run the tasks; 0: the driver's own.
     """
 
@@ -63,6 +64,7 @@ class Settings(msgspec.Struct, frozen=True):
     states: tuple[str, ...]
     directory: str
     pace_seconds: float = 0.2
+    standbys: int = 0
     executors: int = 0
 
 
@@ -164,7 +166,7 @@ def run(settings: Settings, recorder: Recorder, clock: Clock) -> None:
                 batch_id=number,
                 offsets_hash=number,
                 watermark_ms=0,
-                states=tuple(StatePlan(of) for of in plans),
+                states=tuple(StatePlan(of, standbys=settings.standbys) for of in plans),
                 partitions=_PARTITIONS,
                 stage=functools.partial(stager.stage, plans, batch),
             )

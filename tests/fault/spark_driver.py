@@ -80,10 +80,13 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
             "spark.executor.memory": "512m",
         }
     spark = local_session("fault", spark_settings)
-    of_values = queryable.value(VALUES, key="k", key_groups=KEY_GROUPS, query=VALUES, observer=observer[VALUES])
+    copies = settings.standbys
+    of_values = queryable.value(
+        VALUES, key="k", key_groups=KEY_GROUPS, standbys=copies, query=VALUES, observer=observer[VALUES]
+    )
     reducers = {"total": "sum", "count": "count", "highest": "max"}
     of_sums = queryable.reducing(
-        SUMS, key="k", reducers=reducers, key_groups=KEY_GROUPS, query=SUMS, observer=observer[SUMS]
+        SUMS, key="k", reducers=reducers, key_groups=KEY_GROUPS, standbys=copies, query=SUMS, observer=observer[SUMS]
     )
     sinks: list[Sink] = [of_values, of_sums]
 
