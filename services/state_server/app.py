@@ -25,6 +25,7 @@ from services.state_server.host import HostSettings, StateShare
 from services.state_server.query_servicer import QueryServicer
 from services.state_server.registry import Registry
 from services.state_server.replica import ReplicaMember, Share
+from services.state_server.spill import StagingRoom
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class StateServer:
             clock=self._clock,
             observer=self._observer,
             lease_seconds=self._config.lease_seconds,
-            max_staged_bytes=self._config.max_staged_bytes,
+            room=StagingRoom(self._config.max_staged_bytes, self._config.max_spilled_bytes, self._config.directory),
             kafka_deadline_seconds=_KAFKA_DEADLINE_SECONDS,
             restore_deadline_seconds=self._config.max_restore_seconds_without_progress,
             changed=registry.changed,

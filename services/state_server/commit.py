@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keyhole.changelog.base import ChangelogWriter, Marker, Partition, PartitionChanges
 from keyhole.coordinator.receipts import GroupReceipt
-from keyhole.errors import NotOwner
+from keyhole.errors import NotOwner, OutcomeUnknown, StageLost
 from keyhole.steps import Step, StepObserver
 from keyhole.stores.base import Advance, Batch
 from keyhole.types import Position
 from services.state_server.hosted import HostedState
 from services.state_server.merge import Change, changes
+from services.state_server.spill import Spool, SpooledRows
 from services.state_server.staged import StagedAttempt, StagedGroup, winners
+
+# How much of what was on disk is in memory while it is written to a store; one key group may be more.
+_WRITE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,27 @@ class GroupCommitted:
 
 @dataclass
 class _Plan:
-    """What is to be written, and what was written by an earlier run already."""
+    """What is to be written, and what was written by an earlier run already.
+
+    Attributes:
+        spool: Holds the changes of key groups whose rows are on disk.
+    """
 
     changes: list[PartitionChanges] = field(default_factory=list)
     already: list[GroupCommitted] = field(default_factory=list)
+    spool: Spool | None = None
+
+    def kept(self, changes: list[Change], rows: StagedGroup) -> Iterable[Change]:
+        """The changes, where the rows are that they were made of: memory holds those of one key group at a time."""
+        if rows.spool is None:
+            return changes
+        if self.spool is None:
+            self.spool = rows.spool.for_changes()
+        return self.spool.keep(changes)
+
+    def close(self) -> None:
+        if self.spool is not None:
+            self.spool.close()
 
 
 def commit_epoch(
@@ -70,7 +91,8 @@ def commit_epoch(
     as it is. So the same epoch may be committed any number of times, and each key group takes it once.
 
     Raises:
-        StageLost: The staged rows are not those of the receipts. Nothing was committed.
+        StageLost: The staged rows are not those of the receipts, or can't be read back. Nothing was committed.
+        Overloaded: No room on disk. Nothing was committed.
         NotOwner: A key group is not this server's, or not restored. Nothing was committed.
         KafkaUnreachable: Nothing was committed; may be called again.
         Fenced: Nothing was committed; the grant is worthless from now on.
@@ -78,20 +100,37 @@ def commit_epoch(
         StoreFull: It is committed, in the changelog; the store must be restored.
     """
     plan = _Plan()
-    for name, part in epoch.states.items():
-        _plan_state(plan, epoch, hosted[name], part)
-    committed: list[GroupCommitted] = []
-    if plan.changes:
-        observer.reached(Step.SERVER_BEFORE_TRANSACTION, epoch.epoch)
-        offsets = writer.commit(plan.changes, deadline_seconds)
-        observer.reached(Step.SERVER_TRANSACTION_COMMITTED, epoch.epoch)
+    try:
+        for name, part in epoch.states.items():
+            _plan_state(plan, epoch, hosted[name], part)
+        if not plan.changes:
+            return plan.already
+        return plan.already + _carry_out(plan, epoch, hosted, writer, observer, deadline_seconds)
+    finally:
+        plan.close()
+
+
+def _carry_out(
+    plan: _Plan,
+    epoch: EpochToCommit,
+    hosted: Mapping[str, HostedState],
+    writer: ChangelogWriter,
+    observer: StepObserver,
+    deadline_seconds: float,
+) -> list[GroupCommitted]:
+    observer.reached(Step.SERVER_BEFORE_TRANSACTION, epoch.epoch)
+    offsets = writer.commit(plan.changes, deadline_seconds)
+    observer.reached(Step.SERVER_TRANSACTION_COMMITTED, epoch.epoch)
+    try:
         _write(plan.changes, offsets, hosted)
-        observer.reached(Step.SERVER_STORE_WRITTEN, epoch.epoch)
-        committed = [
-            GroupCommitted(*item.partition, offsets[item.partition], item.marker.checksum, already=False)
-            for item in plan.changes
-        ]
-    return plan.already + committed
+    except StageLost as error:
+        # Rows that could be read a moment ago. They are in the changelog: from there the stores must get them.
+        raise OutcomeUnknown(f"epoch {epoch.epoch} is committed, and could not be written to a store") from error
+    observer.reached(Step.SERVER_STORE_WRITTEN, epoch.epoch)
+    return [
+        GroupCommitted(*item.partition, offsets[item.partition], item.marker.checksum, already=False)
+        for item in plan.changes
+    ]
 
 
 def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: StateToCommit) -> None:
@@ -105,15 +144,15 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: Sta
     snapshot = state.store.snapshot()
     try:
         for group in touched:
-            rows = staged.get(group) or StagedGroup()
+            rows = staged.get(group) or StagedGroup(state.merge)
             position = state.position(group)
             checksum = rows.checksum & 0xFFFF_FFFF_FFFF_FFFF
             if position.epoch >= epoch.epoch:
                 plan.already.append(_already(state, group, position, epoch.epoch, checksum))
                 continue
-            written = changes(rows.rows, snapshot, group, state.merge, replace=part.replace)
+            written = changes(rows.merged(), snapshot, group, state.merge, replace=part.replace)
             if written:
-                plan.changes.append(_partition_changes(epoch, state, group, written, checksum))
+                plan.changes.append(_partition_changes(epoch, state, group, plan.kept(written, rows), checksum))
     finally:
         snapshot.close()
 
@@ -126,7 +165,7 @@ def _already(state: HostedState, group: int, position: Position, epoch: int, che
 
 
 def _partition_changes(
-    epoch: EpochToCommit, state: HostedState, group: int, written: list[Change], checksum: int
+    epoch: EpochToCommit, state: HostedState, group: int, written: Iterable[Change], checksum: int
 ) -> PartitionChanges:
     marker = Marker(
         epoch.epoch, epoch.generation, epoch.commit_time_ms, epoch.watermark_ms, checksum, epoch.offsets_hash
@@ -138,19 +177,46 @@ def _write(
     written: Sequence[PartitionChanges], offsets: Mapping[Partition, int], hosted: Mapping[str, HostedState]
 ) -> None:
     for name, state in hosted.items():
-        mine = [item for item in written if item.partition.state == name]
-        if not mine:
-            continue
-        advances = {item.partition.key_group: _advance(state, item, offsets[item.partition]) for item in mine}
-        # Storage keys begin with their key group, and the groups are ascending: so are all the keys.
-        state.store.apply(
-            Batch(
-                puts=[(key, row) for item in mine for key, row in item.changes if row is not None],
-                deletes=[key for item in mine for key, row in item.changes if row is None],
-                advances=advances,
-            )
-        )
-        state.positions.update({group: advance.after for group, advance in advances.items()})
+        for items in _portions([item for item in written if item.partition.state == name]):
+            _apply(state, items, offsets)
+
+
+def _portions(written: Sequence[PartitionChanges]) -> Iterator[list[PartitionChanges]]:
+    """What is written to a store in one step: all that is in memory, and what is on disk in portions of key groups.
+
+    Several steps are as good as one. A key group's rows and its position are in the same step, so wherever a crash
+    comes in between, each key group is wholly at this epoch or wholly at the one before, and the changelog, which has
+    the epoch already, brings it up. Readers see none of it: they hold the snapshot that was published last, until the
+    host publishes one that has all.
+    """
+    in_memory = [item for item in written if not isinstance(item.changes, SpooledRows)]
+    if in_memory:
+        yield in_memory
+    portion: list[PartitionChanges] = []
+    size = 0
+    for item in written:
+        if isinstance(item.changes, SpooledRows):
+            if portion and size + item.changes.bytes > _WRITE_BYTES:
+                yield portion
+                portion, size = [], 0
+            portion.append(item)
+            size += item.changes.bytes
+    if portion:
+        yield portion
+
+
+def _apply(state: HostedState, items: Sequence[PartitionChanges], offsets: Mapping[Partition, int]) -> None:
+    advances = {item.partition.key_group: _advance(state, item, offsets[item.partition]) for item in items}
+    puts: list[tuple[bytes, bytes]] = []
+    deletes: list[bytes] = []
+    # Storage keys begin with their key group, and the groups are ascending: so are all the keys.
+    for key, row in (change for item in items for change in item.changes):
+        if row is None:
+            deletes.append(key)
+        else:
+            puts.append((key, row))
+    state.store.apply(Batch(puts=puts, deletes=deletes, advances=advances))
+    state.positions.update({group: advance.after for group, advance in advances.items()})
 
 
 def _advance(state: HostedState, item: PartitionChanges, marker_offset: int) -> Advance:

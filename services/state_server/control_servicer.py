@@ -82,7 +82,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         try:
             async for request in requests:
                 await host.add_rows(attempt, _decoder(request.chunk))
-            receipts = host.stage(name, attempt, run)
+            receipts = await host.stage(name, attempt, run)
             kept = True
         finally:
             if not kept:

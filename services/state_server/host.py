@@ -27,7 +27,6 @@ from keyhole.errors import (
     KafkaUnreachable,
     NotOwner,
     NotReady,
-    Overloaded,
     StageLost,
 )
 from keyhole.steps import Step, StepObserver
@@ -38,6 +37,7 @@ from services.state_server.copies import Lease, Standing
 from services.state_server.follow import Follower, MakeFollower
 from services.state_server.hosted import HostedState
 from services.state_server.restore import restore
+from services.state_server.spill import StagingRoom
 from services.state_server.staged import StagedAttempt
 from services.state_server.standby import Standbys
 from services.state_server.table import Table
@@ -56,7 +56,7 @@ class HostSettings:
     clock: Clock
     observer: StepObserver
     lease_seconds: float
-    max_staged_bytes: int
+    room: StagingRoom
     kafka_deadline_seconds: float
     restore_deadline_seconds: float
     # Called on the event loop whenever ownership or readiness has changed.
@@ -402,7 +402,9 @@ class QueryHost:
         self._check_newest(attempt)
         state = self._state(attempt.state)
         name = f"{self._application}/{attempt.state}"
-        arriving = StagedAttempt(name, state.descriptor.key_groups, state.store.max_key_bytes, state.merge)
+        arriving = StagedAttempt(
+            name, state.descriptor.key_groups, state.store.max_key_bytes, state.merge, self._settings.room
+        )
         self._arriving.add(arriving)
         return arriving
 
@@ -414,21 +416,27 @@ class QueryHost:
     async def add_rows(
         self, attempt: StagedAttempt, decode: Callable[[], tuple[list[bytes], list[bytes | None]]]
     ) -> None:
-        """Adds a chunk to an attempt.
+        """Adds a chunk to an attempt; where memory is short, rows of this query go to disk.
 
         Raises:
-            Overloaded: More is staged than `max_staged_bytes`.
+            Overloaded: The disk has no room for them either.
         """
-        staged_bytes = sum(held.bytes for held in (*self._arriving, *self._staged.values()))
-        if staged_bytes > self._settings.max_staged_bytes:
-            raise Overloaded(
-                f"server {self._settings.server} holds {staged_bytes:,} staged bytes, its limit "
-                "(KEYHOLE_STATE_SERVER_MAX_STAGED_BYTES). Bound the epochs, for example with maxOffsetsPerTrigger"
-            )
-        await self._on_thread(lambda: attempt.add(*decode()))
+        held = [*self._arriving, *self._staged.values()]
 
-    def stage(self, name: Attempt, attempt: StagedAttempt, run: Run) -> list[GroupReceipt]:
-        """Makes a whole attempt part of what is staged; older rounds are dropped."""
+        def add() -> None:
+            attempt.add(*decode())
+            self._settings.room.make_room(held)
+
+        await self._on_thread(add)
+
+    async def stage(self, name: Attempt, attempt: StagedAttempt, run: Run) -> list[GroupReceipt]:
+        """Makes a whole attempt part of what is staged; older rounds are dropped.
+
+        Raises:
+            DuplicateKey, ValueMismatch: Rows that are on disk can't be merged.
+        """
+        if attempt.spilled:
+            await self._on_thread(attempt.check)
         self._check_run(run)
         self._check_newest(name)
         self._arriving.discard(attempt)
@@ -441,6 +449,7 @@ class QueryHost:
     def discard(self, attempt: StagedAttempt) -> None:
         """An attempt that did not come to its end."""
         self._arriving.discard(attempt)
+        self._drop(attempt)
 
     async def commit(
         self, run: Run, incarnation: str, version: int, epoch: EpochToCommit, deadline_seconds: float
@@ -520,6 +529,7 @@ class QueryHost:
             state.table.close()
             await self._on_thread(state.store.close)
         self._hosted.clear()
+        self._drop_staged(lambda _: True)
         self._thread.shutdown()
 
     def _publish(self, views: Sequence[View], standing: Standing) -> None:
@@ -551,7 +561,14 @@ class QueryHost:
 
     def _drop_staged(self, which: Callable[[Attempt], bool]) -> None:
         for name in [name for name in self._staged if which(name)]:
-            del self._staged[name]
+            self._drop(self._staged.pop(name))
+
+    def _drop(self, attempt: StagedAttempt) -> None:
+        try:
+            # Not here: the thread may be reading it.
+            self._thread.submit(attempt.close)
+        except RuntimeError:  # the thread has ended, with the host
+            attempt.close()
 
     def _check_incarnation(self, incarnation: str) -> None:
         if incarnation != self._settings.incarnation:

@@ -1,4 +1,4 @@
-"""Rows that are staged and not yet committed. Pure: no I/O, one thread at a time."""
+"""Rows that are staged and not yet committed: in memory, and on disk where they are too many. One thread at a time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from zlib import crc32
 from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import KeyTooLong, MalformedRequest, StageLost
 from services.state_server.merge import Merge, Row
+from services.state_server.spill import Extent, Spool, StagingRoom
 
 _CHECKSUM_MASK = (1 << 64) - 1
 
@@ -16,34 +17,69 @@ _ROW_OVERHEAD_BYTES = 190
 
 
 class StagedGroup:
-    """The rows of one key group, merged by key, and the sums over all that came, of which the receipt is made."""
+    """The rows of one key group, and the sums over all that came, of which the receipt is made.
 
-    __slots__ = ("bytes", "checksum", "count", "rows")
+    Attributes:
+        rows: Those in memory, merged by key. Rows of the same keys may be on disk.
+        spool: Where the others are; None: there are none.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_extents", "_merge", "bytes", "checksum", "count", "rows", "spool")
+
+    def __init__(self, merge: Merge) -> None:
         self.rows: dict[bytes, Row] = {}
         self.count = 0
         self.bytes = 0
         self.checksum = 0
+        self._merge = merge
+        self.spool: Spool | None = None
+        self._extents: list[Extent] = []
+
+    def spill(self, spool: Spool) -> None:
+        """Moves the rows in memory to the end of the spool."""
+        if self.rows:
+            self.spool = spool
+            self._extents += spool.write(self.rows.items())
+            self.rows = {}
+
+    def merged(self) -> dict[bytes, Row]:
+        """All rows, merged by key. Those on disk are read for it, and stay there.
+
+        Raises:
+            DuplicateKey, ValueMismatch: Rows can't be merged.
+            StageLost: The disk does not give them back.
+        """
+        if self.spool is None:
+            return self.rows
+        rows = dict(self.rows)
+        for key, row in self.spool.read(self._extents):
+            rows[key] = self._merge.staged(row, rows[key]) if key in rows else row
+        return rows
 
 
 class StagedAttempt:
-    """What one task attempt has staged of one partition of one state. `bytes`: of memory, about.
+    """What one task attempt has staged of one partition of one state.
 
     Args:
         name: application/state, for messages.
         key_groups: Of the state.
         max_key_bytes: The store's limit.
         merge: What becomes of several rows of one key.
+        room: None: as much memory as it takes.
     """
 
-    def __init__(self, name: str, key_groups: int, max_key_bytes: int, merge: Merge) -> None:
+    def __init__(
+        self, name: str, key_groups: int, max_key_bytes: int, merge: Merge, room: StagingRoom | None = None
+    ) -> None:
         self.groups: dict[bytes, StagedGroup] = {}
-        self.bytes = 0
+        self.memory_bytes = 0
         self._name = name
         self._last_key_group = (key_groups - 1).to_bytes(2, "big")
         self._max_key_bytes = max_key_bytes
         self._merge = merge
+        self._room = room
+        self._spool: Spool | None = None
+        self._closed = False
 
     def add(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None:
         """Takes rows in; None deletes.
@@ -51,15 +87,16 @@ class StagedAttempt:
         Raises:
             MalformedRequest: A key that is no storage key of the state.
             KeyTooLong: A key longer than the store takes.
-            DuplicateKey, ValueMismatch: A key came twice, and the rows can't be merged.
+            DuplicateKey, ValueMismatch: A key came twice, and the rows can't be merged. Not seen here, but by `check`,
+                where one of them is on disk.
         """
-        self._check(keys)
+        self._check_keys(keys)
         groups, taken = self.groups, 0
         for key, row in zip(keys, rows, strict=True):
             prefix = key[:2]
             group = groups.get(prefix)
             if group is None:
-                group = groups[prefix] = StagedGroup()
+                group = groups[prefix] = StagedGroup(self._merge)
             if row is None:
                 size, checksum = len(key), crc32(key)
             else:
@@ -72,9 +109,50 @@ class StagedAttempt:
             else:
                 group.rows[key] = row
                 taken += size + _ROW_OVERHEAD_BYTES
-        self.bytes += taken
+        self._hold(taken)
 
-    def _check(self, keys: Sequence[bytes]) -> None:
+    def _hold(self, bytes_: int) -> None:
+        self.memory_bytes += bytes_
+        if self._room is not None:
+            self._room.take_memory(bytes_)
+
+    def spill(self) -> None:
+        """Moves all rows to disk.
+
+        Raises:
+            Overloaded: There is no room. What was not moved is still in memory.
+        """
+        if self._room is None or self._closed:
+            return
+        if self._spool is None:
+            self._spool = Spool(self._room)
+        for group in self.groups.values():
+            group.spill(self._spool)
+        self._hold(-self.memory_bytes)
+
+    @property
+    def spilled(self) -> bool:
+        return self._spool is not None
+
+    def check(self) -> None:
+        """Merges what is on disk, key group by key group, to find what `add` could not see.
+
+        Raises:
+            DuplicateKey, ValueMismatch: Rows of one key can't be merged.
+            StageLost: The disk does not give the rows back.
+        """
+        for group in self.groups.values():
+            if group.spool is not None:
+                group.merged()
+
+    def close(self) -> None:
+        """Drops all rows. Idempotent."""
+        self._closed = True
+        self._hold(-self.memory_bytes)
+        if self._spool is not None:
+            self._spool.close()
+
+    def _check_keys(self, keys: Sequence[bytes]) -> None:
         if not keys:
             return
         if min(map(len, keys)) <= 2 or max(keys)[:2] > self._last_key_group:

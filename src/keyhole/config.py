@@ -33,7 +33,8 @@ class StateServerConfig:
         store: "lmdb" or "memory".
         store_limit_bytes: The most that one state may take here.
         lease_seconds: Without word from its coordinator for this long, its answers say `unconfirmed`.
-        max_staged_bytes: Beyond it, staging is refused as overloaded.
+        max_staged_bytes: Of rows in memory, of all epochs under way; beyond it, they go to files in `directory`.
+        max_spilled_bytes: Of rows in such files; beyond it, staging is refused as overloaded.
         max_restore_seconds_without_progress: How long a restore may stand still before it is an error.
         drain_seconds: How long SIGTERM waits, at most, until others have taken its key groups over.
         role: "owner": a job's coordinator gives it key groups. "replica": it follows the states of `applications`, and
@@ -56,6 +57,7 @@ class StateServerConfig:
     store_limit_bytes: int = 1 << 40
     lease_seconds: float = 3.0
     max_staged_bytes: int = 2 << 30
+    max_spilled_bytes: int = 64 << 30
     max_restore_seconds_without_progress: float = 60.0
     drain_seconds: float = 30.0
     role: str = "owner"

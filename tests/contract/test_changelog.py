@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+
 import pytest
 
 from keyhole.changelog.base import Changelog, Partition
@@ -10,6 +13,7 @@ from keyhole.errors import (
     ChangelogRecreated,
     Fenced,
     InvalidConfiguration,
+    StageLost,
     TopicMismatch,
     ValueMismatch,
 )
@@ -97,6 +101,22 @@ def test_reading_resumes_at_a_position_and_finds_nothing_at_the_end(changelog: C
     writer.close()
     assert second.changes == [(key(0, "y"), b"2")]
     assert second.position.epoch == 2
+
+
+def test_changes_that_can_not_be_read_are_not_written_and_the_writer_may_try_again(changelog: Changelog) -> None:
+    def broken() -> Iterator[tuple[bytes, bytes | None]]:
+        yield key(1, "x"), b"never"
+        raise StageLost("the disk is gone")
+
+    writer = changelog.writer(grant())
+    writer.open(DEADLINE)
+    whole = changes(0, 1, {"x": b"1"})
+    torn = dataclasses.replace(changes(1, 1, {}), changes=broken())
+    with pytest.raises(StageLost):
+        writer.commit([whole, torn], DEADLINE)
+    commit(changelog, writer, [whole])
+    assert rows(read_all(changelog)) == {key(0, "x"): b"1"}
+    writer.close()
 
 
 def test_a_position_beyond_the_end_reads_nothing(changelog: Changelog) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from keyhole.changelog.base import Changelog
 from keyhole.coordinator.receipts import GroupReceipt
@@ -17,6 +19,7 @@ from services.state_server.commit import EpochToCommit, GroupCommitted, StateToC
 from services.state_server.copies import Standing
 from services.state_server.follow import Follower, MakeFollower
 from services.state_server.host import Attempt, HostSettings, QueryHost, StateShare
+from services.state_server.spill import StagingRoom
 from services.state_server.staged import StagedAttempt
 from services.state_server.table import Table
 from tests.support.states import KEY_GROUPS, descriptor
@@ -32,7 +35,7 @@ class Hosted:
     engine: StoreEngine = field(default_factory=MemoryEngine)
     observer: StepObserver = field(default_factory=NoObserver)
     changelog: Changelog | None = None
-    max_staged_bytes: int = 1 << 30
+    room: StagingRoom = field(default_factory=lambda: StagingRoom(1 << 30, 1 << 30, Path(tempfile.gettempdir())))
     make_follower: MakeFollower = Follower
     of: StateDescriptor = field(default_factory=descriptor)
 
@@ -49,7 +52,7 @@ class Hosted:
             clock=ManualClock(),
             observer=self.observer,
             lease_seconds=3.0,
-            max_staged_bytes=self.max_staged_bytes,
+            room=self.room,
             kafka_deadline_seconds=5.0,
             restore_deadline_seconds=5.0,
             changed=lambda: None,
@@ -79,7 +82,7 @@ class Hosted:
         name = Attempt("counts", epoch, round_, 0, epoch * 100 + round_)
         attempt = self.host.begin_attempt(self.run, INCARNATION, self.version, name)
         await self.host.add_rows(attempt, lambda: (list(rows), list(rows.values())))
-        return self.host.stage(name, attempt, self.run)
+        return await self.host.stage(name, attempt, self.run)
 
     def begin(self, epoch: int, attempt_id: int, round_: int = 0) -> StagedAttempt:
         name = Attempt("counts", epoch, round_, 0, attempt_id)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,9 @@ from keyhole.stores.base import Batch
 from keyhole.testing.changelog import NextCommit
 from keyhole.types import START
 from services.state_server.commit import GroupCommitted, commit_epoch
+from services.state_server.merge import Change, merge_of
+from services.state_server.spill import Spool, StagingRoom
+from services.state_server.staged import StagedAttempt
 from tests.support.bench import Bench
 from tests.support.states import (
     KEY_GROUPS,
@@ -229,6 +234,29 @@ class TestFailures:
         assert content(bench.state.store) == encoded({A: 2.0, B: 2.0})
         markers = [name for name, _ in bench.log(0) if name == MARKER_KEY]
         assert len(markers) == 2
+
+    def test_rows_that_can_not_be_read_back_after_the_transaction_are_restored_from_the_changelog(
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        attempt = StagedAttempt(
+            "app/counts", KEY_GROUPS, 511, merge_of(descriptor()), StagingRoom(0, 1 << 20, tmp_path)
+        )
+        attempt.add([key(A), key(B)], [row(1.0), row(2.0)])
+        attempt.spill()
+        whole = epoch(1, {A: 1.0, B: 2.0})
+        part = dataclasses.replace(whole.states["counts"], attempts=[attempt])
+
+        def unreadable(self: Spool, extents: object) -> Iterator[Change]:
+            raise StageLost("the disk is gone")
+
+        with monkeypatch.context() as patch:
+            bench.kafka.before_commit = lambda: patch.setattr(Spool, "read", unreadable)
+            with pytest.raises(OutcomeUnknown, match="could not be written to a store"):
+                bench.commit(dataclasses.replace(whole, states={"counts": part}))
+        attempt.close()
+        assert content(bench.state.store) == {}
+        bench.restore_under("grant-2")
+        assert content(bench.state.store) == encoded({A: 1.0, B: 2.0})
 
     def test_a_store_that_is_full_after_the_transaction_catches_up_from_the_changelog(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch

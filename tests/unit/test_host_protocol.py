@@ -6,8 +6,10 @@ What happens where two of them meet is in test_host.py.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,7 @@ from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
 from services.state_server.commit import EpochToCommit, GroupCommitted, StateToCommit
 from services.state_server.copies import Standing
 from services.state_server.host import Attempt, HostSettings, QueryHost, StateShare
+from services.state_server.spill import StagingRoom
 from services.state_server.table import Table
 from tests.support.states import KEY_GROUPS, descriptor, group, key, memory_changelog, names_in, row
 
@@ -46,10 +49,11 @@ Rows = Mapping[str, float | None]
 class Server:
     """A host with a changelog, and the calls that a coordinator makes of it."""
 
-    def __init__(self, max_staged_bytes: int = 1 << 20) -> None:
+    def __init__(self, memory_bytes: int = 1 << 20, disk_bytes: int = 1 << 20) -> None:
         self.kafka, changelog = memory_changelog()
         self.clock = ManualClock()
         self.tables: dict[tuple[str, str], Table] = {}
+        self.room = StagingRoom(memory_bytes, disk_bytes, Path(tempfile.gettempdir()))
         settings = HostSettings(
             server="server-a",
             incarnation="i",
@@ -57,7 +61,7 @@ class Server:
             clock=self.clock,
             observer=NoObserver(),
             lease_seconds=3.0,
-            max_staged_bytes=max_staged_bytes,
+            room=self.room,
             kafka_deadline_seconds=1.0,
             restore_deadline_seconds=1.0,
             changed=lambda: None,
@@ -88,7 +92,7 @@ class Server:
         except KeyholeError:
             self.host.discard(arriving)
             raise
-        return self.host.stage(name, arriving, run)
+        return await self.host.stage(name, arriving, run)
 
     async def commit(
         self,
@@ -291,7 +295,7 @@ class TestStaging:
                 server.host.staged("counts", epoch, 1, [(0, 1)])
 
     async def test_more_than_the_limit_is_refused_and_what_was_discarded_does_not_count(self) -> None:
-        server = Server(max_staged_bytes=150)
+        server = Server(memory_bytes=0, disk_bytes=50)
         await server.begin()
         await server.stage({A: 1.0})
         with pytest.raises(Overloaded, match="maxOffsetsPerTrigger"):
@@ -302,7 +306,7 @@ class TestStaging:
         await server.host.close()
 
     async def test_rows_that_are_still_arriving_count_against_the_limit(self) -> None:
-        server = Server(max_staged_bytes=150)
+        server = Server(memory_bytes=0, disk_bytes=50)
         await server.begin()
         arriving = server.host.begin_attempt(FIRST, "i", 1, Attempt("counts", 1, 1, 0, 1))
         await server.host.add_rows(arriving, lambda: ([key(A)], [row(1.0)]))

@@ -8,7 +8,7 @@ Threads: every object here blocks, and is used by one thread at a time. Deadline
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -43,15 +43,23 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanges:
-    """What one epoch changes in one partition: (storage key, row or None for a deletion) pairs, each key once."""
+    """What one epoch changes in one partition.
+
+    Attributes:
+        changes: (storage key, row or None for a deletion) pairs, each key once. May be more than memory holds, and read
+            from disk whenever it is iterated over: then it can raise StageLost.
+    """
 
     partition: Partition
-    changes: Sequence[tuple[bytes, bytes | None]]
+    changes: Iterable[tuple[bytes, bytes | None]]
     marker: Marker
 
 
 class ChangelogWriter(Protocol):
-    """Writes under one grant. Any error but KafkaUnreachable and ValueMismatch ends its life: ask for a new grant."""
+    """Writes under one grant.
+
+    Any error but KafkaUnreachable, ValueMismatch and StageLost ends its life: ask for a new grant.
+    """
 
     def open(self, deadline_seconds: float) -> None:
         """Fences whoever held the grant's id, and waits until their transaction is decided. Called once.
@@ -69,6 +77,7 @@ class ChangelogWriter(Protocol):
         Raises:
             KafkaUnreachable: The transaction was aborted for certain: nothing was written. May be called again.
             ValueMismatch: A row is larger than the changelog takes. Nothing was written. May be called again.
+            StageLost: What is to be written can't be read. Nothing was written. May be called again.
             Fenced: A newer owner exists, and has decided this transaction: most likely nothing was written.
             OutcomeUnknown: It may or may not have been committed. Never call again: restore, and the marker decides.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -21,7 +21,7 @@ from keyhole.changelog.clients import (
     unreachable,
 )
 from keyhole.changelog.settings import MAX_ROW_BYTES
-from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown, ValueMismatch
+from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown, StageLost, ValueMismatch
 
 # The broker's default maximum. Nobody waits for it: whoever takes over bumps the id, which ends the transaction.
 TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
@@ -29,11 +29,11 @@ _FULL_QUEUE_POLL_SECONDS = 0.01
 
 
 class Appending(NamedTuple):
-    """Records for one partition, in order; not empty. A value of None is a deletion."""
+    """Records for one partition, in order; not empty, and read once. A value of None is a deletion."""
 
     topic: str
     partition: int
-    records: Sequence[tuple[bytes, bytes | None]]
+    records: Iterable[tuple[bytes, bytes | None]]
 
 
 class Transactions:
@@ -79,6 +79,7 @@ class Transactions:
         Raises:
             KafkaUnreachable: The transaction will never be committed. May be called again.
             ValueMismatch: A record is too large. Nothing was written.
+            StageLost: The records can't be read. Nothing was written.
             Fenced: Somebody took the id.
             OutcomeUnknown: The records may or may not be committed.
         """
@@ -113,6 +114,9 @@ class Transactions:
             unacknowledged = self._producer.flush(deadline.left)
         except KafkaException as exception:
             raise self._refused(error_of(exception), deadline) from exception
+        except StageLost:
+            self._abort(deadline)
+            raise
         if unacknowledged > 0:
             raise self._given_up(deadline, f"records were not acknowledged within {deadline_seconds:g} s")
         self._commit(deadline)
@@ -129,16 +133,15 @@ class Transactions:
                 offsets[index] = offset
 
         topic, partition, records = batch
-        last = len(records) - 1
         produce = producer.produce
-        for number, (key, value) in enumerate(records):
+        for key, value, last in _last_told(records):
             while True:
                 try:
                     # A callback for each record would halve the rate; the last one's stands for all.
-                    if number < last:
-                        produce(topic, value, key, partition)
-                    else:
+                    if last:
                         produce(topic, value, key, partition, delivered)
+                    else:
+                        produce(topic, value, key, partition)
                     break
                 except BufferError:
                     if deadline.passed:
@@ -204,6 +207,16 @@ class Transactions:
             self._must_abort = False
 
 
+def _last_told(records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes | None, bool]]:
+    """Each record, and whether it is the last."""
+    waiting = iter(records)
+    key, value = next(waiting)
+    for after in waiting:
+        yield key, value, False
+        key, value = after
+    yield key, value, True
+
+
 def _settings(bootstrap_servers: str, transactional_id: str) -> Settings:
     return {
         **common_settings(bootstrap_servers),
@@ -218,5 +231,6 @@ def _settings(bootstrap_servers: str, transactional_id: str) -> Settings:
         "batch.size": 1 << 20,
         "batch.num.messages": 100_000,
         "queue.buffering.max.messages": 500_000,
-        "queue.buffering.max.kbytes": 256 << 10,
+        # More than a broker takes in a second; an epoch larger than memory must not gather here instead.
+        "queue.buffering.max.kbytes": 64 << 10,
     }

@@ -1,0 +1,138 @@
+"""Epochs larger than what a state server may hold in memory, in a real server with real Kafka."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from keyhole import Client
+from keyhole.arrow import encode
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.clock import SystemClock
+from keyhole.config import JobConfig
+from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
+from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
+from keyhole.coordinator.staging import stage_partition
+from keyhole.local.ports import free_ports
+from keyhole.local.processes import Child
+from keyhole.local.services import start_state_server
+from keyhole.rpc.channels import sync_channel
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+
+pytestmark = pytest.mark.integration
+
+KEYS, ROW_BYTES, ROUNDS = 15_000, 10_000, 2
+EPOCH_BYTES = KEYS * ROW_BYTES * ROUNDS
+STAGED_BYTES = 16 << 20
+CHUNK_ROWS = 500
+
+
+class PeakMemory:
+    """The most memory that a process had of its own, without the pages of mapped files, while this was entered."""
+
+    def __init__(self, pid: int) -> None:
+        self._status = Path(f"/proc/{pid}/status")
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.bytes = 0
+        self.before = self._now()
+
+    def _now(self) -> int:
+        found = re.search(r"RssAnon:\s+(\d+) kB", self._status.read_text())
+        assert found is not None
+        return int(found[1]) << 10
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.02):
+            self.bytes = max(self.bytes, self._now())
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+def descriptor(application: str) -> StateDescriptor:
+    """The row with the highest n of each key: all rows of a key come, in several chunks."""
+    return StateDescriptor(
+        application=application,
+        state="blobs",
+        query="blobs",
+        kind=StateKind.VALUE,
+        key_groups=32,
+        key=(KeyColumn("k", KeyType.BIGINT),),
+        value=ValueSchema(1, (ValueField("n", "int"), ValueField("blob", "binary"))),
+        order_by="n",
+    )
+
+
+def rows(of: StateDescriptor, epoch: int) -> Iterator[pa.RecordBatch]:
+    """Every key twice, far apart."""
+    for n in range(ROUNDS):
+        for start in range(0, KEYS, CHUNK_ROWS):
+            size = min(CHUNK_ROWS, KEYS - start)
+            blobs = [bytes([n, epoch]) + os.urandom(ROW_BYTES - 2) for _ in range(size)]
+            batch = {
+                "k": pa.array(range(start, start + size), pa.int64()),
+                "n": pa.array([epoch * 10 + n] * size, pa.int32()),
+                "blob": pa.array(blobs, pa.binary()),
+            }
+            yield encode(pa.record_batch(batch), of)
+
+
+@pytest.fixture
+def server(kafka: str, tmp_path: Path) -> Iterator[tuple[Child, str]]:
+    (port,) = free_ports(1)
+    limit = {"KEYHOLE_STATE_SERVER_MAX_STAGED_BYTES": str(STAGED_BYTES)}
+    child = start_state_server(
+        "server-0", port, bootstrap_servers=kafka, directory=tmp_path, environ={**os.environ, **limit}
+    )
+    yield child, f"127.0.0.1:{port}"
+    child.kill()
+
+
+def test_an_epoch_of_300_mb_goes_through_a_server_that_holds_16_in_memory(
+    kafka: str, server: tuple[Child, str], application: str, tmp_path: Path
+) -> None:
+    child, address = server
+    of = descriptor(application)
+    config = JobConfig(application, (address,), kafka, epoch_deadline_seconds=240)
+    coordinator = Coordinator(config, "blobs", KafkaChangelog(kafka, application), SystemClock())
+    channels: dict[str, grpc.Channel] = {}
+
+    def connect(to: str) -> grpc.Channel:
+        return channels.setdefault(to, sync_channel(to))
+
+    def batch(number: int) -> EpochBatch:
+        def stage(order: StageOrder) -> Sequence[PartitionReceipt]:
+            attempt = order.epoch * 100 + order.round
+            return [stage_partition(order, of.state, 0, attempt, rows(of, order.epoch), connect)]
+
+        return EpochBatch("spark-query", number, number, 0, (StatePlan(of),), 1, stage)
+
+    try:
+        with PeakMemory(child.pid) as memory:
+            for number in (0, 1):
+                assert coordinator.run_epoch(batch(number)).rounds == 1
+        with Client(address) as client:
+            for key in (0, KEYS // 2, KEYS - 1):
+                value = client.get(application, of.state, key).value
+                assert (value.n, value.blob[:2], len(value.blob)) == (21, b"\1\2", ROW_BYTES)
+            (status,) = client.status()
+    finally:
+        coordinator.close()
+        for channel in channels.values():
+            channel.close()
+    assert [holding.entries for holding in status.holdings] == [KEYS]
+    grown = memory.bytes - memory.before
+    assert grown < EPOCH_BYTES // 2, f"{grown >> 20} MiB for an epoch of {EPOCH_BYTES >> 20} MiB"
