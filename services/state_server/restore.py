@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import cast
 
 from keyhole.changelog.base import Changelog, Partition, RestoredEpochs
 from keyhole.clock import Clock
@@ -14,6 +17,9 @@ from keyhole.types import START, Position
 from services.state_server.hosted import HostedState
 
 _log = logging.getLogger(__name__)
+
+# Pieces of many key groups become one write: each write waits for the disk.
+APPLIED_RECORDS = 50_000
 
 
 def restore(
@@ -49,19 +55,37 @@ def restore(
         drop_unusable(states, ends, clock.now_ms() - away_limit_ms)
         positions = {part: states[part.state].position(part.key_group) for part in ends}
         _announce(states, positions, ends)
-        for piece in reader.read(positions, ends, deadline_seconds):
-            if stop.is_set():
-                raise NotReady("the restore was given up: another assignment is coming, or the server is stopping")
-            state, group = states[piece.partition.state], piece.partition.key_group
-            before = state.position(group)
-            apply_pieces(state, [piece])
-            state.table.progress.restored += state.position(group).offset - before.offset
+        for pieces in _gathered(reader.read(positions, ends, deadline_seconds), stop):
+            for name, of_state in pieces.items():
+                state = states[name]
+                touched = {piece.partition.key_group for piece in of_state}
+                before = sum(state.position(group).offset for group in touched)
+                apply_pieces(state, of_state)
+                state.table.progress.restored += sum(state.position(group).offset for group in touched) - before
     finally:
         reader.close()
     for name, groups in missing.items():
         states[name].restored.update(groups)
         # Offsets that hold no record of ours (Kafka's own, compacted ones) were passed over without being counted.
         states[name].table.progress.restored = states[name].table.progress.total
+
+
+def _gathered(
+    pieces: Iterable[RestoredEpochs], stop: threading.Event
+) -> Iterator[Mapping[str, Sequence[RestoredEpochs]]]:
+    """Some pieces at a time, by state, in their order."""
+    gathered: defaultdict[str, list[RestoredEpochs]] = defaultdict(list)
+    records = 0
+    for piece in pieces:
+        if stop.is_set():
+            raise NotReady("the restore was given up: another assignment is coming, or the server is stopping")
+        gathered[piece.partition.state].append(piece)
+        records += piece.records
+        if records >= APPLIED_RECORDS:
+            yield gathered
+            gathered, records = defaultdict(list), 0
+    if gathered:
+        yield gathered
 
 
 def drop_unusable(states: Mapping[str, HostedState], ends: Mapping[Partition, int], oldest_ms: int) -> list[Partition]:
@@ -115,10 +139,13 @@ def apply_pieces(state: HostedState, pieces: Iterable[RestoredEpochs]) -> None:
                 commit_time_ms=piece.marker.commit_time_ms, watermark_ms=piece.marker.watermark_ms
             )
         after[piece.partition.key_group] = position
+    changes = sorted(last.items(), key=itemgetter(0))
+    # As they are, not unpacked and packed again: this passes over every record of a restore.
+    puts = cast("list[tuple[bytes, bytes]]", [change for change in changes if change[1] is not None])
     state.store.apply(
         Batch(
-            puts=sorted((key, row) for key, row in last.items() if row is not None),
-            deletes=sorted(key for key, row in last.items() if row is None),
+            puts=puts,
+            deletes=[key for key, row in changes if row is None] if len(puts) < len(changes) else (),
             advances={group: Advance(state.position(group), position) for group, position in after.items()},
         )
     )

@@ -224,6 +224,7 @@ class TestBrokenOff:
             apply(batch)
 
         with monkeypatch.context() as patch:
+            patch.setattr("services.state_server.restore.APPLIED_RECORDS", PIECE_RECORDS)
             patch.setattr(bench.new.store, "apply", full_at_the_second)
             with pytest.raises(StoreFull):
                 bench.restore()

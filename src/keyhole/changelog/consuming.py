@@ -79,7 +79,9 @@ def consumer_settings(bootstrap_servers: str) -> Settings:
         "fetch.wait.max.ms": 10,
         # With a full queue, look again after this long (1000 by default).
         "fetch.queue.backoff.ms": 10,
-        "queued.max.messages.kbytes": 32 << 10,
+        # What is fetched ahead: each message takes some 400 bytes more than its length, so few are many bytes.
+        "queued.min.messages": 10_000,
+        "queued.max.messages.kbytes": 16 << 10,
         "fetch.message.max.bytes": 4 << 20,
     }
 

@@ -6,6 +6,7 @@ A deployable's main is then: build the servicers, `add` them, `start`, `run_unti
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -141,6 +142,9 @@ def run(main: Coroutine[Any, Any, _T]) -> _T:
     # With the default of 5 ms each of them can wait that long for a busy thread; below 0.1 ms nothing more is gained
     # (measured: 3,000 gets/s beside a busy thread at 5 ms, 800,000 at 0.1 ms).
     sys.setswitchinterval(0.0001)
+    # By default the collector looks through whatever is young after every 700 objects more, and what comes in batches
+    # (records, rows, futures) is always young: a fifth of a restore's time (measured: 3.1 us a record, 2.4 at 50,000).
+    gc.set_threshold(50_000, 20, 100)
     if sys.platform == "win32":
         return asyncio.run(main)
     import uvloop

@@ -37,7 +37,9 @@ def check_batch(batch: Batch, max_key_bytes: int) -> None:
         InternalError: A key group is written to without an Advance. The caller's bug: after a crash, the position would
             not tell which records the store holds.
     """
-    longest = max(max((len(key) for key, _ in batch.puts), default=0), max(map(len, batch.deletes), default=0))
+    keys = [key for key, _ in batch.puts]
+    keys += batch.deletes
+    longest = max(map(len, keys), default=0)
     if longest > max_key_bytes:
         raise KeyTooLong(
             f"a storage key has {longest} bytes, and this store takes {max_key_bytes}; shorten the key columns "
@@ -45,7 +47,7 @@ def check_batch(batch: Batch, max_key_bytes: int) -> None:
             key_bytes=longest,
             max_key_bytes=max_key_bytes,
         )
-    touched = {key[:KEY_GROUP_BYTES] for key, _ in batch.puts} | {key[:KEY_GROUP_BYTES] for key in batch.deletes}
+    touched = {key[:KEY_GROUP_BYTES] for key in keys}
     unnamed = touched - {key_group_prefix(key_group) for key_group in batch.advances}
     if unnamed:
         groups = sorted(int.from_bytes(prefix, "big") for prefix in unnamed)
