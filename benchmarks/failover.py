@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster import Cluster, cluster
@@ -47,10 +48,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--how", nargs="+", choices=tuple(SIGNALS), default=["kill", "drain"])
     parser.add_argument("--standbys", nargs="+", type=int, default=[0, 1])
-    parser.add_argument("--reader", nargs=2, metavar=("PROXY", "STATE"), help=argparse.SUPPRESS)
+    parser.add_argument("--reader", nargs=3, metavar=("PROXY", "STATE", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.reader:
-        print(json.dumps(run(read(*options.reader))))
+        proxy, state, file = options.reader
+        Path(file).write_text(json.dumps(run(read(proxy, state))))
         return
     results = []
     for standbys in options.standbys:
@@ -101,7 +103,8 @@ def feeding(running: Cluster, standbys: int) -> Iterator[str]:
 def measure(running: Cluster, state: str, how: str, victim: int, standbys: int) -> dict[str, Any]:
     """One server goes while a reader reads. Returns when all is as before."""
     wait_until(lambda: steady(running, state, standbys), "steady state")
-    command = [sys.executable, "-m", "benchmarks.failover", "--reader", running.proxy, state]
+    file = running.directory / "reads.json"
+    command = [sys.executable, "-m", "benchmarks.failover", "--reader", running.proxy, state, str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
         assert reader.stdout is not None
         reader.stdout.readline()  # it has begun
@@ -109,8 +112,9 @@ def measure(running: Cluster, state: str, how: str, victim: int, standbys: int) 
         child = running.children[victim]
         gone_at = time.monotonic()
         os.kill(child.pid, SIGNALS[how])
-        output, _ = reader.communicate()
-    reads = [tuple(read) for read in json.loads(output)]
+        if reader.wait():
+            raise RuntimeError("the reader failed; see above")
+    reads = [tuple(read) for read in json.loads(file.read_text())]
     if how == "stop":
         os.kill(child.pid, signal.SIGCONT)
     else:
