@@ -253,7 +253,8 @@ class Table:
         found = []
         if self.assigned or not self.followed:
             found.append(holding(self.owned, self.ready))
-        if self.followed:
+        # Also while they are being taken over: until then they are answered from what was followed.
+        if self.followed or self.standby.groups:
             found.append(holding(self.standby, self.followed <= self.standby.groups))
         return found
 

@@ -96,6 +96,14 @@ def test_it_tells_one_holding_per_role() -> None:
     assert told == [(ROLE_OWNER, [0]), (ROLE_STANDBY, [1])]
 
 
+def test_what_is_being_taken_over_is_told_as_followed_for_as_long_as_it_is_answered_so() -> None:
+    of = both()
+    of.assigned, of.followed, of.ready = frozenset({0, 1}), frozenset(), False
+    holdings = of.holdings(descriptor_to_proto(descriptor()), sizes=False)
+    told = [(holding.source.role, list(holding.key_groups), holding.ready) for holding in holdings]
+    assert told == [(ROLE_OWNER, [0], False), (ROLE_STANDBY, [1], True)]
+
+
 def test_a_view_that_comes_late_changes_nothing() -> None:
     of = both()
     of.publish(of.store.snapshot(), frozenset({0}), standing(7), {}, sequence=7)
