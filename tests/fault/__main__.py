@@ -53,6 +53,8 @@ def main() -> int:
             tuple(arguments.states),
             spark=spark,
             executors=executors,
+            # Where there is no replica, standbys alone must do.
+            replicas=seed % 2,
             plant=arguments.plant,
         )
         directory = Path(tempfile.mkdtemp(prefix=f"keyhole-fault-{seed}-"))

@@ -19,13 +19,14 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 LEAST_ANSWERED = 0.9
 
 
-@pytest.mark.parametrize(("seed", "spark"), [(1, False), (2, False), (3, True)])
+@pytest.mark.parametrize(("seed", "spark", "replicas"), [(1, False, 1), (2, False, 0), (3, True, 0)])
 def test_under_any_schedule_of_faults_nothing_is_lost_nothing_twice_and_no_answer_is_wrong(
-    seed: int, spark: bool, tmp_path: Path, machine: Machine
+    seed: int, spark: bool, replicas: int, tmp_path: Path, machine: Machine
 ) -> None:
-    history = run_episode(Plan(seed, 150.0, tuple(STATES), spark=spark), None, tmp_path, machine)
+    plan = Plan(seed, 150.0, tuple(STATES), spark=spark, replicas=replicas)
+    history = run_episode(plan, None, tmp_path, machine)
     summary = Summary()
-    summary.add(history, 150.0)
+    summary.add(history, plan.seconds)
     print(summary.last())
     verdict = check(history)
     assert verdict.violations == []
