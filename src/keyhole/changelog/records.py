@@ -178,18 +178,23 @@ class EpochAssembler:
 
     def _take(self, records: Records, start: int, end: int) -> list[RestoredEpochs]:
         """Changes, without a marker among them."""
-        if start == end:
-            return []
+        pieces: list[RestoredEpochs] = []
+        while start < end:
+            room = self._limits.unmarked_records - (len(self._changes) - self._covered)
+            stop = min(end, start + room)
+            self._append(records, start, stop)
+            if stop - start == room or self._bytes - self._covered_bytes >= self._limits.unmarked_bytes:
+                pieces += self.end(records.offset_at(stop - 1) + 1)
+            start = stop
+        return pieces
+
+    def _append(self, records: Records, start: int, end: int) -> None:
         keys, values = records.keys[start:end], records.values[start:end]
         if not self._are_ours(keys):
             ours = [self._are_ours([key]) for key in keys]
             raise _foreign(self._partition, records.offset_at(start + ours.index(False)))
         self._changes.extend(zip(keys, values, strict=True))
         self._bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
-        unmarked, unmarked_bytes = len(self._changes) - self._covered, self._bytes - self._covered_bytes
-        if unmarked < self._limits.unmarked_records and unmarked_bytes < self._limits.unmarked_bytes:
-            return []
-        return self.end(records.offset_at(end - 1) + 1)
 
     def _are_ours(self, keys: Sequence[bytes | None]) -> TypeGuard[Sequence[bytes]]:
         if None in keys:
