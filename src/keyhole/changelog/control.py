@@ -49,7 +49,7 @@ class KafkaControlLog:
 
     def append(self, records: Mapping[str, bytes | None], deadline_seconds: float) -> None:
         encoded = [(name.encode(), value) for name, value in records.items()]
-        batches = [Appending(self._topic, _PARTITION, encoded)] if encoded else []
+        batches = [Appending(self._topic, _PARTITION, encoded[:-1], encoded[-1])] if encoded else []
         for offset in self._transactions.write(batches, deadline_seconds):
             self._appended_offset = offset
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -29,11 +29,12 @@ _FULL_QUEUE_POLL_SECONDS = 0.01
 
 
 class Appending(NamedTuple):
-    """Records for one partition, in order; not empty, and read once. A value of None is a deletion."""
+    """Records for one partition, in order; `last` comes after all `records`. A value of None is a deletion."""
 
     topic: str
     partition: int
     records: Iterable[tuple[bytes, bytes | None]]
+    last: tuple[bytes, bytes | None]
 
 
 class Transactions:
@@ -132,21 +133,29 @@ class Transactions:
                 assert offset is not None
                 offsets[index] = offset
 
-        topic, partition, records = batch
+        topic, partition, records, last = batch
+        # A callback for each record would halve the rate; the last one's stands for all.
         produce = producer.produce
-        for key, value, last in _last_told(records):
-            while True:
-                try:
-                    # A callback for each record would halve the rate; the last one's stands for all.
-                    if last:
-                        produce(topic, value, key, partition, delivered)
-                    else:
-                        produce(topic, value, key, partition)
-                    break
-                except BufferError:
-                    if deadline.passed:
-                        raise self._given_up(deadline, "its queue is full and does not drain") from None
-                    producer.poll(_FULL_QUEUE_POLL_SECONDS)
+        for key, value in records:
+            try:
+                produce(topic, value, key, partition)
+            except BufferError:
+                self._produce(deadline, topic, value, key, partition)
+        key, value = last
+        self._produce(deadline, topic, value, key, partition, delivered)
+
+    def _produce(self, deadline: Deadline, *record: Any) -> None:
+        """Waits for room in the queue."""
+        assert self._producer is not None
+        while True:
+            try:
+                self._producer.produce(*record)
+            except BufferError:
+                if deadline.passed:
+                    raise self._given_up(deadline, "its queue is full and does not drain") from None
+                self._producer.poll(_FULL_QUEUE_POLL_SECONDS)
+            else:
+                return
 
     def _commit(self, deadline: Deadline) -> None:
         assert self._producer is not None
@@ -205,16 +214,6 @@ class Transactions:
                 raise outcome_unknown(self._id, error.str()) from exception
         else:
             self._must_abort = False
-
-
-def _last_told(records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes | None, bool]]:
-    """Each record, and whether it is the last."""
-    waiting = iter(records)
-    key, value = next(waiting)
-    for after in waiting:
-        yield key, value, False
-        key, value = after
-    yield key, value, True
 
 
 def _settings(bootstrap_servers: str, transactional_id: str) -> Settings:

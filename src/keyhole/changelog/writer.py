@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 
 from keyhole.changelog.base import Partition, PartitionChanges
@@ -31,5 +30,5 @@ class KafkaWriter:
     def _appending(self, changed: PartitionChanges) -> Appending:
         state, key_group = changed.partition
         # The marker is the last record of the epoch in its partition: whoever has read it has read them all.
-        records = itertools.chain(changed.changes, [(MARKER_KEY, encode_marker(changed.marker))])
-        return Appending(topic_name(self._application, state), key_group, records)
+        marker = MARKER_KEY, encode_marker(changed.marker)
+        return Appending(topic_name(self._application, state), key_group, changed.changes, marker)
