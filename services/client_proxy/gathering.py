@@ -29,8 +29,17 @@ class Gathering:
         """Takes one server's answers for these places; returns the failures of those that are still open."""
         first_source = len(self._sources)
         self._sources += answers.sources
+        source_of: Iterable[int] = answers.source_of or (0,) * len(places)
         failed: dict[int, KeyholeError] = {}
-        for offset, place in enumerate(places):
+        if not answers.failures and self.open.issuperset(places):
+            # As nearly always: there are hundreds of keys in a frame.
+            self.open.difference_update(places)
+            self.begun = True
+            for place, value, source in zip(places, answers.values, source_of, strict=True):
+                self._values[place] = value
+                self._source_of[place] = first_source + source
+            return failed
+        for offset, (place, source) in enumerate(zip(places, source_of, strict=True)):
             if place not in self.open:
                 continue
             failure = answers.failures.get(offset)
@@ -38,9 +47,9 @@ class Gathering:
                 failed[place] = failure
                 continue
             self.open.discard(place)
-            self._values[place] = answers.values[offset]
-            self._source_of[place] = first_source + (answers.source_of[offset] if answers.source_of else 0)
             self.begun = True
+            self._values[place] = answers.values[offset]
+            self._source_of[place] = first_source + source
         return failed
 
     def fail(self, places: Iterable[int], error: KeyholeError) -> None:
