@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ _TAIL_LINES = 20
 
 
 class Child:
-    """A running child process. Not thread-safe.
+    """A running child process. Thread-safe, once it is made.
 
     Args:
         name: What a person calls it, for messages.
@@ -48,6 +49,7 @@ class Child:
     ) -> None:
         self.name = name
         self.log = log
+        self._sweeping = threading.Lock()
         # What the log held before: the tail of an earlier run is not ours to show.
         self.log_start_bytes = log.stat().st_size if log.exists() else 0
         watched, self._alive = os.pipe()
@@ -121,12 +123,14 @@ class Child:
             return log.read().decode(errors="replace")
 
     def _sweep(self) -> None:
-        if self._alive >= 0:
-            # The group's id can't have been given to others: the watching shell is still in it.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            os.close(self._alive)
-            self._alive = -1
+        # One thread alone: closed twice, the descriptor could by then be the one that keeps another child alive.
+        with self._sweeping:
+            if self._alive >= 0:
+                # The group's id can't have been given to others: the watching shell is still in it.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                os.close(self._alive)
+                self._alive = -1
 
     def _failed(self, what: str) -> MachineError:
         tail = "\n".join(self.output().splitlines()[-_TAIL_LINES:])
