@@ -7,11 +7,11 @@ from typing import Any
 
 import grpc
 
-from keyhole.errors import KeyholeError, MalformedRequest, StaleDescriptor, Unsupported
+from keyhole.errors import KeyholeError, MalformedRequest, StaleDescriptor, UnavailableError, Unsupported
 from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto, key_from_proto
 from keyhole.rpc.status import to_proto
 from keyhole.v1 import query_pb2 as pb
-from keyhole.v1 import query_pb2_grpc
+from keyhole.v1 import query_pb2_grpc, state_pb2
 from services.state_server.copies import Answers
 from services.state_server.registry import Registry
 from services.state_server.table import Table
@@ -105,18 +105,48 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 )
             keys = request.storage_keys
         _check(options, len(keys))
-        answers = _lookup(table, keys, options)
+        failures: list[pb.LookupFailure] = []
+        try:
+            answers = _lookup(table, keys, options)
+        except UnavailableError:
+            # Keys of other key groups, which travelled with them, must not wait for these.
+            answers, failures = _lookup_apart(table, keys, options)
         return pb.LookupResponse(
             frame=request.frame,
             values=_formatted(table, answers, options),
             sources=answers.sources,
             source_of=answers.source_of,
+            failures=failures,
         )
 
 
 def _lookup(table: Table, keys: Sequence[bytes], options: pb.ReadOptions) -> Answers:
     bounds = bounds_from_proto(options)
     return table.lookup(keys, bounds.min_epoch, bounds.stale, bounds.max_staleness_ms)
+
+
+def _lookup_apart(
+    table: Table, keys: Sequence[bytes], options: pb.ReadOptions
+) -> tuple[Answers, list[pb.LookupFailure]]:
+    """Key group by key group, each as of the same moment; those that can't be read fail alone."""
+    groups: dict[bytes, list[int]] = {}
+    for index, key in enumerate(keys):
+        groups.setdefault(key[:2], []).append(index)
+    rows: list[bytes | None] = [None] * len(keys)
+    source_of = [0] * len(keys)
+    sources: list[state_pb2.Source] = []
+    failures = []
+    for indexes in groups.values():
+        try:
+            part = _lookup(table, [keys[index] for index in indexes], options)
+        except UnavailableError as error:
+            failures.append(pb.LookupFailure(indexes=indexes, error=to_proto(error)))
+            continue
+        for index, row in zip(indexes, part.rows, strict=True):
+            rows[index], source_of[index] = row, len(sources)
+        # One key group of one copy stands for one thing.
+        sources.append(part.sources[0])
+    return Answers(rows, sources, source_of), failures
 
 
 def _storage_key(table: Table, key: pb.Key) -> bytes:

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from keyhole import errors
+from keyhole.codec import StateCodec
 from keyhole.errors import KeyholeError
 from keyhole.rpc import channels, status
 from keyhole.testing.changelog import MemoryKafka
@@ -24,6 +25,7 @@ from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 from tests.support.state_servers import RunningServer, state_server
 
 REF = pb.StateRef(application=APPLICATION, state=STATE)
+CODEC = StateCodec(descriptor())
 KEY = pb.Key(parts=[pb.KeyPart(string="sensor-7")])
 
 
@@ -206,6 +208,26 @@ async def test_when_the_owner_is_lost_the_standby_answers_where_it_may_and_the_r
     error = await served.refusal(served.proxy, 0.5, stale=pb.STALE_NEVER)
     assert isinstance(error, errors.DeadlineExceeded)
     assert error.facts["cause"] in {"NO_SERVER", "SERVER_LOST"}
+
+
+async def test_keys_that_cant_be_read_do_not_spoil_the_frame_that_they_travel_in() -> None:
+    """On both kinds of server: only their own key groups' keys fail."""
+    async with fake_servers("fake") as (fake,), state_server("real") as real:
+        fake.host(descriptor(), rows(100), range(8))
+        await real.own(descriptor(), range(8))
+        await real.commit({name: stored for name, stored in rows(100).items() if CODEC.storage_key(name)[1] < 8})
+        keys = [CODEC.storage_key(f"sensor-{number}") for number in range(100)]
+        for address in (fake.address, real.address):
+            async with channels.aio_channel(address) as channel:
+                request = pb.LookupRequest(frame=1, state=REF, storage_keys=keys, topic_id="topic-1")
+                call = query_pb2_grpc.QueryStub(channel).Lookup(iter([request]))
+                (response,) = [message async for message in call]
+            failed = {index for failure in response.failures for index in failure.indexes}
+            assert failed == {index for index, key in enumerate(keys) if key[1] >= 8}
+            assert {type(status.from_proto(failure.error)) for failure in response.failures} == {errors.NotOwner}
+            for number, (key, value) in enumerate(zip(keys, response.values, strict=True)):
+                assert value == (row(float(number)) if key[1] < 8 else b"")
+                assert response.sources[response.source_of[number] if response.source_of else 0].epoch == 1
 
 
 async def test_a_policy_of_a_later_version_is_refused_and_not_weakened(served: Served) -> None:

@@ -55,12 +55,12 @@ class RunningServer:
     def address(self) -> str:
         return self.server.address
 
-    async def own(self, descriptor: StateDescriptor) -> None:
-        """All key groups of the state, whose topic is made anew."""
+    async def own(self, descriptor: StateDescriptor, key_groups: Sequence[int] = ()) -> None:
+        """These key groups of the state (default: all), whose topic is made anew."""
         if self._version:
             self._kafka.delete_topic(descriptor.topic)
         self._changelog(descriptor.application).admin().ensure(msgspec.structs.replace(descriptor, topic_id=""), 5)
-        await self._take(descriptor, owned=range(descriptor.key_groups))
+        await self._take(descriptor, owned=key_groups or range(descriptor.key_groups))
 
     async def follow(self, descriptor: StateDescriptor) -> None:
         """All key groups of the state, as a standby."""

@@ -214,7 +214,8 @@ class Coalescer:
             )
             self._fail(frame.parts, error)
             return
-        self._note_size(frame.lane, answers.values)
+        if not answers.failures:  # keys that failed say nothing of how large values are
+            self._note_size(frame.lane, answers.values)
         first = 0
         for segment, start, stop in frame.parts:
             last = first + stop - start

@@ -20,6 +20,7 @@ from keyhole.errors import (
     NotReady,
     StaleDescriptor,
     TooStale,
+    UnavailableError,
     Unconfirmed,
     UnknownState,
     Unsupported,
@@ -273,7 +274,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
             if request.storage_keys and request.topic_id != state.descriptor.topic_id:
                 raise StaleDescriptor("these storage keys are of another state; describe it again")
             keys = list(request.storage_keys) or _encoded(state, list(request.keys))
-            values, chosen = self._lookup(copies, keys, request.options)
+            values, chosen, failures = self._lookup_apart(copies, keys, request.options)
         except KeyholeError as error:
             count = len(request.storage_keys) or len(request.keys)
             failure = pb.LookupFailure(error=status.to_proto(error))
@@ -283,6 +284,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
             values=values,
             sources=[state.source(self._server.server) for state in copies],
             source_of=[copies.index(state) for state in chosen] if len(copies) > 1 else (),
+            failures=failures,
         )
 
     def _get(self, ref: pb.StateRef, keys: list[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
@@ -292,6 +294,26 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
             pb.Answer(found=bool(value), value=value, source=state.source(self._server.server))
             for value, state in zip(values, chosen, strict=True)
         ]
+
+    def _lookup_apart(
+        self, copies: list[HostedState], keys: list[bytes], options: pb.ReadOptions
+    ) -> tuple[list[bytes], list[HostedState], list[pb.LookupFailure]]:
+        """As `_lookup`; where that is refused for now, key group by key group: those that can't be read fail alone."""
+        try:
+            return (*self._lookup(copies, keys, options), [])
+        except UnavailableError:
+            values, chosen = [b""] * len(keys), [copies[0]] * len(keys)
+        failures = []
+        for group in {key[:2] for key in keys}:
+            indexes = [index for index, key in enumerate(keys) if key[:2] == group]
+            try:
+                part, of = self._lookup(copies, [keys[index] for index in indexes], options)
+            except UnavailableError as error:
+                failures.append(pb.LookupFailure(indexes=indexes, error=status.to_proto(error)))
+                continue
+            for index, value, state in zip(indexes, part, of, strict=True):
+                values[index], chosen[index] = value, state
+        return values, chosen, failures
 
     def _lookup(
         self, copies: list[HostedState], keys: list[bytes], options: pb.ReadOptions
