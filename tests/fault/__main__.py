@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from keyhole.errors import KeyholeError
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import find_java
 from tests.fault.cluster import Machine, Plan
@@ -62,13 +63,15 @@ def main() -> int:
             history = run_episode(plan, None, directory, machine)
             right = summary.add(history, plan.seconds)
             history.save(directory / "history")
-        except BaseException:
-            shutil.copytree(directory, arguments.keep / str(seed), dirs_exist_ok=True)
-            raise
+            print(summary.last(), flush=True)
+        except (KeyholeError, AssertionError) as error:
+            # The machine's failure, or ours: the hours go on, and the summary tells.
+            print(f"seed {seed} came to no verdict: {error}", flush=True)
+            summary.without_verdict[seed] = str(error)
+            right = False
         if not right or arguments.keep_all:
             shutil.copytree(directory, arguments.keep / str(seed), dirs_exist_ok=True)
         shutil.rmtree(directory, ignore_errors=True)
-        print(summary.last(), flush=True)
         if arguments.json:
             arguments.json.write_text(json.dumps(summary.to_json(), indent=2) + "\n")
         seed += 1

@@ -12,7 +12,8 @@ from tests.fault.cluster import Cluster
 from tests.fault.history import Injected
 from tests.fault.schedule import Fault, Kind
 
-_DRAIN_SECONDS = 20.0
+_DRAIN_SECONDS = 40.0
+_KAFKA_STARTS = 3
 
 Strike = Callable[[Cluster, Fault], AbstractContextManager[None]]
 
@@ -95,7 +96,14 @@ def _jump(cluster: Cluster, fault: Fault) -> Iterator[None]:
 def _kill_kafka(cluster: Cluster, fault: Fault) -> Iterator[None]:
     cluster.kafka.kill()
     yield
-    cluster.kafka.start()
+    for attempt in range(1, _KAFKA_STARTS + 1):
+        try:
+            cluster.kafka.start()
+        except MachineError:
+            if attempt == _KAFKA_STARTS:
+                raise
+        else:
+            return
 
 
 STRIKES: Mapping[Kind, Strike] = {

@@ -16,7 +16,7 @@ _WIDTH = 600
 
 @dataclass
 class Summary:
-    """Adds episodes up."""
+    """Adds episodes up. `without_verdict`: what kept an episode from one, by seed."""
 
     seeds: list[int] = field(default_factory=list)
     seconds: float = 0.0
@@ -30,11 +30,12 @@ class Summary:
     violated: Counter[str] = field(default_factory=Counter)
     violations: list[dict[str, object]] = field(default_factory=list)
     availability: dict[str, Availability] = field(default_factory=dict)
+    without_verdict: dict[int, str] = field(default_factory=dict)
     _last: str = ""
 
     @property
     def right(self) -> bool:
-        return not self.violated
+        return not self.violated and not self.without_verdict
 
     def add(self, history: History, seconds: float) -> bool:
         """Judges an episode. Returns whether nothing was violated."""
@@ -76,6 +77,7 @@ class Summary:
             "faults": dict(sorted(self.faults.items())),
             "violated": dict(self.violated),
             "violations": self.violations,
+            "without_verdict": self.without_verdict,
             "availability": {kind: part.to_json() for kind, part in sorted(self.availability.items())},
         }
 
