@@ -1,0 +1,100 @@
+"""A state server that is suspended holds nobody up for long, and counts again once it goes on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from keyhole.coordinator.fleet import Fleet
+from keyhole.coordinator.receipts import Target
+from keyhole.errors import KeyholeError, UnavailableError
+from keyhole.types import Run
+
+# A state server over a Kafka in memory; prints its address.
+SERVER = """
+import asyncio, sys
+from keyhole.clock import SystemClock
+from keyhole.config import StateServerConfig
+from keyhole.steps import NoObserver
+from keyhole.stores.memory import MemoryEngine
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from services.state_server.app import StateServer
+
+async def main():
+    kafka = MemoryKafka()
+    config = StateServerConfig(bootstrap_servers="memory", id=sys.argv[1], port=0)
+    server = StateServer(config, MemoryEngine(), lambda app: MemoryChangelog(kafka, app), SystemClock(), NoObserver())
+    await server.start()
+    print(server.address, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def processes() -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """By address."""
+    started = [
+        subprocess.Popen([sys.executable, "-c", SERVER, name], stdout=subprocess.PIPE, text=True) for name in "ab"
+    ]
+    try:
+        yield {process.stdout.readline().strip(): process for process in started if process.stdout is not None}
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@pytest.fixture
+def fleet(processes: dict[str, subprocess.Popen[str]]) -> Iterator[Fleet]:
+    made = Fleet(lambda: list(processes))
+    yield made
+    made.close()
+
+
+def seconds_to_observe(fleet: Fleet, servers: set[str]) -> float:
+    begun = time.monotonic()
+    assert set(fleet.observe()) == servers
+    return time.monotonic() - begun
+
+
+def test_it_is_waited_for_once_and_counts_again_when_it_goes_on(
+    fleet: Fleet, processes: dict[str, subprocess.Popen[str]]
+) -> None:
+    assert seconds_to_observe(fleet, {"a", "b"}) < 2
+    suspended = next(iter(processes.values()))
+    suspended.send_signal(signal.SIGSTOP)
+    assert seconds_to_observe(fleet, {"b"}) < 3
+    assert sum(seconds_to_observe(fleet, {"b"}) for _ in range(5)) < 1
+    suspended.send_signal(signal.SIGCONT)
+    until = time.monotonic() + 20
+    while set(fleet.observe()) != {"a", "b"}:
+        assert time.monotonic() < until, "it is not seen again"
+        time.sleep(0.2)
+
+
+def test_a_call_under_way_to_it_ends_long_before_its_deadline(
+    fleet: Fleet, processes: dict[str, subprocess.Popen[str]]
+) -> None:
+    target = fleet.observe()["a"].target
+    processes[target.address].send_signal(signal.SIGSTOP)
+    begun = time.monotonic()
+    with pytest.raises(UnavailableError):
+        fleet.link(target).release(Run("app", "main", 1, "run"), "counts", [0], timeout=60.0)
+    assert time.monotonic() - begun < 10
+
+
+def test_a_server_at_the_same_address_is_another_incarnation(
+    fleet: Fleet, processes: dict[str, subprocess.Popen[str]]
+) -> None:
+    target = fleet.observe()["a"].target
+    with pytest.raises(KeyholeError, match="restarted"):
+        fleet.link(target).open_run(Run("app", "main", 1, "run"), Target("a", target.address, "before"), "grant", 5.0)
