@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import enum
 import itertools
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -39,6 +41,7 @@ from services.state_server.control_servicer import StateServerServicer
 from services.state_server.follow import Delivery, Follower, Order, Prepare
 from services.state_server.host import HostSettings
 from services.state_server.registry import Registry
+from services.state_server.spill import StagingRoom
 from services.state_server.table import Table
 
 _Result = TypeVar("_Result")
@@ -147,7 +150,7 @@ class SimulatedServer:
             clock=self._clock,
             observer=NoObserver(),
             lease_seconds=3.0,
-            max_staged_bytes=1 << 30,
+            room=StagingRoom(1 << 30, 1 << 30, Path(tempfile.gettempdir())),
             kafka_deadline_seconds=5.0,
             restore_deadline_seconds=5.0,
             changed=registry.changed,
