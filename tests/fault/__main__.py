@@ -56,6 +56,7 @@ def main() -> int:
             executors=executors,
             # Where there is no replica, standbys alone must do.
             replicas=seed % 2,
+            staged_bytes=2000 if seed % 3 == 0 else 0,
             plant=arguments.plant,
         )
         directory = Path(tempfile.mkdtemp(prefix=f"keyhole-fault-{seed}-"))

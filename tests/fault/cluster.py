@@ -45,6 +45,7 @@ class Plan:
         standbys: Copies per key group, beside the owner.
         spark: The driver has Spark.
         executors: With Spark: how many processes run the tasks; 0: the driver's own.
+        staged_bytes: What a server keeps of staged rows in memory; the others go to disk. 0: as many as by default.
         plant: A bug that the state servers get (tests/fault/planted.py); empty: none.
         kill_at: By process, the step (keyhole.steps) of epoch 20 at which it kills itself, once.
     """
@@ -58,6 +59,7 @@ class Plan:
     spark: bool = False
     executors: int = 0
     pace_seconds: float = 0.2
+    staged_bytes: int = 0
     plant: str = ""
     kill_at: Mapping[str, str] = field(default_factory=dict)
 
@@ -180,6 +182,8 @@ class Cluster:
     def _start_server(self, name: str) -> Child:
         environ = self._environ | {"FAULT_CLOCK": str(self._clock(name)), "FAULT_PLANT": self.plan.plant}
         environ |= self._kill_point(name)
+        if self.plan.staged_bytes:
+            environ["KEYHOLE_STATE_SERVER_MAX_STAGED_BYTES"] = str(self.plan.staged_bytes)
         if name in self.replicas:
             environ |= {
                 "KEYHOLE_STATE_SERVER_ROLE": "replica",

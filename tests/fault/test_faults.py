@@ -23,7 +23,7 @@ LEAST_ANSWERED = 0.9
 def test_under_any_schedule_of_faults_nothing_is_lost_nothing_twice_and_no_answer_is_wrong(
     seed: int, spark: bool, replicas: int, tmp_path: Path, machine: Machine
 ) -> None:
-    plan = Plan(seed, 150.0, tuple(STATES), spark=spark, replicas=replicas)
+    plan = Plan(seed, 150.0, tuple(STATES), spark=spark, replicas=replicas, staged_bytes=2000 * (seed % 2))
     history = run_episode(plan, None, tmp_path, machine)
     summary = Summary()
     summary.add(history, plan.seconds)
