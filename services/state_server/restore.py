@@ -18,8 +18,10 @@ from services.state_server.hosted import HostedState
 
 _log = logging.getLogger(__name__)
 
-# Pieces of many key groups become one write: each write waits for the disk.
-APPLIED_RECORDS = 50_000
+# Several pieces become one write. A store that is much larger than a write rewrites a page for nearly every record of
+# it, so large writes are what makes a restore fast; this is what it may hold in memory for that.
+APPLIED_RECORDS = 200_000
+_APPLIED_BYTES = 32 << 20
 
 
 def restore(
@@ -75,15 +77,16 @@ def _gathered(
 ) -> Iterator[Mapping[str, Sequence[RestoredEpochs]]]:
     """Some pieces at a time, by state, in their order."""
     gathered: defaultdict[str, list[RestoredEpochs]] = defaultdict(list)
-    records = 0
+    records, taken_bytes = 0, 0
     for piece in pieces:
         if stop.is_set():
             raise NotReady("the restore was given up: another assignment is coming, or the server is stopping")
         gathered[piece.partition.state].append(piece)
         records += piece.records
-        if records >= APPLIED_RECORDS:
+        taken_bytes += piece.bytes
+        if records >= APPLIED_RECORDS or taken_bytes >= _APPLIED_BYTES:
             yield gathered
-            gathered, records = defaultdict(list), 0
+            gathered, records, taken_bytes = defaultdict(list), 0, 0
     if gathered:
         yield gathered
 

@@ -46,6 +46,16 @@ def test_a_restore_gets_an_epoch_that_is_too_large_to_be_held_in_pieces_without_
     assert rest[-1].position == pieces[-1].position
 
 
+def test_a_row_that_is_larger_than_what_is_fetched_at_once_is_read_back(changelog: Changelog) -> None:
+    row = bytes(range(256)) * (12 << 12)  # 12 MiB
+    with closing(changelog.writer(grant())) as writer:
+        writer.open(DEADLINE)
+        commit(changelog, writer, [changes(0, 1, {"x": b"1", "y": row, "z": b"3"})])
+    (piece,) = read_all(changelog)
+    assert [len(value or b"") for _, value in piece.changes] == [1, len(row), 1]
+    assert piece.bytes > len(row)
+
+
 def test_a_follower_gets_it_in_pieces_too_and_is_at_the_end_after_the_last(changelog: Changelog) -> None:
     written = write_a_large_epoch_after_a_small_one(changelog)
     items: list[RestoredEpochs | Reached] = []

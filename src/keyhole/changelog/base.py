@@ -95,6 +95,7 @@ class RestoredEpochs:
         position: The position after it.
         marker: The last marker among them; None where the partition's records end without one (never written by us).
         records: Changelog records that it covers, markers included: for progress.
+        bytes: Length of all keys and rows.
     """
 
     partition: Partition
@@ -102,6 +103,7 @@ class RestoredEpochs:
     position: Position
     marker: Marker | None
     records: int
+    bytes: int = 0
 
 
 class ChangelogReader(Protocol):

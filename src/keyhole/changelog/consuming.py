@@ -82,7 +82,8 @@ def consumer_settings(bootstrap_servers: str) -> Settings:
         # What is fetched ahead: each message takes some 400 bytes more than its length, so few are many bytes.
         "queued.min.messages": 10_000,
         "queued.max.messages.kbytes": 16 << 10,
-        "fetch.message.max.bytes": 4 << 20,
+        # Per partition and request, as compressed: what it unpacks to is held until its last record was taken.
+        "fetch.message.max.bytes": 1 << 20,
     }
 
 

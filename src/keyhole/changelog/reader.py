@@ -17,9 +17,10 @@ from keyhole.changelog.settings import topic_name
 from keyhole.errors import ChangelogRecreated
 from keyhole.types import Position
 
-# Partitions are read so many at a time, each with its own share of the memory, however many there are.
-_AT_A_TIME = 16
-_LIMITS = PieceLimits(records=12_500, bytes=8 << 20, unmarked_records=50_000, unmarked_bytes=16 << 20)
+# Partitions are read so many at a time, each with its own share of the memory, however many there are. Few, since what
+# is written into a store together should lie together in it.
+_AT_A_TIME = 4
+_LIMITS = PieceLimits(records=50_000, bytes=16 << 20, unmarked_records=50_000, unmarked_bytes=16 << 20)
 _FETCHED_RECORDS = 2_000
 _CONSUME_SECONDS = 0.02
 _RETRY_SECONDS = 0.1

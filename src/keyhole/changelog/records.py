@@ -210,7 +210,8 @@ class EpochAssembler:
             covered, self._changes = self._changes, []
         else:
             covered, self._changes = self._changes[: self._covered], self._changes[self._covered :]
-        piece = RestoredEpochs(self._partition, covered, self._position, self._marker, len(covered) + self._markers)
+        records = len(covered) + self._markers
+        piece = RestoredEpochs(self._partition, covered, self._position, self._marker, records, self._covered_bytes)
         self._bytes -= self._covered_bytes
         self._marker, self._covered, self._covered_bytes, self._markers = None, 0, 0, 0
         return [piece]
@@ -219,9 +220,10 @@ class EpochAssembler:
         """What no marker covers. Comes after `cut`."""
         if not self._changes:
             return []
-        torn, self._changes, self._bytes = self._changes, [], 0
+        torn, torn_bytes = self._changes, self._bytes
+        self._changes, self._bytes = [], 0
         self._position = self._position._replace(offset=offset)
-        return [RestoredEpochs(self._partition, torn, self._position, None, len(torn))]
+        return [RestoredEpochs(self._partition, torn, self._position, None, len(torn), torn_bytes)]
 
 
 def _where(partition: Partition, offset: int) -> str:
