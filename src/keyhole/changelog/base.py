@@ -88,12 +88,14 @@ class ChangelogWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RestoredEpochs:
-    """A run of whole epochs of one partition, read back: apply it in one step.
+    """A run of epochs of one partition, read back: apply it in one step. It ends with an epoch, or says that it doesn't.
 
     Attributes:
         changes: (storage key, row or None), in changelog order; a key may occur several times (the last one counts).
         position: The position after it.
-        marker: The last marker among them; None where the partition's records end without one (never written by us).
+        marker: The last marker among them, with which it ends. None: it ends within an epoch that is too large to be
+            held, or in a part of the log whose markers were compacted away. What a copy holds then never existed; the
+            position has the offset to go on from, and all else of the marker before.
         records: Changelog records that it covers, markers included: for progress.
         bytes: Length of all keys and rows.
     """
@@ -117,8 +119,9 @@ class ChangelogReader(Protocol):
     ) -> Iterator[RestoredEpochs]:
         """All from the positions to the ends, in pieces of bounded size that end at markers.
 
-        A position before the log's start (compaction, retention) starts at the log's start. A piece is cut only at
-        markers, so a copy built from any prefix of the pieces is one that existed.
+        A position before the log's start (compaction, retention) starts at the log's start. In the part that was never
+        compacted, a copy built from any prefix of the pieces that ends with a marker is one that existed; in the other
+        one, a copy is right again at the end.
 
         Raises:
             KafkaUnreachable: No progress for `deadline_seconds`.
@@ -144,7 +147,7 @@ class ChangelogTail(Protocol):
         """
 
     def poll(self, seconds: float) -> Sequence[RestoredEpochs | Reached]:
-        """What has come, at most `seconds` later; pieces are cut at markers and of bounded size, in order.
+        """What has come, at most `seconds` later: pieces of bounded size, in order, each up to the last marker there is.
 
         A partition's first Reached comes once its end has been read after `follow`, also where it was followed before;
         later ones whenever it is read to its end again. While Kafka can't be reached nothing comes.
