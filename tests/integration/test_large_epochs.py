@@ -28,7 +28,7 @@ from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueF
 
 pytestmark = pytest.mark.integration
 
-KEYS, ROW_BYTES, ROUNDS = 15_000, 10_000, 2
+KEYS, ROW_BYTES, ROUNDS = 25_000, 10_000, 2
 EPOCH_BYTES = KEYS * ROW_BYTES * ROUNDS
 STAGED_BYTES = 16 << 20
 CHUNK_ROWS = 500
@@ -101,7 +101,7 @@ def server(kafka: str, tmp_path: Path) -> Iterator[tuple[Child, str]]:
     child.kill()
 
 
-def test_an_epoch_of_300_mb_goes_through_a_server_that_holds_16_in_memory(
+def test_an_epoch_of_500_mb_goes_through_a_server_that_holds_16_in_memory(
     kafka: str, server: tuple[Child, str], application: str, tmp_path: Path
 ) -> None:
     child, address = server
