@@ -19,7 +19,7 @@ from keyhole.types import Position
 
 # Partitions are read so many at a time, each with its own share of the memory, however many there are. Few, since what
 # is written into a store together should lie together in it.
-_AT_A_TIME = 4
+_AT_A_TIME = 2
 _LIMITS = PieceLimits(records=50_000, bytes=16 << 20, unmarked_records=50_000, unmarked_bytes=16 << 20)
 _FETCHED_RECORDS = 2_000
 _CONSUME_SECONDS = 0.02
