@@ -88,7 +88,7 @@ class ChangelogWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RestoredEpochs:
-    """A run of epochs of one partition, read back: apply it in one step. It ends with an epoch, or says that it doesn't.
+    """A run of epochs of one partition, read back: apply it in one step. It ends with an epoch, or says so if not.
 
     Attributes:
         changes: (storage key, row or None), in changelog order; a key may occur several times (the last one counts).
@@ -147,7 +147,7 @@ class ChangelogTail(Protocol):
         """
 
     def poll(self, seconds: float) -> Sequence[RestoredEpochs | Reached]:
-        """What has come, at most `seconds` later: pieces of bounded size, in order, each up to the last marker there is.
+        """What has come, at most `seconds` later: pieces of bounded size, in order, each up to the last marker.
 
         A partition's first Reached comes once its end has been read after `follow`, also where it was followed before;
         later ones whenever it is read to its end again. While Kafka can't be reached nothing comes.
