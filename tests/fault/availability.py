@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
-from tests.fault.history import FailedRead, History, Injected, Read
+import msgspec
 
-# A fault's end is not the end of its effects: a restarted server restores, a proxy finds it again.
+from keyhole.steps import Step
+from tests.fault.history import EpochStep, FailedRead, History, Injected, Read
+
+# A fault's end is not the end of its effects: those last until an epoch is complete again, for which every key group
+# has its owner, and then until standbys and proxies have noticed.
 _AFTERMATH_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0
 _BOUNDS = frozenset({"EPOCH_NOT_REACHED", "TOO_STALE"})
@@ -57,11 +63,11 @@ def availability(history: History) -> dict[str, Availability]:
     reads = [
         event for event in history.events if isinstance(event, (Read, FailedRead)) and event.asked.stale != "never"
     ]
-    faults = [event for event in history.events if isinstance(event, Injected)]
+    faults = list(_effects(history))
     found = {"all": _of(reads)}
     by_kind: dict[str, list[Read | FailedRead]] = {}
     for read in reads:
-        during = [fault for fault in faults if _during(read, fault)]
+        during = [fault for fault in faults if read.ended >= fault.began and read.began <= fault.ended]
         if len(during) <= 1:
             by_kind.setdefault(during[0].kind if during else "none", []).append(read)
         if len(during) == 1 and during[0].harmless:
@@ -69,8 +75,16 @@ def availability(history: History) -> dict[str, Availability]:
     return found | {kind: _of(its) for kind, its in sorted(by_kind.items())}
 
 
-def _during(read: Read | FailedRead, fault: Injected) -> bool:
-    return read.ended >= fault.began and read.began <= fault.ended + _AFTERMATH_SECONDS
+def _effects(history: History) -> Iterator[Injected]:
+    """The faults, each until its effects had ended."""
+    complete = sorted(
+        event.at for event in history.events if isinstance(event, EpochStep) and event.step == Step.DRIVER_COMPLETE
+    )
+    for event in history.events:
+        if isinstance(event, Injected):
+            after = bisect_right(complete, event.ended)
+            ended = complete[after] if after < len(complete) else math.inf
+            yield msgspec.structs.replace(event, ended=ended + _AFTERMATH_SECONDS)
 
 
 def _of(reads: Sequence[Read | FailedRead]) -> Availability:

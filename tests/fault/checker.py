@@ -19,8 +19,11 @@ from tests.fault.workload import Recount, Row, Workload, names
 
 CLOCK_JUMP = "clock_jump"
 
-# What may end a driver: the cluster is not to be had for longer than an epoch may take, or a newer run exists.
-_EXCUSED = frozenset({"EPOCH_FAILED", "KAFKA_UNREACHABLE", "NO_SERVER", "FENCED", "STORE_FULL"})
+# What may end a driver: the cluster is not to be had for longer than an epoch may take, or a newer run exists; and what
+# Spark says of two drivers on one checkpoint.
+_EXCUSED = frozenset(
+    {"EPOCH_FAILED", "KAFKA_UNREACHABLE", "NO_SERVER", "FENCED", "STORE_FULL", "CONCURRENT_STREAM_LOG_UPDATE"}
+)
 _SHOWN = 40
 
 

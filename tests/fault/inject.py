@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
@@ -129,6 +131,8 @@ class Injector:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._lock = threading.Lock()
+        # What takes longer to come back than the schedule thought is not struck again before.
+        self._targets: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._failed: list[BaseException] = []
         self.injected: list[Injected] = []
 
@@ -152,6 +156,12 @@ class Injector:
             raise self._failed[0]
 
     def _strike(self, fault: Fault) -> None:
+        with contextlib.ExitStack() as held:
+            for target in sorted(fault.targets):
+                held.enter_context(self._targets[target])
+            self._strike_held(fault)
+
+    def _strike_held(self, fault: Fault) -> None:
         began = time.monotonic()
         detail = f"{fault.amount:g}" if fault.amount else ""
         try:
