@@ -81,7 +81,7 @@ class Service:
 
     def config(self, application: str) -> JobConfig:
         """For `queryable.value(..., config=...)`."""
-        return JobConfig(application, (self.server,), self.bootstrap_servers, epoch_deadline_seconds=60)
+        return JobConfig(application, (self.server,), self.bootstrap_servers, epoch_deadline_seconds=120)
 
 
 @pytest.fixture(scope="session")

@@ -161,36 +161,43 @@ class Coordinator:
                 raise
 
     def _run_epoch(self, batch: EpochBatch) -> EpochResult:
-        deadline = time.monotonic() + self._config.epoch_deadline_seconds
         epoch = self._start(batch) if self._record is None else self._continue(batch)
+        # Not before: starting has deadlines of its own, and however slow it was, the servers are to be tried.
+        deadline = time.monotonic() + self._config.epoch_deadline_seconds
         commit_time_ms = self._clock.now_ms()
         self._observer.reached(Step.DRIVER_BEFORE_STAGE, epoch)
-        cause: KeyholeError | None = None
-        for number in range(1_000_000):
+        number = 0
+        while True:
+            outcome = self._round(batch, epoch, number, commit_time_ms, deadline)
+            if isinstance(outcome, EpochResult):
+                return outcome
+            number += 1
             if time.monotonic() > deadline:
-                reason = cause.message if cause else "no server took its rows"
                 raise EpochFailed(
                     f"epoch {epoch} of query {self._query!r} was not committed within "
-                    f"{self._config.epoch_deadline_seconds:g} s and {number} rounds: {reason}"
-                ) from cause
-            self._run.converge(deadline)
-            order = self._order(epoch, number, deadline)
-            proceed = self._stage(batch, order)
-            if isinstance(proceed, Restage):
-                cause = self._suspect(proceed.suspects)
-                continue
-            self._observer.reached(Step.DRIVER_STAGED, epoch)
-            commits = self._commit_requests(batch, order, proceed, commit_time_ms)
-            self._observer.reached(Step.DRIVER_BEFORE_COMMIT, epoch)
-            answers = self._commit(order, commits, deadline)
-            lost = {name: answer for name, answer in answers.items() if isinstance(answer, KeyholeError)}
-            if not lost:
-                self._observer.reached(Step.DRIVER_COMMITTED, epoch)
-                replayed = self._complete(batch, epoch, commit_time_ms, answers)
-                self._observer.reached(Step.DRIVER_COMPLETE, epoch)
-                return EpochResult(epoch, replayed, number + 1)
-            cause = self._judge(lost)
-        raise AssertionError("unreachable")
+                    f"{self._config.epoch_deadline_seconds:g} s and {number} rounds: {outcome.message}"
+                ) from outcome
+
+    def _round(
+        self, batch: EpochBatch, epoch: int, number: int, commit_time_ms: int, deadline: float
+    ) -> EpochResult | KeyholeError:
+        """One try: the epoch is complete, or what kept it from that and may not keep the next."""
+        self._run.converge(deadline)
+        order = self._order(epoch, number, deadline)
+        proceed = self._stage(batch, order)
+        if isinstance(proceed, Restage):
+            return self._suspect(proceed.suspects)
+        self._observer.reached(Step.DRIVER_STAGED, epoch)
+        commits = self._commit_requests(batch, order, proceed, commit_time_ms)
+        self._observer.reached(Step.DRIVER_BEFORE_COMMIT, epoch)
+        answers = self._commit(order, commits, deadline)
+        lost = {name: answer for name, answer in answers.items() if isinstance(answer, KeyholeError)}
+        if lost:
+            return self._judge(lost)
+        self._observer.reached(Step.DRIVER_COMMITTED, epoch)
+        replayed = self._complete(batch, epoch, commit_time_ms, answers)
+        self._observer.reached(Step.DRIVER_COMPLETE, epoch)
+        return EpochResult(epoch, replayed, number + 1)
 
     def _start(self, batch: EpochBatch) -> int:
         control = self._run.take()
