@@ -7,11 +7,34 @@ from pathlib import Path
 
 import pytest
 
+from keyhole import Client
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
+from tests.support.counting_job import STATE
 from tests.support.pipeline import Pipeline
 
 pytestmark = pytest.mark.integration
+
+
+def test_the_owners_of_an_idle_query_are_confirmed_while_kafka_is_away(
+    jars: list[Path], spark_jars: list[Path], java: Java, tmp_path: Path
+) -> None:
+    with LocalKafka(tmp_path / "kafka", jars, java) as kafka:
+        pipeline = Pipeline(tmp_path, kafka.bootstrap_servers, spark_jars)
+        try:
+            pipeline.produce(100)
+            pipeline.start_server({"KEYHOLE_STATE_SERVER_LEASE_SECONDS": "5"})
+            pipeline.start_driver(per_trigger=100)
+            pipeline.await_recount(180)
+            kafka.kill()
+            until = time.monotonic() + 15
+            with Client(pipeline.address) as client:
+                while time.monotonic() < until:
+                    answers = client.get_many(pipeline.application, STATE, sorted(pipeline.expected), stale="never")
+                    assert all(answer.found for answer in answers)
+                    time.sleep(0.1)
+        finally:
+            pipeline.close()
 
 
 def test_reads_go_on_while_kafka_is_away_and_the_job_goes_on_when_it_is_back(

@@ -1,8 +1,8 @@
 """Runs the epochs of one query: stage, decide, commit, complete, with as many rounds as it takes.
 
-Threads: `run_epoch` is called by one thread; a heartbeat thread of the coordinator's own keeps the servers' leases,
-notices lost servers while the query is idle, and repeats the last complete epoch. A lock lets one of them at a time
-change anything.
+Threads: `run_epoch` is called by one thread. Of the coordinator's own two, one keeps the servers' leases, whatever
+happens; the other notices lost servers while the query is idle, and repeats the last complete epoch. A lock lets one at
+a time change anything.
 """
 
 from __future__ import annotations
@@ -138,7 +138,11 @@ class Coordinator:
         self._fenced: Fenced | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._heartbeat = threading.Thread(target=self._beat, name=f"keyhole-heartbeat-{query}", daemon=True)
+        # Of two threads: where Kafka is away the servers can't be followed, but their leases must be kept.
+        self._heartbeats = [
+            threading.Thread(target=self._repeat, args=(act,), name=f"keyhole-{act.__name__}-{query}", daemon=True)
+            for act in (self.renew, self.beat)
+        ]
 
     def run_epoch(self, batch: EpochBatch) -> EpochResult:
         """Makes the batch one epoch of the query's states; returns when it is complete.
@@ -218,7 +222,8 @@ class Coordinator:
         if record != control.query:
             self._run.record_query(record)
         self._record = record
-        self._heartbeat.start()
+        for thread in self._heartbeats:
+            thread.start()
         return record.base + batch.batch_id
 
     def _continue(self, batch: EpochBatch) -> int:
@@ -350,10 +355,10 @@ class Coordinator:
         if self._strict:
             raise ReplayDiffers(message, epoch=epoch)
 
-    def _beat(self) -> None:
+    def _repeat(self, act: Callable[[], None]) -> None:
         while not self._closed.wait(self._heartbeat_seconds):
             try:
-                self.beat()
+                act()
             except Fenced:
                 _log.error("a newer run has taken over", extra={"query": self._query})
                 return
@@ -362,39 +367,47 @@ class Coordinator:
             except Exception:  # noqa: BLE001 - the top of a loop; were it to end, so would the leases, unheard
                 _log.exception("heartbeat failed unexpectedly", extra={"query": self._query})
 
+    def renew(self) -> None:
+        """Keeps the servers' leases, also while an epoch is under way. Any thread.
+
+        Raises:
+            Fenced: A newer run has taken over.
+        """
+        if self._fenced is not None:
+            raise self._fenced
+        self._run.confirm()
+
     def beat(self) -> None:
-        """One heartbeat: renews the leases, and where no epoch is under way follows the servers that come and go.
+        """One heartbeat: where no epoch is under way, follows the servers that come and go. Any thread.
 
         Raises:
             Fenced: A newer run has taken over; `run_epoch` raises it too from now on.
             KeyholeError: What keeps the servers from being replaced; the next heartbeat tries again.
         """
-        # An epoch under way speaks to the servers too, but its tasks may take long: keep the leases all the same.
-        busy = not self._lock.acquire(blocking=False)
+        if not self._lock.acquire(blocking=False):
+            return
         try:
             if self._fenced is not None:
                 raise self._fenced
-            lost = self._run.confirm()
-            if not busy:
-                for server in lost:
-                    self._run.distrust(server)
-                self._run.converge(time.monotonic() + self._heartbeat_seconds)
-                self._run.repeat_complete()
+            for server in self._run.confirm():
+                self._run.distrust(server)
+            self._run.converge(time.monotonic() + self._heartbeat_seconds)
+            self._run.repeat_complete()
         except Fenced as error:
             self._fenced = error
             raise
         finally:
-            if not busy:
-                self._lock.release()
+            self._lock.release()
 
     def owned_by(self, server: str, state: str) -> tuple[int, ...]:
         """The key groups that a server owns now; for tests and tools."""
         return groups_of(self._run.membership.assignment, server, state)
 
     def close(self) -> None:
-        """Ends the heartbeat and the connections. Servers keep what they own until another run takes it. Idempotent."""
+        """Ends the heartbeats and the connections. Servers keep what they own until another run takes it. Idempotent."""
         self._closed.set()
-        if self._heartbeat.is_alive():
-            self._heartbeat.join()
+        for thread in self._heartbeats:
+            if thread.is_alive():
+                thread.join()
         self._control.close()
         self._fleet.close()
