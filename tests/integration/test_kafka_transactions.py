@@ -6,10 +6,10 @@ import time
 import uuid
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from keyhole.changelog.base import Marker, Partition, PartitionChanges, RestoredEpochs
+from keyhole.changelog.base import ChangelogWriter, Marker, Partition, PartitionChanges, RestoredEpochs
 from keyhole.changelog.clients import Deadline
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.changelog.settings import topic_settings
@@ -165,32 +165,63 @@ def test_the_end_is_reached_where_the_last_records_were_aborted(
     assert read(changelog) == []
 
 
+def commit_until_compacted(changelog: KafkaChangelog, writer: ChangelogWriter, first_epoch: int = 1) -> int:
+    """Epochs that overwrite `x`, delete `gone` and add a row each, until the broker has compacted; the last of them."""
+    epoch, until = first_epoch, time.monotonic() + 60
+    while True:
+        # Only a segment that a later one has followed is compacted.
+        rows = {"x": b"%d" % epoch, f"only-{epoch}": b"here", "gone": None}
+        last = writer.commit([changes(epoch, rows)], DEADLINE)[PART]
+        written = epoch - first_epoch + 1
+        if written > 2 and sum(piece.records for piece in read(changelog)) < last - 2 * written:
+            break
+        assert time.monotonic() < until, "the broker did not compact"
+        epoch += 1
+        time.sleep(0.2)
+    while end(changelog) <= last:
+        time.sleep(0.01)
+    return epoch
+
+
 def test_a_compacted_log_restores_the_same_state(
     changelog: KafkaChangelog, descriptor: StateDescriptor, admin: AdminClient
 ) -> None:
     compact_soon(admin, descriptor.topic)
     writer = changelog.writer(f"grant-{uuid.uuid4().hex}")
     writer.open(DEADLINE)
-    epoch, last = 0, 0
-    until = time.monotonic() + 60
-    while True:
-        # Only a segment that a later one has followed is compacted.
-        epoch += 1
-        last = writer.commit([changes(epoch, {"x": b"%d" % epoch, f"only-{epoch}": b"here", "gone": None})], DEADLINE)[
-            PART
-        ]
-        pieces = read(changelog)
-        if epoch > 2 and sum(piece.records for piece in pieces) < last - 2 * epoch:
-            break
-        assert time.monotonic() < until, "the broker did not compact"
-        time.sleep(0.2)
-    while end(changelog) <= last:
-        time.sleep(0.01)
+    epoch = commit_until_compacted(changelog, writer)
     restored = rows(read(changelog))
     writer.close()
     assert restored.pop("x") == b"%d" % epoch
     assert restored.pop("gone", None) is None
     assert restored == {f"only-{n}": b"here" for n in range(1, epoch + 1)}
+
+
+def test_what_a_fenced_writer_had_under_way_replaces_nothing_when_the_log_is_compacted(
+    kafka: str, changelog: KafkaChangelog, descriptor: StateDescriptor, admin: AdminClient
+) -> None:
+    """Its records are later in the log than the committed ones of the same keys: compaction keeps the latest."""
+    compact_soon(admin, descriptor.topic)
+    grant = f"grant-{uuid.uuid4().hex}"
+    old = Producer({"bootstrap.servers": kafka, "transactional.id": grant})
+    old.init_transactions(DEADLINE)
+    new = changelog.writer(f"grant-{uuid.uuid4().hex}")
+    new.open(DEADLINE)
+    new.commit([changes(1, {"kept": b"1", "deleted": b"1"})], DEADLINE)
+    old.begin_transaction()
+    old.produce(descriptor.topic, b"old", b"\x00\x00kept", 0)
+    old.produce(descriptor.topic, None, b"\x00\x00deleted", 0)
+    assert old.flush(DEADLINE) == 0
+
+    changelog.admin().fence(grant, DEADLINE)
+    with pytest.raises(KafkaException) as refused:
+        old.commit_transaction(DEADLINE)
+    assert refused.value.args[0].code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+
+    epoch = commit_until_compacted(changelog, new, first_epoch=2)
+    restored = rows(read(changelog))
+    new.close()
+    assert (restored["kept"], restored["deleted"], restored["x"]) == (b"1", b"1", b"%d" % epoch)
 
 
 def test_a_position_before_the_start_of_the_log_starts_there(

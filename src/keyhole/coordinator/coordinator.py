@@ -404,7 +404,7 @@ class Coordinator:
         return groups_of(self._run.membership.assignment, server, state)
 
     def close(self) -> None:
-        """Ends the heartbeats and the connections. Servers keep what they own until another run takes it. Idempotent."""
+        """Ends the heartbeats and connections. Servers keep what they own until another run takes it. Idempotent."""
         self._closed.set()
         for thread in self._heartbeats:
             if thread.is_alive():
