@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from keyhole import Client
+from keyhole.cli.main import main
 from keyhole.errors import KeyholeError
 from keyhole.local.ports import free_ports, is_free
 from keyhole.local.processes import Child
@@ -183,8 +184,15 @@ def cluster(kafka: str, spark_jars: list[Path], tmp_path: Path) -> Iterator[Clus
 
 
 def test_a_lost_executor_and_its_server_end_no_query_and_lose_nothing_and_the_next_pair_takes_over(
-    cluster: Cluster,
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def handed_over() -> bool:
+        try:
+            cluster.recounted()
+        except KeyholeError as error:
+            raise AssertionError("a read failed during a planned handover") from error
+        return cluster.owned(new) == {LATEST: 4, SUMS: 4}
+
     cluster.produce(200)
     cluster.start()
     cluster.await_(lambda: len(cluster.servers) == 3 and cluster.recounted(), PATIENCE, "recount of the first events")
@@ -202,7 +210,15 @@ def test_a_lost_executor_and_its_server_end_no_query_and_lose_nothing_and_the_ne
 
     # Twelve key groups over three servers again, taken from owners that live: by planned handover, between two epochs.
     cluster.produce(100)
-    cluster.await_(lambda: cluster.owned(new) == {LATEST: 4, SUMS: 4}, PATIENCE, "planned handover to the new server")
+    cluster.await_(handed_over, PATIENCE, "planned handover to the new server")
     cluster.await_(cluster.recounted, PATIENCE, "recount after the handover")
     assert cluster.query() == before
     assert cluster.driver.exit_code is None
+
+    # Record by record: each owner, the standbys that have been moved too, and the changelog.
+    path, kafka = f"{cluster.application}/{LATEST}", cluster.bootstrap_servers
+    servers = ",".join(f"127.0.0.1:{cluster.first_port + executor}" for executor in cluster.servers if executor != lost)
+    assert main(["verify", path, "--bootstrap-servers", kafka, "--servers", servers, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {copy["role"] for copy in told["copies"]} == {Role.OWNER, Role.STANDBY}
+    assert sum(int(copy["key_groups"].split()[0]) for copy in told["copies"]) == 2 * 12
