@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -13,11 +15,12 @@ from keyhole.errors import KeyholeError
 from keyhole.steps import Step
 from tests.fault.cluster import Cluster, Machine, Plan
 from tests.fault.copies import held_by, held_by_changelog
-from tests.fault.history import Ended, EpochStep, Event, Held, History
+from tests.fault.history import OWNER, Ended, EpochStep, Event, Held, History
 from tests.fault.inject import Injector
 from tests.fault.processes import Watch
 from tests.fault.readers import Readers
 from tests.fault.schedule import Fault, schedule
+from tests.fault.workload import names
 
 # Generous: a busy machine takes a minute to start Spark.
 _FIRST_EPOCH_SECONDS = 300.0
@@ -82,7 +85,11 @@ def _rest(cluster: Cluster) -> int:
 
 
 def _copies(cluster: Cluster, final: int) -> list[Held]:
-    """Everyone's copies, once all are at the last epoch, or after a while as they are."""
+    """Everyone's copies, once all are at the last epoch, or after a while as they are.
+
+    Servers are asked one after the other, and the driver goes on handing key groups over to those that came back: a
+    look in the middle of that may find a key group with two owners, or with none, and another is taken.
+    """
     if final < 0:
         return []
     until = time.monotonic() + _COPIES_SECONDS
@@ -94,10 +101,15 @@ def _copies(cluster: Cluster, final: int) -> list[Held]:
             if late:
                 raise
             held = []
-        if late or (held and all(copy.epoch == final for copy in held)):
-            states = cluster.plan.states
+        states = cluster.plan.states
+        if late or (all(copy.epoch == final for copy in held) and _owners(held) == Counter(product(states, names()))):
             return held + list(held_by_changelog(cluster.kafka.bootstrap_servers, cluster.application, states, final))
         time.sleep(0.5)
+
+
+def _owners(held: Sequence[Held]) -> Counter[tuple[str, str]]:
+    """How many have each key of each state as its owner."""
+    return Counter((copy.state, key) for copy in held if copy.role == OWNER for key in copy.rows)
 
 
 def _ask_all(cluster: Cluster) -> Iterator[Held]:
