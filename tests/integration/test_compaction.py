@@ -21,7 +21,7 @@ from services.state_server.restore import restore
 from tests.support.changelogs import DEADLINE, grant
 from tests.support.states import KEY_GROUPS, content, descriptor, hosted
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.integration
 
 KEYS, EPOCHS, LATER_EPOCHS = 100_000, 100, 5
 PARTITIONS = [Partition(descriptor().state, group) for group in range(KEY_GROUPS)]

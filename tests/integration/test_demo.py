@@ -83,10 +83,9 @@ def end(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
     return process.wait(END_SECONDS + GRACE_SECONDS)
 
 
-@pytest.mark.timeout(400)
 def test_every_key_agrees_though_server_and_driver_are_killed(tmp_path: Path) -> None:
     command = [*KEYHOLE, "demo", "--seconds", "25", "--sensors", "300", "--verify", "--chaos", "--json"]
-    done = subprocess.run(command, env=environ(tmp_path), capture_output=True, text=True, timeout=380, check=False)
+    done = subprocess.run(command, env=environ(tmp_path), capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     result = json.loads(done.stdout)
     assert (result["keys"], result["agreed"], result["mismatches"]) == (303, 303, 0)
@@ -99,10 +98,9 @@ def test_every_key_agrees_though_server_and_driver_are_killed(tmp_path: Path) ->
     assert_nothing_is_left(tmp_path, done.stderr)
 
 
-@pytest.mark.timeout(280)
 def test_ctrl_c_ends_it_in_time_and_leaves_nothing(tmp_path: Path) -> None:
     with demo(tmp_path, "--sensors", "50") as (process, log):
-        wait_for("ready after", process, log, 200)
+        wait_for("ready after", process, log, 600)
         assert len(ports_in(log.read_text())) == 2
         assert end(process, signal.SIGINT) == 0
         assert_nothing_is_left(tmp_path, log.read_text())

@@ -32,7 +32,7 @@ def test_a_server_killed_at_any_step_loses_nothing_and_counts_nothing_twice(pipe
     kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
     server = pipeline.start_server(kill, killable=True)
     driver = pipeline.start_driver(per_trigger=100)
-    pipeline.await_(lambda: server.exit_code is not None, 90, "the server's death")
+    pipeline.await_(lambda: server.exit_code is not None, "the server's death")
     assert marker.exists()
     pipeline.start_server()
     pipeline.await_recount()

@@ -58,7 +58,7 @@ def test_a_server_killed_within_an_epoch_adds_nothing_twice(pipeline: Pipeline, 
     kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
     server = pipeline.start_server(kill, killable=True)
     driver = pipeline.start_driver(per_trigger=100)
-    pipeline.await_(lambda: server.exit_code is not None, 90, "the server's death")
+    pipeline.await_(lambda: server.exit_code is not None, "the server's death")
     assert marker.exists()
     pipeline.start_server()
     await_recount(pipeline, 1000)

@@ -18,7 +18,7 @@ from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
 from keyhole.types import Role
 from tests.support.counting_job import STATE
-from tests.support.pipeline import Pipeline, Recount
+from tests.support.pipeline import PATIENCE_SECONDS, Pipeline, Recount
 
 pytestmark = pytest.mark.integration
 
@@ -65,9 +65,9 @@ class Replicated:
         values = {k: (a.value.events, a.value.highest) for k, a in zip(keys, found, strict=True) if a.found}
         return values, {answer.role for answer in found}
 
-    def await_answers(self, role: Role, seconds: float = 60) -> None:
+    def await_answers(self, role: Role) -> None:
         """Every key as it was counted, by servers in this role alone."""
-        until, last = time.monotonic() + seconds, ""
+        until, last = time.monotonic() + PATIENCE_SECONDS, ""
         while True:
             try:
                 answers, roles = self.answers()
@@ -113,7 +113,7 @@ def test_replicas_serve_without_the_job_and_step_back_when_it_returns(replicated
     pipeline.start_driver(per_trigger=200)
     pipeline.await_recount()
     replicated.await_answers(Role.OWNER)
-    pipeline.await_(lambda: replicated.shares() == [4, 4], 60, "balanced replicas")
+    pipeline.await_(lambda: replicated.shares() == [4, 4], "balanced replicas")
 
     end_the_job(pipeline)
     replicated.await_answers(Role.STANDBY)
@@ -136,11 +136,11 @@ def test_the_replicas_that_are_left_take_over_from_one_that_was_killed(replicate
     pipeline.start_server()
     pipeline.start_driver(per_trigger=200)
     pipeline.await_recount()
-    pipeline.await_(lambda: replicated.shares() == [4, 4], 60, "balanced replicas")
+    pipeline.await_(lambda: replicated.shares() == [4, 4], "balanced replicas")
     end_the_job(pipeline)
     replicated.replicas[0].kill()
-    pipeline.await_(lambda: replicated.shares()[-1] == 8, 60, "one replica with all key groups")
+    pipeline.await_(lambda: replicated.shares()[-1] == 8, "one replica with all key groups")
     replicated.await_answers(Role.STANDBY)
     replicated.start_replica(0)
-    pipeline.await_(lambda: replicated.shares() == [4, 4], 60, "balanced replicas")
+    pipeline.await_(lambda: replicated.shares() == [4, 4], "balanced replicas")
     replicated.await_answers(Role.STANDBY)

@@ -24,7 +24,7 @@ from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from tests.integration.conftest import Service
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 STATE, QUERY = "sums", "summing"
 PER_TRIGGER = 60

@@ -18,7 +18,7 @@ from keyhole.verify.verify import describe
 from tests.support.counting_job import STATE
 from tests.support.pipeline import Pipeline
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
     pipeline.produce(300)
     server = pipeline.start_server()
     pipeline.start_driver(per_trigger=100)
-    pipeline.await_recount(240)
+    pipeline.await_recount()
     code, told = verify()
     assert (code, told["differences"], told["unreachable"]) == (0, [], {})
     assert [(copy["server"], copy["key_groups"], copy["differing"]) for copy in told["copies"]] == [
@@ -69,7 +69,7 @@ def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
     server.kill()
     group, key = change_a_row(pipeline)
     pipeline.start_server()
-    pipeline.await_(ready, 120, "the server's key groups")
+    pipeline.await_(ready, "the server's key groups")
     code, told = verify()
     assert code == 1
     (found,) = told["differences"]

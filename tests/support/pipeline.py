@@ -23,6 +23,9 @@ from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
 from tests.support.counting_job import STATE
 
+# Nothing takes this long on an idle machine; on a busy one starting Spark alone may take a minute.
+PATIENCE_SECONDS = 240
+
 Recount = dict[str, tuple[int, int]]
 """By key: events, highest value."""
 
@@ -104,12 +107,12 @@ class Pipeline:
         values = {k: (a.value.events, a.value.highest) for k, a in zip(keys, found, strict=True) if a.found}
         return values, entries
 
-    def await_recount(self, timeout_seconds: float = 90) -> None:
+    def await_recount(self) -> None:
         """Waits until every key is answered as counted here, and nothing else is there."""
-        self.await_(lambda: self.answers() == (self.expected, len(self.expected)), timeout_seconds, "the recount")
+        self.await_(lambda: self.answers() == (self.expected, len(self.expected)), "the recount")
 
-    def await_(self, done: Callable[[], bool], timeout_seconds: float, what: str) -> None:
-        until = time.monotonic() + timeout_seconds
+    def await_(self, done: Callable[[], bool], what: str) -> None:
+        until = time.monotonic() + PATIENCE_SECONDS
         last: Any = None
         while True:
             try:
@@ -121,7 +124,7 @@ class Pipeline:
                 raise AssertionError(f"the driver ended while waiting for {what}:\n{self.driver.output()[-4000:]}")
             if time.monotonic() > until:
                 log = self.driver.output()[-3000:] if self.driver else ""
-                raise AssertionError(f"no {what} within {timeout_seconds} s ({last}); driver:\n{log}")
+                raise AssertionError(f"no {what} within {PATIENCE_SECONDS} s ({last}); driver:\n{log}")
             time.sleep(0.2)
 
     def close(self) -> None:
