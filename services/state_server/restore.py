@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 
 # Several pieces become one write. A store that is much larger than a write rewrites a page for nearly every record of
 # it, so large writes are what makes a restore fast; this is what it may hold in memory for that.
-APPLIED_RECORDS = 100_000
-_APPLIED_BYTES = 32 << 20
+APPLIED_RECORDS = 200_000
+_APPLIED_BYTES = 48 << 20
 
 
 def restore(

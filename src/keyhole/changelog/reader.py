@@ -17,9 +17,10 @@ from keyhole.changelog.settings import topic_name
 from keyhole.errors import ChangelogRecreated
 from keyhole.types import Position
 
-# Partitions are read so many at a time, each with its own share of the memory, however many there are. Few, since what
-# is written into a store together should lie together in it.
-_AT_A_TIME = 2
+# One partition after the other, since what is written into a store together should lie together in it. But the next
+# ones are begun when so few records are left that Kafka would have to be waited for; each takes a share of the memory.
+_AHEAD_RECORDS = 20_000
+_AT_A_TIME = 4
 _LIMITS = PieceLimits(records=50_000, bytes=16 << 20, unmarked_records=50_000, unmarked_bytes=16 << 20)
 _FETCHED_RECORDS = 2_000
 _CONSUME_SECONDS = 0.02
@@ -108,15 +109,17 @@ class CommittedLog:
         waiting = deque(part for part, (start, end) in bounds.items() if start < end)
         if not waiting:
             return
-        reading: set[TopicPart] = set()
+        # How many offsets are left of each; compaction has left fewer records.
+        reading: dict[TopicPart, int] = {}
         consumer = Consumer(consumer_settings(self._bootstrap_servers))
         try:
             deadline = Deadline(deadline_seconds)
             while waiting or reading:
-                begun = [waiting.popleft() for _ in range(min(len(waiting), _AT_A_TIME - len(reading)))]
-                if begun:
-                    consumer.incremental_assign([TopicPartition(*part, bounds[part][0]) for part in begun])
-                    reading.update(begun)
+                while waiting and len(reading) < _AT_A_TIME and sum(reading.values()) < _AHEAD_RECORDS:
+                    part = waiting.popleft()
+                    start, end = bounds[part]
+                    consumer.incremental_assign([TopicPartition(*part, start)])
+                    reading[part] = end - start
                 messages = consumer.consume(_FETCHED_RECORDS, _CONSUME_SECONDS)
                 if messages:
                     for run in runs(messages):
@@ -125,8 +128,10 @@ class CommittedLog:
                         if run.part in reading:
                             run = _within(run, bounds[run.part][1])
                             yield run
+                            if run.records:
+                                reading[run.part] = bounds[run.part][1] - 1 - offset_of(run.records[-1])
                             if run.end is not None:
-                                reading.remove(run.part)
+                                del reading[run.part]
                                 consumer.incremental_unassign([TopicPartition(*run.part)])
                     # What the caller does with them doesn't count.
                     deadline = Deadline(deadline_seconds)
