@@ -7,14 +7,14 @@ again would differ. Pure, but for reading the snapshot.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from keyhole.codec import StateCodec, encode_row
 from keyhole.errors import DuplicateKey, ValueMismatch
-from keyhole.reducers import REDUCERS, Fields
+from keyhole.reducers import Fields, Reduce, mergings
 from keyhole.stores.base import Snapshot
 from keyhole.types import StateDescriptor, StateKind
 from keyhole.value_types import value_type
@@ -103,25 +103,26 @@ class Reducing:
         self._name = name
         self._version = descriptor.value.version
         types: list[Any] = [value_type(field.type).stored | None for field in fields]
-        # At position 0 stands the schema's version.
         self._decode: Callable[[bytes], Fields] = msgspec.msgpack.Decoder(tuple.__class_getitem__((int, *types))).decode
-        self._reduce = [
-            REDUCERS[name].reduce(field, position)
-            for position, (field, name) in enumerate(zip(fields, descriptor.reducers, strict=True), start=1)
-        ]
+        merged = mergings(fields, descriptor.reducers)
+        self._staged = [merging.staged for merging in merged]
+        self._onto = [merging.onto for merging in merged]
 
     def staged(self, row: Row, other: Row) -> Row:
-        if row is None or other is None:
-            return None
-        one, two = self._fields(row), self._fields(other)
-        return encode_row(self._version, [reduce(one, two) for reduce in self._reduce])
+        return self._merged(row, other, self._staged)
 
     def with_stored(self, rows: Rows, snapshot: Snapshot) -> list[Change]:
         keys = sorted(rows)
         return [
-            (key, rows[key] if stored is None else self.staged(rows[key], stored))
+            (key, rows[key] if stored is None else self._merged(stored, rows[key], self._onto))
             for key, stored in zip(keys, snapshot.get_many(keys), strict=True)
         ]
+
+    def _merged(self, row: Row, other: Row, reduces: Sequence[Reduce]) -> Row:
+        if row is None or other is None:
+            return None
+        one, two = self._fields(row), self._fields(other)
+        return encode_row(self._version, [reduce(one, two) for reduce in reduces])
 
     def _fields(self, row: bytes) -> Fields:
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
@@ -79,7 +79,17 @@ def test_a_batch_that_a_restarted_driver_runs_again_is_added_once(pipeline: Pipe
 
 
 SCHEMA = "k string, whole int, exact decimal(10,2), rough float, word string"
-REDUCERS = {"whole": "sum", "exact": "sum", "rough": "sum", "word": "min", "any": "count"}
+REDUCERS = {
+    "whole": "sum",
+    "exact": "sum",
+    "rough": "sum",
+    "word": "min",
+    "any": "count",
+    "at": "max",
+    "held": "max_by(at)",
+    "odd": "any",
+    "even": "all",
+}
 
 
 def random_rows(batches: int) -> list[list[dict[str, object]]]:
@@ -99,7 +109,16 @@ def random_rows(batches: int) -> list[list[dict[str, object]]]:
 
 
 def widened(data: DataFrame) -> DataFrame:
-    return data.withColumn("any", F.when(F.col("word") != "a", F.array("whole")))
+    """No two rows have the same `at`: which of them Spark's max_by takes would be chance."""
+    return data.withColumns(
+        {
+            "any": F.when(F.col("word") != "a", F.array("whole")),
+            "at": F.col("whole"),
+            "held": F.struct("exact", "word"),
+            "odd": F.col("whole") % 2 != 0,
+            "even": F.col("whole") % 2 == 0,
+        }
+    )
 
 
 def test_the_fields_are_what_sparks_own_aggregates_are_of_all_rows(
@@ -110,11 +129,15 @@ def test_the_fields_are_what_sparks_own_aggregates_are_of_all_rows(
     run_query(widened(stream(SCHEMA, rows)), "append", sink)
     lines = [json.dumps(row) for batch in rows for row in batch]
     everything = spark.read.schema(SCHEMA).json(spark.sparkContext.parallelize(lines))
-    aggregates = [F.sum("whole"), F.sum("exact"), F.sum("rough"), F.min("word"), F.count("any")]
-    expected = {row[0]: tuple(row)[1:] for row in widened(everything).groupBy("k").agg(*aggregates).collect()}
+    aggregates = [F.sum("whole"), F.sum("exact"), F.sum("rough"), F.min("word"), F.count("any"), F.max("at")]
+    aggregates += [F.max_by("held", "at"), F.bool_or("odd"), F.bool_and("even")]
+    expected = {
+        row[0]: tuple(value.asDict() if isinstance(value, Row) else value for value in row[1:])
+        for row in widened(everything).groupBy("k").agg(*aggregates).collect()
+    }
     with Client(service.proxy) as client:
         found = {key: client.get(application, "sums", key).value for key in expected}
-    assert {key: tuple(value[name] for name in value) for key, value in found.items()} == expected
+    assert {key: tuple(value.asdict().values()) for key, value in found.items()} == expected
 
 
 @pytest.mark.parametrize("mode", ["update", "complete"])

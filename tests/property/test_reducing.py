@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import random
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from keyhole.codec import StateCodec, encode_row
 from keyhole.errors import KafkaUnreachable, OutcomeUnknown, StoreFull
-from keyhole.reducers import REDUCERS
+from keyhole.reducers import REDUCERS, Place, Reduce
 from keyhole.stores.base import Batch
 from keyhole.testing.changelog import NextCommit
 from keyhole.types import StateDescriptor, StateKind, ValueField, ValueSchema
@@ -166,14 +167,41 @@ def test_the_changelog_alone_gives_the_same_rows(of_epoch: list[Event]) -> None:
     assert owner.rows() == before == recount(of_epoch * 2)
 
 
+def reduce_of(name: str, kind: str) -> Reduce:
+    """Of rows that have one field, and no version."""
+    place = Place(ValueField("n", kind), 0)
+    return REDUCERS[name].reduce(place, place)
+
+
 numbers = st.none() | st.floats(width=32) | st.sampled_from([0.0, -0.0, math.nan, math.inf])
 
 
 @given(st.lists(numbers, min_size=3, max_size=3), st.sampled_from(["min", "max"]))
 def test_min_and_max_of_doubles_do_not_depend_on_the_order_of_rows(values: list[float | None], name: str) -> None:
-    reduce = REDUCERS[name].reduce(ValueField("n", "double"), 0)
+    reduce = reduce_of(name, "double")
     a, b, c = ((value,) for value in values)
     assert repr(reduce((reduce(a, b),), c)) == repr(reduce(a, (reduce(b, c),))) == repr(reduce((reduce(c, a),), b))
+
+
+def _positive(n: float | None) -> bool | None:
+    return None if n is None else n > 0
+
+
+@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6), st.data())
+def test_the_order_of_an_epochs_rows_does_not_show(rows: list[tuple[float | None, ...]], data: st.DataObject) -> None:
+    by_name = {"max": "max_by(f0)", "min": "min_by(f0)"}
+    for one, by in by_name.items():
+        reducers = (one, by, "first", "last", "any", "all")
+        kinds = ("double", "double", "double", "double", "boolean", "boolean")
+        fields = tuple(ValueField(f"f{n}", kind) for n, kind in enumerate(kinds))
+        merge = merge_of(descriptor(kind=StateKind.REDUCING, reducers=reducers, value=ValueSchema(1, fields)))
+        # As they are staged: what a row without the first field brings is nothing.
+        staged = [
+            encode_row(1, [at, None if at is None else value, value, value, *(_positive(n) for n in (at, value))])
+            for at, value in rows
+        ]
+        again = data.draw(st.permutations(staged))
+        assert functools.reduce(merge.staged, again) == functools.reduce(merge.staged, staged)
 
 
 decimals = st.decimals(min_value=-(10**9), max_value=10**9, places=2).map(lambda value: format(value, "f"))
@@ -181,7 +209,7 @@ decimals = st.decimals(min_value=-(10**9), max_value=10**9, places=2).map(lambda
 
 @given(st.lists(decimals, min_size=1, max_size=20))
 def test_sums_of_decimals_are_exact_and_keep_their_scale(values: list[str]) -> None:
-    reduce = REDUCERS["sum"].reduce(ValueField("n", "decimal(21,2)"), 0)
+    reduce = reduce_of("sum", "decimal(21,2)")
     total = values[0]
     for value in values[1:]:
         total = reduce((total,), (value,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from keyhole.codec import encode_row
 from keyhole.errors import ValueMismatch
-from keyhole.reducers import REDUCERS
+from keyhole.reducers import REDUCERS, Place, problems
 from keyhole.stores.base import Advance, Batch
 from keyhole.stores.memory import MemoryEngine
 from keyhole.types import START, Position, StateDescriptor, StateKind, ValueField, ValueSchema
@@ -31,7 +32,8 @@ def reducing(*fields: tuple[str, str]) -> StateDescriptor:
 
 
 def reduced(reducer: str, kind: str, one: Any, other: Any) -> Any:
-    reduce = REDUCERS[reducer].reduce(ValueField("n", kind), 1)
+    place = Place(ValueField("n", kind), 1)
+    reduce = REDUCERS[reducer].reduce(place, place)
     there, back = reduce((1, one), (1, other)), reduce((1, other), (1, one))
     assert repr(there) == repr(back), "the order of the rows shows"
     return there
@@ -58,6 +60,11 @@ def reduced(reducer: str, kind: str, one: Any, other: Any) -> Any:
         ("max", "struct<a:int>", None),
         ("count", "struct<a:int>", "bigint"),
         ("count", "int", "bigint"),
+        ("any", "boolean", "boolean"),
+        ("all", "int", None),
+        ("first", "map<string,int>", "map<string,int>"),
+        ("last", "float", "float"),
+        ("max_by", "struct<a:int>", "struct<a:int>"),
     ],
 )
 def test_the_stored_type_is_the_one_that_sparks_aggregate_has(reducer: str, column: str, stored: str | None) -> None:
@@ -88,6 +95,13 @@ def test_the_stored_type_is_the_one_that_sparks_aggregate_has(reducer: str, colu
         ("max", "string", "é", "z", "é"),
         ("max", "boolean", False, True, True),
         ("count", "bigint", 1, 0, 1),
+        ("any", "boolean", False, True, True),
+        ("any", "boolean", False, None, False),
+        ("all", "boolean", False, True, False),
+        ("all", "boolean", None, None, None),
+        ("first", "string", "a", None, "a"),
+        ("first", "string", "b", "a", "a"),
+        ("last", "string", "b", "a", "b"),
     ],
 )
 def test_values_are_merged_as_spark_aggregates_them(
@@ -118,6 +132,62 @@ def test_rows_are_merged_field_by_field() -> None:
     merge = merge_of(reducing(("sum", "bigint"), ("min", "string"), ("count", "bigint")))
     merged = merge.staged(encode_row(1, [1, None, 1]), encode_row(1, [2, "b", 0]))
     assert merged == encode_row(1, [3, "b", 1])
+
+
+@pytest.mark.parametrize(
+    ("row", "other", "expected"),
+    [
+        (["low", 1], ["high", 2], ["high", 2]),
+        ([None, 2], ["low", 1], [None, 2]),
+        (["one", 1], [None, None], ["one", 1]),
+        (["b", 1], ["a", 1], ["b", 1]),
+        ([None, None], [None, None], [None, None]),
+    ],
+)
+def test_max_by_takes_the_value_of_the_row_with_the_highest_other_field(
+    row: list[Any], other: list[Any], expected: list[Any]
+) -> None:
+    merge = merge_of(reducing(("max_by(f2)", "string"), ("max", "bigint")))
+    there = merge.staged(encode_row(1, row), encode_row(1, other))
+    assert there == merge.staged(encode_row(1, other), encode_row(1, row)) == encode_row(1, expected)
+
+
+def test_min_by_takes_the_value_of_the_row_with_the_lowest_other_field() -> None:
+    merge = merge_of(reducing(("min", "double"), ("min_by(f1)", "array<int>")))
+    rows = encode_row(1, [math.nan, [1]]), encode_row(1, [1.5, [2, None]])
+    assert merge.staged(*rows) == merge.staged(*reversed(rows)) == rows[1]
+
+
+def test_first_stays_and_last_is_replaced_epoch_by_epoch() -> None:
+    merge = merge_of(reducing(("first", "string"), ("last", "map<string,int>")))
+    store = MemoryEngine().open("app", "counts", "topic")
+    before = [(FIRST, encode_row(1, ["m", [["z", 9]]])), (SECOND, encode_row(1, [None, [["z", 9]]]))]
+    store.apply(Batch(puts=sorted(before), advances={0: Advance(START, Position(1, 1, 1, 0))}))
+    rows = {FIRST: encode_row(1, ["a", [["a", 1]]]), SECOND: encode_row(1, ["a", None])}
+    written = changes(rows, store.snapshot(), 0, merge, replace=False)
+    assert written == [(FIRST, encode_row(1, ["m", [["a", 1]]])), (SECOND, encode_row(1, ["a", [["z", 9]]]))]
+
+
+@pytest.mark.parametrize(
+    ("reducers", "message"),
+    [
+        ({"v": "total"}, r"'v' has the reducer 'total'; the reducers are sum, .*, last, min_by\(column\)"),
+        ({"v": "max_by"}, r"'v' .* goes by another column: write max_by\(column\)"),
+        ({"v": "max_by()"}, r"'v' .* goes by another column: write max_by\(column\)"),
+        ({"v": "sum(at)"}, "'v' .* goes by no other column: write sum"),
+        ({"v": "max_by(at)"}, "'v' goes by 'at', which must be among the reducers as 'max'"),
+        ({"v": "max_by(at)", "at": "min"}, "'v' goes by 'at', which must be among the reducers as 'max'"),
+        ({"v": "max_by(v)"}, "'v' goes by 'v'"),
+        ({"v": None}, "'v' has the reducer None"),
+    ],
+)
+def test_what_is_no_reducer_of_a_column_is_said(reducers: dict[str, object], message: str) -> None:
+    (problem,) = problems(reducers)
+    assert re.search(message, problem)
+
+
+def test_reducers_may_go_by_any_column_name() -> None:
+    assert not list(problems({"v": "max_by(the time (UTC))", "the time (UTC)": "max", "w": "first"}))
 
 
 def test_an_epochs_rows_are_merged_with_the_stored_ones_and_others_are_left_alone() -> None:

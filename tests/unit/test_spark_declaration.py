@@ -70,7 +70,10 @@ def test_a_wrong_argument_is_refused_where_it_is_given(arguments: dict[str, Any]
     [
         ({"reducers": {}}, "name at least one"),
         ({"reducers": ["v"]}, "reducers says by column"),
-        ({"reducers": {"v": "total"}}, "column 'v' has the reducer 'total'; the reducers are sum, min, max, count"),
+        (
+            {"reducers": {"v": "total"}},
+            "column 'v' has the reducer 'total'; the reducers are sum, min,",
+        ),
         ({"reducers": {"v": None}}, "column 'v' has the reducer None"),
         ({"reducers": {"k": "max"}}, "k is part of the key"),
         ({"key_groups": 0}, "key_groups is 0"),

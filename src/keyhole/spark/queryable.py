@@ -21,7 +21,7 @@ from keyhole.config import JobConfig, job_config
 from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.decisions import OnNewCheckpoint
 from keyhole.errors import InvalidConfiguration
-from keyhole.reducers import REDUCERS
+from keyhole.reducers import problems
 from keyhole.spark.executors import ServerAddresses
 from keyhole.spark.schema import Declaration
 from keyhole.spark.sink import Addresses, Sink, checked_name
@@ -100,7 +100,8 @@ def reducing(
 
     Args:
         reducers: By value column, in the order in which readers get them, how its values are merged: "sum", "min",
-            "max" or "count" (of values that are not null). keyhole.reducers says what each takes and gives.
+            "max", "count" (of values that are not null), "any", "all", "first", "last", "min_by(column)" or
+            "max_by(column)". keyhole.reducers says what each takes and gives.
         state, key, key_groups, on_new_checkpoint, standbys, strict, allow_dropped_states, query, config, observer: As
             for `value`.
 
@@ -180,9 +181,7 @@ def _problems(of: Declaration, on_new_checkpoint: str) -> Iterator[str]:
     if twice:
         names = ", ".join(twice)
         yield f"{names} is part of the key, which every reader knows; leave it out of value, reducers and order_by"
-    for column, reducer in zip(value or (), of.reducers, strict=False):
-        if reducer not in REDUCERS:
-            yield f"column {column!r} has the reducer {reducer!r}; the reducers are {', '.join(REDUCERS)}"
+    yield from problems(dict(zip(value or (), of.reducers, strict=False)))
     choices = typing.get_args(OnNewCheckpoint)
     if on_new_checkpoint not in choices:
         yield f"on_new_checkpoint is {on_new_checkpoint!r}; it must be one of {', '.join(choices)}"

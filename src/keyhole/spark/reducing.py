@@ -8,7 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.reducers import REDUCERS
+from keyhole.reducers import Call, parse
 from keyhole.spark.batch import OutputMode
 from keyhole.spark.partitioning import column
 from keyhole.types import StateDescriptor
@@ -44,12 +44,15 @@ def check_increments(state: str, mode: OutputMode, operators: Collection[str]) -
 def reduced_columns(descriptor: StateDescriptor) -> list[Column]:
     """The value columns as they are staged: widened to the type of the field, or whether there is a value."""
     return [
-        _presence(column(field.name), field.name)
-        if REDUCERS[reducer].of_presence
-        else column(field.name).cast(field.type).alias(field.name)
+        _reduced(column(field.name), field.type, parse(reducer)).alias(field.name)
         for field, reducer in zip(descriptor.value.fields, descriptor.reducers, strict=True)
     ]
 
 
-def _presence(of: Column, name: str) -> Column:
-    return F.when(of.isNotNull(), F.lit(1)).otherwise(F.lit(0)).cast("bigint").alias(name)
+def _reduced(of: Column, kind: str, call: Call) -> Column:
+    if call.reducer.of_presence:
+        return F.when(of.isNotNull(), F.lit(1)).otherwise(F.lit(0)).cast("bigint")
+    if call.by:
+        # A row without what it goes by brings nothing, not even where no other row has come.
+        return F.when(column(call.by).isNotNull(), of).cast(kind)
+    return of.cast(kind)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import types as spark
 
 from keyhole.errors import KeyholeError, KeyMismatch, ValueMismatch
-from keyhole.reducers import REDUCERS
+from keyhole.reducers import parse
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 
 _UTF8_BINARY = "UTF8_BINARY"  # Spark's name for "no collation"
@@ -148,7 +148,7 @@ def _value_field(declaration: Declaration, name: str, schema: spark.StructType) 
 
 
 def _reduced_field(declaration: Declaration, field: ValueField, name: str) -> ValueField:
-    reducer = REDUCERS[name]
+    reducer, by = parse(name)
     stored = reducer.stored(field.type)
     if stored is None:
         raise ValueMismatch(
@@ -157,7 +157,7 @@ def _reduced_field(declaration: Declaration, field: ValueField, name: str) -> Va
             column=field.name,
             type=field.type,
         )
-    return ValueField(field.name, stored, field.nullable and not reducer.of_presence)
+    return ValueField(field.name, stored, (field.nullable or bool(by)) and not reducer.of_presence)
 
 
 def _column(
