@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keyhole.steps import Step
-from tests.support.pipeline import Pipeline
+from tests.support.pipeline import PATIENCE_SECONDS, Pipeline
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +29,7 @@ def test_a_driver_killed_at_any_step_goes_on_where_it_was(pipeline: Pipeline, st
     marker = pipeline.directory / "killed"
     kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
     driver = pipeline.start_driver(kill, per_trigger=100)
-    assert driver.wait(90) is not None
+    assert driver.wait(PATIENCE_SECONDS) is not None
     assert marker.exists(), driver.output()[-3000:]
     pipeline.start_driver(kill, per_trigger=100)
     pipeline.await_recount()

@@ -19,7 +19,7 @@ from keyhole.spark import queryable
 from keyhole.steps import Step
 from tests.integration.conftest import RunQuery, Service, Stream
 from tests.support.counting_job import STATE
-from tests.support.pipeline import Pipeline
+from tests.support.pipeline import PATIENCE_SECONDS, Pipeline
 
 pytestmark = pytest.mark.integration
 
@@ -72,10 +72,14 @@ def test_a_batch_that_a_restarted_driver_runs_again_is_added_once(pipeline: Pipe
     marker = pipeline.directory / "killed"
     kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
     driver = pipeline.start_driver(kill, per_trigger=100)
-    driver.wait(90)
+    driver.wait(PATIENCE_SECONDS)
     assert marker.exists()
     pipeline.start_driver(per_trigger=100)
     await_recount(pipeline, 600)
+    # And what it wrote elsewhere as its epochs were complete.
+    published = {int(path.name): int(path.read_text()) for path in (pipeline.directory / "published").iterdir()}
+    assert sorted(published) == list(range(1, len(published) + 1))
+    assert sum(published.values()) == 600
 
 
 SCHEMA = "k string, whole int, exact decimal(10,2), rough float, word string"

@@ -2,7 +2,8 @@
 
 `python -m tests.support.counting_job`; KEYHOLE_JOB_* as any job, and COUNTING_JOB, JSON: topic, bootstrap_servers,
 checkpoint, directory, jars, mode ("update" | "complete" | "reducing"), per_trigger. Reducing: Spark keeps no state, the
-rows are merged in the state servers; values have the field `total` too, a sum.
+rows are merged in the state servers; values have the field `total` too, a sum. And each batch is written elsewhere too:
+`published/<epoch>` in the directory, the number of its rows, moved there once the epoch is complete.
 """
 
 from __future__ import annotations
@@ -46,6 +47,23 @@ def rows(of: DataFrame) -> DataFrame:
     return of.select("k", f.col("v").alias("events"), f.col("v").alias("highest"), f.col("v").alias("total"))
 
 
+class Outbox:
+    """A sink that is exactly once by `on_commit`: what a batch wrote is published under its epoch, and only then."""
+
+    def __init__(self, directory: Path) -> None:
+        self._published = directory / "published"
+        self._published.mkdir(exist_ok=True)
+        self._written = directory / "written"
+
+    def write(self, batch: DataFrame) -> None:
+        """In place of what another try has written."""
+        self._written.write_text(str(batch.count()))
+
+    def publish(self, epoch: int) -> None:
+        """Again where it was published: the same batch gave it."""
+        self._written.rename(self._published / str(epoch))
+
+
 def main() -> None:
     """Runs until it is killed, or its query fails."""
     options = json.loads(os.environ["COUNTING_JOB"])
@@ -57,10 +75,18 @@ def main() -> None:
     source = events(spark, options["topic"], options["bootstrap_servers"], options["per_trigger"])
     if options["mode"] == "reducing":
         reducers = {"events": "count", "highest": "max", "total": "sum"}
-        sink = queryable.reducing(STATE, key="k", reducers=reducers, key_groups=8, observer=observer)
+        outbox = Outbox(directory)
+        sums = queryable.reducing(
+            STATE, key="k", reducers=reducers, key_groups=8, observer=observer, on_commit=outbox.publish
+        )
         writing = rows(source).writeStream.outputMode("append")
+
+        def sink(batch: DataFrame, batch_id: int) -> None:
+            outbox.write(batch)
+            sums(batch, batch_id)
+
     else:
-        sink = queryable.value(STATE, key="k", key_groups=8, observer=observer)
+        sink = queryable.value(STATE, key="k", key_groups=8, observer=observer)  # type: ignore[assignment]  # also one
         writing = counts(source).writeStream.outputMode(options["mode"])
     query = writing.queryName("counting").option("checkpointLocation", options["checkpoint"]).foreachBatch(sink).start()
     query.awaitTermination()

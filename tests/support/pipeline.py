@@ -90,7 +90,7 @@ class Pipeline:
             "KEYHOLE_JOB_APPLICATION": self.application,
             "KEYHOLE_JOB_SERVERS": self.address,
             "KEYHOLE_JOB_BOOTSTRAP_SERVERS": self.bootstrap_servers,
-            "KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS": "90",
+            "KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS": "180",
         }
         command = [sys.executable, "-m", "tests.support.counting_job"]
         log = self.directory / "driver.log"

@@ -24,7 +24,7 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.reducers import problems
 from keyhole.spark.executors import ServerAddresses
 from keyhole.spark.schema import Declaration
-from keyhole.spark.sink import Addresses, Sink, checked_name
+from keyhole.spark.sink import Addresses, OnCommit, Sink, checked_name
 from keyhole.steps import StepObserver
 
 MAX_KEY_GROUPS = 65_536
@@ -42,6 +42,7 @@ def value(
     standbys: int = 0,
     strict: bool = False,
     allow_dropped_states: bool = False,
+    on_commit: OnCommit | None = None,
     query: str | None = None,
     config: JobConfig | None = None,
     observer: StepObserver | None = None,
@@ -63,6 +64,8 @@ def value(
         strict: Whether a batch that gives other rows when it is run again ends the query, or is only logged.
         allow_dropped_states: Whether states of a savepoint that the query was restored from, and that no sink declares,
             are dropped for good; else they are refused by name.
+        on_commit: Is called with each epoch once it is complete, in order, in the driver, on the thread that Spark
+            calls; again where a batch is run again. What it raises ends the query.
         query: The query's stable name; default: Spark's `queryName`, else the state's name. Each sink of one streaming
             query needs its own.
         config: Default: from `KEYHOLE_JOB_*`.
@@ -73,7 +76,9 @@ def value(
     """
     values = None if value is None else tuple(value)
     declaration = Declaration(state, _columns(key), key_groups, values, order_by, standbys=standbys)
-    return _sink(declaration, query, config, _Options(on_new_checkpoint, strict, allow_dropped_states, observer))
+    return _sink(
+        declaration, query, config, _Options(on_new_checkpoint, strict, allow_dropped_states, observer), on_commit
+    )
 
 
 def reducing(
@@ -86,6 +91,7 @@ def reducing(
     standbys: int = 0,
     strict: bool = False,
     allow_dropped_states: bool = False,
+    on_commit: OnCommit | None = None,
     query: str | None = None,
     config: JobConfig | None = None,
     observer: StepObserver | None = None,
@@ -102,8 +108,8 @@ def reducing(
         reducers: By value column, in the order in which readers get them, how its values are merged: "sum", "min",
             "max", "count" (of values that are not null), "any", "all", "first", "last", "min_by(column)" or
             "max_by(column)". keyhole.reducers says what each takes and gives.
-        state, key, key_groups, on_new_checkpoint, standbys, strict, allow_dropped_states, query, config, observer: As
-            for `value`.
+        state, key, key_groups, on_new_checkpoint, standbys, strict, allow_dropped_states, on_commit, query, config,
+            observer: As for `value`.
 
     Raises:
         InvalidConfiguration: An argument is wrong; it names which.
@@ -116,7 +122,9 @@ def reducing(
         )
     fields, names = tuple(reducers), tuple(reducers.values())
     declaration = Declaration(state, _columns(key), key_groups, fields, None, reducers=names, standbys=standbys)
-    return _sink(declaration, query, config, _Options(on_new_checkpoint, strict, allow_dropped_states, observer))
+    return _sink(
+        declaration, query, config, _Options(on_new_checkpoint, strict, allow_dropped_states, observer), on_commit
+    )
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,9 @@ def _columns(key: str | Sequence[str]) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else tuple(key)
 
 
-def _sink(declaration: Declaration, query: str | None, config: JobConfig | None, options: _Options) -> Sink:
+def _sink(
+    declaration: Declaration, query: str | None, config: JobConfig | None, options: _Options, on_commit: OnCommit | None
+) -> Sink:
     if config is None:
         config = job_config()
     checked_name("the application's name", config.application, "set KEYHOLE_JOB_APPLICATION to another one")
@@ -158,7 +168,7 @@ def _sink(declaration: Declaration, query: str | None, config: JobConfig | None,
             allow_dropped_states=options.allow_dropped_states,
         )
 
-    return Sink(declaration, query, config, make)
+    return Sink(declaration, query, config, make, on_commit)
 
 
 def _problems(of: Declaration, on_new_checkpoint: str) -> Iterator[str]:

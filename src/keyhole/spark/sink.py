@@ -44,6 +44,9 @@ class EpochRunner(Protocol):
 Addresses = Callable[[], Collection[str]]
 """host:port of each state server now."""
 
+OnCommit = Callable[[int], object]
+"""Is told an epoch that is complete: all servers have it, and readers see it."""
+
 MakeCoordinator = Callable[[JobConfig, str, Addresses], EpochRunner]
 """(configuration, the query's stable name, servers) -> the coordinator of one run. Must not block: the first epoch may.
 """
@@ -57,12 +60,18 @@ class Sink:
     """
 
     def __init__(
-        self, declaration: Declaration, query: str | None, config: JobConfig, make_coordinator: MakeCoordinator
+        self,
+        declaration: Declaration,
+        query: str | None,
+        config: JobConfig,
+        make_coordinator: MakeCoordinator,
+        on_commit: OnCommit | None = None,
     ) -> None:
         self._declaration = declaration
         self._query = query
         self._config = config
         self._make_coordinator = make_coordinator
+        self._on_commit = on_commit
         self._id = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._run: _Run | None = None
@@ -89,15 +98,19 @@ class Sink:
                 a reducing state with more than what is new; or KEYHOLE_JOB_SERVERS is wrong.
             KeyholeError: As Coordinator.run_epoch. Nothing of the batch is visible, or all of it will be: the query may
                 be started again.
+            Exception: What `on_commit` raised. The epoch is complete; the restarted query tells it again.
         """
         self._failure = None
         try:
-            self._commit(data, batch_id)
+            epoch = self._commit(data, batch_id)
         except KeyholeError as error:
             self._failure = error
             raise
+        if self._on_commit is not None:
+            self._on_commit(epoch)
 
-    def _commit(self, data: DataFrame, batch_id: int) -> None:
+    def _commit(self, data: DataFrame, batch_id: int) -> int:
+        """The epoch that the batch became."""
         frame = classic(data)
         batch = current(frame, batch_id)
         query = self._query_name(batch)
@@ -123,6 +136,7 @@ class Sink:
             "committed",
             extra={"query": query, "epoch": result.epoch, "replayed": result.replayed, "rounds": result.rounds},
         )
+        return result.epoch
 
     def _plan(self, descriptor: StateDescriptor, mode: OutputMode) -> StatePlan:
         return StatePlan(descriptor, replace=mode is OutputMode.COMPLETE, standbys=self._declaration.standbys)
