@@ -32,6 +32,8 @@ _SCHEMA = "state string, k string, fields array<bigint>"
 _FIRST_SECOND = 1_600_000_000
 _AHEAD = 20
 _CONCURRENT = "CONCURRENT_STREAM_LOG_UPDATE"
+# Spark says it by name, or in words, by where it noticed.
+_SIGNS_OF_CONCURRENT = (_CONCURRENT, "Concurrent update to the log")
 
 
 class Source:
@@ -130,7 +132,7 @@ def main() -> int:
         recorders[VALUES].record(Ended(time.monotonic(), name, type(error).reason, error.message))
     except Exception as error:  # noqa: BLE001 - the top of the process: the harness must hear of it
         # One that was taken for dead has completed the batch that this one runs again: Spark takes one of them.
-        reason = _CONCURRENT if _CONCURRENT in str(error) else "INTERNAL"
+        reason = _CONCURRENT if any(sign in str(error) for sign in _SIGNS_OF_CONCURRENT) else "INTERNAL"
         recorders[VALUES].record(Ended(time.monotonic(), name, reason, str(error)[:2000]))
     sys.stderr.flush()
     os._exit(1)
