@@ -74,20 +74,29 @@ class StateReads:
             self._describing = self._loop.create_task(self._describe())
 
     async def _describe(self) -> None:
-        timeout = max(batch.deadline for batch in self._parked) - self._loop.time()
         try:
-            descriptor = await self._ask(self._application, self._state, timeout)
+            descriptor = await self._ask_for_the_patient()
             self._codec = StateCodec(descriptor)
         except KeyholeError as error:
-            self._describing = None
             self._forget()
             self._fail_parked(error)
             return
-        self._describing = None
+        finally:
+            self._describing = None
         self._topic_id = descriptor.topic_id
         parked, self._parked = self._parked, []
         for batch in parked:
             self.submit(batch)
+
+    async def _ask_for_the_patient(self) -> StateDescriptor:
+        """Again where batches with more time have come meanwhile."""
+        while True:
+            deadline = max(batch.deadline for batch in self._parked)
+            try:
+                return await self._ask(self._application, self._state, deadline - self._loop.time())
+            except DeadlineExceeded:
+                if all(batch.deadline <= deadline for batch in self._parked):
+                    raise
 
     def _expire(self, batch: Batch) -> None:
         if batch in self._parked:
