@@ -64,7 +64,8 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
     async def Release(self, request: pb.ReleaseRequest, context: _Context) -> pb.ReleaseResponse:  # noqa: N802 - gRPC
         """Gives key groups up."""
         run = _run(request.run)
-        await self._registry.host(run).release(run, request.state, frozenset(request.key_groups))
+        groups, version = frozenset(request.key_groups), request.assignment_version
+        await self._registry.host(run).release(run, request.state, groups, version)
         return pb.ReleaseResponse()
 
     async def Stage(self, requests: AsyncIterator[pb.StageRequest], context: _Context) -> pb.StageResponse:  # noqa: N802 - gRPC

@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from keyhole.changelog.base import Changelog, ChangelogWriter
 from keyhole.changelog.settings import DELETE_RETENTION_MS
 from keyhole.clock import Clock
 from keyhole.coordinator.control import QueryControl
+from keyhole.coordinator.decisions import serial_of
 from keyhole.coordinator.membership import groups_of
 from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import (
@@ -44,6 +46,8 @@ from services.state_server.table import Table
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
+
+_RETRY_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ class QueryHost:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"keyhole-{application}-{query}")
         self._run = Run(application, query, 0, "")
         self._grant = ""
+        self._serial = -1
         self._version = 0
         self._writer: ChangelogWriter | None = None
         self._hosted: dict[str, HostedState] = {}
@@ -177,7 +182,7 @@ class QueryHost:
 
         Raises:
             Fenced: A newer run has been here, or another one of the same generation.
-            StageLost: The grant was given up here already.
+            StageLost: The grant was given up here already, or the run has given a later one.
             KafkaUnreachable: The grant was not taken.
         """
         async with self._changing:
@@ -189,13 +194,17 @@ class QueryHost:
             if grant == self._grant:
                 self._check_grant()
                 return
+            # An earlier one has been fenced since: to take it now would take that back.
+            serial = serial_of(grant)
+            if run == self._run and serial < self._serial:
+                raise StageLost(f"server {self._settings.server} was given a later grant of this run")
             # The run counts from here on: the one before is refused while this one waits for Kafka. Should the grant
             # fail, its coordinator asks for another one.
-            self._run, self._version = run, 0
+            self._run, self._serial, self._version = run, serial, 0
             self._drop_staged(lambda _: True)
             await self._stop_restoring()
+            # No lease yet: others may own by now what it owned before.
             await self._on_thread(self._take_grant, grant)
-            self.lease.confirm()
         _log.info(
             "opened a run", extra={"application": run.application, "query": run.query, "generation": run.generation}
         )
@@ -230,10 +239,12 @@ class QueryHost:
 
         Raises:
             Fenced, NotReady: See `_check_run`.
+            NotOwner: A later assignment has come.
             KeyholeError: What ended the restore; the next call begins it anew.
         """
         async with self._changing:
             self._check_run(run)
+            self._check_not_older(version)
             if version != self._version or self._take_over_under_way is None:
                 await self._stop_restoring()
                 self._version = version
@@ -312,6 +323,8 @@ class QueryHost:
         for name, state in self._hosted.items():
             state.restored &= wanted.get(name, frozenset())
             state.followed -= wanted.get(name, frozenset())
+            # What is being read has states that never existed, until it is read to its end.
+            state.gaps |= wanted.get(name, frozenset()) - state.restored
         restore(
             self._hosted,
             wanted,
@@ -324,6 +337,7 @@ class QueryHost:
         )
         for state in self._hosted.values():
             state.shown -= state.restored
+            state.gaps -= state.restored
         return self._views()
 
     def _views(self) -> list[View]:
@@ -340,14 +354,50 @@ class QueryHost:
             for state in self._hosted.values()
         ]
 
-    async def release(self, run: Run, state: str, groups: frozenset[int]) -> None:
+    async def release(self, run: Run, state: str, groups: frozenset[int], version: int) -> None:
         """Gives key groups up, and keeps them as standby copies, until the next assignment says what becomes of them.
 
-        It passes through the host thread: when it answers, nothing of theirs is in flight.
+        When it answers, nothing of theirs is in flight, and whoever restores them reads all that was committed here. A
+        caller that goes away does not stop it half-way.
+
+        Raises:
+            Fenced, NotReady: See `_check_run`.
+            NotOwner: A later assignment has come.
+            KafkaUnreachable: They are given up, but the end of what was committed can't be read yet.
         """
-        self._check_run(run)
-        self._state(state)
-        await self._demote({state: groups})
+        await asyncio.shield(asyncio.ensure_future(self._release(run, state, groups, version)))
+
+    async def _release(self, run: Run, state: str, groups: frozenset[int], version: int) -> None:
+        async with self._changing:
+            self._check_run(run)
+            self._check_not_older(version)
+            hosted = self._state(state)
+            await self._demote({state: groups})
+            await self._on_thread(self._await_readable, hosted, groups)
+
+    def _await_readable(self, state: HostedState, groups: frozenset[int]) -> None:
+        """Until readers of the changelog get all that was committed: Kafka acknowledges a commit before that."""
+        written = {group: state.position(group).offset for group in groups}
+        name, timeout = state.descriptor.state, self._settings.kafka_deadline_seconds
+        reader = self._changelog.reader()
+        try:
+            until = time.monotonic() + timeout
+            while written:
+                ends = reader.ends({name: sorted(written)}, timeout)
+                written = {
+                    part.key_group: written[part.key_group]
+                    for part, end in ends.items()
+                    if end < written[part.key_group]
+                }
+                if written and time.monotonic() > until:
+                    raise KafkaUnreachable(
+                        f"the changelog of state {state.table.name} ends before what was committed to it (key groups "
+                        f"{sorted(written)[:10]}): Kafka has not completed a transaction for {timeout:g} s"
+                    )
+                if written:
+                    time.sleep(_RETRY_SECONDS)
+        finally:
+            reader.close()
 
     async def _demote(self, groups: Mapping[str, frozenset[int]]) -> None:
         """Owned key groups become followed ones. They can be read all the time."""
@@ -362,21 +412,35 @@ class QueryHost:
 
     def _heard(self, control: QueryControl) -> None:
         """The control topic says who owns what. A server that was replaced while nobody could tell it steps down."""
+        if self._lost(control):
+            self._stepping_down = asyncio.ensure_future(self._step_down(control))
+
+    async def _step_down(self, control: QueryControl) -> None:
+        async with self._changing:
+            lost = self._lost(control)  # an assignment may have come meanwhile
+            if lost:
+                _log.warning(
+                    "stepped down: others own its key groups now",
+                    extra={"query": self._query, "key_groups": {name: len(groups) for name, groups in lost.items()}},
+                )
+                await self._demote(lost)
+
+    def _lost(self, control: QueryControl) -> dict[str, frozenset[int]]:
+        """What it owns, and a later assignment than its own gives to others."""
         assignment = control.assignment
         if assignment is None or (assignment.generation, assignment.version) <= (self._run.generation, self._version):
-            return
+            return {}
         me = self._settings.server
-        lost = {
+        return {
             name: gone
             for name, state in self._hosted.items()
             if (gone := state.table.groups - frozenset(groups_of(assignment, me, name)))
         }
-        if lost:
-            _log.warning(
-                "stepped down: others own its key groups now",
-                extra={"query": self._query, "key_groups": {name: len(groups) for name, groups in lost.items()}},
-            )
-            self._stepping_down = asyncio.ensure_future(self._demote(lost))
+
+    def _check_not_older(self, version: int) -> None:
+        """Messages may be late. What a later assignment has given is not taken away by what came before it."""
+        if version < self._version:
+            raise NotOwner(f"the assignment is at version {self._version}, not {version}", version=self._version)
 
     def confirm(self, run: Run, version: int, *, alone: bool = False) -> None:
         """The coordinator is alive, and this server still counts. `alone`: nobody else could own what it owns."""

@@ -106,7 +106,7 @@ class Standbys:
             wanted = order.groups.get(name, frozenset())
             state.followed = set(wanted)
             state.warm &= wanted
-            state.gaps &= wanted
+            state.gaps &= wanted | state.table.assigned
             # Those that are to be owned are shown until they are.
             state.shown &= wanted | state.table.assigned
             new = at_once.get(name, frozenset()) & wanted & state.restored

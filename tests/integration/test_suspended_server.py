@@ -88,7 +88,7 @@ def test_a_call_under_way_to_it_ends_long_before_its_deadline(
     processes[target.address].send_signal(signal.SIGSTOP)
     begun = time.monotonic()
     with pytest.raises(UnavailableError):
-        fleet.link(target).release(Run("app", "main", 1, "run"), "counts", [0], timeout=60.0)
+        fleet.link(target).release(Run("app", "main", 1, "run"), "counts", [0], 1, timeout=60.0)
     assert time.monotonic() - begun < 10
 
 

@@ -87,6 +87,7 @@ class Context:
 class Letter:
     """A message to one incarnation of a server."""
 
+    server: str
     servicer: StateServerServicer
     method: str
     request: Any
@@ -166,9 +167,12 @@ class SimulatedServer:
         return self._follower
 
     def follow(self) -> None:
-        """Its standby copies catch up, and it reads the control topic."""
+        """Its standby copies catch up, and it reads the control topic: it has stepped down where that says so."""
         if self.servicer is not None and self._follower is not None:
             self._loop.run_until_complete(self._loop.run_in_executor(None, self._follower.step))
+            for host in self._registry._hosts.values():
+                if host._stepping_down is not None:
+                    self._loop.run_until_complete(host._stepping_down)
 
     def drain(self) -> None:
         """As SIGTERM does. Idempotent."""
@@ -200,6 +204,7 @@ class World:
         after_each: Called after each message that was delivered.
         late: Messages that are still under way.
         sent: Commit and Stage messages that were delivered.
+        answered: All messages whose receiver did what they ask for.
         suspended: Drivers that were replaced without knowing it, and what they were at.
     """
 
@@ -220,6 +225,7 @@ class World:
         self.steps = 0
         self.late: list[Letter] = []
         self.sent: list[Letter] = []
+        self.answered: list[Letter] = []
         self.suspended: list[tuple[Coordinator, EpochBatch]] = []
         self._attempts = itertools.count(1)
         self._driver_thread = threading.get_ident()
@@ -403,7 +409,7 @@ class World:
             to.die(lose_store=fault is Fault.SERVER_LOSES_ITS_STORE)
         if to.servicer is None:
             raise ServerLost(f"{server} is down")
-        letter = Letter(to.servicer, method, request)
+        letter = Letter(server, to.servicer, method, request)
         if fault is Fault.DRIVER_DIES:
             raise DriverDiedError
         to.cut_off |= fault is Fault.SERVER_IS_CUT_OFF
@@ -423,6 +429,7 @@ class World:
             self.kafka.down = False
             if method == "Commit":
                 self.kafka.next_commit = NextCommit.SUCCEEDS
+        self.answered.append(letter)
         self.after_each()
         if fault is Fault.SERVER_DIES_AFTER:
             to.die()
@@ -560,4 +567,4 @@ def ipc(rows: Rows) -> bytes:
     return data
 
 
-__all__ = ["Fault", "Target", "World"]
+__all__ = ["Fault", "Letter", "Target", "World"]

@@ -10,9 +10,10 @@ import pytest
 
 from keyhole.coordinator import run
 from keyhole.coordinator.control import QueryControl, read_control
+from keyhole.coordinator.membership import owners_of
 from keyhole.errors import NotOwner, NotReady
 from keyhole.testing.changelog import MemoryChangelog
-from tests.support.simulation import Fault, World
+from tests.support.simulation import Fault, Letter, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
@@ -108,6 +109,39 @@ def test_a_server_that_comes_takes_over_between_two_epochs_of_a_busy_query(world
     assert len(owned(world, "c")) >= 1
     world.follow()
     every_key_can_be_read(world, 6.0)
+
+
+def test_a_key_group_is_on_record_for_and_told_to_its_next_owner_only_after_the_last_one_has_answered_release(
+    world: World,
+) -> None:
+    world.run_epoch(0, rows(1.0))
+    world.settle()
+    before = {group: name for name in "ab" for group in owned(world, name)}
+    told: list[tuple[Letter, dict[int, str]]] = []
+    world.after_each = lambda: told.append((world.answered[-1], recorded_owners(world)))
+    world.servers["c"].start()
+    world.settle()
+    assert owned(world, "c")
+    for group in owned(world, "c"):
+        released = [
+            at
+            for at, (letter, _) in enumerate(told)
+            if (letter.server, letter.method) == (before[group], "Release") and group in letter.request.key_groups
+        ]
+        adopted = [
+            at
+            for at, (letter, _) in enumerate(told)
+            if (letter.server, letter.method) == ("c", "Assign") and group in letter.request.states[0].key_groups
+        ]
+        assert len(released) == 1
+        assert {owners[group] for _, owners in told[: released[0] + 1]} == {before[group]}
+        assert released[0] < adopted[0]
+        assert told[adopted[0]][1][group] == "c"
+
+
+def recorded_owners(world: World) -> dict[int, str]:
+    assignment = control(world).assignment
+    return owners_of(assignment, "counts") if assignment is not None else {}
 
 
 def test_a_server_that_is_told_to_end_gives_everything_away_while_every_key_can_be_read(world: World) -> None:

@@ -124,7 +124,7 @@ async def test_released_key_groups_stay_released_when_an_epoch_was_under_way() -
     await hosted.own()
     commit = asyncio.ensure_future(hosted.commit(1, await hosted.stage(1, {A: row(1.0)})))
     await gate.wait()
-    release = asyncio.ensure_future(hosted.host.release(hosted.run, "counts", frozenset({1})))
+    release = asyncio.ensure_future(hosted.host.release(hosted.run, "counts", frozenset({1}), hosted.version))
     await asyncio.sleep(0)
     gate.open.set()
     await asyncio.gather(commit, release)
@@ -374,7 +374,7 @@ async def test_a_caller_that_goes_away_does_not_stop_a_commit() -> None:
     with suppress(asyncio.CancelledError):
         await commit
     gate.open.set()
-    await hosted.host.release(hosted.run, "counts", frozenset())  # answers when nothing is in flight
+    await hosted.host.release(hosted.run, "counts", frozenset(), hosted.version)  # answers when nothing is in flight
     assert hosted.read(A) == [row(1.0)]
     await hosted.host.close()
 

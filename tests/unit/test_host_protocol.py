@@ -135,6 +135,21 @@ class SlowRestore:
         monkeypatch.setattr(MemoryReader, "ends", slow)
 
 
+class SlowCommit:
+    """The next commit stands still on the host's thread until `go_on`."""
+
+    def __init__(self, server: Server) -> None:
+        self._reached, self.go_on = threading.Event(), threading.Event()
+        server.kafka.before_commit = self._stand_still
+
+    def _stand_still(self) -> None:
+        self._reached.set()
+        self.go_on.wait(10)
+
+    async def under_way(self) -> None:
+        assert await asyncio.to_thread(self._reached.wait, 10)
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
     server = Server()
@@ -162,7 +177,7 @@ class TestRuns:
         with pytest.raises(Fenced):
             await server.stage({A: 1.0})
         with pytest.raises(Fenced):
-            await server.host.release(FIRST, "counts", ALL)
+            await server.host.release(FIRST, "counts", ALL, 1)
         with pytest.raises(Fenced):
             server.host.confirm(FIRST, 1)
         with pytest.raises(Fenced):
@@ -340,7 +355,7 @@ class TestOwnership:
     async def test_released_key_groups_are_not_written_and_are_read_as_a_standby_alone(self, server: Server) -> None:
         await server.begin()
         await server.apply({A: 1.0, B: 1.0})
-        await server.host.release(FIRST, "counts", frozenset({group(B)}))
+        await server.host.release(FIRST, "counts", frozenset({group(B)}), 1)
         table = server.tables["app", "counts"]
         with pytest.raises(NotOwner):
             table.lookup([key(B)], stale=Stale.NEVER)
@@ -352,6 +367,46 @@ class TestOwnership:
         await server.apply({A: 2.0}, epoch=2)
         with pytest.raises(NotOwner):
             table.lookup([key(B)], stale=Stale.NEVER)
+
+    async def test_release_answers_after_the_commit_that_is_under_way_which_publishes_nothing_of_it_again(
+        self, server: Server
+    ) -> None:
+        await server.begin()
+        await server.apply({A: 1.0, B: 1.0})
+        commit = SlowCommit(server)
+        committing = asyncio.ensure_future(server.apply({A: 2.0, B: 2.0}, epoch=2))
+        await commit.under_way()
+        releasing = asyncio.ensure_future(server.host.release(FIRST, "counts", frozenset({group(B)}), 1))
+        await asyncio.sleep(0)
+        table = server.tables["app", "counts"]
+        assert not releasing.done()
+        assert table.lookup([key(B)], stale=Stale.NEVER).rows == [row(1.0)]
+        commit.go_on.set()
+        await releasing
+        assert table.groups == ALL - {group(B)}
+        answers = table.lookup([key(A), key(B)])
+        assert answers.rows == [row(2.0), row(2.0)]
+        assert [answers.sources[i].role for i in answers.source_of] == [ROLE_OWNER, ROLE_STANDBY]
+        await committing
+        assert table.groups == ALL - {group(B)}
+
+    async def test_a_commit_does_not_publish_key_groups_again_that_were_given_away_meanwhile(
+        self, server: Server
+    ) -> None:
+        await server.begin()
+        commit = SlowCommit(server)
+        committing = asyncio.ensure_future(server.apply({A: 1.0, B: 1.0}))
+        await commit.under_way()
+        meanwhile = threading.Event()
+        server.host._thread.submit(meanwhile.wait, 10)
+        assigning = asyncio.ensure_future(server.assign(version=2, groups=ALL - {group(B)}))
+        await asyncio.sleep(0)
+        commit.go_on.set()
+        await committing
+        assert group(B) not in server.tables["app", "counts"].groups
+        meanwhile.set()
+        assert await assigning
+        assert server.tables["app", "counts"].groups == ALL - {group(B)}
 
     async def test_the_same_assignment_again_waits_for_the_same_restore(
         self, server: Server, monkeypatch: pytest.MonkeyPatch

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
+from keyhole.changelog.base import Partition, RestoredEpochs
 from keyhole.errors import KafkaUnreachable, NotReady, StoreFull
 from keyhole.steps import NoObserver
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.changelog import PIECE_RECORDS, MemoryChangelog, MemoryKafka, MemoryReader
 from keyhole.testing.clock import ManualClock
 from keyhole.types import START, Position
+from services.state_server import restore as restoring
 from services.state_server.commit import commit_epoch
 from services.state_server.hosted import HostedState
 from services.state_server.restore import restore
@@ -136,6 +139,40 @@ def test_a_compacted_changelog_gives_the_same(bench: Bench) -> None:
         bench.write(number, {A: float(number), A2: None if number % 2 else 1.0, B: 1.0 if number == 1 else 2.0})
     bench.kafka.compact(TOPIC)
     bench.restore()
+    assert content(bench.new.store) == content(bench.old.store)
+
+
+@pytest.mark.parametrize(("setting", "of"), [("APPLIED_RECORDS", "records"), ("_APPLIED_BYTES", "bytes")])
+def test_however_much_there_is_to_restore_no_more_is_held_than_one_write_and_one_piece(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, setting: str, of: str
+) -> None:
+    names = names_in(0, 200)
+    for number in range(1, 12 * PIECE_RECORDS // len(names)):
+        bench.write(number, dict.fromkeys(names, float(number)))
+    part, end = Partition("counts", 0), bench.kafka.end(TOPIC, 0)
+    sizes = [getattr(piece, of) for piece in bench.changelog.reader().read({part: START}, {part: end}, 1.0)]
+    limit = sum(sizes) // 4
+    read, apply = MemoryReader.read, bench.new.store.apply
+    held, most_held = 0, []
+
+    def hold(*args: Any) -> Iterator[RestoredEpochs]:
+        nonlocal held
+        for piece in read(*args):
+            held += getattr(piece, of)
+            yield piece
+
+    def write(batch: Batch) -> None:
+        nonlocal held
+        most_held.append(held)
+        held = 0
+        apply(batch)
+
+    monkeypatch.setattr(MemoryReader, "read", hold)
+    monkeypatch.setattr(bench.new.store, "apply", write)
+    monkeypatch.setattr(restoring, setting, limit)
+    bench.restore()
+    assert sum(most_held) == sum(sizes)
+    assert max(most_held) < limit + max(sizes) < sum(sizes) / 2
     assert content(bench.new.store) == content(bench.old.store)
 
 

@@ -13,10 +13,20 @@ import pytest
 
 from keyhole.changelog.settings import DELETE_RETENTION_MS
 from keyhole.coordinator import run
-from keyhole.errors import ChangelogRecreated, CheckpointMismatch, Fenced, KeyholeError
+from keyhole.errors import (
+    ChangelogRecreated,
+    CheckpointMismatch,
+    Fenced,
+    KeyholeError,
+    NotOwner,
+    StoreFull,
+    ValueMismatch,
+)
 from keyhole.types import StateKind
-from tests.support.simulation import DriverDiedError, Fault, World
-from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
+from keyhole.v1.state_pb2 import ROLE_STANDBY
+from services.state_server.table import Table
+from tests.support.simulation import DriverDiedError, Fault, Letter, SimulatedServer, World
+from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in, row
 
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 ONE = {name: row(1.0) for name in KEYS}
@@ -37,19 +47,43 @@ def world() -> Iterator[World]:
     made.close()
 
 
+@pytest.fixture
+def warm() -> Iterator[World]:
+    """Two servers, each a warm standby for the other's key groups."""
+    made = World(SUM, "ab", standbys=1)
+    made.run_epoch(0, ONE)
+    made.settle()
+    yield made
+    made.close()
+
+
 def sums(world: World) -> list[float]:
     """By key group, from the server that owns it."""
     found = {}
     assert world.coordinator is not None
     for name, server in world.servers.items():
         for group in world.coordinator.owned_by(name, "counts"):
-            (value,) = server.tables["app", "counts"].lookup([KEYS[group]]).rows
+            (value,) = table(server).lookup([KEYS[group]]).rows
             found[group] = world.codec.decode_row(value)["n"] if value is not None else 0.0
     return [found[group] for group in range(KEY_GROUPS)]
 
 
+def table(server: SimulatedServer) -> Table:
+    return server.tables["app", "counts"]
+
+
 def ends(world: World) -> list[int]:
     return [world.kafka.end(world.descriptor.topic, group) for group in range(KEY_GROUPS)]
+
+
+def stored(world: World, names: str = "ab") -> dict[str, dict[bytes, bytes]]:
+    return {name: content(table(world.servers[name]).store) for name in names}
+
+
+def shown_by_owners(world: World, names: str = "ab") -> dict[str, list[bytes | None]]:
+    """What servers say of the key groups that they own, whether or not a driver lives."""
+    tables = {name: table(world.servers[name]) for name in names}
+    return {name: list(of.lookup([KEYS[group] for group in sorted(of.groups)]).rows) for name, of in tables.items()}
 
 
 def test_a_driver_and_its_servers_that_are_suspended_and_woken_after_a_new_run_can_change_nothing(
@@ -59,6 +93,8 @@ def test_a_driver_and_its_servers_that_are_suspended_and_woken_after_a_new_run_c
     old, batch = world.coordinator, world.batch(1, ONE)
     assert old is not None
     asleep = [world.servers[name] for name in "ab"]
+    owned = {name: sorted(table(world.servers[name]).groups) for name in "ab"}
+    before = stored(world)
     after: list[int] = []
 
     def a_new_run_on_another_server() -> None:
@@ -75,12 +111,26 @@ def test_a_driver_and_its_servers_that_are_suspended_and_woken_after_a_new_run_c
     world.meanwhile["a", "Commit"] = a_new_run_on_another_server
     with pytest.raises(Fenced):
         old.run_epoch(batch)
-    world.late_messages_arrive()
     with pytest.raises(Fenced):
         old.beat()
     old.close()
+    assert stored(world) == before
+    world.follow()
+    for server in asleep:
+        assert table(server).assigned == table(server).groups == frozenset()
+    commits = [letter for letter in world.sent if letter.method == "Commit" and letter.server in "ab"]
+    for letter in commits:
+        with pytest.raises(KeyholeError):
+            world.call(letter)
+    assert {letter.server for letter in commits if letter.request.epoch == 2} == {"a", "b"}
+    assert stored(world) == before
     assert ends(world) == after
     assert sums(world) == [3.0] * KEY_GROUPS
+    world.follow()
+    for name, groups in owned.items():
+        answers = table(world.servers[name]).lookup([KEYS[group] for group in groups])
+        assert answers.rows == [row(3.0), row(3.0)]
+        assert {source.role for source in answers.sources} == {ROLE_STANDBY}
 
 
 def test_a_fenced_server_that_tries_again_and_again_writes_nothing(world: World) -> None:
@@ -174,33 +224,80 @@ def test_tasks_of_the_first_round_that_live_on_in_the_second_add_nothing(world: 
 
 
 def test_a_commit_that_arrives_after_a_handover_changes_nothing(world: World) -> None:
+    """Its rows are still staged and its server has heard of nothing: the fence alone is in the way."""
     world.run_epoch(0, ONE)
     world.servers["c"].start()
     world.settle()
+    world.faults_at["a", "Commit"] = Fault.SERVER_IS_CUT_OFF
+    assert world.run_epoch(1, ONE).rounds == 2
     assert world.coordinator is not None
-    assert world.coordinator.owned_by("c", "counts")
-    after = ends(world)
-    for letter in [letter for letter in world.sent if letter.method == "Commit"]:
-        world.arrives_again(letter)
+    assert world.coordinator.owned_by("a", "counts") == ()
+    after, before = ends(world), stored(world, "a")
+    (commit,) = [letter for letter in world.late if letter.method == "Commit"]
+    with pytest.raises(Fenced):
+        world.call(commit)
     assert ends(world) == after
-    world.run_epoch(1, ONE)
+    assert stored(world, "a") == before
+    world.servers["a"].start()
+    world.run_epoch(2, ONE)
+    assert sums(world) == [3.0] * KEY_GROUPS
+
+
+def an_epoch_that_a_refuses_while_its_commit_to_b_is_under_way(world: World) -> Letter:
+    """The query will end with a's error. Until Spark ends it its heart beats on, and b's grant is good."""
+
+    def refuse() -> None:
+        raise ValueMismatch("a row is larger than a changelog takes")
+
+    assert world.coordinator is not None
+    world.meanwhile["a", "Commit"] = refuse
+    world.faults_at["b", "Commit"] = Fault.MESSAGE_IS_LATE
+    with pytest.raises(ValueMismatch):
+        world.coordinator.run_epoch(world.batch(1, ONE))
+    (commit,) = world.late
+    return commit
+
+
+@pytest.mark.parametrize("gives", ["a", "b"])
+def test_a_commit_that_arrives_after_a_planned_handover_changes_nothing(warm: World, gives: str) -> None:
+    """Nobody was fenced. Also a server that has only gained key groups refuses it: complete mode would empty those."""
+    world = warm
+    commit = an_epoch_that_a_refuses_while_its_commit_to_b_is_under_way(world)
+    world.servers[gives].drain()
+    world.beat()
+    assert world.coordinator is not None
+    assert world.coordinator.owned_by(gives, "counts") == ()
+    after, before = ends(world), stored(world)
+    with pytest.raises(NotOwner):
+        world.call(commit)
+    assert ends(world) == after
+    assert stored(world) == before
+    world.driver_dies()
+    assert not world.run_epoch(1, ONE).replayed
     assert sums(world) == [2.0] * KEY_GROUPS
 
 
-def test_a_commit_that_arrives_between_release_and_adoption_changes_nothing(world: World) -> None:
-    world.run_epoch(0, ONE)
-    commits = [letter for letter in world.sent if letter.method == "Commit"]
-    world.servers["c"].start()
+@pytest.mark.parametrize("next_told", ["a", "b"], ids=["before its heir is told", "before it is told itself"])
+def test_a_commit_that_arrives_between_release_and_adoption_changes_nothing(warm: World, next_told: str) -> None:
+    """Its server is at the Commit's version, and nobody was fenced: what it was released from is all that counts."""
+    world = warm
+    commit = an_epoch_that_a_refuses_while_its_commit_to_b_is_under_way(world)
+    after, before = ends(world), stored(world)
+    refused = []
 
-    def they_arrive() -> None:
-        for letter in commits:
-            world.arrives_again(letter)
+    def it_arrives() -> None:
+        with pytest.raises(NotOwner) as error:
+            world.call(commit)
+        refused.append(error)
 
-    world.meanwhile["c", "Assign"] = they_arrive
-    before = ends(world)
-    world.settle()
-    assert ends(world) == before
-    world.run_epoch(1, ONE)
+    world.servers["b"].drain()
+    world.meanwhile[next_told, "Assign"] = it_arrives
+    world.beat()
+    assert refused
+    assert ends(world) == after
+    assert stored(world) == before
+    world.driver_dies()
+    assert not world.run_epoch(1, ONE).replayed
     assert sums(world) == [2.0] * KEY_GROUPS
 
 
@@ -246,6 +343,44 @@ def test_a_changelog_that_was_recreated_is_refused_and_reset_begins_anew(world: 
         world.run_epoch(1, ONE)
     world.run_epoch(0, ONE, spark_query_id="spark-2", on_new_checkpoint="reset")
     assert sums(world) == [1.0] * KEY_GROUPS
+
+
+@pytest.mark.parametrize("batch_id", [1, 2], ids=["the last batch again", "the next batch"])
+def test_a_changelog_that_lacks_the_last_transaction_of_one_key_group_is_refused(world: World, batch_id: int) -> None:
+    world.run_epoch(0, ONE)
+    of_the_first_epoch = ends(world)
+    world.run_epoch(1, ONE)
+    world.driver_dies()
+    world.kafka.truncate(world.descriptor.topic, 0, of_the_first_epoch[0])
+    after, before, shown = ends(world), stored(world), shown_by_owners(world)
+    with pytest.raises(ChangelogRecreated, match=r"lacks records .*counts key group 0\)"):
+        world.run_epoch(batch_id, ONE)
+    assert ends(world) == after
+    assert stored(world) == before
+    assert shown_by_owners(world) == shown
+    assert [len(rows) for rows in shown.values()] == [2, 2]
+
+
+def test_a_store_that_is_full_ends_the_epoch_by_saying_so_and_has_all_of_it_once_there_is_room(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.run_epoch(0, ONE)
+    shown = shown_by_owners(world)
+    more = ONE | {key(names_in(group)[1]): row(1.0) for group in range(KEY_GROUPS)}
+    with monkeypatch.context() as patch:
+        patch.setattr(table(world.servers["a"]).store, "_limit_bytes", 0)
+        with pytest.raises(StoreFull, match="higher KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES"):
+            world.run_epoch(1, more)
+        committed = ends(world)
+        with pytest.raises(StoreFull):  # the next run, which restores first
+            world.run_epoch(1, more)
+        assert ends(world) == committed
+        assert shown_by_owners(world, "a") == {"a": shown["a"]}
+    assert world.run_epoch(1, more, strict=True).replayed
+    assert ends(world) == committed
+    assert sums(world) == [2.0] * KEY_GROUPS
+    world.run_epoch(2, more)
+    assert sums(world) == [3.0] * KEY_GROUPS
 
 
 def test_a_store_that_was_away_longer_than_deletions_are_kept_does_not_bring_them_back(world: World) -> None:

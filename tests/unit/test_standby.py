@@ -121,7 +121,7 @@ async def test_a_standby_that_takes_over_answers_all_the_time(pair: Pair) -> Non
 
 async def test_an_owner_that_was_released_follows_its_successor(pair: Pair) -> None:
     await pair.apply(1, {A: row(1.0)})
-    await pair.owner.host.release(pair.owner.run, "counts", ALL)
+    await pair.owner.host.release(pair.owner.run, "counts", ALL, pair.owner.version)
     assert pair.owner.table.lookup([A]).sources[0].role == ROLE_STANDBY
     await pair.standby.open(2, "grant-2")
     assert await pair.standby.assign(complete=1)

@@ -1,8 +1,8 @@
 """Runs the epochs of one query: stage, decide, commit, complete, with as many rounds as it takes.
 
-Threads: `run_epoch` is called by one thread. Of the coordinator's own two, one keeps the servers' leases, whatever
-happens; the other notices lost servers while the query is idle, and repeats the last complete epoch. A lock lets one at
-a time change anything.
+Threads: `run_epoch` is called by one thread; a heartbeat thread of the coordinator's own keeps the servers' leases,
+notices lost servers while the query is idle, and repeats the last complete epoch. A lock lets one of them at a time
+change anything.
 """
 
 from __future__ import annotations
@@ -138,11 +138,7 @@ class Coordinator:
         self._fenced: Fenced | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        # Of two threads: where Kafka is away the servers can't be followed, but their leases must be kept.
-        self._heartbeats = [
-            threading.Thread(target=self._repeat, args=(act,), name=f"keyhole-{act.__name__}-{query}", daemon=True)
-            for act in (self.renew, self.beat)
-        ]
+        self._heartbeat = threading.Thread(target=self._beat, name=f"keyhole-heartbeat-{query}", daemon=True)
 
     def run_epoch(self, batch: EpochBatch) -> EpochResult:
         """Makes the batch one epoch of the query's states; returns when it is complete.
@@ -222,8 +218,7 @@ class Coordinator:
         if record != control.query:
             self._run.record_query(record)
         self._record = record
-        for thread in self._heartbeats:
-            thread.start()
+        self._heartbeat.start()
         return record.base + batch.batch_id
 
     def _continue(self, batch: EpochBatch) -> int:
@@ -355,10 +350,10 @@ class Coordinator:
         if self._strict:
             raise ReplayDiffers(message, epoch=epoch)
 
-    def _repeat(self, act: Callable[[], None]) -> None:
+    def _beat(self) -> None:
         while not self._closed.wait(self._heartbeat_seconds):
             try:
-                act()
+                self.beat()
             except Fenced:
                 _log.error("a newer run has taken over", extra={"query": self._query})
                 return
@@ -367,32 +362,25 @@ class Coordinator:
             except Exception:  # noqa: BLE001 - the top of a loop; were it to end, so would the leases, unheard
                 _log.exception("heartbeat failed unexpectedly", extra={"query": self._query})
 
-    def renew(self) -> None:
-        """Keeps the servers' leases, also while an epoch is under way. Any thread.
-
-        Raises:
-            Fenced: A newer run has taken over.
-        """
-        if self._fenced is not None:
-            raise self._fenced
-        self._run.confirm()
-
     def beat(self) -> None:
-        """One heartbeat: where no epoch is under way, follows the servers that come and go. Any thread.
+        """One heartbeat: renews the leases, and where no epoch is under way follows the servers that come and go.
 
         Raises:
             Fenced: A newer run has taken over; `run_epoch` raises it too from now on.
             KeyholeError: What keeps the servers from being replaced; the next heartbeat tries again.
         """
+        if self._fenced is not None:
+            raise self._fenced
         if not self._lock.acquire(blocking=False):
+            # An epoch under way speaks to the servers too, but its tasks may take long: keep the leases all the same.
+            self._run.confirm()
             return
         try:
-            if self._fenced is not None:
-                raise self._fenced
+            # First: a run that can't write to the control topic may have been replaced, and must confirm nobody.
+            self._run.repeat_complete()
             for server in self._run.confirm():
                 self._run.distrust(server)
             self._run.converge(time.monotonic() + self._heartbeat_seconds)
-            self._run.repeat_complete()
         except Fenced as error:
             self._fenced = error
             raise
@@ -404,10 +392,9 @@ class Coordinator:
         return groups_of(self._run.membership.assignment, server, state)
 
     def close(self) -> None:
-        """Ends the heartbeats and connections. Servers keep what they own until another run takes it. Idempotent."""
+        """Ends the heartbeat and the connections. Servers keep what they own until another run takes it. Idempotent."""
         self._closed.set()
-        for thread in self._heartbeats:
-            if thread.is_alive():
-                thread.join()
+        if self._heartbeat.is_alive():
+            self._heartbeat.join()
         self._control.close()
         self._fleet.close()

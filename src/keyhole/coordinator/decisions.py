@@ -6,6 +6,7 @@ The protocol is told in docs/protocol.md; each function here is one of its decis
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, Stat
 from keyhole.types import StateDescriptor
 
 OnNewCheckpoint = Literal["refuse", "continue", "reset"]
+
+_SERIAL = re.compile(r"\d+$")
 
 
 def check_descriptor(stored: StateDescriptor | None, wanted: StateDescriptor) -> None:
@@ -213,6 +216,12 @@ def _commits_of(server: str, receipts: Sequence[PartitionReceipt], states: Itera
 def transactional_id(application: str, query: str, target: Target, generation: int, serial: int) -> str:
     """A grant's name: says who may write what, and is never used twice (`serial` grows within a generation)."""
     return f"keyhole.{application}.{query}.{target.server}.{target.incarnation}.{generation}.{serial}"
+
+
+def serial_of(grant: str) -> int:
+    """The serial that a grant's name ends in."""
+    digits = _SERIAL.search(grant)
+    return int(digits[0]) if digits else 0
 
 
 def offsets_hash(offsets: str) -> int:

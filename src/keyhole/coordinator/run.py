@@ -285,8 +285,10 @@ class QueryRun:
     def _check_changelogs(self) -> None:
         """Compares the changelogs' ends with the last complete epoch's markers.
 
-        Everyone who could write has been fenced, so the ends are final. A broker that died at a bad moment can lose the
-        end of a committed transaction (docs/adr); a restore would then quietly give an older state.
+        Everyone who could write has been fenced, or stays: what such a server has committed Kafka may still be
+        completing, and is waited for. A broker that died at a bad moment can lose the
+        end of a committed transaction (docs/changelog.md, "A known hole in Kafka"); a restore would then quietly give
+        an older state.
 
         Raises:
             ChangelogRecreated: Committed records are missing.
@@ -295,12 +297,18 @@ class QueryRun:
         asked = {name: range(len(offsets)) for name, offsets in markers.items() if name in self.descriptors}
         if not asked:
             return
+        timeout = self._config.kafka_deadline_seconds
+        until = time.monotonic() + timeout
         reader = self._changelog.reader()
         try:
-            ends = reader.ends(asked, self._config.kafka_deadline_seconds)
+            while True:
+                ends = reader.ends(asked, timeout)
+                lost = [part for part, end in ends.items() if end <= markers[part.state][part.key_group]]
+                if not lost or time.monotonic() > until:
+                    break
+                time.sleep(_RETRY_SECONDS)
         finally:
             reader.close()
-        lost = [part for part, end in ends.items() if end <= markers[part.state][part.key_group]]
         if lost:
             names = ", ".join(f"{part.state} key group {part.key_group}" for part in lost[:10])
             raise ChangelogRecreated(
@@ -314,7 +322,7 @@ class QueryRun:
         def give_up(name: str) -> None:
             link = self._fleet.link(self.membership.members[name].target)
             for state, groups in release[name].items():
-                link.release(self.run, state, groups, timeout)
+                link.release(self.run, state, groups, self.membership.assignment.version, timeout)
 
         self._all({name: partial(give_up, name) for name in release})
 

@@ -94,8 +94,8 @@ class ServerLink:
         answer = self._call(lambda: self._stub.Assign(request, timeout=_ASK_SECONDS + _WAIT_MS / 1000))
         return answer.ready, answer.restored_records, answer.records_to_restore
 
-    def release(self, run: Run, state: str, groups: Sequence[int], timeout: float) -> None:
-        request = pb.ReleaseRequest(run=run_to_proto(run), state=state, key_groups=groups)
+    def release(self, run: Run, state: str, groups: Sequence[int], version: int, timeout: float) -> None:
+        request = pb.ReleaseRequest(run=run_to_proto(run), state=state, key_groups=groups, assignment_version=version)
         self._call(lambda: self._stub.Release(request, timeout=timeout))
 
     def commit(self, request: pb.CommitRequest, timeout: float) -> pb.CommitResponse:

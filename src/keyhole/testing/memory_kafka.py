@@ -78,6 +78,15 @@ class MemoryKafka:
                     if record is None or last[record[0]] != offset or (forget_deletions and record[1] is None):
                         del partition[offset]
 
+    def truncate(self, name: str, partition: int, end: int) -> None:
+        """Loses a partition's offsets from `end` on, as a broker that comes back without its last writes does."""
+        with self._lock:
+            topic = self._topics[name]
+            for offset in [offset for offset in topic.partitions[partition] if offset >= end]:
+                del topic.partitions[partition][offset]
+            topic.ends[partition] = min(topic.ends[partition], end)
+            self._lock.notify_all()
+
     def abort(self, name: str, partition: int, records: int) -> None:
         """Takes the offsets of an aborted transaction, and of its end: no reader sees them."""
         with self._lock:

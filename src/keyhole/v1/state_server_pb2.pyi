@@ -193,7 +193,10 @@ class ReleaseRequest(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     KEY_GROUPS_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_VERSION_FIELD_NUMBER: _builtins.int
     state: _builtins.str
+    assignment_version: _builtins.int
+    """The assignment that gave them to the server: a late request takes nothing away that a later one has given back."""
     @_builtins.property
     def run(self) -> Global___Run: ...
     @_builtins.property
@@ -204,10 +207,11 @@ class ReleaseRequest(_message.Message):
         run: Global___Run | None = ...,
         state: _builtins.str = ...,
         key_groups: _abc.Iterable[_builtins.int] | None = ...,
+        assignment_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_groups", b"key_groups", "run", b"run", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_version", b"assignment_version", "key_groups", b"key_groups", "run", b"run", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -107,7 +107,7 @@ class StateServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Gives key groups up; answers when nothing of theirs is in flight. They stay as standby copies, and go on answering as
+        """Gives key groups up; answers when nothing of theirs is in flight, and all of it can be read. They stay as standby copies, and go on answering as
         such, until the next assignment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -40,7 +40,7 @@ class StateServerStub:
     comes first; it is asked again until all are ready.
     """
     Release: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.ReleaseRequest, _state_server_pb2.ReleaseResponse]
-    """Gives key groups up; answers when nothing of theirs is in flight. They stay as standby copies, and go on answering as
+    """Gives key groups up; answers when nothing of theirs is in flight, and all of it can be read. They stay as standby copies, and go on answering as
     such, until the next assignment.
     """
     Stage: _grpc.StreamUnaryMultiCallable[_state_server_pb2.StageRequest, _state_server_pb2.StageResponse]
@@ -68,7 +68,7 @@ class StateServerAsyncStub(StateServerStub):
     comes first; it is asked again until all are ready.
     """
     Release: _aio.UnaryUnaryMultiCallable[_state_server_pb2.ReleaseRequest, _state_server_pb2.ReleaseResponse]  # type: ignore[assignment]
-    """Gives key groups up; answers when nothing of theirs is in flight. They stay as standby copies, and go on answering as
+    """Gives key groups up; answers when nothing of theirs is in flight, and all of it can be read. They stay as standby copies, and go on answering as
     such, until the next assignment.
     """
     Stage: _aio.StreamUnaryMultiCallable[_state_server_pb2.StageRequest, _state_server_pb2.StageResponse]  # type: ignore[assignment]
@@ -111,7 +111,7 @@ class StateServerServicer(metaclass=_abc_1.ABCMeta):
         request: _state_server_pb2.ReleaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_state_server_pb2.ReleaseResponse, _abc.Awaitable[_state_server_pb2.ReleaseResponse]]:
-        """Gives key groups up; answers when nothing of theirs is in flight. They stay as standby copies, and go on answering as
+        """Gives key groups up; answers when nothing of theirs is in flight, and all of it can be read. They stay as standby copies, and go on answering as
         such, until the next assignment.
         """
 
