@@ -19,8 +19,8 @@ from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import spawn_client_proxy, start_state_server
+from keyhole.testing.network import Network
 from tests.fault.driver import Settings
-from tests.fault.network import Network
 from tests.fault.processes import Managed
 from tests.fault.schedule import Targets
 

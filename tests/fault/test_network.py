@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from keyhole.local.ports import free_ports
-from tests.fault.network import Network
+from keyhole.testing.network import Network
 
 
 @contextmanager

@@ -83,7 +83,7 @@ class Network:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._links: dict[str, _Link] = {}
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fault-network", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="keyhole-network", daemon=True)
         self._thread.start()
 
     @property
