@@ -286,9 +286,8 @@ class QueryRun:
         """Compares the changelogs' ends with the last complete epoch's markers.
 
         Everyone who could write has been fenced, or stays: what such a server has committed Kafka may still be
-        completing, and is waited for. A broker that died at a bad moment can lose the
-        end of a committed transaction (docs/changelog.md, "A known hole in Kafka"); a restore would then quietly give
-        an older state.
+        completing, and is waited for. A broker that died at a bad moment can lose the end of a committed transaction
+        (docs/changelog.md, "A known hole in Kafka"); a restore would then quietly give an older state.
 
         Raises:
             ChangelogRecreated: Committed records are missing.
