@@ -206,6 +206,7 @@ class World:
         sent: Commit and Stage messages that were delivered.
         answered: All messages whose receiver did what they ask for.
         suspended: Drivers that were replaced without knowing it, and what they were at.
+        kafka_deadline_seconds: Of the next driver.
     """
 
     def __init__(self, descriptor: StateDescriptor, servers: Sequence[str] = ("a", "b"), standbys: int = 0) -> None:
@@ -227,6 +228,7 @@ class World:
         self.sent: list[Letter] = []
         self.answered: list[Letter] = []
         self.suspended: list[tuple[Coordinator, EpochBatch]] = []
+        self.kafka_deadline_seconds = 5.0
         self._attempts = itertools.count(1)
         self._driver_thread = threading.get_ident()
 
@@ -333,7 +335,7 @@ class World:
             bootstrap_servers="memory",
             epoch_deadline_seconds=0.5,
             server_wait_seconds=0.0,
-            kafka_deadline_seconds=5.0,
+            kafka_deadline_seconds=self.kafka_deadline_seconds,
         )
         return Coordinator(
             config,

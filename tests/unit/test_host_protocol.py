@@ -150,6 +150,12 @@ class SlowCommit:
         assert await asyncio.to_thread(self._reached.wait, 10)
 
 
+async def all_wait_for_the_thread() -> None:
+    """Of what was begun on the event loop, nothing gets any further while the host's thread stands still."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
     server = Server()
@@ -377,7 +383,7 @@ class TestOwnership:
         committing = asyncio.ensure_future(server.apply({A: 2.0, B: 2.0}, epoch=2))
         await commit.under_way()
         releasing = asyncio.ensure_future(server.host.release(FIRST, "counts", frozenset({group(B)}), 1))
-        await asyncio.sleep(0)
+        await all_wait_for_the_thread()
         table = server.tables["app", "counts"]
         assert not releasing.done()
         assert table.lookup([key(B)], stale=Stale.NEVER).rows == [row(1.0)]
@@ -400,7 +406,7 @@ class TestOwnership:
         meanwhile = threading.Event()
         server.host._thread.submit(meanwhile.wait, 10)
         assigning = asyncio.ensure_future(server.assign(version=2, groups=ALL - {group(B)}))
-        await asyncio.sleep(0)
+        await all_wait_for_the_thread()
         commit.go_on.set()
         await committing
         assert group(B) not in server.tables["app", "counts"].groups
