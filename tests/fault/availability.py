@@ -19,6 +19,9 @@ _AFTERMATH_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0
 _BOUNDS = frozenset({"EPOCH_NOT_REACHED", "TOO_STALE"})
 
+# Of reads that may be answered by a standby, while one fault leaves a copy of every key group within reach.
+LEAST_ANSWERED = 0.9
+
 
 @dataclass
 class Availability:

@@ -117,7 +117,7 @@ def _fault(draw: random.Random, at: float, targets: Targets, kinds: Sequence[Kin
         case Kind.RESET:
             return Fault(at, kind, (draw.choice(targets.links),), 0.0)
         case Kind.CLOCK_JUMP:
-            who = draw.choice((*targets.servers, targets.driver))
+            who = draw.choice((*targets.servers, *targets.replicas, targets.driver))
             return Fault(at, kind, (who,), seconds, draw.choice((-1, 1)) * 10 ** draw.uniform(0, 5))
         case Kind.KILL_KAFKA:
             return Fault(at, kind, (targets.kafka,), draw.uniform(0.0, 4.0))

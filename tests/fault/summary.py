@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.fault.availability import Availability, availability
+from tests.fault.availability import LEAST_ANSWERED, Availability, availability
 from tests.fault.checker import Verdict, check
 from tests.fault.history import FailedRead, History, Injected, Read
 
@@ -35,7 +35,9 @@ class Summary:
 
     @property
     def right(self) -> bool:
-        return not self.violated and not self.without_verdict
+        """Nothing was violated, and standbys answered where the owner couldn't."""
+        harmless = self.availability.get("harmless", Availability())
+        return not self.violated and not self.without_verdict and harmless.fraction > LEAST_ANSWERED
 
     def add(self, history: History, seconds: float) -> bool:
         """Judges an episode. Returns whether nothing was violated."""
