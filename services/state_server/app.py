@@ -196,6 +196,11 @@ def build(config: StateServerConfig, observer: StepObserver | None = None) -> St
         raise InvalidConfiguration(
             "a replica follows applications: name them in KEYHOLE_STATE_SERVER_APPLICATIONS (or with --applications)"
         )
+    if config.role == OWNER and config.applications:
+        raise InvalidConfiguration(
+            "only a replica is told which applications to follow; an owner gets key groups from the jobs that name it. "
+            "Set KEYHOLE_STATE_SERVER_ROLE=replica, or leave KEYHOLE_STATE_SERVER_APPLICATIONS out"
+        )
     engine = engines[config.store](StoreLimits(config.directory, config.store_limit_bytes))
     return StateServer(
         config,

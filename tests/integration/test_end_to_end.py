@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -120,4 +121,10 @@ def test_what_was_committed_is_read_after_the_job_has_ended(
         answer = client.get(application, "last", "a")
         assert answer.found
         states = [state for state in client.list_states() if state.application == application]
-    assert [(s.state, s.key_groups) for s in states] == [("last", 64)]
+        assert [(s.state, s.key_groups) for s in states] == [("last", 64)]
+        until = time.monotonic() + 60  # longer than any lease
+        while not answer.source.unconfirmed:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+            answer = client.get(application, "last", "a")
+        assert (answer.found, answer.value.v) == (True, 1)

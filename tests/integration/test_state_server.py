@@ -96,6 +96,9 @@ def test_a_port_that_is_taken_is_named_and_the_process_ends(tmp_path: Path) -> N
     [
         ({"store": "papyrus"}, "unknown store 'papyrus'; the stores are lmdb, memory"),
         ({"prot": "7410"}, "unknown setting KEYHOLE_STATE_SERVER_PROT"),
+        ({"role": "boss"}, "unknown role 'boss'; the roles are owner and replica"),
+        ({"role": "replica"}, "a replica follows applications: name them"),
+        ({"applications": "one"}, "only a replica is told which applications to follow"),
         ({"lease_seconds": "soon"}, "KEYHOLE_STATE_SERVER_LEASE_SECONDS is 'soon'; it must be a number"),
     ],
 )

@@ -85,3 +85,19 @@ def test_a_service_or_a_job_takes_the_place_of_the_command(
     program = {**SERVICES, **JOBS}[arguments[-1]]
     assert became == [sys.executable, "-P", "-m", program.module]
     assert importlib.util.find_spec(f"{program.module}.__main__") is not None
+
+
+def test_a_replica_is_told_its_role_and_what_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    role, applications = "KEYHOLE_STATE_SERVER_ROLE", "KEYHOLE_STATE_SERVER_APPLICATIONS"
+    became: dict[str, str] = {}
+
+    def execv(program: str, argv: list[str]) -> None:
+        became.update({name: os.environ[name] for name in (role, applications)})
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", execv)
+    for name in (role, applications):
+        monkeypatch.setenv(name, "other")  # the options come first; and both are put back afterwards
+    with pytest.raises(SystemExit):
+        main(["state-server", "--role", "replica", "--applications", "one,two"])
+    assert became == {role: "replica", applications: "one,two"}
