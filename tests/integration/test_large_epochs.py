@@ -5,26 +5,20 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import pyarrow as pa
 import pytest
 
 from keyhole import Client
 from keyhole.arrow import encode
-from keyhole.changelog.kafka import KafkaChangelog
-from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
-from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
-from keyhole.coordinator.staging import stage_partition
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
-from keyhole.rpc.channels import sync_channel
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from tests.support.feeding import Feed
 
 pytestmark = pytest.mark.integration
 
@@ -107,32 +101,15 @@ def test_an_epoch_of_500_mb_goes_through_a_server_that_holds_16_in_memory(
     child, address = server
     of = descriptor(application)
     config = JobConfig(application, (address,), kafka, epoch_deadline_seconds=240)
-    coordinator = Coordinator(config, "blobs", KafkaChangelog(kafka, application), SystemClock())
-    channels: dict[str, grpc.Channel] = {}
-
-    def connect(to: str) -> grpc.Channel:
-        return channels.setdefault(to, sync_channel(to))
-
-    def batch(number: int) -> EpochBatch:
-        def stage(order: StageOrder) -> Sequence[PartitionReceipt]:
-            attempt = order.epoch * 100 + order.round
-            return [stage_partition(order, of.state, 0, attempt, rows(of, order.epoch), connect)]
-
-        return EpochBatch("spark-query", number, number, 0, (StatePlan(of),), 1, stage)
-
-    try:
+    with Feed(config, of, lambda epoch: rows(of, epoch)) as feed:
         with PeakMemory(child.pid) as memory:
-            for number in (0, 1):
-                assert coordinator.run_epoch(batch(number)).rounds == 1
+            for _ in range(2):
+                assert feed.epoch().rounds == 1
         with Client(address) as client:
             for key in (0, KEYS // 2, KEYS - 1):
                 value = client.get(application, of.state, key).value
                 assert (value.n, value.blob[:2], len(value.blob)) == (21, b"\1\2", ROW_BYTES)
             (status,) = client.status()
-    finally:
-        coordinator.close()
-        for channel in channels.values():
-            channel.close()
     assert [holding.entries for holding in status.holdings] == [KEYS]
     grown = memory.bytes - memory.before
     assert grown < EPOCH_BYTES // 2, f"{grown >> 20} MiB for an epoch of {EPOCH_BYTES >> 20} MiB"
