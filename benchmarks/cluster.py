@@ -15,28 +15,37 @@ from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
+from keyhole.testing.network import Network
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Addresses as host:port."""
+    """Addresses as host:port.
+
+    Attributes:
+        servers: Where the proxy and drivers reach them.
+        children: The servers' processes.
+        links: To the relayed servers, named by their addresses; each may be cut.
+        ports: That the servers listen on.
+    """
 
     directory: Path
     bootstrap_servers: str
     servers: tuple[str, ...]
     proxy: str
     children: list[Child]
-    """The servers' processes."""
+    links: Network
+    ports: tuple[int, ...]
 
     def start_again(self, number: int) -> None:
         """A server that has ended, on its old port and with its old store."""
-        self.children[number] = _server(number, self.servers[number], self.bootstrap_servers, self.directory)
+        self.children[number] = _server(number, self.ports[number], self.bootstrap_servers, self.directory)
 
 
-def _server(number: int, address: str, bootstrap_servers: str, directory: Path) -> Child:
+def _server(number: int, port: int, bootstrap_servers: str, directory: Path) -> Child:
     return start_state_server(
         f"server-{number}",
-        int(address.rpartition(":")[2]),
+        port,
         bootstrap_servers=bootstrap_servers,
         directory=directory,
         environ=dict(os.environ),
@@ -44,19 +53,37 @@ def _server(number: int, address: str, bootstrap_servers: str, directory: Path) 
 
 
 @contextlib.contextmanager
-def cluster(servers: int = 1) -> Iterator[Cluster]:
-    """Starts everything, and the proxy last: it is healthy once it has reached a state server."""
+def cluster(servers: int = 1, *, relayed: int = 0) -> Iterator[Cluster]:
+    """Starts everything, and the proxy last: it is healthy once it has reached a state server.
+
+    Args:
+        relayed: So many servers, the first ones, are reached through links.
+    """
     java = find_java(os.environ)
     jars = fetch(JarSet.KAFKA, default_cache_dir(os.environ))
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keyhole-benchmark-")))
         kafka = stack.enter_context(LocalKafka(directory / "kafka", jars, java))
-        ports = free_ports(servers + 1)
-        addresses = tuple(f"127.0.0.1:{port}" for port in ports[:-1])
+        proxy_port, *free = free_ports(1 + servers + relayed)
+        ports, relays = free[:servers], free[servers:]
+        addresses = tuple(f"127.0.0.1:{port}" for port in (*relays, *ports[relayed:]))
+        links = stack.enter_context(contextlib.closing(Network()))
+        for number, relay in enumerate(relays):
+            links.link(addresses[number], relay, ports[number])
         children: list[Child] = []
         stack.callback(lambda: [child.kill() for child in children])
-        for number, address in enumerate(addresses):
-            children.append(_server(number, address, kafka.bootstrap_servers, directory))
-        proxy = start_client_proxy("proxy", ports[-1], servers=addresses, directory=directory, environ=dict(os.environ))
+        for number, port in enumerate(ports):
+            children.append(_server(number, port, kafka.bootstrap_servers, directory))
+        proxy = start_client_proxy(
+            "proxy", proxy_port, servers=addresses, directory=directory, environ=dict(os.environ)
+        )
         stack.callback(proxy.terminate)
-        yield Cluster(directory, kafka.bootstrap_servers, addresses, f"127.0.0.1:{ports[-1]}", children)
+        yield Cluster(
+            directory,
+            kafka.bootstrap_servers,
+            addresses,
+            f"127.0.0.1:{proxy_port}",
+            children,
+            links,
+            tuple(ports),
+        )

@@ -1,9 +1,10 @@
 """How long readers wait when the owner of their keys goes away, with and without a standby.
 
 1,000 reads a second through a proxy, three servers, an epoch three times a second; one server is killed (SIGKILL),
-drained (SIGTERM) or suspended (SIGSTOP).
+drained (SIGTERM), suspended (SIGSTOP), or cut off: nothing passes between it and the proxy or the driver any more, and
+no connection ends. It is always the same server that is cut off; a relay leads there, in a cluster of its own.
 
-    uv run python -m benchmarks.failover [--runs 20] [--how kill drain stop] [--standbys 0 1]
+    uv run python -m benchmarks.failover [--runs 20] [--how kill drain stop cut] [--standbys 0 1]
 
 The gap of a run is the longest that a read, sent from just before the switch until it was over, waited for its
 answer. A read that got none within 20 s counts as failed.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -43,10 +45,10 @@ STEADY_SECONDS = 90.0
 
 
 def main() -> None:
-    """Prints one line of JSON per run, and a summary."""
+    """Prints one line of JSON per run, and one for all of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--how", nargs="+", choices=tuple(SIGNALS), default=["kill", "drain"])
+    parser.add_argument("--how", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--standbys", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--reader", nargs=3, metavar=("PROXY", "STATE", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -55,18 +57,22 @@ def main() -> None:
         Path(file).write_text(json.dumps(run(read(proxy, state))))
         return
     results = []
-    for standbys in options.standbys:
-        with cluster(SERVERS) as running, feeding(running, standbys) as state:
-            for number in range(options.runs):
-                for how in options.how:
-                    victim = number % SERVERS
-                    result = {"standbys": standbys, "how": how, **measure(running, state, how, victim, standbys)}
-                    print(json.dumps(result), flush=True)
-                    results.append(result)
-    summarise(results)
+    # A relay takes its time: whoever doesn't need it is measured without.
+    groups = [[how for how in options.how if how != CUT], [how for how in options.how if how == CUT]]
+    for standbys, ways in itertools.product(options.standbys, filter(None, groups)):
+        relayed = int(CUT in ways)
+        with cluster(SERVERS, relayed=relayed) as running, feeding(running, standbys) as state:
+            for number, how in itertools.product(range(options.runs), ways):
+                victim = number % (relayed or SERVERS)
+                result = {"standbys": standbys, "how": how, **measure(running, state, how, victim, standbys)}
+                print(json.dumps(result), flush=True)
+                results.append(result)
+    print(json.dumps({"benchmark": "failover", "runs": options.runs, "cases": cases(results)}))
 
 
 SIGNALS = {"kill": signal.SIGKILL, "drain": signal.SIGTERM, "stop": signal.SIGSTOP}
+CUT = "cut"
+WAYS = (*SIGNALS, CUT)
 
 
 @contextmanager
@@ -111,11 +117,16 @@ def measure(running: Cluster, state: str, how: str, victim: int, standbys: int) 
         time.sleep(BEFORE_SECONDS)
         child = running.children[victim]
         gone_at = time.monotonic()
-        os.kill(child.pid, SIGNALS[how])
+        if how == CUT:
+            running.links.cut(running.servers[victim])
+        else:
+            os.kill(child.pid, SIGNALS[how])
         if reader.wait():
             raise RuntimeError("the reader failed; see above")
     reads = [tuple(read) for read in json.loads(file.read_text())]
-    if how == "stop":
+    if how == CUT:
+        running.links.heal(running.servers[victim])
+    elif how == "stop":
         os.kill(child.pid, signal.SIGCONT)
     else:
         wait_until(lambda: child.exit_code is not None, "the server's end")
@@ -180,17 +191,32 @@ async def read(proxy: str, state: str) -> list[tuple[float, float, bool, str]]:
     return results
 
 
-def summarise(results: list[dict[str, Any]]) -> None:
-    """p50 and p99 (of so few runs, nearly the longest) per way to go."""
+def cases(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per way to go: how long the gaps were (the p99 of so few runs is nearly the longest), and what failed."""
+    found = []
     for standbys, how in sorted({(result["standbys"], result["how"]) for result in results}):
         mine = [r for r in results if (r["standbys"], r["how"]) == (standbys, how)]
-        gaps = sorted(result["gap_ms"] for result in mine)
-        p99 = gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))]
-        print(
-            f"{how:5} standbys={standbys}: gap p50 {statistics.median(gaps):.0f} ms, p99 {p99:.0f} ms "
-            f"({gaps[0]:.0f} to {gaps[-1]:.0f}), {sum(r['failed'] for r in mine)} of {sum(r['reads'] for r in mine)} "
-            f"reads failed, {len(mine)} runs"
+        found.append(
+            {
+                "how": how,
+                "standbys": standbys,
+                "runs": len(mine),
+                "gap_ms": summary([r["gap_ms"] for r in mine]),
+                "usual_p99_ms": summary([r["usual_p99_ms"] for r in mine]),
+                "failed": sum(r["failed"] for r in mine),
+                "reads": sum(r["reads"] for r in mine),
+                "by_standbys": sum(r["by_standbys"] for r in mine),
+            }
         )
+    return found
+
+
+def summary(values: list[float]) -> dict[str, int]:
+    """Minimum, median, p99, maximum."""
+    ranked = sorted(values)
+    p99 = ranked[min(len(ranked) - 1, int(0.99 * len(ranked)))]
+    of = {"min": ranked[0], "median": statistics.median(ranked), "p99": p99, "max": ranked[-1]}
+    return {name: round(value) for name, value in of.items()}
 
 
 if __name__ == "__main__":
