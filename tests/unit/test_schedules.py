@@ -346,12 +346,15 @@ def test_a_changelog_that_was_recreated_is_refused_and_reset_begins_anew(world: 
 
 
 @pytest.mark.parametrize("batch_id", [1, 2], ids=["the last batch again", "the next batch"])
-def test_a_changelog_that_lacks_the_last_transaction_of_one_key_group_is_refused(world: World, batch_id: int) -> None:
+@pytest.mark.parametrize("kept", [0, 1], ids=["all of it", "its marker"])
+def test_a_changelog_that_lacks_the_last_transaction_of_one_key_group_is_refused(
+    world: World, batch_id: int, kept: int
+) -> None:
     world.run_epoch(0, ONE)
     of_the_first_epoch = ends(world)
     world.run_epoch(1, ONE)
     world.driver_dies()
-    world.kafka.truncate(world.descriptor.topic, 0, of_the_first_epoch[0])
+    world.kafka.truncate(world.descriptor.topic, 0, of_the_first_epoch[0] + kept)
     world.kafka_deadline_seconds = 0.1  # for so long it may be a transaction that Kafka is completing
     after, before, shown = ends(world), stored(world), shown_by_owners(world)
     with pytest.raises(ChangelogRecreated, match=r"lacks records .*counts key group 0\)"):
