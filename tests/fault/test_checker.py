@@ -178,6 +178,15 @@ def test_each_rule_has_a_history_that_breaks_it() -> None:
     assert {rule.__name__.strip("_") for rule in RULES} == {rule for rule, _ in DOCTORED.values()}
 
 
+def test_one_of_two_drivers_may_mistrust_the_checkpoint_that_the_other_one_writes() -> None:
+    two = history()
+    two.events += [
+        Injected("usurp", ("driver",), at(3), at(4)),
+        Ended(at(5), "driver", "CHECKPOINT_MISMATCH", "..."),
+    ]
+    assert check(two).right
+
+
 def test_a_cut_off_owner_may_answer_on_with_what_it_has() -> None:
     late = history()
     late.events += [
