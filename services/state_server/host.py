@@ -11,13 +11,13 @@ import asyncio
 import dataclasses
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from keyhole.changelog.base import Changelog, ChangelogWriter
+from keyhole.changelog.base import Changelog, ChangelogWriter, Partition
+from keyhole.changelog.readable import await_readable
 from keyhole.changelog.settings import DELETE_RETENTION_MS
 from keyhole.clock import Clock
 from keyhole.coordinator.control import QueryControl
@@ -46,8 +46,6 @@ from services.state_server.table import Table
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
-
-_RETRY_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -376,28 +374,14 @@ class QueryHost:
             await self._on_thread(self._await_readable, hosted, groups)
 
     def _await_readable(self, state: HostedState, groups: frozenset[int]) -> None:
-        """Until readers of the changelog get all that was committed: Kafka acknowledges a commit before that."""
-        written = {group: state.position(group).offset for group in groups}
         name, timeout = state.descriptor.state, self._settings.kafka_deadline_seconds
-        reader = self._changelog.reader()
-        try:
-            until = time.monotonic() + timeout
-            while written:
-                ends = reader.ends({name: sorted(written)}, timeout)
-                written = {
-                    part.key_group: written[part.key_group]
-                    for part, end in ends.items()
-                    if end < written[part.key_group]
-                }
-                if written and time.monotonic() > until:
-                    raise KafkaUnreachable(
-                        f"the changelog of state {state.table.name} ends before what was committed to it (key groups "
-                        f"{sorted(written)[:10]}): Kafka has not completed a transaction for {timeout:g} s"
-                    )
-                if written:
-                    time.sleep(_RETRY_SECONDS)
-        finally:
-            reader.close()
+        written = {Partition(name, group): state.position(group).offset for group in sorted(groups)}
+        behind = await_readable(self._changelog, written, timeout)
+        if behind:
+            raise KafkaUnreachable(
+                f"the changelog of state {state.table.name} ends before what was committed to it (key groups "
+                f"{[part.key_group for part in behind[:10]]}): Kafka has not completed a transaction for {timeout:g} s"
+            )
 
     async def _demote(self, groups: Mapping[str, frozenset[int]]) -> None:
         """Owned key groups become followed ones. They can be read all the time."""

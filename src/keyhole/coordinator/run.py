@@ -20,7 +20,8 @@ from functools import partial
 
 import msgspec
 
-from keyhole.changelog.base import Changelog, ControlLog
+from keyhole.changelog.base import Changelog, ControlLog, Partition
+from keyhole.changelog.readable import await_readable
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.control import (
@@ -293,21 +294,13 @@ class QueryRun:
             ChangelogRecreated: Committed records are missing.
         """
         markers = self.complete.markers if self.complete is not None else {}
-        asked = {name: range(len(offsets)) for name, offsets in markers.items() if name in self.descriptors}
-        if not asked:
-            return
-        timeout = self._config.kafka_deadline_seconds
-        until = time.monotonic() + timeout
-        reader = self._changelog.reader()
-        try:
-            while True:
-                ends = reader.ends(asked, timeout)
-                lost = [part for part, end in ends.items() if end <= markers[part.state][part.key_group]]
-                if not lost or time.monotonic() > until:
-                    break
-                time.sleep(_RETRY_SECONDS)
-        finally:
-            reader.close()
+        ends = {
+            Partition(name, group): offset + 1
+            for name, offsets in markers.items()
+            if name in self.descriptors
+            for group, offset in enumerate(offsets)
+        }
+        lost = await_readable(self._changelog, ends, self._config.kafka_deadline_seconds) if ends else []
         if lost:
             names = ", ".join(f"{part.state} key group {part.key_group}" for part in lost[:10])
             raise ChangelogRecreated(

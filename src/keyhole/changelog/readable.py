@@ -1,0 +1,32 @@
+"""Waiting until what was committed can be read: Kafka acknowledges a commit a moment before that."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+
+from keyhole.changelog.base import Changelog, Partition
+
+_RETRY_SECONDS = 0.01
+
+
+def await_readable(changelog: Changelog, ends: Mapping[Partition, int], deadline_seconds: float) -> list[Partition]:
+    """Returns once readers get all before these ends; or after the deadline, with those of which they don't.
+
+    Raises:
+        ChangelogRecreated, KafkaUnreachable: See ChangelogReader.ends.
+    """
+    asked: defaultdict[str, list[int]] = defaultdict(list)
+    for part in ends:
+        asked[part.state].append(part.key_group)
+    until = time.monotonic() + deadline_seconds
+    reader = changelog.reader()
+    try:
+        while True:
+            behind = [part for part, end in reader.ends(asked, deadline_seconds).items() if end < ends[part]]
+            if not behind or time.monotonic() > until:
+                return behind
+            time.sleep(_RETRY_SECONDS)
+    finally:
+        reader.close()
