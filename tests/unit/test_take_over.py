@@ -70,11 +70,17 @@ async def test_a_copy_whose_take_over_was_broken_off_shows_whole_epochs_only(
     assert rows in ([row(1.0)] * 2, [row(2.0)] * 2)
 
 
-async def test_what_is_given_back_while_it_is_being_released_is_owned() -> None:
-    server, writing = Hosted(), threading.Event()
+async def one_that_writes() -> tuple[Hosted, threading.Event]:
+    """An owner whose thread is busy until the event is set."""
+    server, written = Hosted(), threading.Event()
     await server.own()
     await server.apply(1, {OTHER: row(1.0)})
-    server.host._thread.submit(writing.wait, 5)
+    server.host._thread.submit(written.wait, 5)
+    return server, written
+
+
+async def test_what_is_given_back_while_it_is_being_released_is_owned() -> None:
+    server, writing = await one_that_writes()
     released = asyncio.ensure_future(server.host.release(server.run, "counts", frozenset({0}), server.version))
     await asyncio.sleep(0)
     given_back = asyncio.ensure_future(server.assign(ALL, complete=1))
@@ -88,10 +94,7 @@ async def test_what_is_given_back_while_it_is_being_released_is_owned() -> None:
 
 
 async def test_a_release_whose_caller_goes_away_is_done_all_the_same() -> None:
-    server, writing = Hosted(), threading.Event()
-    await server.own()
-    await server.apply(1, {OTHER: row(1.0)})
-    server.host._thread.submit(writing.wait, 5)
+    server, writing = await one_that_writes()
     released = asyncio.ensure_future(server.host.release(server.run, "counts", frozenset({0}), server.version))
     await asyncio.sleep(0.01)
     released.cancel()

@@ -107,8 +107,8 @@ class StateServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Gives key groups up; answers when nothing of theirs is in flight, and all of it can be read. They stay as standby copies, and go on answering as
-        such, until the next assignment.
+        """Gives key groups up; answers when nothing of theirs is in flight, and all that was committed can be read. They stay as
+        standby copies, and go on answering as such, until the next assignment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

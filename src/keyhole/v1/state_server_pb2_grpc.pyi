@@ -40,8 +40,8 @@ class StateServerStub:
     comes first; it is asked again until all are ready.
     """
     Release: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.ReleaseRequest, _state_server_pb2.ReleaseResponse]
-    """Gives key groups up; answers when nothing of theirs is in flight, and all of it can be read. They stay as standby copies, and go on answering as
-    such, until the next assignment.
+    """Gives key groups up; answers when nothing of theirs is in flight, and all that was committed can be read. They stay as
+    standby copies, and go on answering as such, until the next assignment.
     """
     Stage: _grpc.StreamUnaryMultiCallable[_state_server_pb2.StageRequest, _state_server_pb2.StageResponse]
     """A header, then chunks of rows as Arrow IPC streams."""
@@ -68,8 +68,8 @@ class StateServerAsyncStub(StateServerStub):
     comes first; it is asked again until all are ready.
     """
     Release: _aio.UnaryUnaryMultiCallable[_state_server_pb2.ReleaseRequest, _state_server_pb2.ReleaseResponse]  # type: ignore[assignment]
-    """Gives key groups up; answers when nothing of theirs is in flight, and all of it can be read. They stay as standby copies, and go on answering as
-    such, until the next assignment.
+    """Gives key groups up; answers when nothing of theirs is in flight, and all that was committed can be read. They stay as
+    standby copies, and go on answering as such, until the next assignment.
     """
     Stage: _aio.StreamUnaryMultiCallable[_state_server_pb2.StageRequest, _state_server_pb2.StageResponse]  # type: ignore[assignment]
     """A header, then chunks of rows as Arrow IPC streams."""
@@ -111,8 +111,8 @@ class StateServerServicer(metaclass=_abc_1.ABCMeta):
         request: _state_server_pb2.ReleaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_state_server_pb2.ReleaseResponse, _abc.Awaitable[_state_server_pb2.ReleaseResponse]]:
-        """Gives key groups up; answers when nothing of theirs is in flight, and all of it can be read. They stay as standby copies, and go on answering as
-        such, until the next assignment.
+        """Gives key groups up; answers when nothing of theirs is in flight, and all that was committed can be read. They stay as
+        standby copies, and go on answering as such, until the next assignment.
         """
 
     @_abc_1.abstractmethod
