@@ -100,6 +100,7 @@ def test_a_new_store_is_empty(store: Store) -> None:
     assert snapshot.get(key(0, "a")) is None
     assert snapshot.get_many([]) == []
     assert list(snapshot.items(0)) == []
+    assert list(snapshot.items(0, descending=True)) == []
     assert snapshot.positions() == {}
     assert store.size().entries == 0
 
@@ -150,7 +151,7 @@ def test_items_are_ascending_and_only_of_their_key_group(store: Store) -> None:
     assert list(snapshot.items(2)) == []
 
 
-@pytest.mark.parametrize(
+RANGES = pytest.mark.parametrize(
     ("start", "stop", "expected"),
     [
         (key(1, "b"), None, ["b", "c"]),
@@ -161,13 +162,44 @@ def test_items_are_ascending_and_only_of_their_key_group(store: Store) -> None:
         (key(0), key(3), ["a", "b", "c"]),
         (key(2), None, []),
         (b"", key(1), []),
+        (b"", b"", []),
+        (key(1, "b"), key(1).ljust(600, b"b"), ["b"]),
+        (key(1).ljust(600, b"b"), None, ["c"]),
     ],
 )
+
+
+@RANGES
 def test_items_begin_at_start_end_before_stop_and_never_leave_the_key_group(
     store: Store, start: bytes, stop: bytes | None, expected: list[str]
 ) -> None:
     store.apply(Batch([(key(group, name), b"") for group in (0, 1, 2) for name in "abc"], [], advances(0, 1, 2)))
     assert [k for k, _ in store.snapshot().items(1, start, stop)] == [key(1, name) for name in expected]
+
+
+@RANGES
+def test_descending_items_are_the_same_ones_in_reverse(
+    store: Store, start: bytes, stop: bytes | None, expected: list[str]
+) -> None:
+    puts = [(key(group, name), f"{group}{name}".encode()) for group in (0, 1, 2) for name in "abc"]
+    store.apply(Batch(puts, [], advances(0, 1, 2)))
+    snapshot = store.snapshot()
+    assert list(snapshot.items(1, start, stop, descending=True)) == [
+        (key(1, name), f"1{name}".encode()) for name in reversed(expected)
+    ]
+
+
+def test_descending_items_begin_at_the_end_of_the_store_s_first_and_last_key_groups(store: Store) -> None:
+    store.apply(
+        Batch(
+            [(key(group, name), b"") for group in (0, LAST_KEY_GROUP) for name in "ab"], [], advances(0, LAST_KEY_GROUP)
+        )
+    )
+    snapshot = store.snapshot()
+    for group in (0, LAST_KEY_GROUP):
+        assert [k for k, _ in snapshot.items(group, descending=True)] == [key(group, "b"), key(group, "a")]
+    assert list(snapshot.items(1, descending=True)) == []
+    assert list(snapshot.items(LAST_KEY_GROUP - 1, descending=True)) == []
 
 
 @pytest.mark.parametrize("stored_epoch", [0, 2])
@@ -328,6 +360,8 @@ def test_a_closed_store_and_its_snapshots_say_that_they_are_closed(store: Store)
     snapshot = store.snapshot()
     under_way = snapshot.items(1)
     next(under_way)
+    down = snapshot.items(1, descending=True)
+    next(down)
     store.close()
 
     uses: list[Callable[[], object]] = [
@@ -335,6 +369,8 @@ def test_a_closed_store_and_its_snapshots_say_that_they_are_closed(store: Store)
         lambda: snapshot.get_many([key(1, "a")]),
         lambda: next(snapshot.items(1)),
         lambda: next(under_way),
+        lambda: next(snapshot.items(1, descending=True)),
+        lambda: next(down),
         snapshot.positions,
         store.snapshot,
         store.size,

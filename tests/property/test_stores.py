@@ -44,6 +44,7 @@ def check(snapshot: Snapshot, model: Model) -> None:
     assert snapshot.positions() == model.positions
     for key_group in KEY_GROUPS:
         assert list(snapshot.items(key_group)) == model.of(key_group)
+        assert list(snapshot.items(key_group, descending=True)) == model.of(key_group)[::-1]
     asked = [*model.entries, b"\x00\x00absent", b"\xff\xff" + b"z" * 600]
     assert snapshot.get_many(asked) == [model.entries.get(key) for key in asked]
 
@@ -117,6 +118,7 @@ class StoreMachine(RuleBasedStateMachine):
         snapshot = self.store.snapshot()
         expected = [item for item in self.model.of(key_group) if start <= item[0] < stop]
         assert list(snapshot.items(key_group, start, stop)) == expected
+        assert list(snapshot.items(key_group, start, stop, descending=True)) == expected[::-1]
         snapshot.close()
 
     @rule(topic_changes=st.sampled_from([False, False, False, True]))

@@ -63,10 +63,19 @@ class Snapshot(Protocol):
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
         """As `get` for each, in order. The hot path: one call per frame of lookups."""
 
-    def items(self, key_group: int, start: bytes = b"", stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """(storage key, row) of a key group, ascending, from `start` (inclusive) to `stop` (exclusive).
+    def items(
+        self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """(storage key, row) of a key group from `start` (inclusive) to `stop` (exclusive), ascending by storage key.
 
-        Both are whole storage keys; empty and None mean the key group's own ends.
+        Both are whole storage keys, the lower one first in either direction; empty and None mean the key group's own
+        ends.
+
+        Args:
+            key_group: Whose entries.
+            start: No entry is below it.
+            stop: Every entry is below it.
+            descending: The same entries in reverse.
         """
 
     def positions(self) -> Mapping[int, Position]:

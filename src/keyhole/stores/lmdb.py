@@ -50,16 +50,13 @@ class LmdbSnapshot:
         except lmdb.Error as error:
             raise self._told(error) from error
 
-    def items(self, key_group: int, start: bytes = b"", stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+    def items(
+        self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
         first, end = rules.bounds(key_group, start, stop)
         try:
             with self._txn.cursor() as cursor:
-                if not cursor.set_range(first):
-                    return
-                for key, row in cursor:
-                    if end is not None and key >= end:
-                        return
-                    yield key, row
+                yield from _down(cursor, first, end) if descending else _up(cursor, first, end)
         except lmdb.Error as error:
             raise self._told(error) from error
 
@@ -150,6 +147,25 @@ class LmdbStore:
                 yield
         except lmdb.Error as error:
             raise _told(error, self._opened, closed=self.closed) from error
+
+
+def _up(cursor: lmdb.Cursor[bytes], first: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    if not cursor.set_range(first):
+        return
+    for key, row in cursor:
+        if end is not None and key >= end:
+            return
+        yield key, row
+
+
+def _down(cursor: lmdb.Cursor[bytes], first: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    # `set_range` finds the first entry that is not below `end`; the one before it is the highest that is.
+    if end == b"" or not (cursor.prev() if end is not None and cursor.set_range(end) else cursor.last()):
+        return
+    for key, row in cursor.iterprev():
+        if key < first:
+            return
+        yield key, row
 
 
 def _told(error: lmdb.Error, opened: OpenEnvironment, *, closed: bool) -> KeyholeError:

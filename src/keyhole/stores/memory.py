@@ -48,10 +48,13 @@ class MemorySnapshot:
         entries, width = self._open().entries, rules.KEY_GROUP_BYTES
         return [entries.get(key[:width], _NO_ENTRIES).get(key) for key in storage_keys]
 
-    def items(self, key_group: int, start: bytes = b"", stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+    def items(
+        self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
         entries = self._open().entries.get(rules.key_group_prefix(key_group), _NO_ENTRIES)
         first, end = rules.bounds(key_group, start, stop)
-        for key in sorted(key for key in entries if first <= key and (end is None or key < end)):
+        within = (key for key in entries if first <= key and (end is None or key < end))
+        for key in sorted(within, reverse=descending):
             self._open()
             yield key, entries[key]
 
