@@ -9,10 +9,12 @@ from keyhole.changelog.base import ChangelogWriter, Marker, Partition, Partition
 from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import NotOwner, OutcomeUnknown, StageLost
 from keyhole.steps import Step, StepObserver
+from keyhole.stored import Moment
 from keyhole.stores.base import Advance, Batch
 from keyhole.types import Position
 from services.state_server.hosted import HostedState
-from services.state_server.merge import Change, changes
+from services.state_server.merge import changes
+from services.state_server.merging import Change, Epoch
 from services.state_server.spill import Spool, SpooledRows
 from services.state_server.staged import StagedAttempt, StagedGroup, winners
 
@@ -141,6 +143,7 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: Sta
     # Complete mode also empties the key groups that got no rows. And a replay may lack all rows of a key group.
     committed = {group for group in state.restored if state.position(group).epoch >= epoch.epoch}
     touched = sorted(state.restored if part.replace else staged.keys() | committed)
+    this = Epoch(epoch.epoch, Moment(epoch.commit_time_ms, epoch.watermark_ms))
     snapshot = state.store.snapshot()
     try:
         for group in touched:
@@ -150,7 +153,7 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: Sta
             if position.epoch >= epoch.epoch:
                 plan.already.append(_already(state, group, position, epoch.epoch, checksum))
                 continue
-            written = changes(rows.merged(), snapshot, group, state.merge, replace=part.replace)
+            written = changes(rows.merged(), snapshot, group, state.merge, this, replace=part.replace)
             if written:
                 plan.changes.append(_partition_changes(epoch, state, group, plan.kept(written, rows), checksum))
     finally:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from keyhole.stores.base import Store
 from keyhole.types import START, Position, StateDescriptor
-from services.state_server.merge import Merge, merge_of
+from services.state_server.merge import merge_of
+from services.state_server.merging import Merge
 from services.state_server.table import Table
 
 _log = logging.getLogger(__name__)

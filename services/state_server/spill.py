@@ -16,7 +16,7 @@ from typing import IO, NamedTuple, Protocol
 import msgspec
 
 from keyhole.errors import Overloaded, StageLost
-from services.state_server.merge import Change
+from services.state_server.merging import Change
 
 # What is in memory of a file at a time; one row can be larger.
 _BLOCK_BYTES = 1 << 20

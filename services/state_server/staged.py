@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from zlib import crc32
 
 from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import KeyTooLong, MalformedRequest, StageLost
-from services.state_server.merge import Merge, Row
+from services.state_server.merging import Merge, Row
 from services.state_server.spill import Extent, Spool, StagingRoom
 
 _CHECKSUM_MASK = (1 << 64) - 1
@@ -91,19 +90,16 @@ class StagedAttempt:
                 where one of them is on disk.
         """
         self._check_keys(keys)
-        groups, taken = self.groups, 0
+        groups, taken, digest = self.groups, 0, self._merge.digest
         for key, row in zip(keys, rows, strict=True):
             prefix = key[:2]
             group = groups.get(prefix)
             if group is None:
                 group = groups[prefix] = StagedGroup(self._merge)
-            if row is None:
-                size, checksum = len(key), crc32(key)
-            else:
-                size, checksum = len(key) + len(row), crc32(row, crc32(key))
+            size = len(key) if row is None else len(key) + len(row)
             group.count += 1
             group.bytes += size
-            group.checksum += checksum
+            group.checksum += digest(key, row)
             if key in group.rows:
                 group.rows[key] = self._merge.staged(row, group.rows[key])
             else:

@@ -5,6 +5,7 @@ The same bytes and the same key groups as codec.py and placement.py give for one
 
 from __future__ import annotations
 
+import enum
 import functools
 import itertools
 from collections.abc import Sequence
@@ -19,10 +20,37 @@ import pyarrow.compute as pc
 
 from keyhole.errors import KeyholeError, KeyMismatch, NullKey, ValueMismatch
 from keyhole.placement import SEED, hash_bytes
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueField
+from keyhole.types import LIST_POSITION, KeyColumn, KeyType, StateDescriptor, StateKind, ValueField
 from keyhole.value_types import optional, value_type
 
 STORAGE_KEY, VALUE = "storage_key", "value"
+
+OP = "_keyhole_op"
+"""The column that says what a row does; without it, and where it is null, a row is put."""
+
+SEQUENCE = "_keyhole_sequence"
+"""The column of a list state's rows by which those of one task are told apart, and ordered: int64."""
+
+
+class Op(enum.StrEnum):
+    """What a row does to its key, or to its entry of the key."""
+
+    PUT = "put"
+    DELETE = "delete"
+    CLEAR = "clear"
+    APPEND = "append"
+    REPLACE = "replace"
+
+
+OPS: dict[StateKind, tuple[Op, ...]] = {
+    StateKind.VALUE: (Op.PUT, Op.DELETE, Op.CLEAR),
+    StateKind.BROADCAST: (Op.PUT, Op.DELETE, Op.CLEAR),
+    StateKind.REDUCING: (Op.PUT, Op.DELETE, Op.CLEAR),
+    StateKind.AGGREGATING: (Op.PUT, Op.DELETE, Op.CLEAR),
+    StateKind.MAP: (Op.PUT, Op.DELETE, Op.CLEAR),
+    StateKind.LIST: (Op.PUT, Op.APPEND, Op.REPLACE, Op.CLEAR),
+}
+"""What the rows of each kind of state can do."""
 
 _Words = npt.NDArray[np.uint32]
 
@@ -67,10 +95,13 @@ _SPARK_NAMES: dict[pa.DataType, str] = {
 
 
 def encode(batch: pa.RecordBatch, descriptor: StateDescriptor) -> pa.RecordBatch:
-    """A batch's rows as a state server takes them: storage_key: binary and value: binary.
+    """A batch's rows as a state server takes them: storage_key: binary and value: binary, null where it deletes.
+
+    A row may put (the default), delete, clear or, in a list, append or replace; docs/spark.md tells what each does.
+    What clears a key has the storage key's beginning alone, up to the end of the key.
 
     Args:
-        batch: Has the key and value columns, by name; others are passed over.
+        batch: Has the key and value columns, by name, and perhaps OP; others are passed over. Of a list also SEQUENCE.
 
     Raises:
         NullKey: A key column has a null.
@@ -90,9 +121,15 @@ def key_groups(columns: Sequence[pa.Array], types: Sequence[KeyType], number: in
     return groups
 
 
-def storage_keys(columns: Sequence[pa.Array], types: Sequence[KeyType], number: int) -> pa.BinaryArray:
-    """The storage key of each row: StateCodec.storage_key, a column at a time."""
-    groups = key_groups(columns, types, number).astype(">u2")
+def storage_keys(
+    columns: Sequence[pa.Array], types: Sequence[KeyType], number: int, hashed: int | None = None
+) -> pa.BinaryArray:
+    """The storage key of each row: StateCodec.storage_key, a column at a time.
+
+    Args:
+        hashed: How many of the columns, the first ones, are the key; default: all. The others are the map key.
+    """
+    groups = key_groups(columns[:hashed], types[:hashed], number).astype(">u2")
     parts = [_fixed(groups.tobytes(), 2, len(groups))]
     parts += [_key_part(column, kind) for column, kind in zip(columns, types, strict=True)]
     return pc.binary_join_element_wise(*parts, b"")
@@ -108,30 +145,77 @@ class _Encoder:
 
     def __init__(self, descriptor: StateDescriptor) -> None:
         self._descriptor = descriptor
-        self._types = [column.type for column in descriptor.key]
         self._encode = msgspec.msgpack.Encoder().encode
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if OP not in batch.schema.names or batch.column(OP).null_count == batch.num_rows:
+            return self._put(batch)
+        ops = batch.column(OP).fill_null(Op.PUT)
+        self._check_ops(ops)
+        parts = [
+            self._put(batch.filter(pc.is_in(ops, _ops(Op.PUT, Op.APPEND, Op.REPLACE)))),
+            self._delete(batch.filter(pc.is_in(ops, _ops(Op.DELETE)))),
+            self._clear(batch.filter(pc.is_in(ops, _ops(Op.CLEAR, Op.REPLACE)))),
+        ]
+        return pa.Table.from_batches(part for part in parts if part.num_rows).combine_chunks().to_batches()[0]
+
+    def _check_ops(self, ops: pa.Array) -> None:
+        taken = OPS[self._descriptor.kind]
+        wrong = pc.invert(pc.is_in(ops, _ops(*taken)))
+        if pc.any(wrong).as_py():
+            raise ValueMismatch(
+                f"a row says {ops.filter(wrong)[0].as_py()!r} in its op column; rows of a {self._descriptor.kind} "
+                f"state can {', '.join(taken)}",
+                state=self._descriptor.state,
+            )
+
+    def _put(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         descriptor = self._descriptor
-        keys = [_key_column(_column(batch, column, "key", KeyMismatch), column) for column in descriptor.key]
-        names = storage_keys(keys, self._types, descriptor.key_groups)
         fields = [_stored(_column(batch, field, "value", ValueMismatch), field) for field in descriptor.value.fields]
         version = itertools.repeat(descriptor.value.version, batch.num_rows)
         rows = list(map(self._encode, zip(version, *fields, strict=True)))
-        return pa.record_batch({STORAGE_KEY: names, VALUE: pa.array(rows, pa.binary())})
+        return _change(self._names(batch, whole=True), pa.array(rows, pa.binary()))
+
+    def _delete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return _change(self._names(batch, whole=True), pa.nulls(batch.num_rows, pa.binary()))
+
+    def _clear(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        # One for each key: a second one would be a second row of the same storage key.
+        names = pc.unique(self._names(batch, whole=False))
+        return _change(names, pa.nulls(len(names), pa.binary()))
+
+    def _names(self, batch: pa.RecordBatch, *, whole: bool) -> pa.BinaryArray:
+        descriptor = self._descriptor
+        columns = [(column, "key") for column in descriptor.key]
+        if whole:
+            columns += [(column, "map key") for column in descriptor.map_key]
+        parts = [_key_column(_column(batch, column, role, KeyMismatch), column, role) for column, role in columns]
+        types = [column.type for column, _ in columns]
+        if whole and descriptor.kind is StateKind.LIST:
+            parts.append(batch.column(SEQUENCE))
+            types.append(LIST_POSITION.type)
+        return storage_keys(parts, types, descriptor.key_groups, len(descriptor.key))
 
 
-def _key_column(column: pa.Array, described: KeyColumn) -> pa.Array:
+def _change(names: pa.BinaryArray, rows: pa.BinaryArray) -> pa.RecordBatch:
+    return pa.record_batch({STORAGE_KEY: names, VALUE: rows})
+
+
+def _ops(*ops: Op) -> pa.Array:
+    return pa.array(map(str, ops), pa.string())
+
+
+def _key_column(column: pa.Array, described: KeyColumn, role: str = "key") -> pa.Array:
     if column.null_count:
         raise NullKey(
-            f"key column {described.name} is null in {column.null_count} rows; a state has no null keys. Filter them "
-            "out, or give them a key of their own",
+            f"{role} column {described.name} is null in {column.null_count} rows; a state has no null keys. Filter "
+            "them out, or give them a key of their own",
             column=described.name,
         )
-    _check_range(column, described, "key", KeyMismatch)
+    _check_range(column, described, role, KeyMismatch)
     if described.type is KeyType.STRING and not _is_utf8(column):
         # It could be stored, but no client could ask for it.
-        raise _not_utf8(described, "key", KeyMismatch)
+        raise _not_utf8(described, role, KeyMismatch)
     wanted = _ARROW[described.type]
     return column if column.type == wanted else column.cast(wanted)
 

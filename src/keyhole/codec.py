@@ -1,8 +1,9 @@
 """Keys and rows as bytes. Pure: standard library and msgspec only. docs/keys.md and docs/values.md say it for others.
 
-A storage key is the key group (2 bytes, big-endian) and then the encoded key. The encoding keeps the order of each
-column's values, column by column, and delimits itself: no encoded key is the beginning of another one. So ranges and
-prefixes of keys are ranges of bytes.
+A storage key is the key group (2 bytes, big-endian), then the encoded key, then, in states that have one, the map key
+or the position in the list. The encoding keeps the order of each column's values, column by column, and delimits
+itself: no encoded key is the beginning of another one. So ranges and prefixes of keys are ranges of bytes, and all
+entries of a key stand together.
 
     string, binary      the bytes, 00 as 00 FF, then 00 00
     boolean             00 or 01
@@ -59,6 +60,12 @@ def encode_row(version: int, fields: Iterable[Any]) -> bytes:
 def encode_bytes(data: bytes) -> bytes:
     """A string's or a binary's bytes as part of a key."""
     return (data.replace(b"\0", b"\0\xff") if b"\0" in data else data) + _END
+
+
+def end_of_prefix(prefix: bytes) -> bytes | None:
+    """The first bytes after all that begin with these; None: there are none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
 def encode_integer(value: int, width: int) -> bytes:
@@ -130,6 +137,21 @@ class KeyCodec:
         """The encoded key. Raises as `check`."""
         return self.encode_values(self.check(key))
 
+    def encode_first(self, values: Sequence[Any]) -> bytes:
+        """The encoding of the first columns alone, as many as there are values: where all that begin so begin.
+
+        Raises:
+            KeyMismatch: More values than columns, or one that does not fit its column's type.
+            NullKey: A value is None.
+        """
+        if len(values) > len(self.columns):
+            raise KeyMismatch(
+                f"{len(values)} values are given; the columns are {self._described()}", columns=self._described()
+            )
+        for column, value in zip(self.columns, values, strict=False):
+            self._check_column(column, value)
+        return b"".join(_ENCODE[column.type](value) for column, value in zip(self.columns, values, strict=False))
+
     def encode_values(self, values: Sequence[Any]) -> bytes:
         """As `encode`, of values that were checked."""
         return b"".join(_ENCODE[column.type](value) for column, value in zip(self.columns, values, strict=True))
@@ -140,6 +162,13 @@ class KeyCodec:
         Raises:
             MalformedRequest: These bytes are no key of these columns.
         """
+        values, rest = self.decode_first(data)
+        if rest:
+            raise MalformedRequest(f"not an encoded key of {self._described()}: {len(rest)} bytes too many")
+        return values
+
+    def decode_first(self, data: bytes) -> tuple[tuple[KeyValue, ...], bytes]:
+        """The key's values, and what stands after them. Raises MalformedRequest."""
         values: list[KeyValue] = []
         try:
             for column in self.columns:
@@ -148,9 +177,7 @@ class KeyCodec:
         except (ValueError, OverflowError, IndexError):
             # Not as the cause: it may hold bytes of the key.
             raise MalformedRequest(f"not an encoded key of {self._described()}") from None
-        if data:
-            raise MalformedRequest(f"not an encoded key of {self._described()}: {len(data)} bytes too many")
-        return tuple(values)
+        return tuple(values), data
 
 
 def _is_naive(value: object) -> bool:
@@ -194,23 +221,53 @@ class StateCodec:
     """Keys and rows of one state. Thread-safe.
 
     Attributes:
-        storage_key: Key (one value, or a tuple of one per column) -> storage key; raises as KeyCodec.check. The hot
-            path of every client: specialised for keys of one string or one whole number.
+        storage_key: Key (one value, or a tuple of one per column, then one per column of the map key) -> storage key;
+            raises as KeyCodec.check. The hot path of every client: specialised for one string or one whole number.
         decode_row: Stored row -> Row; raises ValueMismatch for a row that is not of this schema.
     """
 
     def __init__(self, descriptor: StateDescriptor) -> None:
         self.descriptor = descriptor
         self.keys = KeyCodec(descriptor.key)
-        self.storage_key = _storage_key_encoder(self.keys, descriptor.key_groups)
+        self.entries = KeyCodec(descriptor.entry_key)
+        whole = KeyCodec((*descriptor.key, *descriptor.entry_key))
+        self.storage_key = _storage_key_encoder(whole, len(descriptor.key), descriptor.key_groups)
+        self._prefix = _storage_key_encoder(self.keys, len(descriptor.key), descriptor.key_groups)
         self._types = [(field.name, value_type(field.type)) for field in descriptor.value.fields]
         self._row = row_class([(name, kind.stored) for name, kind in self._types], version=descriptor.value.version)
         self._decoder = msgspec.msgpack.Decoder(self._row)
         self.decode_row = self._row_decoder()
 
     def key(self, storage_key: bytes) -> tuple[KeyValue, ...]:
-        """The key's values. Raises MalformedRequest."""
-        return self.keys.decode(storage_key[2:])
+        """The values of the key, without those of the map key. Raises MalformedRequest."""
+        return self.keys.decode_first(storage_key[2:])[0]
+
+    def entry(self, storage_key: bytes) -> tuple[tuple[KeyValue, ...], tuple[KeyValue, ...]]:
+        """The values of the key, and those of the map key. Raises MalformedRequest."""
+        key, rest = self.keys.decode_first(storage_key[2:])
+        return key, self.entries.decode(rest)
+
+    def prefix_length(self, storage_key: bytes) -> int:
+        """How much of a storage key the key group and the key take. Raises MalformedRequest."""
+        _, rest = self.keys.decode_first(storage_key[2:])
+        return len(storage_key) - len(rest)
+
+    def prefix(self, key: object) -> bytes:
+        """What the storage keys of all entries of a key begin with. Raises as KeyCodec.check."""
+        return self._prefix(key)
+
+    def entry_range(self, key: object, start: Sequence[Any], stop: Sequence[Any]) -> tuple[bytes, bytes | None]:
+        """The entries of a key whose map key is at least `start` and below `stop`, as a range of storage keys.
+
+        Args:
+            start, stop: The first columns of a map key, or all of them; empty: no bound.
+
+        Raises:
+            KeyMismatch, NullKey: A value does not fit its column.
+        """
+        prefix = self.prefix(key)
+        first = prefix + self.entries.encode_first(start)
+        return first, prefix + self.entries.encode_first(stop) if stop else end_of_prefix(prefix)
 
     def row_to_json(self, row: bytes) -> str:
         """A stored row as a JSON object by field name (docs/values.md)."""
@@ -253,7 +310,8 @@ class StateCodec:
         return decode_converted
 
 
-def _storage_key_encoder(keys: KeyCodec, key_groups: int) -> Callable[[Any], bytes]:
+def _storage_key_encoder(keys: KeyCodec, hashed: int, key_groups: int) -> Callable[[Any], bytes]:
+    """`hashed`: how many of the columns, the first ones, the key group depends on."""
     prefixes = [group.to_bytes(2, "big") for group in range(key_groups)]
     half, whole = 1 << 31, 1 << 32
     # hash_* are unsigned; Spark's pmod is of the signed number.
@@ -267,7 +325,7 @@ def _storage_key_encoder(keys: KeyCodec, key_groups: int) -> Callable[[Any], byt
     def general(key: object) -> bytes:
         values = keys.check(key)
         h = SEED
-        for kind, value in zip(kinds, values, strict=True):
+        for kind, value in zip(kinds[:hashed], values, strict=False):
             h = HASHES[kind](value, h)
         return group_of(h) + keys.encode_values(values)
 

@@ -10,10 +10,21 @@ import msgspec
 
 
 class StateKind(enum.StrEnum):
-    """What a state holds per key. More kinds come later."""
+    """What a state holds per key."""
 
     VALUE = "value"
     REDUCING = "reducing"
+    MAP = "map"
+    LIST = "list"
+    AGGREGATING = "aggregating"
+    BROADCAST = "broadcast"
+
+
+class TtlClock(enum.StrEnum):
+    """The time by which entries expire. EVENT_TIME: the watermark of the query."""
+
+    PROCESSING_TIME = "processing_time"
+    EVENT_TIME = "event_time"
 
 
 class Stale(enum.StrEnum):
@@ -62,11 +73,18 @@ class KeyColumn(msgspec.Struct, frozen=True):
 
 
 class ValueField(msgspec.Struct, frozen=True):
-    """One field of a value. `type` is Spark's own name: "double", "decimal(10,2)", "array<struct<a:int>>"."""
+    """One field of a value.
+
+    Attributes:
+        type: Spark's own name: "double", "decimal(10,2)", "array<struct<a:int>>".
+        default: What rows that were written before the field was added have in its place: MessagePack, as in a row.
+            Empty: null.
+    """
 
     name: str
     type: str
     nullable: bool = True
+    default: bytes = b""
 
 
 class ValueSchema(msgspec.Struct, frozen=True):
@@ -74,6 +92,10 @@ class ValueSchema(msgspec.Struct, frozen=True):
 
     version: int
     fields: tuple[ValueField, ...]
+
+
+LIST_POSITION = KeyColumn("position", KeyType.BIGINT)
+"""By which the elements of a list are ordered: grows with each append."""
 
 
 class StateDescriptor(msgspec.Struct, frozen=True):
@@ -85,6 +107,11 @@ class StateDescriptor(msgspec.Struct, frozen=True):
         order_by: Name of the value field whose highest value wins; empty: none.
         topic_id: Kafka's id of the changelog topic: the identity of the state. Empty before the topic exists.
         reducers: Kind REDUCING: how each field of the value is merged, in the order of the fields.
+        map_key: The second-level key, by which the entries of a key are ordered: of a map state, and of a reducing one
+            if it has one.
+        earlier: The schemas that `value` evolved from: stored rows may be of any of them.
+        ttl_ms: How long an entry lives after it was last written; 0: until it is deleted.
+        max_length: Kind LIST: how many elements a key has at most, the last ones; 0: any number.
     """
 
     application: str
@@ -97,6 +124,16 @@ class StateDescriptor(msgspec.Struct, frozen=True):
     order_by: str = ""
     topic_id: str = ""
     reducers: tuple[str, ...] = ()
+    map_key: tuple[KeyColumn, ...] = ()
+    earlier: tuple[ValueSchema, ...] = ()
+    ttl_ms: int = 0
+    ttl_clock: TtlClock = TtlClock.PROCESSING_TIME
+    max_length: int = 0
+
+    @property
+    def entry_key(self) -> tuple[KeyColumn, ...]:
+        """What follows the key in a storage key: the map key, or an element's position; of other states nothing."""
+        return (LIST_POSITION,) if self.kind is StateKind.LIST else self.map_key
 
     @property
     def topic(self) -> str:

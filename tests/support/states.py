@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from keyhole.codec import StateCodec, encode_row
 from keyhole.coordinator.control import AssignmentRecord, CompleteRecord
 from keyhole.coordinator.receipts import Target
+from keyhole.stored import Moment
 from keyhole.stores.base import Store
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryWriter
@@ -16,10 +17,14 @@ from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.copies import Lease, Standing
 from services.state_server.hosted import HostedState
 from services.state_server.merge import merge_of
+from services.state_server.merging import Epoch
 from services.state_server.staged import StagedAttempt
 from services.state_server.table import Table
 
 KEY_GROUPS = 4
+
+EPOCH = Epoch(number=1, moment=Moment(time_ms=1_000, watermark_ms=0))
+"""An epoch that is committed, where nothing depends on which."""
 
 
 def descriptor(**changes: object) -> StateDescriptor:

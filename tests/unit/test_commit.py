@@ -16,7 +16,8 @@ from keyhole.stores.base import Batch
 from keyhole.testing.changelog import NextCommit
 from keyhole.types import START
 from services.state_server.commit import GroupCommitted, commit_epoch
-from services.state_server.merge import Change, merge_of
+from services.state_server.merge import merge_of
+from services.state_server.merging import Change
 from services.state_server.spill import Spool, StagingRoom
 from services.state_server.staged import StagedAttempt
 from tests.support.bench import Bench

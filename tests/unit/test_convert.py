@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
 
+import msgspec
 import pytest
 
 from keyhole.errors import KeyMismatch, MalformedRequest, NullKey
 from keyhole.rpc import convert
-from keyhole.types import KeyColumn, KeyType, Role, Source
+from keyhole.types import KeyColumn, KeyType, Role, Source, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.v1 import query_pb2, state_pb2
 from tests.support.readings import descriptor
 
@@ -82,13 +83,23 @@ def test_a_moment_that_python_has_no_value_for_is_refused(part: query_pb2.KeyPar
 
 
 def test_descriptors_come_back_as_they_were() -> None:
-    assert convert.descriptor_from_proto(convert.descriptor_to_proto(descriptor())) == descriptor()
+    full = msgspec.structs.replace(
+        descriptor(),
+        kind=StateKind.MAP,
+        map_key=(KeyColumn("hour", KeyType.TIMESTAMP),),
+        earlier=(ValueSchema(1, (ValueField("a", "int", default=b"\x01"),)),),
+        ttl_ms=60_000,
+        ttl_clock=TtlClock.EVENT_TIME,
+        max_length=3,
+    )
+    for one in (descriptor(), full):
+        assert convert.descriptor_from_proto(convert.descriptor_to_proto(one)) == one
 
 
 def test_a_descriptor_of_a_newer_version_is_refused_by_what_is_unknown() -> None:
     message = convert.descriptor_to_proto(descriptor())
     message.kind = 99  # type: ignore[assignment]
-    with pytest.raises(MalformedRequest, match="its kind is unknown"):
+    with pytest.raises(MalformedRequest, match="its kind, or the time it expires by, is unknown"):
         convert.descriptor_from_proto(message)
     message = convert.descriptor_to_proto(descriptor())
     message.key[0].type = 99  # type: ignore[assignment]

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from keyhole.stores.base import Advance, Batch, Store
 from keyhole.stores.memory import MemoryEngine
 from keyhole.types import START, Position
-from services.state_server.merge import Change, Merge, changes, merge_of, rank_by
-from tests.support.states import CODEC, content, descriptor, key, names_in, row
+from services.state_server.merge import changes, merge_of
+from services.state_server.merge_rows import rank_by
+from services.state_server.merging import Change, Merge
+from tests.support.states import CODEC, EPOCH, content, descriptor, key, names_in, row
 
 KEYS = [key(name) for name in names_in(0, 5)]
 UPSERT, RANKED = merge_of(descriptor()), merge_of(descriptor(order_by="n"))
@@ -45,11 +47,11 @@ def merged(
 ) -> dict[bytes, bytes]:
     """What is stored afterwards, and checked: ascending, each key once, and the same when it is run again."""
     to = store(stored)
-    first = changes(of, to.snapshot(), 0, merge, replace=replace)
+    first = changes(of, to.snapshot(), 0, merge, EPOCH, replace=replace)
     assert [name for name, _ in first] == sorted({name for name, _ in first})
     write(to, first, epoch=2)
     after = content(to)
-    write(to, changes(of, to.snapshot(), 0, merge, replace=replace), epoch=3)
+    write(to, changes(of, to.snapshot(), 0, merge, EPOCH, replace=replace), epoch=3)
     assert content(to) == after, "a replay changes something"
     return after
 
@@ -65,7 +67,7 @@ def test_complete_mode_leaves_exactly_the_rows_and_writes_only_what_differs(
     stored: dict[bytes, bytes], of: dict[bytes, bytes]
 ) -> None:
     assert merged(stored, of, UPSERT, replace=True) == of
-    written = changes(of, store(stored).snapshot(), 0, UPSERT, replace=True)
+    written = changes(of, store(stored).snapshot(), 0, UPSERT, EPOCH, replace=True)
     assert all(stored.get(name) != value for name, value in written)
 
 

@@ -16,7 +16,7 @@ from keyhole.stores.base import Advance, Batch
 from keyhole.stores.memory import MemoryEngine
 from keyhole.types import START, Position, StateDescriptor, StateKind, ValueField, ValueSchema
 from services.state_server.merge import changes, merge_of
-from tests.support.states import descriptor, key, names_in
+from tests.support.states import EPOCH, descriptor, key, names_in
 
 BIGINT_MAX, BIGINT_MIN = (1 << 63) - 1, -(1 << 63)
 FIRST, SECOND, THIRD = sorted(map(key, names_in(0)))
@@ -164,7 +164,7 @@ def test_first_stays_and_last_is_replaced_epoch_by_epoch() -> None:
     before = [(FIRST, encode_row(1, ["m", [["z", 9]]])), (SECOND, encode_row(1, [None, [["z", 9]]]))]
     store.apply(Batch(puts=sorted(before), advances={0: Advance(START, Position(1, 1, 1, 0))}))
     rows = {FIRST: encode_row(1, ["a", [["a", 1]]]), SECOND: encode_row(1, ["a", None])}
-    written = changes(rows, store.snapshot(), 0, merge, replace=False)
+    written = changes(rows, store.snapshot(), 0, merge, EPOCH, replace=False)
     assert written == [(FIRST, encode_row(1, ["m", [["a", 1]]])), (SECOND, encode_row(1, ["a", [["z", 9]]]))]
 
 
@@ -200,7 +200,7 @@ def test_an_epochs_rows_are_merged_with_the_stored_ones_and_others_are_left_alon
         )
     )
     rows = {THIRD: encode_row(1, [3]), FIRST: encode_row(1, [1])}
-    written = changes(rows, store.snapshot(), 0, merge, replace=False)
+    written = changes(rows, store.snapshot(), 0, merge, EPOCH, replace=False)
     assert written == [(FIRST, encode_row(1, [11])), (THIRD, encode_row(1, [3]))]
 
 

@@ -18,7 +18,7 @@ from services.state_server.control_servicer import _decoder
 from services.state_server.merge import changes, merge_of
 from services.state_server.staged import StagedAttempt, winners
 from tests.support.simulation import ipc
-from tests.support.states import KEY_GROUPS, descriptor, group, hosted, key, names_in, row
+from tests.support.states import EPOCH, KEY_GROUPS, descriptor, group, hosted, key, names_in, row
 
 UPSERT, RANKED = merge_of(descriptor()), merge_of(descriptor(order_by="n"))
 
@@ -96,14 +96,14 @@ def stored(rows: dict[str, float]) -> object:
 
 def test_update_writes_all_rows_in_the_order_of_their_keys() -> None:
     first, second, _ = sorted(names_in(0), key=key)
-    written = changes({key(second): row(1.0), key(first): None}, stored({}), 0, UPSERT, replace=False)  # type: ignore[arg-type]
+    written = changes({key(second): row(1.0), key(first): None}, stored({}), 0, UPSERT, EPOCH, replace=False)  # type: ignore[arg-type]
     assert written == [(key(first), None), (key(second), row(1.0))]
 
 
 def test_replace_deletes_what_is_absent_and_leaves_what_is_equal() -> None:
     same, changed, gone = names_in(0)
     snapshot = stored({same: 1.0, changed: 1.0, gone: 1.0})
-    written = changes({key(same): row(1.0), key(changed): row(2.0)}, snapshot, 0, UPSERT, replace=True)  # type: ignore[arg-type]
+    written = changes({key(same): row(1.0), key(changed): row(2.0)}, snapshot, 0, UPSERT, EPOCH, replace=True)  # type: ignore[arg-type]
     assert dict(written) == {key(changed): row(2.0), key(gone): None}
 
 
@@ -111,7 +111,7 @@ def test_order_by_keeps_the_stored_row_where_it_ranks_higher() -> None:
     lower, higher, new = names_in(0)
     snapshot = stored({lower: 5.0, higher: 5.0})
     rows: dict[bytes, bytes | None] = {key(lower): row(4.0), key(higher): row(6.0), key(new): row(None)}
-    written = changes(rows, snapshot, 0, RANKED, replace=False)  # type: ignore[arg-type]
+    written = changes(rows, snapshot, 0, RANKED, EPOCH, replace=False)  # type: ignore[arg-type]
     assert dict(written) == {key(higher): row(6.0), key(new): row(None)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from keyhole.errors import KeyMismatch, MalformedRequest, NullKey, Unsupported
@@ -15,6 +15,7 @@ from keyhole.types import (
     Stale,
     StateDescriptor,
     StateKind,
+    TtlClock,
     ValueField,
     ValueSchema,
 )
@@ -27,10 +28,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
 
-_KINDS = {StateKind.VALUE: state_pb2.STATE_KIND_VALUE, StateKind.REDUCING: state_pb2.STATE_KIND_REDUCING}
+_KINDS = {kind: state_pb2.StateKind.Value(f"STATE_KIND_{kind.name}") for kind in StateKind}
 _KINDS_BACK = {number: kind for kind, number in _KINDS.items()}
 _KEY_TYPES = {kind: state_pb2.KeyType.Value(f"KEY_TYPE_{kind.name}") for kind in KeyType}
 _KEY_TYPES_BACK = {number: kind for kind, number in _KEY_TYPES.items()}
+_CLOCKS = {clock: state_pb2.Clock.Value(f"CLOCK_{clock.name}") for clock in TtlClock}
+_CLOCKS_BACK = {number: clock for clock, number in _CLOCKS.items()} | {
+    state_pb2.CLOCK_UNSPECIFIED: TtlClock.PROCESSING_TIME
+}
 _ROLES = {Role.OWNER: state_pb2.ROLE_OWNER, Role.STANDBY: state_pb2.ROLE_STANDBY}
 _STALE = {
     Stale.NEVER: query_pb2.STALE_NEVER,
@@ -49,17 +54,41 @@ def descriptor_to_proto(descriptor: StateDescriptor) -> state_pb2.StateDescripto
         query=descriptor.query,
         kind=_KINDS[descriptor.kind],
         key_groups=descriptor.key_groups,
-        key=[state_pb2.KeyColumn(name=column.name, type=_KEY_TYPES[column.type]) for column in descriptor.key],
-        value=state_pb2.ValueSchema(
-            version=descriptor.value.version,
-            fields=[
-                state_pb2.ValueField(name=item.name, type=item.type, nullable=item.nullable)
-                for item in descriptor.value.fields
-            ],
-        ),
+        key=_columns_to_proto(descriptor.key),
+        map_key=_columns_to_proto(descriptor.map_key),
+        value=_schema_to_proto(descriptor.value),
         order_by=descriptor.order_by,
         topic_id=descriptor.topic_id,
         reducers=descriptor.reducers,
+        earlier=map(_schema_to_proto, descriptor.earlier),
+        ttl_ms=descriptor.ttl_ms,
+        ttl_clock=_CLOCKS[descriptor.ttl_clock],
+        max_length=descriptor.max_length,
+    )
+
+
+def _columns_to_proto(columns: Sequence[KeyColumn]) -> list[state_pb2.KeyColumn]:
+    return [state_pb2.KeyColumn(name=column.name, type=_KEY_TYPES[column.type]) for column in columns]
+
+
+def _columns_from_proto(columns: Iterable[state_pb2.KeyColumn]) -> tuple[KeyColumn, ...]:
+    return tuple(KeyColumn(column.name, _KEY_TYPES_BACK[column.type]) for column in columns)
+
+
+def _schema_to_proto(schema: ValueSchema) -> state_pb2.ValueSchema:
+    return state_pb2.ValueSchema(
+        version=schema.version,
+        fields=[
+            state_pb2.ValueField(name=item.name, type=item.type, nullable=item.nullable, default=item.default)
+            for item in schema.fields
+        ],
+    )
+
+
+def _schema_from_proto(message: state_pb2.ValueSchema) -> ValueSchema:
+    return ValueSchema(
+        message.version,
+        tuple(ValueField(item.name, item.type, item.nullable, item.default) for item in message.fields),
     )
 
 
@@ -70,9 +99,10 @@ def descriptor_from_proto(message: state_pb2.StateDescriptor) -> StateDescriptor
         MalformedRequest: A kind or key type that this version does not know, or a number of key groups that can't be.
     """
     name = f"{message.application}/{message.state}"
-    unknown = [column.name for column in message.key if column.type not in _KEY_TYPES_BACK]
-    if message.kind not in _KINDS_BACK or unknown:
-        what = f"the type of key column {unknown[0]}" if unknown else "its kind"
+    columns = (*message.key, *message.map_key)
+    unknown = [column.name for column in columns if column.type not in _KEY_TYPES_BACK]
+    if message.kind not in _KINDS_BACK or unknown or message.ttl_clock not in _CLOCKS_BACK:
+        what = f"the type of key column {unknown[0]}" if unknown else "its kind, or the time it expires by,"
         raise MalformedRequest(f"the descriptor of {name} can't be read: {what} is unknown; update this side")
     if not 1 <= message.key_groups <= 1 << 16 or not message.key:
         raise MalformedRequest(
@@ -84,14 +114,16 @@ def descriptor_from_proto(message: state_pb2.StateDescriptor) -> StateDescriptor
         query=message.query,
         kind=_KINDS_BACK[message.kind],
         key_groups=message.key_groups,
-        key=tuple(KeyColumn(column.name, _KEY_TYPES_BACK[column.type]) for column in message.key),
-        value=ValueSchema(
-            message.value.version,
-            tuple(ValueField(item.name, item.type, item.nullable) for item in message.value.fields),
-        ),
+        key=_columns_from_proto(message.key),
+        map_key=_columns_from_proto(message.map_key),
+        value=_schema_from_proto(message.value),
         order_by=message.order_by,
         topic_id=message.topic_id,
         reducers=tuple(message.reducers),
+        earlier=tuple(map(_schema_from_proto, message.earlier)),
+        ttl_ms=message.ttl_ms,
+        ttl_clock=_CLOCKS_BACK[message.ttl_clock],
+        max_length=message.max_length,
     )
 
 

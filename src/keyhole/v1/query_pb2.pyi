@@ -158,7 +158,7 @@ Global___KeyPart: _TypeAlias = KeyPart  # noqa: Y015
 
 @_typing.final
 class Key(_message.Message):
-    """One part per key column, in the order of the descriptor."""
+    """One part per key column, in the order of the descriptor; in lookups then one per column of the map key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -335,6 +335,82 @@ class GetManyResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetManyResponse: _TypeAlias = GetManyResponse  # noqa: Y015
+
+@_typing.final
+class ScanRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    FROM_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    DESCENDING_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    descending: _builtins.bool
+    limit: _builtins.int
+    """The most entries; 0: all."""
+    @_builtins.property
+    def state(self) -> Global___StateRef: ...
+    @_builtins.property
+    def key(self) -> Global___Key:
+        """One part per key column."""
+
+    @_builtins.property
+    def to(self) -> Global___Key:
+        """exclusive"""
+
+    @_builtins.property
+    def options(self) -> Global___ReadOptions: ...
+    def __init__(
+        self,
+        *,
+        state: Global___StateRef | None = ...,
+        key: Global___Key | None = ...,
+        to: Global___Key | None = ...,
+        descending: _builtins.bool = ...,
+        limit: _builtins.int = ...,
+        options: Global___ReadOptions | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "key", b"key", "options", b"options", "state", b"state", "to", b"to"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descending", b"descending", "from", b"from", "key", b"key", "limit", b"limit", "options", b"options", "state", b"state", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScanRequest: _TypeAlias = ScanRequest  # noqa: Y015
+
+@_typing.final
+class ScanResponse(_message.Message):
+    """Columns, one item per entry. The first page has the source, also where there are no entries."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    MAP_KEYS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def source(self) -> _state_pb2.Source: ...
+    @_builtins.property
+    def map_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The encoded map key (docs/keys.md)."""
+
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        source: _state_pb2.Source | None = ...,
+        map_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        values: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["map_keys", b"map_keys", "source", b"source", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScanResponse: _TypeAlias = ScanResponse  # noqa: Y015
 
 @_typing.final
 class LookupRequest(_message.Message):

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class QueryStub:
     """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-    Scan and Watch come later as further methods of this service.
+    Watch comes later as a further method of this service.
     """
 
     def __init__(self, channel):
@@ -61,6 +61,11 @@ class QueryStub:
                 request_serializer=keyhole_dot_v1_dot_query__pb2.LookupRequest.SerializeToString,
                 response_deserializer=keyhole_dot_v1_dot_query__pb2.LookupResponse.FromString,
                 _registered_method=True)
+        self.Scan = channel.unary_stream(
+                '/keyhole.v1.Query/Scan',
+                request_serializer=keyhole_dot_v1_dot_query__pb2.ScanRequest.SerializeToString,
+                response_deserializer=keyhole_dot_v1_dot_query__pb2.ScanResponse.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/keyhole.v1.Query/Status',
                 request_serializer=keyhole_dot_v1_dot_query__pb2.StatusRequest.SerializeToString,
@@ -70,7 +75,7 @@ class QueryStub:
 
 class QueryServicer:
     """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-    Scan and Watch come later as further methods of this service.
+    Watch comes later as a further method of this service.
     """
 
     def ListStates(self, request, context):
@@ -100,6 +105,13 @@ class QueryServicer:
     def Lookup(self, request_iterator, context):
         """Many lookups a message, several messages under way, answered in any order: the transport of the client library and
         of the proxy's back side.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Scan(self, request, context):
+        """The entries of one key of a map or list state, in order, all as of one epoch: pages of one answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -140,6 +152,11 @@ def add_QueryServicer_to_server(servicer, server):
                     request_deserializer=keyhole_dot_v1_dot_query__pb2.LookupRequest.FromString,
                     response_serializer=keyhole_dot_v1_dot_query__pb2.LookupResponse.SerializeToString,
             ),
+            'Scan': grpc.unary_stream_rpc_method_handler(
+                    servicer.Scan,
+                    request_deserializer=keyhole_dot_v1_dot_query__pb2.ScanRequest.FromString,
+                    response_serializer=keyhole_dot_v1_dot_query__pb2.ScanResponse.SerializeToString,
+            ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
                     request_deserializer=keyhole_dot_v1_dot_query__pb2.StatusRequest.FromString,
@@ -155,7 +172,7 @@ def add_QueryServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Query:
     """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-    Scan and Watch come later as further methods of this service.
+    Watch comes later as a further method of this service.
     """
 
     @staticmethod
@@ -283,6 +300,33 @@ class Query:
             '/keyhole.v1.Query/Lookup',
             keyhole_dot_v1_dot_query__pb2.LookupRequest.SerializeToString,
             keyhole_dot_v1_dot_query__pb2.LookupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/keyhole.v1.Query/Scan',
+            keyhole_dot_v1_dot_query__pb2.ScanRequest.SerializeToString,
+            keyhole_dot_v1_dot_query__pb2.ScanResponse.FromString,
             options,
             channel_credentials,
             insecure,

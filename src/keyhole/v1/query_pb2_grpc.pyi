@@ -28,7 +28,7 @@ GRPC_VERSION: str
 
 class QueryStub:
     """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-    Scan and Watch come later as further methods of this service.
+    Watch comes later as a further method of this service.
     """
 
     @_typing.overload
@@ -43,13 +43,15 @@ class QueryStub:
     """Many lookups a message, several messages under way, answered in any order: the transport of the client library and
     of the proxy's back side.
     """
+    Scan: _grpc.UnaryStreamMultiCallable[_query_pb2.ScanRequest, _query_pb2.ScanResponse]
+    """The entries of one key of a map or list state, in order, all as of one epoch: pages of one answer."""
     Status: _grpc.UnaryUnaryMultiCallable[_query_pb2.StatusRequest, _query_pb2.StatusResponse]
     """What the servers hold and how far they are: `keyhole status`."""
 
 @_typing.type_check_only
 class QueryAsyncStub(QueryStub):
     """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-    Scan and Watch come later as further methods of this service.
+    Watch comes later as a further method of this service.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -61,12 +63,14 @@ class QueryAsyncStub(QueryStub):
     """Many lookups a message, several messages under way, answered in any order: the transport of the client library and
     of the proxy's back side.
     """
+    Scan: _aio.UnaryStreamMultiCallable[_query_pb2.ScanRequest, _query_pb2.ScanResponse]  # type: ignore[assignment]
+    """The entries of one key of a map or list state, in order, all as of one epoch: pages of one answer."""
     Status: _aio.UnaryUnaryMultiCallable[_query_pb2.StatusRequest, _query_pb2.StatusResponse]  # type: ignore[assignment]
     """What the servers hold and how far they are: `keyhole status`."""
 
 class QueryServicer(metaclass=_abc_1.ABCMeta):
     """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-    Scan and Watch come later as further methods of this service.
+    Watch comes later as a further method of this service.
     """
 
     @_abc_1.abstractmethod
@@ -106,6 +110,14 @@ class QueryServicer(metaclass=_abc_1.ABCMeta):
         """Many lookups a message, several messages under way, answered in any order: the transport of the client library and
         of the proxy's back side.
         """
+
+    @_abc_1.abstractmethod
+    def Scan(
+        self,
+        request: _query_pb2.ScanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_query_pb2.ScanResponse], _abc.AsyncIterator[_query_pb2.ScanResponse]]:
+        """The entries of one key of a map or list state, in order, all as of one epoch: pages of one answer."""
 
     @_abc_1.abstractmethod
     def Status(

@@ -24,27 +24,29 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16keyhole/v1/state.proto\x12\nkeyhole.v1\"<\n\tKeyColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x04type\x18\x02 \x01(\x0e\x32\x13.keyhole.v1.KeyType\":\n\nValueField\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x10\n\x08nullable\x18\x03 \x01(\x08\"F\n\x0bValueSchema\x12\x0f\n\x07version\x18\x01 \x01(\r\x12&\n\x06\x66ields\x18\x02 \x03(\x0b\x32\x16.keyhole.v1.ValueField\"\x85\x02\n\x0fStateDescriptor\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05query\x18\x03 \x01(\t\x12#\n\x04kind\x18\x04 \x01(\x0e\x32\x15.keyhole.v1.StateKind\x12\x12\n\nkey_groups\x18\x05 \x01(\r\x12\"\n\x03key\x18\x06 \x03(\x0b\x32\x15.keyhole.v1.KeyColumn\x12&\n\x05value\x18\x08 \x01(\x0b\x32\x17.keyhole.v1.ValueSchema\x12\x10\n\x08order_by\x18\t \x01(\t\x12\x10\n\x08topic_id\x18\n \x01(\t\x12\x10\n\x08reducers\x18\x0b \x03(\tJ\x04\x08\x07\x10\x08\"\xe0\x01\n\x06Source\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x1e\n\x04role\x18\x02 \x01(\x0e\x32\x10.keyhole.v1.Role\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x16\n\x0e\x63ommit_time_ms\x18\x04 \x01(\x03\x12\x14\n\x0cwatermark_ms\x18\x05 \x01(\x03\x12\x12\n\ngeneration\x18\x06 \x01(\x04\x12\x1a\n\x12\x61ssignment_version\x18\x07 \x01(\x04\x12\x13\n\x0bunconfirmed\x18\x08 \x01(\x08\x12\x10\n\x08\x61s_of_ms\x18\t \x01(\x03\x12\x12\n\nlag_epochs\x18\n \x01(\x04*V\n\tStateKind\x12\x1a\n\x16STATE_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10STATE_KIND_VALUE\x10\x01\x12\x17\n\x13STATE_KIND_REDUCING\x10\x02*\xcc\x01\n\x07KeyType\x12\x18\n\x14KEY_TYPE_UNSPECIFIED\x10\x00\x12\x13\n\x0fKEY_TYPE_STRING\x10\x01\x12\x13\n\x0fKEY_TYPE_BINARY\x10\x02\x12\x14\n\x10KEY_TYPE_BOOLEAN\x10\x03\x12\x15\n\x11KEY_TYPE_SMALLINT\x10\x04\x12\x10\n\x0cKEY_TYPE_INT\x10\x05\x12\x13\n\x0fKEY_TYPE_BIGINT\x10\x06\x12\x11\n\rKEY_TYPE_DATE\x10\x07\x12\x16\n\x12KEY_TYPE_TIMESTAMP\x10\x08*>\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n\nROLE_OWNER\x10\x01\x12\x10\n\x0cROLE_STANDBY\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16keyhole/v1/state.proto\x12\nkeyhole.v1\"<\n\tKeyColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x04type\x18\x02 \x01(\x0e\x32\x13.keyhole.v1.KeyType\"K\n\nValueField\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x10\n\x08nullable\x18\x03 \x01(\x08\x12\x0f\n\x07\x64\x65\x66\x61ult\x18\x04 \x01(\x0c\"F\n\x0bValueSchema\x12\x0f\n\x07version\x18\x01 \x01(\r\x12&\n\x06\x66ields\x18\x02 \x03(\x0b\x32\x16.keyhole.v1.ValueField\"\x9b\x03\n\x0fStateDescriptor\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05query\x18\x03 \x01(\t\x12#\n\x04kind\x18\x04 \x01(\x0e\x32\x15.keyhole.v1.StateKind\x12\x12\n\nkey_groups\x18\x05 \x01(\r\x12\"\n\x03key\x18\x06 \x03(\x0b\x32\x15.keyhole.v1.KeyColumn\x12&\n\x07map_key\x18\x07 \x03(\x0b\x32\x15.keyhole.v1.KeyColumn\x12&\n\x05value\x18\x08 \x01(\x0b\x32\x17.keyhole.v1.ValueSchema\x12\x10\n\x08order_by\x18\t \x01(\t\x12\x10\n\x08topic_id\x18\n \x01(\t\x12\x10\n\x08reducers\x18\x0b \x03(\t\x12(\n\x07\x65\x61rlier\x18\x0c \x03(\x0b\x32\x17.keyhole.v1.ValueSchema\x12\x0e\n\x06ttl_ms\x18\r \x01(\x04\x12$\n\tttl_clock\x18\x0e \x01(\x0e\x32\x11.keyhole.v1.Clock\x12\x12\n\nmax_length\x18\x0f \x01(\x04\"\xe0\x01\n\x06Source\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x1e\n\x04role\x18\x02 \x01(\x0e\x32\x10.keyhole.v1.Role\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x16\n\x0e\x63ommit_time_ms\x18\x04 \x01(\x03\x12\x14\n\x0cwatermark_ms\x18\x05 \x01(\x03\x12\x12\n\ngeneration\x18\x06 \x01(\x04\x12\x1a\n\x12\x61ssignment_version\x18\x07 \x01(\x04\x12\x13\n\x0bunconfirmed\x18\x08 \x01(\x08\x12\x10\n\x08\x61s_of_ms\x18\t \x01(\x03\x12\x12\n\nlag_epochs\x18\n \x01(\x04*\xb5\x01\n\tStateKind\x12\x1a\n\x16STATE_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10STATE_KIND_VALUE\x10\x01\x12\x17\n\x13STATE_KIND_REDUCING\x10\x02\x12\x12\n\x0eSTATE_KIND_MAP\x10\x03\x12\x13\n\x0fSTATE_KIND_LIST\x10\x04\x12\x1a\n\x16STATE_KIND_AGGREGATING\x10\x05\x12\x18\n\x14STATE_KIND_BROADCAST\x10\x06*\xcc\x01\n\x07KeyType\x12\x18\n\x14KEY_TYPE_UNSPECIFIED\x10\x00\x12\x13\n\x0fKEY_TYPE_STRING\x10\x01\x12\x13\n\x0fKEY_TYPE_BINARY\x10\x02\x12\x14\n\x10KEY_TYPE_BOOLEAN\x10\x03\x12\x15\n\x11KEY_TYPE_SMALLINT\x10\x04\x12\x10\n\x0cKEY_TYPE_INT\x10\x05\x12\x13\n\x0fKEY_TYPE_BIGINT\x10\x06\x12\x11\n\rKEY_TYPE_DATE\x10\x07\x12\x16\n\x12KEY_TYPE_TIMESTAMP\x10\x08*O\n\x05\x43lock\x12\x15\n\x11\x43LOCK_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43LOCK_PROCESSING_TIME\x10\x01\x12\x14\n\x10\x43LOCK_EVENT_TIME\x10\x02*>\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n\nROLE_OWNER\x10\x01\x12\x10\n\x0cROLE_STANDBY\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'keyhole.v1.state_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STATEKIND']._serialized_start=723
-  _globals['_STATEKIND']._serialized_end=809
-  _globals['_KEYTYPE']._serialized_start=812
-  _globals['_KEYTYPE']._serialized_end=1016
-  _globals['_ROLE']._serialized_start=1018
-  _globals['_ROLE']._serialized_end=1080
+  _globals['_STATEKIND']._serialized_start=891
+  _globals['_STATEKIND']._serialized_end=1072
+  _globals['_KEYTYPE']._serialized_start=1075
+  _globals['_KEYTYPE']._serialized_end=1279
+  _globals['_CLOCK']._serialized_start=1281
+  _globals['_CLOCK']._serialized_end=1360
+  _globals['_ROLE']._serialized_start=1362
+  _globals['_ROLE']._serialized_end=1424
   _globals['_KEYCOLUMN']._serialized_start=38
   _globals['_KEYCOLUMN']._serialized_end=98
   _globals['_VALUEFIELD']._serialized_start=100
-  _globals['_VALUEFIELD']._serialized_end=158
-  _globals['_VALUESCHEMA']._serialized_start=160
-  _globals['_VALUESCHEMA']._serialized_end=230
-  _globals['_STATEDESCRIPTOR']._serialized_start=233
-  _globals['_STATEDESCRIPTOR']._serialized_end=494
-  _globals['_SOURCE']._serialized_start=497
-  _globals['_SOURCE']._serialized_end=721
+  _globals['_VALUEFIELD']._serialized_end=175
+  _globals['_VALUESCHEMA']._serialized_start=177
+  _globals['_VALUESCHEMA']._serialized_end=247
+  _globals['_STATEDESCRIPTOR']._serialized_start=250
+  _globals['_STATEDESCRIPTOR']._serialized_end=661
+  _globals['_SOURCE']._serialized_start=664
+  _globals['_SOURCE']._serialized_end=888
 # @@protoc_insertion_point(module_scope)

@@ -28,18 +28,30 @@ class _StateKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StateKind.V
     STATE_KIND_UNSPECIFIED: _StateKind.ValueType  # 0
     STATE_KIND_VALUE: _StateKind.ValueType  # 1
     STATE_KIND_REDUCING: _StateKind.ValueType  # 2
-    """What is read is the result of merging all rows of a key, field by field.
-    aggregating, list, map, broadcast, operator: later, each with its own number.
-    """
+    """What is read is the result of merging all rows of a key, field by field."""
+    STATE_KIND_MAP: _StateKind.ValueType  # 3
+    """One value per key and map key."""
+    STATE_KIND_LIST: _StateKind.ValueType  # 4
+    """Elements in the order in which they were appended. A storage key ends with the element's position, a bigint."""
+    STATE_KIND_AGGREGATING: _StateKind.ValueType  # 5
+    """What is read is the result of a user's aggregation of all rows of a key."""
+    STATE_KIND_BROADCAST: _StateKind.ValueType  # 6
+    """As VALUE, in one key group that every server follows."""
 
 class StateKind(_StateKind, metaclass=_StateKindEnumTypeWrapper): ...
 
 STATE_KIND_UNSPECIFIED: StateKind.ValueType  # 0
 STATE_KIND_VALUE: StateKind.ValueType  # 1
 STATE_KIND_REDUCING: StateKind.ValueType  # 2
-"""What is read is the result of merging all rows of a key, field by field.
-aggregating, list, map, broadcast, operator: later, each with its own number.
-"""
+"""What is read is the result of merging all rows of a key, field by field."""
+STATE_KIND_MAP: StateKind.ValueType  # 3
+"""One value per key and map key."""
+STATE_KIND_LIST: StateKind.ValueType  # 4
+"""Elements in the order in which they were appended. A storage key ends with the element's position, a bigint."""
+STATE_KIND_AGGREGATING: StateKind.ValueType  # 5
+"""What is read is the result of a user's aggregation of all rows of a key."""
+STATE_KIND_BROADCAST: StateKind.ValueType  # 6
+"""As VALUE, in one key group that every server follows."""
 Global___StateKind: _TypeAlias = StateKind  # noqa: Y015
 
 class _KeyType:
@@ -71,6 +83,27 @@ KEY_TYPE_BIGINT: KeyType.ValueType  # 6
 KEY_TYPE_DATE: KeyType.ValueType  # 7
 KEY_TYPE_TIMESTAMP: KeyType.ValueType  # 8
 Global___KeyType: _TypeAlias = KeyType  # noqa: Y015
+
+class _Clock:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ClockEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Clock.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CLOCK_UNSPECIFIED: _Clock.ValueType  # 0
+    """as PROCESSING_TIME"""
+    CLOCK_PROCESSING_TIME: _Clock.ValueType  # 1
+    CLOCK_EVENT_TIME: _Clock.ValueType  # 2
+    """The watermark of the query."""
+
+class Clock(_Clock, metaclass=_ClockEnumTypeWrapper): ...
+
+CLOCK_UNSPECIFIED: Clock.ValueType  # 0
+"""as PROCESSING_TIME"""
+CLOCK_PROCESSING_TIME: Clock.ValueType  # 1
+CLOCK_EVENT_TIME: Clock.ValueType  # 2
+"""The watermark of the query."""
+Global___Clock: _TypeAlias = Clock  # noqa: Y015
 
 class _Role:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -118,20 +151,24 @@ class ValueField(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     TYPE_FIELD_NUMBER: _builtins.int
     NULLABLE_FIELD_NUMBER: _builtins.int
+    DEFAULT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     type: _builtins.str
     """Spark's own name of the type: "double", "decimal(10,2)", "array<struct<a:int,b:string>>"."""
     nullable: _builtins.bool
+    default: _builtins.bytes
+    """What rows that were written before the field was added have in its place: MessagePack, as in a row. Empty: null."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         type: _builtins.str = ...,
         nullable: _builtins.bool = ...,
+        default: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "nullable", b"nullable", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default", b"default", "name", b"name", "nullable", b"nullable", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -172,10 +209,15 @@ class StateDescriptor(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     KEY_GROUPS_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
+    MAP_KEY_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     ORDER_BY_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     REDUCERS_FIELD_NUMBER: _builtins.int
+    EARLIER_FIELD_NUMBER: _builtins.int
+    TTL_MS_FIELD_NUMBER: _builtins.int
+    TTL_CLOCK_FIELD_NUMBER: _builtins.int
+    MAX_LENGTH_FIELD_NUMBER: _builtins.int
     application: _builtins.str
     state: _builtins.str
     query: _builtins.str
@@ -186,13 +228,27 @@ class StateDescriptor(_message.Message):
     """Name of the value field whose highest value wins; empty: none."""
     topic_id: _builtins.str
     """Kafka's id of the changelog topic: the identity of this state. A state that was dropped and made anew has another."""
+    ttl_ms: _builtins.int
+    """How long an entry lives after it was last written; 0: until it is deleted."""
+    ttl_clock: Global___Clock.ValueType
+    """Which time it lives by."""
+    max_length: _builtins.int
+    """Kind LIST: how many elements a key has at most, the last ones; 0: any number."""
     @_builtins.property
     def key(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyColumn]: ...
+    @_builtins.property
+    def map_key(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyColumn]:
+        """The second-level key: the entries of one key are ordered by it. A map state has one, a reducing state may."""
+
     @_builtins.property
     def value(self) -> Global___ValueSchema: ...
     @_builtins.property
     def reducers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Kind REDUCING: how each field of the value is merged ("sum", "max_by(at)", ...; docs/spark.md), in the order of the fields."""
+
+    @_builtins.property
+    def earlier(self) -> _containers.RepeatedCompositeFieldContainer[Global___ValueSchema]:
+        """The schemas that `value` evolved from: stored rows may be of any of them, and say of which by their version."""
 
     def __init__(
         self,
@@ -203,14 +259,19 @@ class StateDescriptor(_message.Message):
         kind: Global___StateKind.ValueType = ...,
         key_groups: _builtins.int = ...,
         key: _abc.Iterable[Global___KeyColumn] | None = ...,
+        map_key: _abc.Iterable[Global___KeyColumn] | None = ...,
         value: Global___ValueSchema | None = ...,
         order_by: _builtins.str = ...,
         topic_id: _builtins.str = ...,
         reducers: _abc.Iterable[_builtins.str] | None = ...,
+        earlier: _abc.Iterable[Global___ValueSchema] | None = ...,
+        ttl_ms: _builtins.int = ...,
+        ttl_clock: Global___Clock.ValueType = ...,
+        max_length: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "key", b"key", "key_groups", b"key_groups", "kind", b"kind", "order_by", b"order_by", "query", b"query", "reducers", b"reducers", "state", b"state", "topic_id", b"topic_id", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "earlier", b"earlier", "key", b"key", "key_groups", b"key_groups", "kind", b"kind", "map_key", b"map_key", "max_length", b"max_length", "order_by", b"order_by", "query", b"query", "reducers", b"reducers", "state", b"state", "topic_id", b"topic_id", "ttl_clock", b"ttl_clock", "ttl_ms", b"ttl_ms", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
