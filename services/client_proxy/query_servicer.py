@@ -18,6 +18,7 @@ from keyhole.v1 import query_pb2_grpc
 from services.client_proxy.directory import Directory
 from services.client_proxy.forwarding import Forwarding
 from services.client_proxy.lookup_session import LookupSession, Respond, refusal, response
+from services.client_proxy.scanning import Scanning
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
 _MAX_KEYS_PER_REQUEST = 16_384
+_MAX_SCANS = 256
 # Of the caller's time, what is kept back so that the reason can still reach it.
 _KEPT_BACK = 0.1
 _MOST_KEPT_BACK_SECONDS = 0.25
@@ -43,6 +45,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         self._default_timeout = default_timeout_seconds
         self._max_keys = max_keys
         self._keys = 0
+        self._scans = 0
         self._sessions: set[LookupSession] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -100,6 +103,21 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 yield message
         finally:
             self._sessions.discard(session)
+
+    async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802
+        """The entries of one key, from one copy of it."""
+        if request.options.consistency not in _COMMITTED:
+            raise Unsupported("only COMMITTED reads are supported by this version")
+        if self._scans >= _MAX_SCANS:
+            raise Overloaded(f"{self._scans} scans are under way in this proxy, and no more may be; try again")
+        deadline = self._deadline(context)
+        await self._known(_name(request.state), deadline)
+        self._scans += 1
+        try:
+            async for page in Scanning(self._directory, request, deadline).pages():
+                yield page
+        finally:
+            self._scans -= 1
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802
         """All servers, asked at the same time; those that can't be reached say why."""

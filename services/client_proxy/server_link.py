@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import grpc
@@ -16,7 +16,7 @@ from keyhole.client.lookup_stream import LookupStream
 from keyhole.errors import InternalError, KeyholeError, NoServer, ServerLost
 from keyhole.routing import Holding, View
 from keyhole.rpc import channels, convert, status
-from keyhole.v1 import query_pb2, state_server_pb2, state_server_pb2_grpc
+from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
 from services.client_proxy.backoff import Backoff
 
 _log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class ServerLink:
         self._channel = channels.aio_link(address)
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)
         self._stub: Any = state_server_pb2_grpc.StateServerStub(self._channel)
+        self._query: Any = query_pb2_grpc.QueryStub(self._channel)
         self.stream = LookupStream(self._channel, address, heard=self._heard)
         self._suspected = False
         self._probing: asyncio.Task[None] | None = None
@@ -60,6 +61,20 @@ class ServerLink:
             reason = known.lost or status.from_rpc_error(error, self.address).message
             return query_pb2.ServerStatus(server=known.server, address=self.address, unreachable=reason)
         return response.status
+
+    async def scan(
+        self, request: query_pb2.ScanRequest, timeout_seconds: float
+    ) -> AsyncGenerator[query_pb2.ScanResponse]:
+        """The server's pages. Raises KeyholeError, ServerLost among them where it breaks off."""
+        call = self._query.Scan(request, timeout=timeout_seconds)
+        try:
+            async for page in call:
+                self._heard()
+                yield page
+        except grpc.RpcError as error:
+            raise status.from_rpc_error(error, self.address) from error
+        finally:
+            call.cancel()
 
     def suspect(self) -> None:
         """It has been silent for too long. Any answer of its, or a probe that is answered in time, clears it."""

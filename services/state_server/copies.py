@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from keyhole.clock import Clock
@@ -63,16 +63,58 @@ class Answers:
     source_of: Sequence[int] = ()
 
 
+class HeldSnapshot:
+    """A snapshot that is closed when nobody holds it any more: a scan may outlive the epoch that it reads."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._holders = 1
+
+    def hold(self) -> HeldSnapshot:
+        """One more holder."""
+        self._holders += 1
+        return self
+
+    def release(self) -> None:
+        """One less."""
+        self._holders -= 1
+        if not self._holders:
+            self.snapshot.close()
+
+
+Show = Callable[[bytes, Standing], bytes | None]
+"""From what is stored, and what the copy stands for, to the row that readers get; None: there is none any more."""
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """The entries of a range, and who answers.
+
+    Attributes:
+        entries: (storage key, row), read from the snapshot as they are asked for.
+        close: Lets go of the snapshot.
+    """
+
+    entries: Iterator[tuple[bytes, bytes]]
+    source: state_pb2.Source
+    close: Callable[[], None]
+
+
 class Copy:
     """Some key groups of a state as of one snapshot. Used by the event loop's thread alone.
 
     Args:
         source: Makes the source of answers that stand so.
         moment: What else goes into it; it is made anew only when this, or the standing, has changed.
+        show: None: readers get what is stored.
     """
 
     def __init__(
-        self, key_groups: int, source: Callable[[Standing], state_pb2.Source], moment: Callable[[], object]
+        self,
+        key_groups: int,
+        source: Callable[[Standing], state_pb2.Source],
+        moment: Callable[[], object],
+        show: Show | None = None,
     ) -> None:
         self.groups: frozenset[int] = frozenset()
         self.standing = Standing()
@@ -80,7 +122,9 @@ class Copy:
         self._key_groups = key_groups
         self._make_source = source
         self._moment = moment
+        self._show = show
         self._snapshot: Snapshot | None = None
+        self._held: HeldSnapshot | None = None
         self._sequence = -1
         self._prefixes: frozenset[bytes] = frozenset()
         self._apart: dict[bytes, Standing] = {}
@@ -104,9 +148,9 @@ class Copy:
         if sequence < self._sequence:
             snapshot.close()
             return
-        if self._snapshot is not None:
-            self._snapshot.close()
-        self._snapshot, self._sequence = snapshot, sequence
+        if self._held is not None:
+            self._held.release()
+        self._snapshot, self._held, self._sequence = snapshot, HeldSnapshot(snapshot), sequence
         self.stand(standing, apart)
         self._hold(groups)
 
@@ -144,12 +188,25 @@ class Copy:
         """Rows by storage key; all must be covered. `standings`: of these keys."""
         assert self._snapshot is not None
         rows = self._snapshot.get_many(keys)
+        if self._show is not None:
+            show, each = self._show, standings if len(standings) == len(keys) else [standings[0]] * len(keys)
+            rows = [None if row is None else show(row, of) for row, of in zip(rows, each, strict=True)]
         if len(standings) == 1 and standings[0] is self.standing:
             return Answers(rows, (self.source(),))
         distinct = list(dict.fromkeys(standings))
         index = {standing: i for i, standing in enumerate(distinct)}
         source_of = [index[standing] for standing in standings] if len(distinct) > 1 else ()
         return Answers(rows, [self._make_source(standing) for standing in distinct], source_of)
+
+    def scan(self, start: bytes, stop: bytes | None, standing: Standing, *, descending: bool) -> Scanned:
+        """The entries of a range within one key group, which must be covered, as of now however long it is read."""
+        assert self._held is not None
+        held, show = self._held.hold(), self._show
+        found = held.snapshot.items(int.from_bytes(start[:2], "big"), start, stop, descending=descending)
+        if show is not None:
+            shown = ((key, show(row, standing)) for key, row in found)
+            found = ((key, row) for key, row in shown if row is not None)
+        return Scanned(found, self.source() if standing is self.standing else self._make_source(standing), held.release)
 
     def source(self) -> state_pb2.Source:
         """Of answers now."""
@@ -160,9 +217,9 @@ class Copy:
 
     def close(self) -> None:
         """Idempotent."""
-        if self._snapshot is not None:
-            self._snapshot.close()
-            self._snapshot = None
+        if self._held is not None:
+            self._held.release()
+            self._snapshot = self._held = None
         self._hold(frozenset())
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import grpc
 
-from keyhole.errors import KeyholeError, MalformedRequest, StaleDescriptor, UnavailableError, Unsupported
+from keyhole.errors import (
+    KeyholeError,
+    MalformedRequest,
+    Overloaded,
+    StaleDescriptor,
+    UnavailableError,
+    Unsupported,
+)
 from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto, key_from_proto
+from keyhole.rpc.scanning import scan_range
 from keyhole.rpc.status import to_proto
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2
@@ -20,6 +30,10 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 # Enough for a frame of any client of ours, and small enough not to hold the event loop for more than some milliseconds.
 MAX_KEYS_PER_REQUEST = 16_384
+# One page of a scan takes less than that.
+PAGE_ENTRIES, PAGE_BYTES = 500, 256 << 10
+# Each may keep an older snapshot, and so old pages of the store, alive.
+MAX_SCANS = 64
 
 _COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
 
@@ -29,6 +43,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self._scans = 0
 
     async def ListStates(self, request: pb.ListStatesRequest, context: _Context) -> pb.ListStatesResponse:  # noqa: N802 - gRPC
         """All states of which it has key groups."""
@@ -62,6 +77,25 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         """Frames. A frame that can't be answered fails alone; the stream goes on."""
         async for request in requests:
             yield self._frame(request)
+
+    async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802 - gRPC
+        """The entries of one key, as of one epoch however long it takes to read them."""
+        table = self._table(request.state)
+        if self._scans >= MAX_SCANS:
+            raise Overloaded(f"{self._scans} scans are under way on this server, and no more may be; try again")
+        options = request.options
+        _check(options, 1)
+        bounds = bounds_from_proto(options)
+        start, stop = scan_range(table.codec, request)
+        scanned = table.scan(start, stop, bounds, descending=request.descending)
+        self._scans += 1
+        try:
+            limit = request.limit or None
+            async for page in _pages(table, itertools.islice(scanned.entries, limit), options):
+                yield pb.ScanResponse(source=scanned.source, map_keys=page.keys, values=page.rows)
+        finally:
+            self._scans -= 1
+            scanned.close()
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802 - gRPC
         """This server."""
@@ -147,6 +181,27 @@ def _lookup_apart(
         # One key group of one copy stands for one thing.
         sources.append(part.sources[0])
     return Answers(rows, sources, source_of), failures
+
+
+class _Page(NamedTuple):
+    keys: list[bytes]
+    rows: list[bytes]
+
+
+async def _pages(table: Table, entries: Iterable[tuple[bytes, bytes]], options: pb.ReadOptions) -> AsyncIterator[_Page]:
+    """At least one. Between two of them other calls get their turn."""
+    page, size, prefix, first = _Page([], []), 0, 0, True
+    for key, row in entries:
+        prefix = prefix or table.codec.prefix_length(key)
+        page.keys.append(key[prefix:])
+        page.rows.append(table.codec.row_to_json(row).encode() if options.format == pb.VALUE_FORMAT_JSON else row)
+        size += len(key) + len(row)
+        if len(page.keys) == PAGE_ENTRIES or size >= PAGE_BYTES:
+            yield page
+            await asyncio.sleep(0)
+            page, size, first = _Page([], []), 0, False
+    if page.keys or first:
+        yield page
 
 
 def _storage_key(table: Table, key: pb.Key) -> bytes:

@@ -16,10 +16,13 @@ from keyhole.errors import (
     TooStale,
     Unconfirmed,
 )
+from keyhole.stored import Moment, visible
 from keyhole.stores.base import Snapshot, Store
-from keyhole.types import Position, Stale, StateDescriptor
+from keyhole.types import Position, ReadBounds, Stale, StateDescriptor
 from keyhole.v1 import query_pb2, state_pb2
-from services.state_server.copies import Answers, Copy, Lease, Standing
+from services.state_server.copies import Answers, Copy, Lease, Scanned, Standing
+
+_ANY = ReadBounds()
 
 
 @dataclass
@@ -51,8 +54,11 @@ class Table:
         self._server = server
         self._lease = lease
         self._last_key_group = (descriptor.key_groups - 1).to_bytes(2, "big")
-        self.owned = Copy(descriptor.key_groups, self._owner_source, moment=lambda: (lease.confirmed_ms, lease.expired))
-        self.standby = Copy(descriptor.key_groups, self._standby_source, moment=lambda: None)
+        self._visible = visible(descriptor)
+        self._latest_ms = 0
+        show = self._show if self._visible is not None else None
+        self.owned = Copy(descriptor.key_groups, self._owner_source, lambda: (lease.confirmed_ms, lease.expired), show)
+        self.standby = Copy(descriptor.key_groups, self._standby_source, lambda: None, show)
 
     @property
     def name(self) -> str:
@@ -142,6 +148,29 @@ class Table:
         ]
         return _merged(parts[0], parts[1], mine)
 
+    def scan(self, start: bytes, stop: bytes | None, bounds: ReadBounds = _ANY, *, descending: bool = False) -> Scanned:
+        """The entries from one storage key (inclusive) to another (exclusive; None: the key group's end) of one key.
+
+        Of one epoch, which later ones don't change. Close it.
+
+        Raises:
+            NotOwner, NotReady, Unconfirmed, EpochNotReached, TooStale: As `lookup`.
+        """
+        place = (start,)
+        copy = self.owned if self.owned.covers(place) else self.standby
+        if bounds.stale is Stale.NEVER and copy is self.owned and self._lease.expired:
+            raise self._unconfirmed()
+        if not copy.covers(place) or (bounds.stale is Stale.NEVER and copy is not self.owned):
+            raise self.refusal()
+        standing = self._bounded(copy, place, bounds.min_epoch, bounds.max_staleness_ms)[0]
+        return copy.scan(start, stop, standing, descending=descending)
+
+    def _show(self, stored: bytes, standing: Standing) -> bytes | None:
+        assert self._visible is not None
+        # What has expired stays so, should the clock be set back.
+        self._latest_ms = max(self._latest_ms, self._lease.clock.now_ms())
+        return self._visible(stored, Moment(self._latest_ms, standing.watermark_ms))
+
     def _check(self, keys: Sequence[bytes]) -> None:
         # One call in C each: a lookup frame has hundreds of keys.
         if min(map(len, keys)) <= 2 or max(keys)[:2] > self._last_key_group:
@@ -154,12 +183,16 @@ class Table:
             )
 
     def _answers(self, copy: Copy, keys: Sequence[bytes], min_epoch: int, max_staleness_ms: int) -> Answers:
+        return copy.answers(keys, self._bounded(copy, keys, min_epoch, max_staleness_ms))
+
+    def _bounded(self, copy: Copy, keys: Sequence[bytes], min_epoch: int, max_staleness_ms: int) -> Sequence[Standing]:
+        """What the copy stands for at these keys, if that is good enough."""
         standings = copy.standings(keys)
         if min_epoch:
             self._check_epoch(min(standing.epoch for standing in standings), min_epoch)
         if max_staleness_ms:
             self._check_staleness(copy, standings, max_staleness_ms)
-        return copy.answers(keys, standings)
+        return standings
 
     def _check_epoch(self, epoch: int, min_epoch: int) -> None:
         if epoch < min_epoch:

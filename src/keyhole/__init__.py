@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
-from keyhole.types import Answer, Source, Stale, StateDescriptor
+from keyhole.types import Answer, Entries, Entry, Source, Stale, StateDescriptor
 
 if TYPE_CHECKING:
     from keyhole.client import AsyncClient, Client, ServerStatus, StateHolding
@@ -21,6 +21,8 @@ __all__ = [
     "Answer",
     "AsyncClient",
     "Client",
+    "Entries",
+    "Entry",
     "KeyholeError",
     "ServerStatus",
     "Source",

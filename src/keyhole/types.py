@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -194,6 +195,41 @@ class Answer(msgspec.Struct, frozen=True):
     @property
     def role(self) -> Role:
         return self.source.role
+
+
+class Entry(NamedTuple):
+    """One entry of a key: its map key (one value, or a tuple where there are several columns) and its value.
+
+    Of a list the map key is the element's position, which grows with each append.
+    """
+
+    map_key: Any
+    value: Any
+
+
+class Entries(msgspec.Struct, frozen=True):
+    """The answer to a scan: entries of one key in order, all as of one epoch; empty where there are none."""
+
+    entries: tuple[Entry, ...]
+    source: Source
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def __getitem__(self, index: int) -> Entry:
+        return self.entries[index]
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Without the map keys: the elements of a list."""
+        return tuple(entry.value for entry in self.entries)
+
+    @property
+    def epoch(self) -> int:
+        return self.source.epoch
 
 
 class Run(msgspec.Struct, frozen=True):

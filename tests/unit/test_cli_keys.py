@@ -9,12 +9,11 @@ import pytest
 from keyhole.cli.keys import parse_key
 from keyhole.errors import KeyMismatch
 from keyhole.types import KeyColumn, KeyType
-from tests.support.states import descriptor
 
 
 def parse(text: str, *types: KeyType) -> object:
     columns = tuple(KeyColumn(f"c{number}", kind) for number, kind in enumerate(types))
-    return parse_key(descriptor(key=columns), text)
+    return parse_key(columns, text)
 
 
 @pytest.mark.parametrize(

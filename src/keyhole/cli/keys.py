@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
 from keyhole.errors import KeyMismatch
-from keyhole.types import KeyColumn, KeyType, StateDescriptor
+from keyhole.types import KeyColumn, KeyType
 
 
 def _boolean(text: str) -> bool:
@@ -32,13 +32,18 @@ _PARSE: Mapping[KeyType, tuple[Callable[[str], Any], str]] = {
 }
 
 
-def parse_key(descriptor: StateDescriptor, text: str) -> Any:
+def parse_bound(columns: Sequence[KeyColumn], text: str) -> Any:
+    """As `parse_key`, of the first columns."""
+    given = 1 if len(columns) == 1 else len(_parts(text))
+    return parse_key(columns[:given], text)
+
+
+def parse_key(columns: Sequence[KeyColumn], text: str) -> Any:
     """A key: the text itself where there is one column, else a JSON array, or the columns separated by commas.
 
     Raises:
-        KeyMismatch: What was typed doesn't fit the state's key.
+        KeyMismatch: What was typed doesn't fit the columns.
     """
-    columns = descriptor.key
     parts = [text] if len(columns) == 1 else _parts(text)
     if len(parts) != len(columns):
         wanted = ", ".join(f"{column.name} {column.type}" for column in columns)

@@ -84,11 +84,22 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     get = commands.add_parser("get", parents=[common], help="look keys up")
     get.add_argument("state", metavar="APP/STATE")
     get.add_argument("keys", nargs="+", metavar="KEY", help="several columns: a JSON array, or separated by commas")
-    get.add_argument("--stale", choices=("never", "when_needed", "always"), default="when_needed", help="%(default)s")
-    get.add_argument("--max-staleness", type=_seconds, metavar="SECONDS", help="default: any age")
-    get.add_argument("--min-epoch", type=int, default=0, metavar="EPOCH", help="default: any")
+    scan = commands.add_parser("scan", parents=[common], help="list the entries of a key of a map or list state")
+    scan.add_argument("state", metavar="APP/STATE")
+    scan.add_argument("key", metavar="KEY", help="as for get, without the map key")
+    scan.add_argument("--from", dest="start", metavar="MAPKEY", help="inclusive; default: from the first one on")
+    scan.add_argument("--to", dest="stop", metavar="MAPKEY", help="exclusive; default: to the last one")
+    scan.add_argument("--descending", action="store_true", help="from the last one on")
+    scan.add_argument("--limit", type=_count, metavar="N", help="default: all")
+    for command in (get, scan):
+        command.add_argument(
+            "--stale", choices=("never", "when_needed", "always"), default="when_needed", help="%(default)s"
+        )
+        command.add_argument("--max-staleness", type=_seconds, metavar="SECONDS", help="default: any age")
+        command.add_argument("--min-epoch", type=int, default=0, metavar="EPOCH", help="default: any")
     status = commands.add_parser("status", parents=[common], help="show the servers, and how far restores are")
-    for command, name in ((states, "states"), (describe, "describe"), (get, "get"), (status, "status")):
+    reads = {"states": states, "describe": describe, "get": get, "scan": scan, "status": status}
+    for name, command in reads.items():
         command.set_defaults(run=_read, read=name)
 
 
@@ -221,6 +232,10 @@ def _read(options: argparse.Namespace) -> int:
         elif options.read == "get":
             bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
             reads.get(client, output, options.state, options.keys, bounds)
+        elif options.read == "scan":
+            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
+            within = reads.Range(options.start, options.stop, options.descending, options.limit)
+            reads.scan(client, output, options.state, options.key, within, bounds)
         else:
             reads.status(client, output)
     return 0

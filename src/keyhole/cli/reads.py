@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from keyhole import Answer, Client, Source, Stale, StateDescriptor
-from keyhole.cli.keys import parse_key
+from keyhole.cli.keys import parse_bound, parse_key
 from keyhole.cli.values import to_json
 from keyhole.client.bounds import StalePolicy
 from keyhole.client.views import ServerStatus, StateHolding
@@ -68,6 +68,7 @@ def _state_row(descriptor: StateDescriptor) -> dict[str, Any]:
         "state": f"{descriptor.application}/{descriptor.state}",
         "kind": str(descriptor.kind),
         "key": _columns(descriptor.key),
+        "map_key": _columns(descriptor.map_key) or None,
         "value": _columns(descriptor.value.fields),
         "key_groups": descriptor.key_groups,
         "query": descriptor.query,
@@ -113,12 +114,58 @@ def get(client: Client, output: Output, path: str, keys: Sequence[str], bounds: 
     answers = client.get_many(
         application,
         state,
-        [parse_key(descriptor, key) for key in keys],
+        [parse_key((*descriptor.key, *descriptor.entry_key), key) for key in keys],
         stale=bounds.stale,
         max_staleness=None if seconds is None else timedelta(seconds=seconds),
         min_epoch=bounds.min_epoch,
     )
     output.rows([_answer_row(key, answer) for key, answer in zip(keys, answers, strict=True)], path)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Which entries of a key, as typed; None: no bound."""
+
+    start: str | None
+    stop: str | None
+    descending: bool
+    limit: int | None
+
+
+def scan(client: Client, output: Output, path: str, key: str, within: Range, bounds: Bounds) -> None:
+    """The entries of one key, in order, all as of one epoch."""
+    application, state = state_path(path)
+    descriptor = client.describe_state(application, state)
+    seconds = bounds.max_staleness_seconds
+    entries = client.scan(
+        application,
+        state,
+        parse_key(descriptor.key, key),
+        start=None if within.start is None else parse_bound(descriptor.entry_key, within.start),
+        stop=None if within.stop is None else parse_bound(descriptor.entry_key, within.stop),
+        descending=within.descending,
+        limit=within.limit,
+        stale=bounds.stale,
+        max_staleness=None if seconds is None else timedelta(seconds=seconds),
+        min_epoch=bounds.min_epoch,
+    )
+    names = ", ".join(column.name for column in descriptor.entry_key)
+    rows = [{names: _typed(entry.map_key), "value": to_json(entry.value)} for entry in entries]
+    if output.as_json:
+        source = entries.source
+        told = {"epoch": entries.epoch, "server": source.server, "role": _role(source), "age": _ago(source.as_of)}
+        print(json.dumps({"entries": rows, **told}, default=str))
+        return
+    output.rows(rows, f"{path} {key}, epoch {entries.epoch}, {len(entries):,} entries")
+
+
+def _typed(value: Any) -> Any:
+    """A map key as it can be typed again."""
+    if isinstance(value, tuple):
+        return [_typed(part) for part in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _answer_row(key: str, answer: Answer) -> dict[str, Any]:

@@ -16,18 +16,31 @@ import grpc
 from keyhole.client.bounds import StalePolicy, bounds_of
 from keyhole.client.lookup_stream import LookupStream
 from keyhole.client.lookups import Batch, Whole
+from keyhole.client.scans import MapKey, Scan, entries_of
 from keyhole.client.session import AsyncSession
 from keyhole.client.state_reads import StateReads
 from keyhole.client.views import ServerStatus, status_from_proto
-from keyhole.errors import ClientClosed, InternalError, KeyholeError
+from keyhole.codec import StateCodec
+from keyhole.errors import (
+    ClientClosed,
+    InternalError,
+    KeyholeError,
+    KeyMismatch,
+    MalformedRequest,
+    ServerLost,
+    Unsupported,
+    ValueMismatch,
+)
 from keyhole.rpc import channels, convert, status
-from keyhole.types import Answer, Stale, StateDescriptor
+from keyhole.types import Answer, Entries, Stale, StateDescriptor
 from keyhole.v1 import query_pb2, query_pb2_grpc
 
 _log = logging.getLogger(__name__)
 
 Key = convert.KeyValue | Sequence[convert.KeyValue]
-"""One value, or a tuple of one per key column."""
+"""One value, or a tuple of one per key column; to look an entry of a map state up, then one per map key column."""
+
+_RETRY_SECONDS = 0.05
 
 _Response = TypeVar("_Response")
 _Options = tuple[str, str, StalePolicy, timedelta | None, int, float | None]
@@ -132,6 +145,72 @@ class AsyncClient:
         batch.keys += wanted
         batch.waiters += Whole(future, len(wanted)).slots()
         return await future
+
+    async def scan(
+        self,
+        application: str,
+        state: str,
+        key: Key,
+        *,
+        start: MapKey | None = None,
+        stop: MapKey | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        stale: StalePolicy = Stale.WHEN_NEEDED,
+        max_staleness: timedelta | None = None,
+        min_epoch: int = 0,
+        timeout: float | None = None,
+    ) -> Entries:
+        """The entries of one key of a map state, ordered by map key; of a list state, its elements. All of one epoch.
+
+        Args:
+            key: Without the map key.
+            start, stop: From which map key on (inclusive), and up to which (exclusive). Of several columns, the first
+                ones will do.
+            descending: From the last one on.
+            limit: The most entries; None: all.
+            stale, max_staleness, min_epoch, timeout: As for `get`.
+
+        Raises:
+            Unsupported: The state has no map keys.
+            MalformedRequest: A limit below 1.
+            KeyholeError: As `get`.
+        """
+        bounds = bounds_of(stale, max_staleness, min_epoch)
+        if limit is not None and limit < 1:
+            raise MalformedRequest(f"limit is {limit}; it must be 1 or more, and None means all entries")
+        deadline = self._loop.time() + (self._timeout if timeout is None else timeout)
+        reads = self._states.get((application, state)) or self._reads(application, state)
+        scan = Scan(application, state, key, start, stop, bounds, descending=descending, limit=limit or 0)
+        while True:
+            codec = await reads.codec(deadline)
+            try:
+                return await self._scan(scan, codec, deadline)
+            except (ServerLost, ValueMismatch, KeyMismatch, Unsupported) as error:
+                # The copy broke off in the middle; or the state has changed since it was described.
+                if isinstance(error, ServerLost):
+                    if self._loop.time() >= deadline:
+                        raise
+                    await asyncio.sleep(_RETRY_SECONDS)
+                    continue
+                reads.outdated(codec)
+                if (await reads.codec(deadline)).descriptor == codec.descriptor:
+                    raise
+
+    async def _scan(self, scan: Scan, codec: StateCodec, deadline: float) -> Entries:
+        if self._closed is not None:
+            raise self._closed
+        request = scan.request(codec)
+        call = self._stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
+        pages: list[query_pb2.ScanResponse] = []
+        try:
+            async for page in call:
+                pages.append(page)  # noqa: PERF401 - what came before an error is dropped with it
+        except grpc.RpcError as error:
+            raise status.from_rpc_error(error, self._target) from error
+        finally:
+            call.cancel()
+        return entries_of(codec, pages)
 
     def session(self, epochs: Mapping[tuple[str, str], int] | None = None) -> AsyncSession:
         """Reads that never go backwards. `epochs`: those of an earlier session, to go on from."""

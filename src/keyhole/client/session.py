@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from keyhole.client.bounds import StalePolicy
-from keyhole.types import Answer, Stale
+from keyhole.client.scans import MapKey
+from keyhole.types import Answer, Entries, Stale
 
 if TYPE_CHECKING:
     from keyhole.client.async_client import AsyncClient, Key
@@ -30,7 +31,7 @@ class Seen:
         """What the next answer must hold."""
         return max(min_epoch, self._epochs.get((application, state), 0))
 
-    def note(self, application: str, state: str, answers: Iterable[Answer]) -> None:
+    def note(self, application: str, state: str, answers: Iterable[Answer | Entries]) -> None:
         """Takes what was answered."""
         name = (application, state)
         newest = max((answer.epoch for answer in answers), default=0)
@@ -96,6 +97,38 @@ class AsyncSession:
         self._seen.note(application, state, answers)
         return answers
 
+    async def scan(
+        self,
+        application: str,
+        state: str,
+        key: Key,
+        *,
+        start: MapKey | None = None,
+        stop: MapKey | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        stale: StalePolicy = Stale.WHEN_NEEDED,
+        max_staleness: timedelta | None = None,
+        min_epoch: int = 0,
+        timeout: float | None = None,  # noqa: ASYNC109 - as AsyncClient
+    ) -> Entries:
+        """As AsyncClient.scan."""
+        entries = await self._client.scan(
+            application,
+            state,
+            key,
+            start=start,
+            stop=stop,
+            descending=descending,
+            limit=limit,
+            stale=stale,
+            max_staleness=max_staleness,
+            min_epoch=self._seen.least(application, state, min_epoch),
+            timeout=timeout,
+        )
+        self._seen.note(application, state, [entries])
+        return entries
+
 
 class Session:
     """As AsyncSession, for threads. Made by Client.session."""
@@ -146,3 +179,35 @@ class Session:
         )
         self._seen.note(application, state, answers)
         return answers
+
+    def scan(
+        self,
+        application: str,
+        state: str,
+        key: Key,
+        *,
+        start: MapKey | None = None,
+        stop: MapKey | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        stale: StalePolicy = Stale.WHEN_NEEDED,
+        max_staleness: timedelta | None = None,
+        min_epoch: int = 0,
+        timeout: float | None = None,
+    ) -> Entries:
+        """As Client.scan."""
+        entries = self._client.scan(
+            application,
+            state,
+            key,
+            start=start,
+            stop=stop,
+            descending=descending,
+            limit=limit,
+            stale=stale,
+            max_staleness=max_staleness,
+            min_epoch=self._seen.least(application, state, min_epoch),
+            timeout=timeout,
+        )
+        self._seen.note(application, state, [entries])
+        return entries

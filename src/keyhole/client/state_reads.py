@@ -56,6 +56,22 @@ class StateReads:
         except KeyholeError as error:
             batch.fail(error)
 
+    async def codec(self, deadline: float) -> StateCodec:
+        """By the descriptor as it was told last. Raises KeyholeError where it can't be had in time."""
+        if self._codec is None:
+            try:
+                descriptor = await self._ask(self._application, self._state, deadline - self._loop.time())
+            except KeyholeError:
+                self._forget()
+                raise
+            self._codec, self._topic_id = StateCodec(descriptor), descriptor.topic_id
+        return self._codec
+
+    def outdated(self, codec: StateCodec) -> None:
+        """What the codec was made of is no longer so."""
+        if self._codec is codec:
+            self._codec = None
+
     def close(self, error: KeyholeError) -> None:
         """Fails what waits for the descriptor."""
         if self._describing is not None:
@@ -63,8 +79,7 @@ class StateReads:
         self._fail_parked(error)
 
     def _submit_stale(self, batch: Batch, codec: StateCodec) -> None:
-        if self._codec is codec:
-            self._codec = None
+        self.outdated(codec)
         self.submit(batch)
 
     def _park(self, batch: Batch) -> None:

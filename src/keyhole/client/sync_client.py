@@ -13,10 +13,11 @@ from typing import Self, TypeVar
 
 from keyhole.client.async_client import AsyncClient, Key
 from keyhole.client.bounds import StalePolicy
+from keyhole.client.scans import MapKey
 from keyhole.client.session import Session
 from keyhole.client.views import ServerStatus
 from keyhole.errors import ClientClosed
-from keyhole.types import Answer, Stale, StateDescriptor
+from keyhole.types import Answer, Entries, Stale, StateDescriptor
 
 _T = TypeVar("_T")
 
@@ -89,6 +90,38 @@ class Client:
                 application,
                 state,
                 wanted,
+                stale=stale,
+                max_staleness=max_staleness,
+                min_epoch=min_epoch,
+                timeout=timeout,
+            )
+        )
+
+    def scan(
+        self,
+        application: str,
+        state: str,
+        key: Key,
+        *,
+        start: MapKey | None = None,
+        stop: MapKey | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        stale: StalePolicy = Stale.WHEN_NEEDED,
+        max_staleness: timedelta | None = None,
+        min_epoch: int = 0,
+        timeout: float | None = None,
+    ) -> Entries:
+        """As AsyncClient.scan."""
+        return self._run(
+            lambda: self._client.scan(
+                application,
+                state,
+                key,
+                start=start,
+                stop=stop,
+                descending=descending,
+                limit=limit,
                 stale=stale,
                 max_staleness=max_staleness,
                 min_epoch=min_epoch,

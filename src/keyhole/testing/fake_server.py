@@ -26,6 +26,7 @@ from keyhole.errors import (
     Unsupported,
 )
 from keyhole.rpc import convert, status
+from keyhole.rpc.scanning import scan_range
 from keyhole.rpc.server import RpcServer
 from keyhole.types import ReadBounds, Role, Stale, StateDescriptor
 from keyhole.v1 import query_pb2 as pb
@@ -34,6 +35,8 @@ from keyhole.v1 import query_pb2_grpc, state_pb2, state_server_pb2, state_server
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 MAX_KEY_BYTES = 511
+PAGE_ENTRIES = 3
+"""Of a scan's page: few, so that any answer has several."""
 
 
 @dataclass(eq=False)
@@ -264,6 +267,26 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
                 self._server.frames += 1
         finally:
             self._server.streams -= 1
+
+    async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802
+        copies = self._copies(request.state)
+        start, stop = scan_range(copies[0].codec, request)
+        # The start stands for the key: it may be no longer than that, and is in its key group.
+        _, (state,) = self._lookup(copies, [start], request.options)
+        found = sorted(key for key in state.rows if start <= key and (stop is None or key < stop))
+        if request.descending:
+            found.reverse()
+        source = state.source(self._server.server)
+        found = found[: request.limit or None]
+        for at in range(0, len(found) or 1, PAGE_ENTRIES):
+            if not self._server.hold.is_set():
+                await self._server.hold.wait()
+            page = found[at : at + PAGE_ENTRIES]
+            yield pb.ScanResponse(
+                source=source,
+                map_keys=[key[state.codec.prefix_length(key) :] for key in page],
+                values=[_value(state, key, request.options) for key in page],
+            )
 
     def _frame(self, request: pb.LookupRequest) -> pb.LookupResponse:
         try:
