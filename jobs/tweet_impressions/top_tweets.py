@@ -1,0 +1,57 @@
+"""The tweets of an hour with the most impressions: a user-defined aggregation. Pure Python, without Spark."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+DEFAULT_SIZE = 10
+RESULT_TYPE = "array<struct<tweet:bigint,impressions:bigint,clicks:bigint>>"
+
+
+class Ranked(NamedTuple):
+    """A tweet of one hour, as `tweet_hours` counts it; the hour is the key of the aggregation."""
+
+    tweet: int
+    impressions: int
+    clicks: int
+
+
+Best = tuple[Ranked, ...]
+"""The accumulator: most impressions first; of equals, the lower tweet first. Immutable."""
+
+
+class TopTweets:
+    """Keeps the `size` best of the tweets that it is given.
+
+    Running counts go in, not increments: of two rows of a tweet the higher one stands. As counts only grow, and every
+    tweet whose count has changed is given again, the best of what was kept and what is new are the best of all. Rows
+    may come in any order, and more than once; merging is commutative, associative and idempotent.
+    """
+
+    def __init__(self, size: int = DEFAULT_SIZE) -> None:
+        self._size = size
+
+    def create(self) -> Best:
+        """Nothing yet."""
+        return ()
+
+    def add(self, accumulator: Best, row: Ranked) -> Best:
+        """With one more row."""
+        return self._best((*accumulator, row))
+
+    def merge(self, one: Best, other: Best) -> Best:
+        """What all rows of both would have given."""
+        return self._best((*one, *other))
+
+    def result(self, accumulator: Best) -> list[Ranked]:
+        """What readers get: `RESULT_TYPE`, best first."""
+        return list(accumulator)
+
+    def _best(self, rows: Iterable[Ranked]) -> Best:
+        highest: dict[int, Ranked] = {}
+        for row in rows:
+            known = highest.get(row.tweet, row)
+            highest[row.tweet] = max(known, row)  # the same tweet: by impressions, then clicks
+        return tuple(heapq.nsmallest(self._size, highest.values(), key=lambda row: (-row.impressions, row.tweet)))
