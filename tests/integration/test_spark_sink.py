@@ -93,7 +93,8 @@ class RecordingCoordinator:
             target = Target("server", address, "incarnation")
             routes = {plan.descriptor.state: (0,) * plan.descriptor.key_groups}
             run = Run(plan.descriptor.application, self.query, 1, "run")
-            receipts = list(batch.stage(StageOrder(run, epoch, number, 1, (target,), routes, 30.0)))
+            descriptors = {plan.descriptor.state: plan.descriptor}
+            receipts = list(batch.stage(StageOrder(run, epoch, number, 1, (target,), routes, 30.0, descriptors)))
             self.receipts.append(receipts)
             for receipt in receipts:
                 if receipt.failure is not None:

@@ -236,6 +236,7 @@ class Coordinator:
             targets=tuple(membership.members[server].target for server in assignment.servers),
             routes=dict(assignment.owners),
             deadline_seconds=max(1.0, deadline - time.monotonic()),
+            descriptors=dict(self._run.descriptors),
         )
 
     def _stage(self, batch: EpochBatch, order: StageOrder) -> Proceed | Restage:

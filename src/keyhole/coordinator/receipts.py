@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from keyhole.types import Run
+from keyhole.types import Run, StateDescriptor
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -21,6 +21,7 @@ class StageOrder(msgspec.Struct, frozen=True):
     Attributes:
         routes: By state, one index into `targets` per key group.
         deadline_seconds: How long one partition may take to stage.
+        descriptors: By state, as it was settled at the run's start: what the rows are encoded by.
     """
 
     run: Run
@@ -30,6 +31,7 @@ class StageOrder(msgspec.Struct, frozen=True):
     targets: tuple[Target, ...]
     routes: dict[str, tuple[int, ...]]
     deadline_seconds: float
+    descriptors: dict[str, StateDescriptor]
 
 
 class GroupReceipt(msgspec.Struct, frozen=True):

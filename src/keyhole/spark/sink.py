@@ -225,7 +225,7 @@ def _stage(
     rows: DataFrame, descriptor: StateDescriptor, partitions: int, order: StageOrder
 ) -> Sequence[PartitionReceipt]:
     """One round: runs the batch's plan over all partitions and collects their receipts, nothing else."""
-    task = functools.partial(stage_task, order, descriptor)
+    task = functools.partial(stage_task, order, descriptor.state)
     collected = rows.mapInArrow(task, RECEIPT_SCHEMA).collect()
     if not collected:
         # Spark has found out, before or while running, that the plan has no rows, and so made no partitions at all.

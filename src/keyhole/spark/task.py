@@ -13,15 +13,12 @@ from keyhole.arrow import encode
 from keyhole.coordinator.receipts import StageOrder
 from keyhole.coordinator.staging import stage_partition
 from keyhole.rpc.channels import sync_channel
-from keyhole.types import StateDescriptor
 
 RECEIPT_COLUMN = "receipt"
 RECEIPT_SCHEMA = f"{RECEIPT_COLUMN} binary"
 
 
-def stage_task(
-    order: StageOrder, descriptor: StateDescriptor, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def stage_task(order: StageOrder, state: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function of `mapInArrow`, once its first two arguments are bound.
 
     Spark calls it once per partition of a plan that has any, also where the partition has no rows (then `batches` is
@@ -29,16 +26,17 @@ def stage_task(
     task that raises is tried again by Spark and then ends the query with an error that has lost its class.
 
     Args:
-        batches: The key columns and the value columns of `descriptor`, in any order.
+        batches: The key columns and the value columns of the state, in any order.
 
     Yields:
         One batch of one row: PartitionReceipt.to_row().
     """
     context = TaskContext.get()
     assert context is not None, "runs in a Spark task only"
+    descriptor = order.descriptors[state]
     rows = (encode(batch, descriptor) for batch in batches)
     # Spark's attempt ids are unique over the rounds of an epoch; its attempt numbers begin at 0 in each.
-    receipt = stage_partition(order, descriptor.state, context.partitionId(), context.taskAttemptId(), rows, _connect)
+    receipt = stage_partition(order, state, context.partitionId(), context.taskAttemptId(), rows, _connect)
     yield pa.record_batch({RECEIPT_COLUMN: pa.array([receipt.to_row()], pa.binary())})
 
 
