@@ -55,7 +55,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
             StateShare(descriptor_from_proto(s.descriptor), frozenset(s.key_groups), frozenset(s.standby_key_groups))
             for s in request.states
         ]
-        standing = Standing(request.complete_epoch, request.complete_commit_time_ms)
+        standing = Standing(request.complete_epoch, request.complete_commit_time_ms, request.complete_watermark_ms)
         wait = min(request.wait_ms / 1000, _MAX_WAIT_SECONDS)
         ready = await host.assign(run, request.assignment_version, states, standing, wait)
         restored, total = host.progress()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from keyhole.clock import Clock
+from keyhole.stored import Visible
 from keyhole.stores.base import Snapshot
 from keyhole.v1 import state_pb2
 
@@ -82,8 +83,8 @@ class HeldSnapshot:
             self.snapshot.close()
 
 
-Show = Callable[[bytes, Standing], bytes | None]
-"""From what is stored, and what the copy stands for, to the row that readers get; None: there is none any more."""
+Show = Callable[[Standing], Visible]
+"""By what the copy stands for: from what is stored to the row that readers get now."""
 
 
 @dataclass(frozen=True)
@@ -188,23 +189,31 @@ class Copy:
         """Rows by storage key; all must be covered. `standings`: of these keys."""
         assert self._snapshot is not None
         rows = self._snapshot.get_many(keys)
-        if self._show is not None:
-            show, each = self._show, standings if len(standings) == len(keys) else [standings[0]] * len(keys)
-            rows = [None if row is None else show(row, of) for row, of in zip(rows, each, strict=True)]
-        if len(standings) == 1 and standings[0] is self.standing:
-            return Answers(rows, (self.source(),))
-        distinct = list(dict.fromkeys(standings))
+        distinct = list(dict.fromkeys(standings)) if len(standings) > 1 else standings
+        if len(distinct) == 1:
+            source = self.source() if distinct[0] is self.standing else self._make_source(distinct[0])
+            return Answers(self._shown(rows, distinct[0]), (source,))
         index = {standing: i for i, standing in enumerate(distinct)}
-        source_of = [index[standing] for standing in standings] if len(distinct) > 1 else ()
+        source_of = [index[standing] for standing in standings]
+        if self._show is not None:
+            shows = [self._show(standing) for standing in distinct]
+            rows = [None if row is None else shows[i](row) for row, i in zip(rows, source_of, strict=True)]
         return Answers(rows, [self._make_source(standing) for standing in distinct], source_of)
+
+    def _shown(self, rows: list[bytes | None], standing: Standing) -> list[bytes | None]:
+        if self._show is None:
+            return rows
+        show = self._show(standing)
+        return [None if row is None else show(row) for row in rows]
 
     def scan(self, start: bytes, stop: bytes | None, standing: Standing, *, descending: bool) -> Scanned:
         """The entries of a range within one key group, which must be covered, as of now however long it is read."""
         assert self._held is not None
-        held, show = self._held.hold(), self._show
+        held = self._held.hold()
         found = held.snapshot.items(int.from_bytes(start[:2], "big"), start, stop, descending=descending)
-        if show is not None:
-            shown = ((key, show(row, standing)) for key, row in found)
+        if self._show is not None:
+            show = self._show(standing)
+            shown = ((key, show(row)) for key, row in found)
             found = ((key, row) for key, row in shown if row is not None)
         return Scanned(found, self.source() if standing is self.standing else self._make_source(standing), held.release)
 

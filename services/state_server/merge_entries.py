@@ -8,7 +8,7 @@ from zlib import crc32
 
 from keyhole.codec import StateCodec, encode_integer, end_of_prefix
 from keyhole.errors import DuplicateKey
-from keyhole.stored import STAMP_BYTES, Aggregate, Lifetime, decode_aggregate
+from keyhole.stored import NOT_KNOWN, STAMP_BYTES, Aggregate, Lifetime, decode_aggregate
 from services.state_server.merging import Change, Epoch, Merge, Plain, Row, Rows, Stored
 
 _POSITION_BYTES = 8
@@ -192,7 +192,7 @@ class Expiring:
 
     def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
         stamp = self._lives.stamp(epoch.moment)
-        written = self._merge.with_stored(rows, _Living(stored, self._lives, epoch), epoch)
+        written = self._merge.with_stored(rows, _Living(stored, self._lives.expired(epoch.moment)), epoch)
         return [(key, None if row is None else stamp + row) for key, row in written]
 
     def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
@@ -205,17 +205,19 @@ class _Living:
     """What is stored, without what has expired, and without the time at which it does.
 
     `items` has the expired ones too: whoever clears a key, or looks for the last position in a list, means all of them.
+
+    Args:
+        expired: See Lifetime.expired.
     """
 
-    def __init__(self, stored: Stored, lives: Lifetime, epoch: Epoch) -> None:
+    def __init__(self, stored: Stored, expired: bytes) -> None:
         self._stored = stored
-        self._lives = lives
-        self._moment = epoch.moment
+        self._expired = expired
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
-        lives, moment = self._lives, self._moment
+        expired = self._expired
         return [
-            None if row is None or lives.expired(row, moment) else row[STAMP_BYTES:]
+            None if row is None or NOT_KNOWN < row[:STAMP_BYTES] <= expired else row[STAMP_BYTES:]
             for row in self._stored.get_many(storage_keys)
         ]
 

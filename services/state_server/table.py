@@ -16,7 +16,7 @@ from keyhole.errors import (
     TooStale,
     Unconfirmed,
 )
-from keyhole.stored import Moment, visible
+from keyhole.stored import Moment, Visible, visible
 from keyhole.stores.base import Snapshot, Store
 from keyhole.types import Position, ReadBounds, Stale, StateDescriptor
 from keyhole.v1 import query_pb2, state_pb2
@@ -165,11 +165,12 @@ class Table:
         standing = self._bounded(copy, place, bounds.min_epoch, bounds.max_staleness_ms)[0]
         return copy.scan(start, stop, standing, descending=descending)
 
-    def _show(self, stored: bytes, standing: Standing) -> bytes | None:
+    def _show(self, standing: Standing) -> Visible:
         assert self._visible is not None
-        # What has expired stays so, should the clock be set back.
+        # What has expired stays so, should the clock be set back. And what had expired when the epoch was committed,
+        # by which it may have been removed or begun anew, is not shown by a clock that is behind.
         self._latest_ms = max(self._latest_ms, self._lease.clock.now_ms())
-        return self._visible(stored, Moment(self._latest_ms, standing.watermark_ms))
+        return self._visible(Moment(max(self._latest_ms, standing.commit_time_ms), standing.watermark_ms))
 
     def _check(self, keys: Sequence[bytes]) -> None:
         # One call in C each: a lookup frame has hundreds of keys.

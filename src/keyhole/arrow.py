@@ -180,9 +180,9 @@ class _Encoder:
         return _change(self._names(batch, whole=True), pa.nulls(batch.num_rows, pa.binary()))
 
     def _clear(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        # One for each key: a second one would be a second row of the same storage key.
-        names = pc.unique(self._names(batch, whole=False))
-        return _change(names, pa.nulls(len(names), pa.binary()))
+        # One for each row, also where a key has several: how many there are is part of the checksum, and must not
+        # depend on which of them came in one batch.
+        return _change(self._names(batch, whole=False), pa.nulls(batch.num_rows, pa.binary()))
 
     def _names(self, batch: pa.RecordBatch, *, whole: bool) -> pa.BinaryArray:
         descriptor = self._descriptor

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from keyhole.types import StateDescriptor, StateKind, TtlClock
 
 STAMP_BYTES = 8
-NOT_KNOWN = 0
+NOT_KNOWN = bytes(STAMP_BYTES)
+"""The stamp of an entry that was written before its query had a watermark: its time has not begun yet."""
 _AGGREGATE = struct.Struct(">QIII")
 
 
@@ -88,18 +89,17 @@ class Lifetime:
     def stamp(self, now: Moment) -> bytes:
         """Of an entry that is written now."""
         by = self._time(now)
-        return (by + self.ttl_ms if by else NOT_KNOWN).to_bytes(STAMP_BYTES, "big")
+        return (by + self.ttl_ms).to_bytes(STAMP_BYTES, "big") if by else NOT_KNOWN
 
-    def expired(self, stored: bytes, now: Moment) -> bool:
-        expires = int.from_bytes(stored[:STAMP_BYTES], "big")
-        return expires != NOT_KNOWN and expires <= self._time(now)
+    def expired(self, now: Moment) -> bytes:
+        """The latest stamp whose time has come: an entry has expired if its own is not above it, and is known.
 
-    def unknown(self, stored: bytes) -> bool:
-        """It was written before the query had a watermark: its time begins with the first one."""
-        return stored[:STAMP_BYTES] == bytes(STAMP_BYTES)
+        Stamps compare as bytes. Where no time is known this is NOT_KNOWN, and nothing has expired.
+        """
+        return self._time(now).to_bytes(STAMP_BYTES, "big")
 
     def _time(self, now: Moment) -> int:
-        return now.watermark_ms if self.clock is TtlClock.EVENT_TIME else now.time_ms
+        return max(0, now.watermark_ms if self.clock is TtlClock.EVENT_TIME else now.time_ms)
 
 
 def lifetime(descriptor: StateDescriptor) -> Lifetime | None:
@@ -107,19 +107,23 @@ def lifetime(descriptor: StateDescriptor) -> Lifetime | None:
     return Lifetime(descriptor.ttl_ms, descriptor.ttl_clock) if descriptor.ttl_ms else None
 
 
-Visible = Callable[[bytes, Moment], bytes | None]
+Visible = Callable[[bytes], bytes | None]
 """From what is stored to the row that readers get; None: it has expired."""
 
 
-def visible(descriptor: StateDescriptor) -> Visible | None:
-    """None: what is stored is the row."""
-    inner = _aggregate_row if descriptor.kind is StateKind.AGGREGATING else None
+def visible(descriptor: StateDescriptor) -> Callable[[Moment], Visible] | None:
+    """By the moment as of which something is read; None: what is stored is the row."""
     lives = lifetime(descriptor)
-    if lives is None:
-        return None if inner is None else lambda stored, now: inner(stored)
+    inner = _aggregate_row if descriptor.kind is StateKind.AGGREGATING else None
+    if lives is not None:
+        return lambda now: _living(lives.expired(now), inner)
+    return None if inner is None else lambda now: inner
 
-    def row(stored: bytes, now: Moment) -> bytes | None:
-        if lives.expired(stored, now):
+
+def _living(expired: bytes, inner: Callable[[bytes], bytes] | None) -> Visible:
+    # Once for each row that is read: a comparison of bytes is all that it takes.
+    def row(stored: bytes) -> bytes | None:
+        if NOT_KNOWN < stored[:STAMP_BYTES] <= expired:
             return None
         return stored[STAMP_BYTES:] if inner is None else inner(stored[STAMP_BYTES:])
 

@@ -52,10 +52,16 @@ class Application:
 
     def commit(self, epoch: int, numbers: Numbers, commit_time_ms: int = 0) -> None:
         """One epoch, all servers have it; it is not complete yet."""
+        rows = {
+            self.codec.storage_key(key): None if number is None else encode_row(1, [number])
+            for key, number in numbers.items()
+        }
+        self.commit_rows(epoch, rows, commit_time_ms)
+
+    def commit_rows(self, epoch: int, rows: Mapping[bytes, bytes | None], commit_time_ms: int = 0) -> None:
+        """The same with rows as they are stored, by storage key."""
         changes: dict[int, list[tuple[bytes, bytes | None]]] = {}
-        for key, number in numbers.items():
-            storage_key = self.codec.storage_key(key)
-            row = None if number is None else encode_row(1, [number])
+        for storage_key, row in rows.items():
             changes.setdefault(int.from_bytes(storage_key[:2], "big"), []).append((storage_key, row))
         marker = Marker(epoch, 2, commit_time_ms or 1000 * epoch, 500 * epoch, epoch, epoch)
         part = [PartitionChanges(Partition(self.of.state, group), of, marker) for group, of in changes.items()]
@@ -82,18 +88,23 @@ class Application:
 
 def numbers_of(kafka: MemoryKafka, of: StateDescriptor) -> dict[str, float]:
     """What a server would restore: the state by key, each key in its key group."""
-    reader, codec = MemoryChangelog(kafka, of.application).reader(), StateCodec(of)
+    codec = StateCodec(of)
+    found = {}
+    for storage_key, row in rows_of(kafka, of).items():
+        (key,) = codec.key(storage_key)
+        assert codec.storage_key(key) == storage_key
+        found[str(key)] = codec.decode_row(row).n
+    return found
+
+
+def rows_of(kafka: MemoryKafka, of: StateDescriptor) -> dict[bytes, bytes]:
+    """The same, as it is stored."""
+    reader = MemoryChangelog(kafka, of.application).reader()
     ends = reader.ends({of.state: range(of.key_groups)}, 1)
     rows: dict[bytes, bytes | None] = {}
     for piece in reader.read(dict.fromkeys(ends, START), ends, 1):
         rows |= dict(piece.changes)
-    found = {}
-    for storage_key, row in rows.items():
-        (key,) = codec.key(storage_key)
-        assert codec.storage_key(key) == storage_key
-        if row is not None:
-            found[str(key)] = codec.decode_row(row).n
-    return found
+    return {storage_key: row for storage_key, row in rows.items() if row is not None}
 
 
 def control_of(kafka: MemoryKafka, application: str) -> Mapping[str, bytes]:

@@ -207,6 +207,7 @@ class World:
         answered: All messages whose receiver did what they ask for.
         suspended: Drivers that were replaced without knowing it, and what they were at.
         kafka_deadline_seconds: Of the next driver.
+        watermark_ms: Of the next batches.
     """
 
     def __init__(self, descriptor: StateDescriptor, servers: Sequence[str] = ("a", "b"), standbys: int = 0) -> None:
@@ -229,6 +230,7 @@ class World:
         self.answered: list[Letter] = []
         self.suspended: list[tuple[Coordinator, EpochBatch]] = []
         self.kafka_deadline_seconds = 5.0
+        self.watermark_ms = 0
         self._attempts = itertools.count(1)
         self._driver_thread = threading.get_ident()
 
@@ -272,7 +274,7 @@ class World:
             spark_query_id=spark_query_id,
             batch_id=batch_id,
             offsets_hash=batch_id if offsets_hash is None else offsets_hash,
-            watermark_ms=0,
+            watermark_ms=self.watermark_ms,
             states=(StatePlan(self.descriptor, replace, self.standbys),),
             partitions=PARTITIONS,
             stage=lambda order: [self._stage(order, partition, rows) for partition in range(PARTITIONS)],

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keyhole.arrow import encode, key_groups, storage_keys
+from keyhole.arrow import OP, encode, key_groups, storage_keys
 from keyhole.codec import StateCodec
 from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
 from keyhole.placement import key_group
@@ -214,3 +214,12 @@ def test_the_last_date_and_moment_there_are_come_back() -> None:
     encoded = encode(pa.record_batch({"k": pa.array(["a"]), "d": pa.array([dt.date.max]), "t": moments}), state)
     row = StateCodec(state).decode_row(encoded.column("value")[0].as_py())
     assert (row.d, row.t) == (dt.date.max, last)
+
+
+def test_what_rows_clear_does_not_depend_on_how_they_are_cut_into_batches() -> None:
+    batch = pa.record_batch({"k": ["a", "a", "b", "a"], "v": [1, 2, 3, 4], OP: ["clear", "put", "clear", "clear"]})
+    of = descriptor()
+    whole = sorted(encode(batch, of).to_pylist(), key=str)
+    parts = [row for start in range(4) for row in encode(batch.slice(start, 1), of).to_pylist()]
+    assert sorted(parts, key=str) == whole
+    assert [row["value"] for row in whole].count(None) == 3

@@ -93,6 +93,9 @@ class TestDescriptor:
             ({"order_by": "n"}, "order_by was none, is n"),
             ({"kind": StateKind.REDUCING}, "kind was value, is reducing"),
             ({"reducers": ("sum",)}, "reducers was none, is sum"),
+            ({"map_key": (KeyColumn("m", KeyType.DATE),)}, "map_key was none, is m date"),
+            ({"ttl_ms": 5000}, "ttl was none, is 5000 ms of processing_time"),
+            ({"max_length": 3}, "max_length was none, is 3"),
         ],
     )
     def test_each_difference_is_named(self, changes: dict[str, object], says: str) -> None:

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -162,6 +162,7 @@ class Coordinator:
 
     def _run_epoch(self, batch: EpochBatch) -> EpochResult:
         epoch = self._start(batch) if self._record is None else self._continue(batch)
+        batch = replace(batch, watermark_ms=self._watermark_ms(batch, epoch))
         # Not before: starting has deadlines of its own, and however slow it was, the servers are to be tried.
         deadline = time.monotonic() + self._config.epoch_deadline_seconds
         commit_time_ms = self._clock.now_ms()
@@ -220,6 +221,17 @@ class Coordinator:
         self._record = record
         self._heartbeat.start()
         return record.base + batch.batch_id
+
+    def _watermark_ms(self, batch: EpochBatch, epoch: int) -> int:
+        """The batch's, and never below that of the last complete epoch, unless the states begin anew.
+
+        That of a new checkpoint begins at 0: entries of states that are kept would come back that have expired.
+        """
+        assert self._record is not None
+        before = self._run.complete
+        if before is None or epoch == self._record.reset_epoch:
+            return batch.watermark_ms
+        return max(batch.watermark_ms, before.watermark_ms)
 
     def _continue(self, batch: EpochBatch) -> int:
         assert self._record is not None

@@ -27,7 +27,8 @@ def check_descriptor(stored: StateDescriptor | None, wanted: StateDescriptor) ->
 
     Raises:
         StateConflict: Another query of the application feeds it.
-        StateChanged: Kind, key groups, key, value schema, order_by or reducers differ; the message says how.
+        StateChanged: Kind, key groups, keys, value schema, order_by, reducers, ttl or maximum length differ; the
+            message says how.
     """
     if stored is None:
         return
@@ -45,9 +46,13 @@ def check_descriptor(stored: StateDescriptor | None, wanted: StateDescriptor) ->
             ("kind", stored.kind, wanted.kind),
             ("key_groups", stored.key_groups, wanted.key_groups),
             ("key", _columns(stored.key), _columns(wanted.key)),
+            ("map_key", _columns(stored.map_key) or "none", _columns(wanted.map_key) or "none"),
             ("value", _columns(stored.value.fields), _columns(wanted.value.fields)),
             ("order_by", stored.order_by or "none", wanted.order_by or "none"),
             ("reducers", ", ".join(stored.reducers) or "none", ", ".join(wanted.reducers) or "none"),
+            # Each stored row says when it expires, or has no room for that.
+            ("ttl", _lifetime(stored), _lifetime(wanted)),
+            ("max_length", stored.max_length or "none", wanted.max_length or "none"),
         )
         if before != after
     ]
@@ -61,6 +66,10 @@ def check_descriptor(stored: StateDescriptor | None, wanted: StateDescriptor) ->
 
 def _columns(columns: Iterable[object]) -> str:
     return ", ".join(f"{c.name} {c.type}" for c in columns)  # type: ignore[attr-defined]  # KeyColumn or ValueField
+
+
+def _lifetime(descriptor: StateDescriptor) -> str:
+    return f"{descriptor.ttl_ms} ms of {descriptor.ttl_clock}" if descriptor.ttl_ms else "none"
 
 
 def check_start(

@@ -174,7 +174,7 @@ class QueryRun:
         Returns:
             The members that are gone, don't answer, or have forgotten this run.
         """
-        membership, complete = self.membership, self._complete_epoch()
+        membership, complete = self.membership, self.complete
         version = membership.assignment.version
         able = {name for name, sighting in self._seen.items() if not (sighting.draining or sighting.replica)}
         calls = {}
@@ -189,9 +189,6 @@ class QueryRun:
         }
         self._told = version, {name: answer.warm for name, answer in confirmed.items()}
         return [name for name in membership.members if name not in confirmed]
-
-    def _complete_epoch(self) -> tuple[int, int]:
-        return (self.complete.epoch, self.complete.commit_time_ms) if self.complete else (0, 0)
 
     def distrust(self, server: str) -> None:
         """The server's grant is no longer any good: the next `converge` fences it and gives it another."""
@@ -321,7 +318,7 @@ class QueryRun:
     def _assign_all(
         self, members: Mapping[str, Member], assignment: AssignmentRecord, deadline_monotonic: float
     ) -> None:
-        complete = self._complete_epoch()
+        complete = self.complete
 
         def give(member: Member) -> None:
             server = member.target.server

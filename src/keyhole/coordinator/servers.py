@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import grpc
 
+from keyhole.coordinator.control import CompleteRecord
 from keyhole.coordinator.decisions import ServerCommit
 from keyhole.coordinator.membership import Held, Sighting
 from keyhole.coordinator.receipts import Target
@@ -73,7 +74,7 @@ class ServerLink:
         run: Run,
         version: int,
         states: Sequence[Share],
-        complete: tuple[int, int],
+        complete: CompleteRecord | None,
     ) -> tuple[bool, int, int]:
         """Gives the server its key groups. Returns (all it owns is ready, records restored, records to restore)."""
         request = pb.AssignRequest(
@@ -87,8 +88,9 @@ class ServerLink:
                 )
                 for share in states
             ],
-            complete_epoch=complete[0],
-            complete_commit_time_ms=complete[1],
+            complete_epoch=complete.epoch if complete else 0,
+            complete_commit_time_ms=complete.commit_time_ms if complete else 0,
+            complete_watermark_ms=complete.watermark_ms if complete else 0,
             wait_ms=_WAIT_MS,
         )
         answer = self._call(lambda: self._stub.Assign(request, timeout=_ASK_SECONDS + _WAIT_MS / 1000))
@@ -104,7 +106,7 @@ class ServerLink:
     def abort(self, run: Run, epoch: int) -> None:
         self._call(lambda: self._stub.Abort(pb.AbortRequest(run=run_to_proto(run), epoch=epoch), timeout=_ASK_SECONDS))
 
-    def confirm(self, run: Run, version: int, complete: tuple[int, int], *, alone: bool) -> Confirmed:
+    def confirm(self, run: Run, version: int, complete: CompleteRecord | None, *, alone: bool) -> Confirmed:
         """Renews the lease.
 
         Args:
@@ -113,8 +115,8 @@ class ServerLink:
         request = pb.ConfirmRequest(
             run=run_to_proto(run),
             assignment_version=version,
-            complete_epoch=complete[0],
-            complete_commit_time_ms=complete[1],
+            complete_epoch=complete.epoch if complete else 0,
+            complete_commit_time_ms=complete.commit_time_ms if complete else 0,
             alone=alone,
         )
         answer = self._call(lambda: self._stub.Confirm(request, timeout=_ASK_SECONDS))

@@ -149,7 +149,7 @@ class _Restore:
             changes: dict[Partition, Rows] = defaultdict(list)
             for key, row in rows:
                 # The key group is a part of the storage key, and is all of it that depends on their number.
-                moved = key if old.key_groups == new.key_groups else after.storage_key(before.key(key))
+                moved = key if old.key_groups == new.key_groups else _moved(key, before, after)
                 changes[Partition(new.state, int.from_bytes(moved[:2], "big"))].append((moved, row))
             yield changes
 
@@ -183,6 +183,11 @@ class _Restore:
         names = sorted(self._names(query), key=lambda name: name == _METADATA)
         for name in names:
             copy_file(self._source, f"{checkpoint.prefix}/{name}", target, name)
+
+
+def _moved(storage_key: bytes, before: StateCodec, after: StateCodec) -> bytes:
+    """The storage key where there is another number of key groups. What follows the key stays as it is."""
+    return after.prefix(before.key(storage_key)) + storage_key[before.prefix_length(storage_key) :]
 
 
 def _marker(query: SavedQuery) -> Marker:

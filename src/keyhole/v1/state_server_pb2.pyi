@@ -133,10 +133,12 @@ class AssignRequest(_message.Message):
     COMPLETE_EPOCH_FIELD_NUMBER: _builtins.int
     COMPLETE_COMMIT_TIME_MS_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    COMPLETE_WATERMARK_MS_FIELD_NUMBER: _builtins.int
     assignment_version: _builtins.int
     complete_epoch: _builtins.int
     complete_commit_time_ms: _builtins.int
     wait_ms: _builtins.int
+    complete_watermark_ms: _builtins.int
     @_builtins.property
     def run(self) -> Global___Run: ...
     @_builtins.property
@@ -152,10 +154,11 @@ class AssignRequest(_message.Message):
         complete_epoch: _builtins.int = ...,
         complete_commit_time_ms: _builtins.int = ...,
         wait_ms: _builtins.int = ...,
+        complete_watermark_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_version", b"assignment_version", "complete_commit_time_ms", b"complete_commit_time_ms", "complete_epoch", b"complete_epoch", "run", b"run", "states", b"states", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_version", b"assignment_version", "complete_commit_time_ms", b"complete_commit_time_ms", "complete_epoch", b"complete_epoch", "complete_watermark_ms", b"complete_watermark_ms", "run", b"run", "states", b"states", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,142 @@
+"""Entries that have expired are not read: whichever copy answers, whatever the clocks do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from keyhole.coordinator import run
+from keyhole.types import StateDescriptor, TtlClock
+from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY, Source
+from tests.support.simulation import World
+from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
+
+KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
+OTHERS = [key(names_in(group)[1]) for group in range(KEY_GROUPS)]
+TTL_MS = 10_000
+BY_CLOCK = descriptor(ttl_ms=TTL_MS)
+BY_WATERMARK = descriptor(ttl_ms=TTL_MS, ttl_clock=TtlClock.EVENT_TIME)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
+
+
+def world_of(of: StateDescriptor) -> World:
+    made = World(of, "ab", standbys=1)
+    made.watermark_ms = 1000
+    made.run_epoch(0, {name: row(1.0) for name in KEYS})
+    made.settle()
+    return made
+
+
+@pytest.fixture
+def by_clock() -> Iterator[World]:
+    """Every key group has an owner and a standby."""
+    made = world_of(BY_CLOCK)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def by_watermark() -> Iterator[World]:
+    """The same; the first epoch's watermark is at one second."""
+    made = world_of(BY_WATERMARK)
+    yield made
+    made.close()
+
+
+def answers(world: World) -> list[tuple[Source, list[bytes | None]]]:
+    """Of every copy of every key group."""
+    found = []
+    for server in world.servers.values():
+        for table in server.tables.values():
+            for copy in (table.owned, table.standby):
+                for name in filter(copy.holds, KEYS):
+                    answer = copy.answers([name], copy.standings([name]))
+                    scanned = copy.scan(name, name + b"\xff", copy.standings([name])[0], descending=False)
+                    assert [row for _, row in scanned.entries] == [row for row in answer.rows if row is not None]
+                    scanned.close()
+                    found.append((answer.sources[0], list(answer.rows)))
+    assert [source.role for source, _ in found].count(ROLE_OWNER) == KEY_GROUPS
+    return found
+
+
+def shown(world: World) -> set[bytes | None]:
+    return {row for _, rows in answers(world) for row in rows}
+
+
+def roles(world: World) -> set[int]:
+    return {source.role for source, _ in answers(world)}
+
+
+def test_by_the_clock_every_copy_hides_what_has_expired_without_any_epoch(by_clock: World) -> None:
+    assert roles(by_clock) == {ROLE_OWNER, ROLE_STANDBY}
+    by_clock.clock.advance(TTL_MS / 1000 - 0.001)
+    assert shown(by_clock) == {row(1.0)}
+    by_clock.clock.advance(0.001)
+    assert shown(by_clock) == {None}
+
+
+def test_a_clock_that_is_set_back_does_not_bring_expired_entries_back(by_clock: World) -> None:
+    by_clock.clock.advance(TTL_MS / 1000)
+    assert shown(by_clock) == {None}
+    by_clock.clock.jump(-3600)
+    assert shown(by_clock) == {None}
+
+
+def test_a_clock_that_is_behind_shows_nothing_that_had_expired_when_the_epoch_was_committed(by_clock: World) -> None:
+    by_clock.clock.advance(TTL_MS / 1000)
+    by_clock.run_epoch(1, {name: row(2.0) for name in OTHERS})
+    by_clock.follow()
+    by_clock.clock.jump(-3600)
+    assert shown(by_clock) == {None}
+
+
+def test_by_the_watermark_every_copy_hides_what_has_expired_as_of_its_epoch(by_watermark: World) -> None:
+    by_watermark.clock.advance(3600)
+    assert shown(by_watermark) == {row(1.0)}
+    by_watermark.watermark_ms = TTL_MS + 999
+    by_watermark.run_epoch(1, {})
+    by_watermark.follow()
+    assert shown(by_watermark) == {row(1.0)}
+    by_watermark.watermark_ms = TTL_MS + 1000
+    # Of an epoch that touches none of the key groups: the complete epoch tells.
+    by_watermark.run_epoch(2, {})
+    by_watermark.follow()
+    assert {source.watermark_ms for source, _ in answers(by_watermark)} == {TTL_MS + 1000}
+    assert shown(by_watermark) == {None}
+
+
+def test_a_new_owner_hides_by_the_watermark_of_the_last_epoch_before_it_has_committed_any(by_watermark: World) -> None:
+    by_watermark.watermark_ms = TTL_MS + 1000
+    by_watermark.run_epoch(1, {})
+    by_watermark.servers["a"].die(lose_store=True)
+    by_watermark.settle()
+    by_watermark.servers["a"].start()
+    by_watermark.settle()
+    assert {source.watermark_ms for source, _ in answers(by_watermark)} == {TTL_MS + 1000}
+    assert shown(by_watermark) == {None}
+
+
+def test_the_watermark_of_a_new_checkpoint_does_not_bring_expired_entries_back(by_watermark: World) -> None:
+    by_watermark.watermark_ms = TTL_MS + 1000
+    by_watermark.run_epoch(1, {})
+    by_watermark.driver_dies()
+    by_watermark.watermark_ms = 0
+    by_watermark.run_epoch(0, {}, spark_query_id="spark-2", on_new_checkpoint="continue")
+    by_watermark.settle()
+    assert {source.watermark_ms for source, _ in answers(by_watermark)} == {TTL_MS + 1000}
+    assert shown(by_watermark) == {None}
+
+
+def test_a_state_that_is_reset_begins_with_the_new_checkpoints_watermark(by_watermark: World) -> None:
+    by_watermark.driver_dies()
+    by_watermark.watermark_ms = 7
+    fresh = {name: row(2.0) for name in KEYS}
+    by_watermark.run_epoch(0, fresh, spark_query_id="spark-2", on_new_checkpoint="reset")
+    by_watermark.settle()
+    assert {source.watermark_ms for source, _ in answers(by_watermark)} == {7}
+    assert shown(by_watermark) == {row(2.0)}

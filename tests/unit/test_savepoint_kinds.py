@@ -1,0 +1,91 @@
+"""Savepoints of states whose entries have more than a key, or whose stored rows hold more than the row."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from keyhole.codec import StateCodec
+from keyhole.savepoint.create import create
+from keyhole.savepoint.folder import Folder
+from keyhole.savepoint.plan import RestoreOptions
+from keyhole.savepoint.restore import plan_of, restore
+from keyhole.stored import Aggregate
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from keyhole.testing.clock import ManualClock
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
+from tests.support.applications import Application, control_of, rows_of
+from tests.support.states import descriptor, row
+
+HOURS = (KeyColumn("hour", KeyType.TIMESTAMP), KeyColumn("place", KeyType.STRING))
+HOUR = datetime(2026, 11, 21, 10, tzinfo=UTC)
+KEYS = [f"key-{number}" for number in range(20)]
+STAMP = (1_700_000_000_000).to_bytes(8, "big")
+
+KINDS = {
+    "map": descriptor(kind=StateKind.MAP, map_key=HOURS),
+    "list": descriptor(kind=StateKind.LIST, max_length=5),
+    "aggregating": descriptor(kind=StateKind.AGGREGATING),
+    "map-ttl": descriptor(kind=StateKind.MAP, map_key=HOURS, ttl_ms=1000),
+    "list-ttl": descriptor(kind=StateKind.LIST, ttl_ms=1000, ttl_clock=TtlClock.EVENT_TIME),
+    "aggregating-ttl": descriptor(kind=StateKind.AGGREGATING, ttl_ms=1000),
+    "value-ttl": descriptor(ttl_ms=1000),
+}
+Content = dict[tuple[object, ...], bytes]
+"""By the values of key and map key, what is stored."""
+
+
+@pytest.fixture(params=KINDS)
+def of(request: pytest.FixtureRequest) -> StateDescriptor:
+    return KINDS[request.param]
+
+
+def entries(of: StateDescriptor) -> Content:
+    """Three entries of each key, or one."""
+    suffixes: list[tuple[object, ...]] = [()]
+    if of.kind is StateKind.MAP:
+        suffixes = [(HOUR, "a\0b"), (HOUR, ""), (HOUR.replace(hour=11), "c")]
+    if of.kind is StateKind.LIST:
+        suffixes = [(7,), (8,), (9,)]
+    made: Content = {}
+    for key in KEYS:
+        for number, suffix in enumerate(suffixes):
+            plain = row(float(number))
+            stored = Aggregate(3, plain, b"sum", None).encode() if of.kind is StateKind.AGGREGATING else plain
+            made[key, *suffix] = STAMP + stored if of.ttl_ms else stored
+    return made
+
+
+def stored(content: Content, of: StateDescriptor) -> dict[bytes, bytes]:
+    codec = StateCodec(of)
+    return {codec.storage_key(values if len(values) > 1 else values[0]): row for values, row in content.items()}
+
+
+@pytest.mark.parametrize("groups", [1, 3, 4, 64])
+def test_every_kind_comes_back_entry_by_entry_with_any_number_of_key_groups_and_under_other_names(
+    of: StateDescriptor, groups: int, tmp_path: Path
+) -> None:
+    made, content = Application(of=of), entries(of)
+    made.commit_rows(3, stored(content, of))
+    gone = (KEYS[0], *next(values[1:] for values in content if values[0] == KEYS[0]))
+    made.commit_rows(4, dict.fromkeys(stored({gone: b""}, of)))
+    made.complete(4)
+    saved = Folder(str(tmp_path / "savepoint"))
+    create("app", made.changelog, saved, {}, ManualClock())
+    options = RestoreOptions(
+        application="copy",
+        key_groups={"counts": groups},
+        states={"counts": "again"},
+        checkpoints={"main": str(tmp_path / "checkpoint")},
+    )
+    empty = MemoryKafka()
+    _, plan = plan_of(saved, options)
+    restore(saved, plan, MemoryChangelog(empty, "copy"), ManualClock(), 1)
+    restored = msgspec.json.decode(control_of(empty, "copy")["state/again"], type=StateDescriptor)
+    changed = {"application": "copy", "state": "again", "key_groups": groups, "topic_id": restored.topic_id}
+    assert restored == msgspec.structs.replace(of, **changed)
+    del content[gone]
+    assert rows_of(empty, restored) == stored(content, restored)
