@@ -41,6 +41,7 @@ class EpochToCommit:
     watermark_ms: int
     offsets_hash: int
     states: Mapping[str, StateToCommit]
+    next_watermark_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,11 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: Sta
     # Complete mode also empties the key groups that got no rows. And a replay may lack all rows of a key group.
     committed = {group for group in state.restored if state.position(group).epoch >= epoch.epoch}
     touched = sorted(state.restored if part.replace else staged.keys() | committed)
-    this = Epoch(epoch.epoch, Moment(epoch.commit_time_ms, epoch.watermark_ms))
+    this = Epoch(
+        epoch.epoch,
+        Moment(epoch.commit_time_ms, epoch.watermark_ms),
+        Moment(epoch.commit_time_ms, max(epoch.watermark_ms, epoch.next_watermark_ms)),
+    )
     snapshot = state.store.snapshot()
     try:
         for group in touched:

@@ -14,6 +14,7 @@ from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import MalformedRequest
 from keyhole.rpc.convert import descriptor_from_proto
 from keyhole.steps import Step
+from keyhole.stored import Moment
 from keyhole.types import Run
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
@@ -21,6 +22,7 @@ from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.copies import Standing
 from services.state_server.dump import dump
 from services.state_server.host import Attempt, HostSettings, QueryHost, StateShare
+from services.state_server.merging import Epoch
 from services.state_server.registry import Registry
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -89,6 +91,16 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
             if not kept:
                 host.discard(attempt)
         return pb.StageResponse(receipts=[_receipt_to_proto(receipt) for receipt in receipts])
+
+    async def ReadBase(self, request: pb.ReadBaseRequest, context: _Context) -> pb.ReadBaseResponse:  # noqa: N802 - gRPC
+        """What the tasks of an aggregating state merge with."""
+        run = _run(request.run)
+        moment = Moment(request.commit_time_ms, request.watermark_ms)
+        epoch = Epoch(request.epoch, moment, moment)
+        bases = await self._registry.host(run).read_base(
+            run, request.incarnation, request.assignment_version, request.state, epoch, request.storage_keys
+        )
+        return pb.ReadBaseResponse(bases=[pb.Base(found=base is not None, accumulator=base or b"") for base in bases])
 
     async def Commit(self, request: pb.CommitRequest, context: _Context) -> pb.CommitResponse:  # noqa: N802 - gRPC
         """Makes an epoch durable and visible on this server."""
@@ -195,6 +207,7 @@ def _epoch_to_commit(host: QueryHost, request: pb.CommitRequest) -> EpochToCommi
             )
             for part in request.states
         },
+        request.next_watermark_ms,
     )
 
 

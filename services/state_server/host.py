@@ -32,12 +32,14 @@ from keyhole.errors import (
     StageLost,
 )
 from keyhole.steps import Step, StepObserver
+from keyhole.stored import NOT_KNOWN, STAMP_BYTES, decode_aggregate, lifetime
 from keyhole.stores.base import Snapshot, StoreEngine
 from keyhole.types import Position, Run, StateDescriptor
 from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
 from services.state_server.copies import Lease, Standing
 from services.state_server.follow import Follower, MakeFollower
 from services.state_server.hosted import HostedState
+from services.state_server.merging import Epoch
 from services.state_server.restore import restore
 from services.state_server.spill import StagingRoom
 from services.state_server.staged import StagedAttempt
@@ -45,6 +47,10 @@ from services.state_server.standby import Standbys
 from services.state_server.table import Table
 
 _log = logging.getLogger(__name__)
+
+# What a message may have is twice that.
+_BASE_BYTES = 8 << 20
+
 _Result = TypeVar("_Result")
 
 
@@ -436,6 +442,41 @@ class QueryHost:
 
     # --- epochs ---------------------------------------------------------------------------------------------------
 
+    async def read_base(
+        self, run: Run, incarnation: str, version: int, state: str, epoch: Epoch, keys: Sequence[bytes]
+    ) -> list[bytes | None]:
+        """The accumulators of an aggregating state before the epoch; None: the key had none.
+
+        Of the first keys, as many as a message may have.
+
+        Raises:
+            Fenced, NotReady: See `_check_run`.
+            NotOwner: Another assignment version, or a key group that isn't restored here.
+        """
+        self._check_run(run)
+        self._check_incarnation(incarnation)
+        self._check_version(version)
+        return await self._on_thread(self._read_base, self._state(state), epoch, keys)
+
+    def _read_base(self, state: HostedState, epoch: Epoch, keys: Sequence[bytes]) -> list[bytes | None]:
+        if {int.from_bytes(key[:2], "big") for key in keys} - state.restored:
+            raise NotOwner(f"key groups of state {state.table.name} are asked for and not owned; stage them again")
+        lives, bases, size = lifetime(state.descriptor), list[bytes | None](), 0
+        expired = None if lives is None else lives.expired(epoch.moment)
+        snapshot = state.store.snapshot()
+        try:
+            for key in keys:
+                stored = snapshot.get(key)
+                if stored is not None and expired is not None:
+                    stored = None if NOT_KNOWN < stored[:STAMP_BYTES] <= expired else stored[STAMP_BYTES:]
+                bases.append(None if stored is None else decode_aggregate(stored).as_of(epoch.number))
+                size += len(bases[-1] or b"")
+                if size > _BASE_BYTES:
+                    break
+        finally:
+            snapshot.close()
+        return bases
+
     def begin_attempt(self, run: Run, incarnation: str, version: int, attempt: Attempt) -> StagedAttempt:
         """Room for one task attempt's rows, not yet among what is staged (see `stage`).
 
@@ -445,8 +486,7 @@ class QueryHost:
         """
         self._check_run(run)
         self._check_incarnation(incarnation)
-        if version != self._version:
-            raise NotOwner(f"the assignment is at version {self._version}, not {version}", version=self._version)
+        self._check_version(version)
         self._check_newest(attempt)
         state = self._state(attempt.state)
         name = f"{self._application}/{attempt.state}"
@@ -455,6 +495,11 @@ class QueryHost:
         )
         self._arriving.add(arriving)
         return arriving
+
+    def _check_version(self, version: int) -> None:
+        """Routes of another assignment are out of date."""
+        if version != self._version:
+            raise NotOwner(f"the assignment is at version {self._version}, not {version}", version=self._version)
 
     def _check_newest(self, attempt: Attempt) -> None:
         newest = max(((a.epoch, a.round) for a in self._staged), default=(0, 0))

@@ -191,12 +191,12 @@ class Expiring:
         return self._merge.staged(row, other)
 
     def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
-        stamp = self._lives.stamp(epoch.moment)
+        stamp = self._lives.stamp(epoch.written)
         written = self._merge.with_stored(rows, _Living(stored, self._lives.expired(epoch.moment)), epoch)
         return [(key, None if row is None else stamp + row) for key, row in written]
 
     def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
-        stamp = self._lives.stamp(epoch.moment)
+        stamp = self._lives.stamp(epoch.written)
         replaced = self._merge.replacing(rows, epoch)
         return {key: None if row is None else stamp + row for key, row in replaced.items()}
 

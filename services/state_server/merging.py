@@ -58,10 +58,16 @@ class Merge(Protocol):
 
 
 class Epoch(NamedTuple):
-    """The epoch that is committed."""
+    """The epoch that is committed.
+
+    Attributes:
+        moment: As of which the stored entries are expired or not.
+        written: At which those count as written that it writes: by event time, once the batch's own rows are in.
+    """
 
     number: int
     moment: Moment
+    written: Moment
 
 
 class Plain:

@@ -48,7 +48,7 @@ OPS: dict[StateKind, tuple[Op, ...]] = {
     StateKind.REDUCING: (Op.PUT, Op.DELETE, Op.CLEAR),
     StateKind.AGGREGATING: (Op.PUT, Op.DELETE, Op.CLEAR),
     StateKind.MAP: (Op.PUT, Op.DELETE, Op.CLEAR),
-    StateKind.LIST: (Op.PUT, Op.APPEND, Op.REPLACE, Op.CLEAR),
+    StateKind.LIST: (Op.APPEND, Op.PUT, Op.REPLACE, Op.CLEAR, Op.DELETE),
 }
 """What the rows of each kind of state can do."""
 
@@ -112,6 +112,11 @@ def encode(batch: pa.RecordBatch, descriptor: StateDescriptor) -> pa.RecordBatch
     return _encoder(descriptor).encode(batch)
 
 
+def key_names(batch: pa.RecordBatch, descriptor: StateDescriptor) -> pa.BinaryArray:
+    """The storage key of each row, without the map key. Raises as `encode`."""
+    return _encoder(descriptor).names(batch, whole=False)
+
+
 def key_groups(columns: Sequence[pa.Array], types: Sequence[KeyType], number: int) -> npt.NDArray[np.uint16]:
     """The key group of each row: placement.key_group, a column at a time."""
     hashes: _Words = np.full(len(columns[0]), SEED, dtype=np.uint32)
@@ -152,12 +157,21 @@ class _Encoder:
             return self._put(batch)
         ops = batch.column(OP).fill_null(Op.PUT)
         self._check_ops(ops)
-        parts = [
-            self._put(batch.filter(pc.is_in(ops, _ops(Op.PUT, Op.APPEND, Op.REPLACE)))),
-            self._delete(batch.filter(pc.is_in(ops, _ops(Op.DELETE)))),
-            self._clear(batch.filter(pc.is_in(ops, _ops(Op.CLEAR, Op.REPLACE)))),
-        ]
-        return pa.Table.from_batches(part for part in parts if part.num_rows).combine_chunks().to_batches()[0]
+        places = pa.array(np.arange(batch.num_rows))
+        parts = []
+        # What clears comes before what the same row puts.
+        # An element of a list can't be named: what deletes there clears.
+        is_list = self._descriptor.kind is StateKind.LIST
+        for make, which in (
+            (self._clear, (Op.CLEAR, Op.REPLACE, *([Op.DELETE] if is_list else []))),
+            (self._put, (Op.PUT, Op.APPEND, Op.REPLACE)),
+            (self._delete, () if is_list else (Op.DELETE,)),
+        ):
+            chosen = pc.is_in(ops, _ops(*which))
+            parts.append((make(batch.filter(chosen)), places.filter(chosen)))
+        changes = pa.Table.from_batches([change for change, _ in parts])
+        order = np.argsort(np.concatenate([places.to_numpy() for _, places in parts]), kind="stable")
+        return changes.take(pa.array(order)).combine_chunks().to_batches()[0]
 
     def _check_ops(self, ops: pa.Array) -> None:
         taken = OPS[self._descriptor.kind]
@@ -174,17 +188,17 @@ class _Encoder:
         fields = [_stored(_column(batch, field, "value", ValueMismatch), field) for field in descriptor.value.fields]
         version = itertools.repeat(descriptor.value.version, batch.num_rows)
         rows = list(map(self._encode, zip(version, *fields, strict=True)))
-        return _change(self._names(batch, whole=True), pa.array(rows, pa.binary()))
+        return _change(self.names(batch, whole=True), pa.array(rows, pa.binary()))
 
     def _delete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return _change(self._names(batch, whole=True), pa.nulls(batch.num_rows, pa.binary()))
+        return _change(self.names(batch, whole=True), pa.nulls(batch.num_rows, pa.binary()))
 
     def _clear(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         # One for each row, also where a key has several: how many there are is part of the checksum, and must not
         # depend on which of them came in one batch.
-        return _change(self._names(batch, whole=False), pa.nulls(batch.num_rows, pa.binary()))
+        return _change(self.names(batch, whole=False), pa.nulls(batch.num_rows, pa.binary()))
 
-    def _names(self, batch: pa.RecordBatch, *, whole: bool) -> pa.BinaryArray:
+    def names(self, batch: pa.RecordBatch, *, whole: bool) -> pa.BinaryArray:
         descriptor = self._descriptor
         columns = [(column, "key") for column in descriptor.key]
         if whole:

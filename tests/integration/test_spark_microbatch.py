@@ -74,7 +74,7 @@ def test_a_stream_grouped_by_the_key_needs_no_second_shuffle_and_any_other_gets_
         frame = classic(data)
         execution = current(frame, batch_id).execution
         layouts[case] = layout_of(frame, execution)
-        rows, partitions = by_key_group(frame, execution, key, key_groups)
+        rows, partitions = by_key_group(frame, layout_of(frame, execution), key, key_groups)
         numbers = F.spark_partition_id(), F.pmod(F.hash(*key), F.lit(partitions))
         assert rows.select(*numbers).filter(numbers[0] != numbers[1]).count() == 0, case
         exchanges[case] = classic(rows)._jdf.queryExecution().executedPlan().toString().count("Exchange ")

@@ -25,7 +25,7 @@ from keyhole.coordinator.receipts import PartitionReceipt, StageOrder, Target
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, NullKey, by_reason
 from keyhole.spark.executors import Executor, live_executors
 from keyhole.spark.schema import Declaration
-from keyhole.spark.sink import Addresses, Sink
+from keyhole.spark.sink import Addresses, Part, Sink
 from keyhole.types import Run
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
@@ -100,7 +100,8 @@ class RecordingCoordinator:
                 if receipt.failure is not None:
                     reason, message, facts = receipt.failure
                     raise by_reason()[reason](message, **facts)
-            decision = decide(receipts, {plan.descriptor.state: batch.partitions}, [target])
+            assert not isinstance(batch.partitions, int)
+            decision = decide(receipts, batch.partitions, [target])
             if isinstance(decision, Proceed):
                 self._merge(epoch, number, receipts, plan.replace)
                 return EpochResult(epoch, False, number + 1)
@@ -142,7 +143,7 @@ class Backend:
         standbys: int = 0,
     ) -> Sink:
         declaration = Declaration(state, (key,), 64, None, order_by, standbys=standbys)
-        return Sink(declaration, query, self._config, self._coordinator)
+        return Sink((Part(declaration),), query, self._config, self._coordinator)
 
     def _coordinator(self, config: JobConfig, query: str, addresses: Addresses) -> RecordingCoordinator:
         assert addresses() == {self.server.address}
@@ -237,7 +238,7 @@ def test_append_mode_is_shuffled_by_key_group_and_survives_batches_that_spark_pr
 
     run_query(stream(SCHEMA, batches(2)), "append", first_batch_only)
     (run,) = backend.runs
-    assert [(epoch.partitions, epoch.states[0].replace) for epoch in run.epochs] == [(4, False), (4, False)]
+    assert [(epoch.partitions, epoch.states[0].replace) for epoch in run.epochs] == [({"last": 4}, False)] * 2
     assert run.fields() == [[float(i)] for i in range(7)]
     assert [len(receipts) for receipts in run.receipts] == [4, 4]
 

@@ -23,7 +23,8 @@ from services.state_server.table import Table
 
 KEY_GROUPS = 4
 
-EPOCH = Epoch(number=1, moment=Moment(time_ms=1_000, watermark_ms=0))
+_NOW = Moment(time_ms=1_000, watermark_ms=0)
+EPOCH = Epoch(number=1, moment=_NOW, written=_NOW)
 """An epoch that is committed, where nothing depends on which."""
 
 

@@ -92,7 +92,9 @@ def test_a_wrong_argument_of_a_reducing_state_is_refused_where_it_is_given(
 def test_a_reducing_state_has_the_fields_that_its_reducers_make() -> None:
     schema = spark.StructType().add("k", spark.StringType()).add("n", spark.IntegerType(), nullable=False)
     schema = schema.add("at", spark.DateType()).add("list", spark.ArrayType(spark.StringType()))
-    reducing = declared(key=("k",), value=("list", "n", "at"), reducers=("count", "sum", "max"))
+    reducing = declared(
+        kind=StateKind.REDUCING, key=("k",), value=("list", "n", "at"), reducers=("count", "sum", "max")
+    )
     descriptor = describe(reducing, "app", "query", schema)
     assert (descriptor.kind, descriptor.reducers) == (StateKind.REDUCING, ("count", "sum", "max"))
     assert descriptor.value.fields == (
@@ -103,7 +105,7 @@ def test_a_reducing_state_has_the_fields_that_its_reducers_make() -> None:
 
 
 def test_a_column_that_its_reducer_does_not_take_is_refused_by_its_name() -> None:
-    reducing = declared(key=("k",), value=("v",), reducers=("sum",))
+    reducing = declared(kind=StateKind.REDUCING, key=("k",), value=("v",), reducers=("sum",))
     with pytest.raises(ValueMismatch, match="sum can't reduce column 'v' of type string; it takes a number"):
         describe(reducing, "app", "query", parse("k int, v string"))
 

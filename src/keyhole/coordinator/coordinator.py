@@ -73,10 +73,11 @@ class EpochBatch:
     Attributes:
         offsets_hash: decisions.offsets_hash of the batch's source offsets.
         watermark_ms: Event-time watermark in milliseconds since 1970; 0: none.
-        partitions: Number of partitions that `stage` will give receipts of, for each state.
+        partitions: Number of partitions that `stage` will give receipts of, for each state, or by state.
         stage: Runs the batch's tasks once, over all partitions. Called once per round; the rows must be the same.
         offsets: The batch's entry in Spark's offset log; empty: unknown.
         stateful: Spark keeps state of its own for the query.
+        next_watermark_ms: The watermark after the batch, asked for once its rows are staged; None: nobody needs it.
     """
 
     spark_query_id: str
@@ -84,10 +85,11 @@ class EpochBatch:
     offsets_hash: int
     watermark_ms: int
     states: tuple[StatePlan, ...]
-    partitions: int
+    partitions: int | Mapping[str, int]
     stage: Callable[[StageOrder], Sequence[PartitionReceipt]]
     offsets: str = ""
     stateful: bool = False
+    next_watermark_ms: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ class Coordinator:
     ) -> EpochResult | KeyholeError:
         """One try: the epoch is complete, or what kept it from that and may not keep the next."""
         self._run.converge(deadline)
-        order = self._order(epoch, number, deadline)
+        order = self._order(epoch, number, deadline, commit_time_ms, batch.watermark_ms)
         proceed = self._stage(batch, order)
         if isinstance(proceed, Restage):
             return self._suspect(proceed.suspects)
@@ -212,7 +214,7 @@ class Coordinator:
             self._on_new_checkpoint,
         )
         record = msgspec.structs.replace(record, stateful=batch.stateful)
-        declared = [plan.descriptor.state for plan in batch.states]
+        declared = self._names(batch)
         dropped = dropped_states(self._query, control.savepoint, declared, allowed=self._allow_dropped_states)
         self._run.declare(control, {plan.descriptor: plan.standbys for plan in batch.states}, self._on_new_checkpoint)
         self._run.settle(settled_records(self._query, control.savepoint, dropped))
@@ -237,7 +239,7 @@ class Coordinator:
         assert self._record is not None
         return check_batch(self._query, self._record, self._run.complete, batch.batch_id)
 
-    def _order(self, epoch: int, number: int, deadline: float) -> StageOrder:
+    def _order(self, epoch: int, number: int, deadline: float, commit_time_ms: int, watermark_ms: int) -> StageOrder:
         membership = self._run.membership
         assignment = membership.assignment
         return StageOrder(
@@ -249,6 +251,8 @@ class Coordinator:
             routes=dict(assignment.owners),
             deadline_seconds=max(1.0, deadline - time.monotonic()),
             descriptors=dict(self._run.descriptors),
+            commit_time_ms=commit_time_ms,
+            watermark_ms=watermark_ms,
         )
 
     def _stage(self, batch: EpochBatch, order: StageOrder) -> Proceed | Restage:
@@ -259,8 +263,13 @@ class Coordinator:
                 error = by_reason()[reason](message)
                 error.facts = facts
                 raise error
-        partitions = {plan.descriptor.state: batch.partitions for plan in batch.states}
+        of = batch.partitions
+        partitions = {name: of if isinstance(of, int) else of[name] for name in self._names(batch)}
         return decide(receipts, partitions, order.targets)
+
+    @staticmethod
+    def _names(batch: EpochBatch) -> list[str]:
+        return [plan.descriptor.state for plan in batch.states]
 
     def _suspect(self, suspects: Mapping[str, str]) -> KeyholeError:
         # A server that answers again afterwards is simply staged to again; one that doesn't is replaced.
@@ -276,6 +285,7 @@ class Coordinator:
         reset = order.epoch == self._record.reset_epoch
         # Others among the targets only follow.
         owners = {index for routes in order.routes.values() for index in routes}
+        next_watermark_ms = batch.next_watermark_ms() if batch.next_watermark_ms else batch.watermark_ms
         return {
             target.server: pb.CommitRequest(
                 run=run_to_proto(order.run),
@@ -293,6 +303,7 @@ class Coordinator:
                 ],
                 commit_time_ms=commit_time_ms,
                 watermark_ms=batch.watermark_ms,
+                next_watermark_ms=next_watermark_ms,
                 offsets_hash=batch.offsets_hash,
             )
             for index, target in enumerate(order.targets)

@@ -22,6 +22,7 @@ class StageOrder(msgspec.Struct, frozen=True):
         routes: By state, one index into `targets` per key group.
         deadline_seconds: How long one partition may take to stage.
         descriptors: By state, as it was settled at the run's start: what the rows are encoded by.
+        commit_time_ms, watermark_ms: Of the epoch: what has expired by then is not merged with.
     """
 
     run: Run
@@ -32,6 +33,8 @@ class StageOrder(msgspec.Struct, frozen=True):
     routes: dict[str, tuple[int, ...]]
     deadline_seconds: float
     descriptors: dict[str, StateDescriptor]
+    commit_time_ms: int = 0
+    watermark_ms: int = 0
 
 
 class GroupReceipt(msgspec.Struct, frozen=True):

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
-from keyhole.errors import ConflictError, RequestError, ServerLost
+from keyhole.coordinator.servers import run_to_proto
+from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 
@@ -20,6 +21,14 @@ _CHUNK_BYTES = 1 << 20
 _QUEUED_CHUNKS = 4
 
 Connect = Callable[[str], grpc.Channel]
+
+
+class NotTaken(Exception):
+    """Raised by what makes a partition's rows: a server that it needed did not answer, which another round may mend."""
+
+    def __init__(self, target: Target, error: KeyholeError) -> None:
+        super().__init__(error.message)
+        self.receipt = ServerReceipt(target.server, target.incarnation, error=(type(error).reason, error.message))
 
 
 def stage_partition(
@@ -51,6 +60,8 @@ def stage_partition(
                     streams[index] = _ServerStream(order, state, partition, attempt_id, target, connect)
                 streams[index].send(rows)
         results = tuple(stream.finish() for stream in streams.values())
+    except NotTaken as error:
+        return PartitionReceipt(state, partition, attempt_id, (error.receipt,))
     except (RequestError, ConflictError) as error:
         return PartitionReceipt(state, partition, attempt_id, failure=(type(error).reason, error.message, error.facts))
     finally:
@@ -87,14 +98,8 @@ class _ServerStream:
     ) -> None:
         self._target = target
         self._queue: queue.Queue[state_server_pb2.StageRequest | None] = queue.Queue(_QUEUED_CHUNKS)
-        run = state_server_pb2.Run(
-            application=order.run.application,
-            query=order.run.query,
-            generation=order.run.generation,
-            run_id=order.run.run_id,
-        )
         header = state_server_pb2.StageHeader(
-            run=run,
+            run=run_to_proto(order.run),
             incarnation=target.incarnation,
             assignment_version=order.assignment_version,
             state=state,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from py4j.java_gateway import JavaObject, JVMView
@@ -109,6 +110,40 @@ def _serialized(jvm: JVMView, log: JavaObject, entry: JavaObject) -> str:
     return str(stream.toString("UTF-8"))
 
 
+def has_watermark(execution: JavaObject) -> bool:
+    """Whether the query calls withWatermark anywhere.
+
+    Args:
+        execution: The IncrementalExecution of a micro-batch. Its logical plan: a physical one may hide what is inside.
+    """
+    return any(node.getClass().getSimpleName() == "EventTimeWatermark" for node in _nodes(execution.analyzed()))
+
+
+_WATERMARKS = "org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeWatermarkExec"
+
+
+def next_watermark_ms(batch: MicroBatch) -> int:
+    """The watermark after the batch, in milliseconds since 1970, once all its rows were computed; 0: none yet.
+
+    As Spark computes it at the batch's end, where one stream has a watermark; of several, the lowest.
+    """
+    found = [
+        int(stats.max()) - int(node.delayMs())
+        for node in _nodes(batch.execution.executedPlan())
+        if node.getClass().getName() == _WATERMARKS and (stats := node.eventTimeStats().value()).count()
+    ]
+    return max(batch.watermark_ms, min(found, default=0))
+
+
+def _nodes(plan: JavaObject) -> Iterator[JavaObject]:
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        children = node.children()
+        waiting.extend(children.apply(index) for index in range(children.size()))
+
+
 _STATEFUL = "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperator"
 
 
@@ -123,11 +158,4 @@ def state_operators(execution: JavaObject) -> frozenset[str]:
     """
     plan = execution.executedPlan()
     stateful = plan.getClass().getClassLoader().loadClass(_STATEFUL)
-    found, waiting = set(), [plan]
-    while waiting:
-        node = waiting.pop()
-        if stateful.isInstance(node):
-            found.add(str(node.getClass().getSimpleName()))
-        children = node.children()
-        waiting.extend(children.apply(index) for index in range(children.size()))
-    return frozenset(found)
+    return frozenset(str(node.getClass().getSimpleName()) for node in _nodes(plan) if stateful.isInstance(node))

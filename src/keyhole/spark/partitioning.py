@@ -40,18 +40,17 @@ def partitions_for(key_groups: int, wanted: int) -> int:
 
 
 def by_key_group(
-    batch: ClassicDataFrame, execution: JavaObject, key: Sequence[str], key_groups: int
+    batch: ClassicDataFrame, layout: HashLayout | None, key: Sequence[str], key_groups: int
 ) -> tuple[DataFrame, int]:
     """The batch so partitioned that every key group is in one partition, and the number of partitions.
 
     Args:
-        execution: The IncrementalExecution of the micro-batch.
+        layout: What `layout_of` says of it.
 
     Returns:
         The batch itself where its partitions are already so; else one more shuffle, over the largest divisor of
         `key_groups` that is at most `spark.sql.shuffle.partitions`.
     """
-    layout = layout_of(batch, execution)
     if can_reuse(layout, key, key_groups):
         assert layout is not None
         return batch, layout.partitions
@@ -65,7 +64,11 @@ def by_key_group(
 
 
 def layout_of(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
-    """How Spark has hashed the batch's rows to partitions, in the batch's own column names; None: in no such way."""
+    """How Spark has hashed the batch's rows to partitions, in the batch's own column names; None: in no such way.
+
+    Args:
+        execution: The IncrementalExecution of the micro-batch.
+    """
     query = batch._jdf.queryExecution()
     names = batch.columns
     if _is_whole_batch(query.logical(), execution):

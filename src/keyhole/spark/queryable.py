@@ -6,98 +6,159 @@
         queryable.value("max_temperature", key="sensor")
     ).start()
 
-docs/spark.md tells what each output mode means, and what the job must keep to for exactly once.
+Each function here gives what `foreachBatch` takes; `together` makes one of several. docs/spark.md tells what each
+output mode means, and what the job must keep to for exactly once.
+
+What all states take:
+    key: The key column, or columns: string, binary, boolean, smallint, int, bigint, date or timestamp.
+    key_groups: How many pieces the state can ever be split into, 1 to 65,536 (default 64); fixed for its life. Choose a
+        multiple of `spark.sql.shuffle.partitions`, and a stream grouped by the key needs no second shuffle.
+    standbys: On how many other state servers each key group has a copy, if there are as many: it answers when the owner
+        is away, and takes over when the owner is lost. Default: 0.
+    ttl: How long an entry lives after it was last written (timedelta); default: until it is deleted.
+    ttl_clock: The time by which it lives: "processing_time" (default), or "event_time", the query's watermark.
+    op: The column that says what a row does: "put" (also where it is null), "delete", and in maps and lists "clear"; in
+        lists "append" and "replace". The other columns of a row that deletes are not looked at, but for the key's.
+    delete_when: The condition (SQL text or a Column) under which a row deletes, in place of `op`.
+    defaults: By value column, what entries that were written before the column was added have in it.
+
+What the query takes, whose states are given to it together:
+    on_new_checkpoint: What to do where the checkpoint isn't the one that the states came from: "refuse" (default),
+        "continue" (keep the states, add to them) or "reset" (empty them with the first batch).
+    strict: Whether a batch that gives other rows when it is run again ends the query, or is only logged.
+    allow_dropped_states: Whether states of a savepoint that the query was restored from, and that no sink declares, are
+        dropped for good; else they are refused by name.
+    on_commit: Is called with each epoch once it is complete, in order, in the driver, on the thread that Spark calls;
+        again where a batch is run again. What it raises ends the query.
+    query: The query's stable name; default: Spark's `queryName`, else the first state's name. Each sink of one
+        streaming query needs its own.
+    config: Default: from `KEYHOLE_JOB_*`.
+    observer: Is told the steps of each epoch, on the thread that takes them.
+
+All raise InvalidConfiguration where an argument is wrong, and name it.
 """
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Unpack
 
-from keyhole.changelog.kafka import KafkaChangelog
-from keyhole.clock import SystemClock
-from keyhole.config import JobConfig, job_config
-from keyhole.coordinator.coordinator import Coordinator
-from keyhole.coordinator.decisions import OnNewCheckpoint
+from pyspark.sql.types import StructType
+
 from keyhole.errors import InvalidConfiguration
-from keyhole.reducers import problems
-from keyhole.spark.executors import ServerAddresses
-from keyhole.spark.schema import Declaration
-from keyhole.spark.sink import Addresses, OnCommit, Sink, checked_name
-from keyhole.steps import StepObserver
+from keyhole.spark.aggregating import Aggregator
+from keyhole.spark.declaring import Columns, QueryOptions, StateOptions, build, columns, query_sink
+from keyhole.spark.sink import Sink
+from keyhole.types import StateKind
 
-MAX_KEY_GROUPS = 65_536
-_RESERVED_STATES = ("control",)  # its changelog would be the application's control topic
+FOLLOWED_BY_ALL = 1 << 16
+"""As many standbys as there can be servers."""
 
 
 def value(
     state: str,
     *,
-    key: str | Sequence[str],
-    key_groups: int = 64,
+    key: Columns,
     value: Sequence[str] | None = None,
     order_by: str | None = None,
-    on_new_checkpoint: OnNewCheckpoint = "refuse",
-    standbys: int = 0,
-    strict: bool = False,
-    allow_dropped_states: bool = False,
-    on_commit: OnCommit | None = None,
-    query: str | None = None,
-    config: JobConfig | None = None,
-    observer: StepObserver | None = None,
+    **options: Unpack[StateOptions],
 ) -> Sink:
-    """A state with one value per key: the last row of each key. Returns the function for `foreachBatch`.
+    """A state with one value per key: the last row of each key.
 
     Args:
         state: The name under which readers find it; unique in the application.
-        key: The key column, or columns: string, binary, boolean, smallint, int, bigint, date or timestamp.
-        key_groups: How many pieces the state can ever be split into, 1 to 65,536; fixed for its life. Choose a multiple
-            of `spark.sql.shuffle.partitions`, and a stream grouped by the key needs no second shuffle.
         value: The value columns, in the order in which readers get them; default: all but the key's.
         order_by: The value column whose highest value wins, among the rows of a batch and against the stored value;
             added to the value if it isn't in it. Without it, two rows of one key in one batch are refused.
-        on_new_checkpoint: What to do where the checkpoint isn't the one that the state came from: "refuse", "continue"
-            (keep the state, add to it) or "reset" (empty it with the first batch).
-        standbys: On how many other state servers each key group has a copy, if there are as many: it answers when the
-            owner is away, and takes over when the owner is lost.
-        strict: Whether a batch that gives other rows when it is run again ends the query, or is only logged.
-        allow_dropped_states: Whether states of a savepoint that the query was restored from, and that no sink declares,
-            are dropped for good; else they are refused by name.
-        on_commit: Is called with each epoch once it is complete, in order, in the driver, on the thread that Spark
-            calls; again where a batch is run again. What it raises ends the query.
-        query: The query's stable name; default: Spark's `queryName`, else the state's name. Each sink of one streaming
-            query needs its own.
-        config: Default: from `KEYHOLE_JOB_*`.
-        observer: Is told the steps of each epoch, on the thread that takes them.
-
-    Raises:
-        InvalidConfiguration: An argument is wrong; it names which.
     """
-    values = None if value is None else tuple(value)
-    declaration = Declaration(state, _columns(key), key_groups, values, order_by, standbys=standbys)
-    return _sink(
-        declaration, query, config, _Options(on_new_checkpoint, strict, allow_dropped_states, observer), on_commit
+    return build(StateKind.VALUE, state, options, key=columns(key), value=_tuple(value), order_by=order_by)
+
+
+def map(  # noqa: A001 - the kind's name
+    state: str,
+    *,
+    key: Columns,
+    map_key: Columns,
+    value: Sequence[str] | None = None,
+    order_by: str | None = None,
+    **options: Unpack[StateOptions],
+) -> Sink:
+    """A state with one value per key and map key: the last row of each. The entries of a key are ordered by map key.
+
+    Args:
+        map_key: The column, or columns, of the types that a key can have: the start of a window, say.
+        state, value, order_by: As for `value`.
+    """
+    if not columns(map_key):
+        raise InvalidConfiguration(
+            f"state {state!r}: map_key is empty; name the column that tells the entries of a key apart, or use "
+            "queryable.value, which has one value per key",
+            state=state,
+        )
+    return build(
+        StateKind.MAP,
+        state,
+        options,
+        key=columns(key),
+        map_key=columns(map_key),
+        value=_tuple(value),
+        order_by=order_by,
+    )
+
+
+def list(  # noqa: A001 - the kind's name
+    state: str,
+    *,
+    key: Columns,
+    max_length: int | None = None,
+    unbounded: bool = False,
+    mode: str = "append",
+    value: Sequence[str] | None = None,
+    order_by: str | None = None,
+    **options: Unpack[StateOptions],
+) -> Sink:
+    """A state with any number of elements per key, in the order in which they were appended.
+
+    Args:
+        max_length: The most elements of a key: the last ones are kept.
+        unbounded: Lists may grow for ever. One of the two must be said.
+        mode: What a row does that doesn't say it by `op`: "append", or "replace": a batch's rows of a key take the
+            place of all that it had.
+        order_by: The column by whose values the rows of one batch are appended; without it they are in the order in
+            which Spark hands them out, which may be another one when the batch is run again. It needn't be a value.
+        state, value: As for `value`.
+    """
+    if (max_length is None) is not unbounded:
+        raise InvalidConfiguration(
+            f"state {state!r}: a list grows with the stream. Say how many elements of a key are kept with max_length=, "
+            "or that it may grow for ever with unbounded=True, and not both",
+            state=state,
+        )
+    if max_length is not None and max_length < 1:
+        raise InvalidConfiguration(f"state {state!r}: max_length is {max_length}; it must be 1 or more", state=state)
+    if mode not in ("append", "replace"):
+        raise InvalidConfiguration(f"state {state!r}: mode is {mode!r}; it must be append or replace", state=state)
+    return build(
+        StateKind.LIST,
+        state,
+        options,
+        key=columns(key),
+        value=_tuple(value),
+        order_by=order_by,
+        max_length=max_length or 0,
+        replaces=mode == "replace",
     )
 
 
 def reducing(
     state: str,
     *,
-    key: str | Sequence[str],
+    key: Columns,
     reducers: Mapping[str, str],
-    key_groups: int = 64,
-    on_new_checkpoint: OnNewCheckpoint = "refuse",
-    standbys: int = 0,
-    strict: bool = False,
-    allow_dropped_states: bool = False,
-    on_commit: OnCommit | None = None,
-    query: str | None = None,
-    config: JobConfig | None = None,
-    observer: StepObserver | None = None,
+    map_key: Columns = (),
+    **options: Unpack[StateOptions],
 ) -> Sink:
-    """A state with one value per key, into which each row of the stream is merged, once. Returns the function for
-    `foreachBatch`.
+    """A state with one value per key, into which each row of the stream is merged, once.
 
         queryable.reducing("spent", key="customer", reducers={"amount": "sum", "order_id": "count"})
 
@@ -108,11 +169,8 @@ def reducing(
         reducers: By value column, in the order in which readers get them, how its values are merged: "sum", "min",
             "max", "count" (of values that are not null), "any", "all", "first", "last", "min_by(column)" or
             "max_by(column)". keyhole.reducers says what each takes and gives.
-        state, key, key_groups, on_new_checkpoint, standbys, strict, allow_dropped_states, on_commit, query, config,
-            observer: As for `value`.
-
-    Raises:
-        InvalidConfiguration: An argument is wrong; it names which.
+        map_key: If given, there is one value per key and map key, as in `map`.
+        state: As for `value`.
     """
     if not isinstance(reducers, Mapping) or not reducers:
         raise InvalidConfiguration(
@@ -120,78 +178,89 @@ def reducing(
             "name at least one",
             state=state,
         )
-    fields, names = tuple(reducers), tuple(reducers.values())
-    declaration = Declaration(state, _columns(key), key_groups, fields, None, reducers=names, standbys=standbys)
-    return _sink(
-        declaration, query, config, _Options(on_new_checkpoint, strict, allow_dropped_states, observer), on_commit
+    return build(
+        StateKind.REDUCING,
+        state,
+        options,
+        key=columns(key),
+        map_key=columns(map_key),
+        value=tuple(reducers),
+        reducers=tuple(reducers.values()),
     )
 
 
-@dataclass(frozen=True)
-class _Options:
-    """What a sink passes on to the coordinator of each of its runs."""
-
-    on_new_checkpoint: OnNewCheckpoint
-    strict: bool
-    allow_dropped_states: bool
-    observer: StepObserver | None
-
-
-def _columns(key: str | Sequence[str]) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)
-
-
-def _sink(
-    declaration: Declaration, query: str | None, config: JobConfig | None, options: _Options, on_commit: OnCommit | None
+def aggregating(
+    state: str,
+    *,
+    key: Columns,
+    aggregator: Aggregator,
+    result: str | StructType,
+    value: Sequence[str] | None = None,
+    order_by: str | None = None,
+    **options: Unpack[StateOptions],
 ) -> Sink:
-    if config is None:
-        config = job_config()
-    checked_name("the application's name", config.application, "set KEYHOLE_JOB_APPLICATION to another one")
-    checked_name("the state's name", declaration.state, "choose another one")
-    if query is not None:
-        checked_name("query", query, "choose another one")
-    for problem in _problems(declaration, options.on_new_checkpoint):
-        raise InvalidConfiguration(f"state {declaration.state!r}: {problem}", state=declaration.state)
-    ServerAddresses(config.servers, list)  # refuses wrong ones here, before a query is started
+    """A state with one value per key: the result of a user's aggregation of all rows of the key, each counted once.
 
-    def make(config: JobConfig, query: str, addresses: Addresses) -> Coordinator:
-        changelog = KafkaChangelog(config.bootstrap_servers, config.application)
-        return Coordinator(
-            config,
-            query,
-            changelog,
-            SystemClock(),
-            on_new_checkpoint=options.on_new_checkpoint,
-            strict=options.strict,
-            observer=options.observer,
-            addresses=addresses,
-            allow_dropped_states=options.allow_dropped_states,
+    The aggregator runs in Spark's tasks, on the accumulator that the key's owner holds; readers get its result. As for
+    `reducing`, the stream brings what is new.
+
+    Args:
+        aggregator: See keyhole.spark.Aggregator. Its class must be importable, or picklable, in Spark's workers.
+        result: The fields of the result, as Spark writes a schema: "count bigint, mean double".
+        value: The columns of the rows that the aggregator gets; default: all but the key's.
+        order_by: The column in whose order it gets the rows of a batch; without it they come in any order.
+        state: As for `value`.
+    """
+    return build(
+        StateKind.AGGREGATING,
+        state,
+        options,
+        key=columns(key),
+        value=_tuple(value),
+        order_by=order_by,
+        result=result,
+        aggregator=aggregator,
+    )
+
+
+def broadcast(
+    state: str,
+    *,
+    key: Columns,
+    value: Sequence[str] | None = None,
+    order_by: str | None = None,
+    **options: Unpack[StateOptions],
+) -> Sink:
+    """A state that every server has a copy of, and every job can read whole: rules, thresholds, small tables.
+
+    Args:
+        state, value, order_by: As for `value`. `key_groups` is 1, and `standbys` all servers.
+    """
+    for fixed in ("key_groups", "standbys"):
+        if fixed in options:
+            raise InvalidConfiguration(
+                f"state {state!r}: {fixed} can't be chosen; a broadcast state is on every server"
+            )
+    options["key_groups"], options["standbys"] = 1, FOLLOWED_BY_ALL
+    return build(StateKind.BROADCAST, state, options, key=columns(key), value=_tuple(value), order_by=order_by)
+
+
+def together(*sinks: Sink, **options: Unpack[QueryOptions]) -> Sink:
+    """Several states that one query feeds: each batch is computed once, and becomes one epoch of all of them.
+
+        queryable.together(
+            queryable.map("impressions", key="tweet", map_key="hour"),
+            queryable.value("top", key="hour").of(top_tweets),
         )
 
-    return Sink(declaration, query, config, make, on_commit)
+    Args:
+        sinks: Made by the functions here, without the options that concern the query. What is given to a state's `of`
+            makes its rows of the batch's. The configuration is the first one's.
+    """
+    if sinks:
+        options.setdefault("config", sinks[0].config)
+    return query_sink([part for sink in sinks for part in sink.parts_alone()], options)
 
 
-def _problems(of: Declaration, on_new_checkpoint: str) -> Iterator[str]:
-    key, key_groups, value = of.key, of.key_groups, of.value
-    if of.state in _RESERVED_STATES:
-        yield "the name is reserved; choose another one"
-    if not key or not all(key):
-        yield "key is empty; name the column, or the columns, that the state is looked up by"
-    if len(set(key)) < len(key):
-        yield f"key names a column twice ({', '.join(key)})"
-    if type(key_groups) is not int or not 1 <= key_groups <= MAX_KEY_GROUPS:
-        yield f"key_groups is {key_groups!r}; it must be a whole number from 1 to {MAX_KEY_GROUPS}"
-    if type(of.standbys) is not int or of.standbys < 0:
-        yield f"standbys is {of.standbys!r}; it must be a whole number, 0 or more"
-    if value is not None and not value:
-        yield "value is empty; name at least one column, or leave it out to take all but the key's"
-    if value is not None and len(set(value)) < len(value):
-        yield f"value names a column twice ({', '.join(value)})"
-    twice = sorted(set(key) & {*(value or ()), *((of.order_by,) if of.order_by is not None else ())})
-    if twice:
-        names = ", ".join(twice)
-        yield f"{names} is part of the key, which every reader knows; leave it out of value, reducers and order_by"
-    yield from problems(dict(zip(value or (), of.reducers, strict=False)))
-    choices = typing.get_args(OnNewCheckpoint)
-    if on_new_checkpoint not in choices:
-        yield f"on_new_checkpoint is {on_new_checkpoint!r}; it must be one of {', '.join(choices)}"
+def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)

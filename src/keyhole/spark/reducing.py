@@ -11,13 +11,15 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.reducers import Call, parse
 from keyhole.spark.batch import OutputMode
 from keyhole.spark.partitioning import column
-from keyhole.types import StateDescriptor
+from keyhole.types import StateDescriptor, StateKind
 
 _AGGREGATIONS = frozenset({"StateStoreSaveExec", "SessionWindowStateStoreSaveExec"})
 """Spark's operators that hold the running results of groupBy(...).agg(...), session windows included."""
 
 
-def check_increments(state: str, mode: OutputMode, operators: Collection[str]) -> None:
+def check_increments(
+    state: str, mode: OutputMode, operators: Collection[str], kind: StateKind = StateKind.REDUCING
+) -> None:
     """Refuses what would be merged into itself.
 
     Args:
@@ -28,13 +30,13 @@ def check_increments(state: str, mode: OutputMode, operators: Collection[str]) -
     """
     if mode is OutputMode.COMPLETE:
         raise InvalidConfiguration(
-            f"reducing state {state!r} can't be fed in complete mode: every batch holds the whole result, which would "
+            f"{kind} state {state!r} can't be fed in complete mode: every batch holds the whole result, which would "
             "be added to what it was added to before. Use queryable.value, or append mode",
             state=state,
         )
     if mode is OutputMode.UPDATE and _AGGREGATIONS.intersection(operators):
         raise InvalidConfiguration(
-            f"reducing state {state!r} can't be fed by a streaming aggregation in update mode: a batch holds running "
+            f"{kind} state {state!r} can't be fed by a streaming aggregation in update mode: a batch holds running "
             "results, which contain those of the batches before and would be counted again. Give it the rows "
             "themselves (without groupBy), or use queryable.value for the results",
             state=state,

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pyspark.sql import Column
 from pyspark.sql import types as spark
 
 from keyhole.errors import KeyholeError, KeyMismatch, ValueMismatch
 from keyhole.reducers import parse
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 
+# Kinds whose stored row is compared with a new one.
+_RANKED_KINDS = (StateKind.VALUE, StateKind.MAP, StateKind.BROADCAST)
 _UTF8_BINARY = "UTF8_BINARY"  # Spark's name for "no collation"
 
 _KEY_TYPES: dict[type[spark.DataType], KeyType] = {
@@ -53,9 +56,15 @@ class Declaration:
     """A state as its job declares it; the batch's schema says the rest.
 
     Attributes:
-        value: None: all columns but the key's.
-        reducers: Of a reducing state, the name of one for each of `value`; empty: the state is of kind VALUE.
+        value: None: all columns but the key's, and the one of `op`.
+        reducers: Of a reducing state, the name of one for each of `value`.
         standbys: On how many servers beside the owner each key group is followed.
+        ttl: How long an entry lives after it was last written; 0 ms: until it is deleted.
+        max_length: Of a list, the most elements of a key; 0: any number.
+        op: The column that says what a row does; None: there is none.
+        delete_when: The condition under which a row deletes; None: none does.
+        replaces: Of a list, whether an epoch's rows of a key take the place of those before.
+        result: Of an aggregating state, the schema of the result, which is the value, as Spark writes it.
     """
 
     state: str
@@ -65,10 +74,15 @@ class Declaration:
     order_by: str | None
     reducers: tuple[str, ...] = ()
     standbys: int = 0
-
-    @property
-    def kind(self) -> StateKind:
-        return StateKind.REDUCING if self.reducers else StateKind.VALUE
+    kind: StateKind = StateKind.VALUE
+    map_key: tuple[str, ...] = ()
+    ttl_ms: int = 0
+    ttl_clock: TtlClock = TtlClock.PROCESSING_TIME
+    max_length: int = 0
+    op: str | None = None
+    delete_when: Column | str | None = None
+    replaces: bool = False
+    result: str | spark.StructType | None = None
 
 
 def describe(declaration: Declaration, application: str, query: str, schema: spark.StructType) -> StateDescriptor:
@@ -78,19 +92,13 @@ def describe(declaration: Declaration, application: str, query: str, schema: spa
         KeyMismatch: A key column is missing, or of a type that can't be a key.
         ValueMismatch: A value column is missing or of a type that can't be stored, or reduced, or there is none.
     """
-    key = tuple(_key_column(declaration, name, schema) for name in declaration.key)
-    names = declaration.value
-    if names is None:
-        names = tuple(name for name in schema.names if name not in declaration.key)
-    if declaration.order_by is not None and declaration.order_by not in names:
-        names = (*names, declaration.order_by)
-    if not names:
-        raise ValueMismatch(
-            f"state {declaration.state!r}: the batch has no column beside the key ({', '.join(declaration.key)}); "
-            "give it at least one value column",
-            state=declaration.state,
-        )
-    fields = tuple(_value_field(declaration, name, schema) for name in names)
+    key = tuple(_key_column(declaration, "key", name, schema) for name in declaration.key)
+    map_key = tuple(_key_column(declaration, "map key", name, schema) for name in declaration.map_key)
+    if declaration.op is not None:
+        _check_op(declaration, schema)
+    if declaration.result is not None:
+        schema = result_schema(declaration.result)
+    fields = tuple(_value_field(declaration, name, schema) for name in value_names(declaration, schema))
     if declaration.reducers:
         pairs = zip(fields, declaration.reducers, strict=True)
         fields = tuple(_reduced_field(declaration, field, reducer) for field, reducer in pairs)
@@ -102,25 +110,73 @@ def describe(declaration: Declaration, application: str, query: str, schema: spa
         key_groups=declaration.key_groups,
         key=key,
         value=ValueSchema(version=1, fields=fields),
-        order_by=declaration.order_by or "",
+        # Of a list and of an aggregate it orders the rows of an epoch, in the task.
+        order_by=(declaration.order_by or "") if declaration.kind in _RANKED_KINDS else "",
         reducers=declaration.reducers,
+        map_key=map_key,
+        ttl_ms=declaration.ttl_ms,
+        ttl_clock=declaration.ttl_clock,
+        max_length=declaration.max_length,
     )
 
 
-def _key_column(declaration: Declaration, name: str, schema: spark.StructType) -> KeyColumn:
-    column = _column(declaration, "key", name, schema, KeyMismatch)
+def value_names(declaration: Declaration, schema: spark.StructType) -> tuple[str, ...]:
+    """The columns that are the value.
+
+    Raises:
+        ValueMismatch: There are none.
+    """
+    if declaration.result is not None:
+        return tuple(schema.names)
+    names = declaration.value
+    if names is None:
+        others = {*declaration.key, *declaration.map_key, declaration.op}
+        names = tuple(name for name in schema.names if name not in others)
+    if declaration.order_by is not None and declaration.order_by not in names:
+        names = (*names, declaration.order_by)
+    if not names:
+        raise ValueMismatch(
+            f"state {declaration.state!r}: the batch has no column beside the key ({', '.join(declaration.key)}); "
+            "give it at least one value column",
+            state=declaration.state,
+        )
+    return names
+
+
+def result_schema(result: str | spark.StructType) -> spark.StructType:
+    """The fields of an aggregate's result. Needs a Spark session where they are given as text."""
+    if isinstance(result, spark.StructType):
+        return result
+    parsed = spark.StructType.fromDDL(result)
+    # One name alone is read as a type.
+    return parsed if isinstance(parsed, spark.StructType) else spark.StructType([spark.StructField("value", parsed)])
+
+
+def _check_op(declaration: Declaration, schema: spark.StructType) -> None:
+    assert declaration.op is not None
+    kind = _column(declaration, "op", declaration.op, schema, ValueMismatch).dataType
+    if not isinstance(kind, spark.StringType):
+        raise ValueMismatch(
+            f"state {declaration.state!r}: op column {declaration.op!r} is of type {kind.simpleString()}; it must be a "
+            "string that says what the row does",
+            column=declaration.op,
+        )
+
+
+def _key_column(declaration: Declaration, role: str, name: str, schema: spark.StructType) -> KeyColumn:
+    column = _column(declaration, role, name, schema, KeyMismatch)
     kind = column.dataType
     if isinstance(kind, spark.StringType) and kind.collation != _UTF8_BINARY:
         raise KeyMismatch(
-            f"state {declaration.state!r}: key column {name!r} has the collation {kind.collation}, by which different "
-            'strings can be equal; a key can\'t have one. Cast it to plain strings: col(...).cast("string")',
+            f"state {declaration.state!r}: {role} column {name!r} has the collation {kind.collation}, by which "
+            'different strings can be equal; a key can\'t have one. Cast it to plain strings: col(...).cast("string")',
             column=name,
         )
     key_type = _KEY_TYPES.get(type(kind))
     if key_type is None:
         raise KeyMismatch(
-            f"state {declaration.state!r}: key column {name!r} is of type {kind.simpleString()}, which can't be a key; "
-            f"a key column must be one of {', '.join(KeyType)}",
+            f"state {declaration.state!r}: {role} column {name!r} is of type {kind.simpleString()}, which can't be a "
+            f"key; a {role} column must be one of {', '.join(KeyType)}",
             column=name,
             type=kind.simpleString(),
         )

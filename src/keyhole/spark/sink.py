@@ -1,32 +1,36 @@
-"""The function that foreachBatch calls: makes each micro-batch one epoch of a state."""
+"""The function that foreachBatch calls: makes each micro-batch one epoch of its states."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 from py4j.java_gateway import JavaObject
 from pyspark import SparkContext
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import EpochBatch, EpochResult, StatePlan
 from keyhole.coordinator.decisions import offsets_hash
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.errors import InvalidConfiguration, KeyholeError
-from keyhole.spark.batch import MicroBatch, OutputMode, classic, current, state_operators
+from keyhole.spark.aggregating import Aggregator
+from keyhole.spark.batch import MicroBatch, OutputMode, classic, current, next_watermark_ms, state_operators
 from keyhole.spark.executors import ServerAddresses, live_executors
-from keyhole.spark.partitioning import by_key_group, column
-from keyhole.spark.reducing import check_increments, reduced_columns
+from keyhole.spark.feeding import check_feed
+from keyhole.spark.keeping import kept
+from keyhole.spark.partitioning import HashLayout, layout_of
 from keyhole.spark.schema import Declaration, describe
-from keyhole.spark.task import RECEIPT_SCHEMA, stage_task
-from keyhole.types import StateDescriptor, StateKind
+from keyhole.spark.staging import StagedState, staged_state
+from keyhole.types import TtlClock
 
 _log = logging.getLogger(__name__)
 
@@ -52,30 +56,54 @@ MakeCoordinator = Callable[[JobConfig, str, Addresses], EpochRunner]
 """
 
 
+@dataclass(frozen=True)
+class Part:
+    """One state of a sink.
+
+    Attributes:
+        aggregator: Of an aggregating state.
+        select: From the batch to the state's rows; None: they are the batch's.
+        in_order: Rows of one partition count in the order in which they come: of those that write one entry the last
+            one stays, and one that clears a key clears what came before it.
+    """
+
+    declaration: Declaration
+    aggregator: Aggregator | None = None
+    select: Callable[[DataFrame], DataFrame] | None = None
+    in_order: bool = False
+
+
 class Sink:
     """Give it to `writeStream.foreachBatch`, or call it from your own function there. Made by `queryable`.
 
-    One sink feeds one state from one running query at a time. It is called on the thread on which Spark calls back;
+    One sink feeds its states from one running query at a time. It is called on the thread on which Spark calls back;
     everything it starts ends with the query, however that ends.
     """
 
     def __init__(
         self,
-        declaration: Declaration,
+        parts: tuple[Part, ...],
         query: str | None,
         config: JobConfig,
         make_coordinator: MakeCoordinator,
         on_commit: OnCommit | None = None,
+        options: frozenset[str] = frozenset(),
     ) -> None:
-        self._declaration = declaration
+        self._parts = parts
         self._query = query
         self._config = config
         self._make_coordinator = make_coordinator
         self._on_commit = on_commit
+        self._options = options
         self._id = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._run: _Run | None = None
         self._failure: KeyholeError | None = None
+
+    @property
+    def config(self) -> JobConfig:
+        """What it was made with."""
+        return self._config
 
     @property
     def failure(self) -> KeyholeError | None:
@@ -86,11 +114,36 @@ class Sink:
         """
         return self._failure
 
+    def of(self, select: Callable[[DataFrame], DataFrame]) -> Sink:
+        """A sink of the same states, whose rows are made of the batch by `select`. For `together`, above all."""
+
+        def of_part(part: Part) -> Part:
+            before = part.select
+            made = select if before is None else lambda data: before(select(data))
+            return dataclasses.replace(part, select=made)
+
+        parts = tuple(map(of_part, self._parts))
+        return Sink(parts, self._query, self._config, self._make_coordinator, self._on_commit, self._options)
+
+    def parts_alone(self) -> tuple[Part, ...]:
+        """The states, for a sink that has others too.
+
+        Raises:
+            InvalidConfiguration: It was made with options that concern the query.
+        """
+        if self._options:
+            raise InvalidConfiguration(
+                f"state {self._parts[0].declaration.state!r} was made with {', '.join(sorted(self._options))}, which "
+                "concerns the whole query; give it to queryable.together instead"
+            )
+        return self._parts
+
     def __call__(self, data: DataFrame, batch_id: int) -> None:
         """Commits the rows as an epoch; returns when all servers have it.
 
         Blocks for as long as it takes, at most `KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS`. Runs the data frame's plan once,
-        and once more for every round that a lost server costs.
+        and once more for every round that a lost server costs. Where it feeds several states the batch is kept (as
+        `persist` does) meanwhile.
 
         Raises:
             KeyMismatch, ValueMismatch: The batch's columns don't fit the declaration.
@@ -114,36 +167,51 @@ class Sink:
         frame = classic(data)
         batch = current(frame, batch_id)
         query = self._query_name(batch)
-        descriptor = describe(self._declaration, self._config.application, query, frame.schema)
         self._claim(frame, batch, query)
-        key = [column.name for column in descriptor.key]
-        rows, partitions = by_key_group(frame, batch.execution, key, descriptor.key_groups)
         run = self._run_of(batch, query, frame.sparkSession.sparkContext)
-        result = run.coordinator.run_epoch(
-            EpochBatch(
-                spark_query_id=batch.query_id,
-                batch_id=batch_id,
-                offsets_hash=offsets_hash(batch.offsets),
-                watermark_ms=batch.watermark_ms,
-                states=(self._plan(descriptor, batch.output_mode),),
-                partitions=partitions,
-                stage=functools.partial(_stage, rows.select(*_staged_columns(descriptor)), descriptor, partitions),
-                offsets=batch.log_entry,
-                stateful=run.stateful,
+        layout = layout_of(frame, batch.execution)
+        with kept(frame) if len(self._parts) > 1 else nullcontext(frame) as rows:
+            staged = [self._staged(part, rows, layout, batch, query) for part in self._parts]
+            result = run.coordinator.run_epoch(
+                EpochBatch(
+                    spark_query_id=batch.query_id,
+                    batch_id=batch_id,
+                    offsets_hash=offsets_hash(batch.offsets),
+                    watermark_ms=batch.watermark_ms,
+                    states=tuple(one.plan for one in staged),
+                    partitions={one.plan.descriptor.state: one.partitions for one in staged},
+                    stage=lambda order: [receipt for one in staged for receipt in one.stage(order)],
+                    offsets=batch.log_entry,
+                    stateful=run.stateful,
+                    next_watermark_ms=functools.partial(next_watermark_ms, batch) if self._ages else None,
+                )
             )
-        )
         _log.debug(
             "committed",
             extra={"query": query, "epoch": result.epoch, "replayed": result.replayed, "rounds": result.rounds},
         )
         return result.epoch
 
-    def _plan(self, descriptor: StateDescriptor, mode: OutputMode) -> StatePlan:
-        return StatePlan(descriptor, replace=mode is OutputMode.COMPLETE, standbys=self._declaration.standbys)
+    @property
+    def _ages(self) -> bool:
+        """Entries expire by event time."""
+        return any(part.declaration.ttl_clock is TtlClock.EVENT_TIME for part in self._parts)
+
+    def _staged(
+        self, part: Part, rows: ClassicDataFrame, layout: HashLayout | None, batch: MicroBatch, query: str
+    ) -> StagedState:
+        """Args: rows: The batch's, whose layout it has."""
+        declaration = part.declaration
+        if part.select is not None:
+            rows = classic(part.select(rows))
+            layout = layout_of(rows, batch.execution)
+        descriptor = describe(declaration, self._config.application, query, rows.schema)
+        plan = StatePlan(descriptor, batch.output_mode is OutputMode.COMPLETE, declaration.standbys)
+        return staged_state(part, plan, rows, layout)
 
     def _query_name(self, batch: MicroBatch) -> str:
         """The query's stable name: as given, else Spark's name of it, else the state's."""
-        name = self._query or batch.name or self._declaration.state
+        name = self._query or batch.name or self._parts[0].declaration.state
         return checked_name("the streaming query's name", name, "give the sink another one with query=")
 
     def _claim(self, frame: DataFrame, batch: MicroBatch, query: str) -> None:
@@ -153,12 +221,13 @@ class Sink:
         """
         context = frame.sparkSession.sparkContext
         holder = f"keyhole.sink.{query}"
-        mine = f"{batch.run_id} {self._id} {self._declaration.state}"
+        states = ",".join(part.declaration.state for part in self._parts)
+        mine = f"{batch.run_id} {self._id} {states}"
         other = (context.getLocalProperty(holder) or "").split(" ")
         if other[0] == batch.run_id and other[1] != self._id:
             raise InvalidConfiguration(
-                f"two queryable states ({other[2]!r} and {self._declaration.state!r}) are fed by one streaming query "
-                f"under the same name {query!r}; give each sink its own name with query=",
+                f"two queryable states ({other[2]!r} and {states!r}) are fed by one streaming query under the same "
+                f"name {query!r}; make them one sink with queryable.together, or give each its own name with query=",
                 query=query,
             )
         context.setLocalProperty(holder, mine)
@@ -170,8 +239,8 @@ class Sink:
                 if self._run is not None:
                     self._leave(self._run)
                 operators = state_operators(batch.execution)
-                if self._declaration.kind is StateKind.REDUCING:
-                    check_increments(self._declaration.state, batch.output_mode, operators)
+                for part in self._parts:
+                    check_feed(part.declaration, batch, operators)
                 addresses = ServerAddresses(self._config.servers, functools.partial(live_executors, context))
                 coordinator = self._make_coordinator(self._config, query, addresses)
                 self._run = _Run(batch.run_id, batch.query, coordinator, stateful=bool(operators))
@@ -182,9 +251,9 @@ class Sink:
         """The run before has ended, though perhaps its thread hasn't noticed yet."""
         if run.query.isActive():
             raise InvalidConfiguration(
-                f"one sink of state {self._declaration.state!r} was given to two streaming queries that run at once: "
-                "a state is fed by one query",
-                state=self._declaration.state,
+                f"one sink of state {self._parts[0].declaration.state!r} was given to two streaming queries that run "
+                "at once: a state is fed by one query",
+                state=self._parts[0].declaration.state,
             )
         run.coordinator.close()
 
@@ -221,19 +290,6 @@ class _Run:
             self.coordinator.close()
 
 
-def _stage(
-    rows: DataFrame, descriptor: StateDescriptor, partitions: int, order: StageOrder
-) -> Sequence[PartitionReceipt]:
-    """One round: runs the batch's plan over all partitions and collects their receipts, nothing else."""
-    task = functools.partial(stage_task, order, descriptor.state)
-    collected = rows.mapInArrow(task, RECEIPT_SCHEMA).collect()
-    if not collected:
-        # Spark has found out, before or while running, that the plan has no rows, and so made no partitions at all.
-        # Some that are missing while others are there would be an error, which the coordinator finds.
-        return [PartitionReceipt(descriptor.state, partition, attempt_id=0) for partition in range(partitions)]
-    return [PartitionReceipt.from_row(bytes(row[0])) for row in collected]
-
-
 def checked_name(what: str, name: str, remedy: str) -> str:
     """The name, if it can be part of a Kafka topic's and a transactional id.
 
@@ -245,11 +301,3 @@ def checked_name(what: str, name: str, remedy: str) -> str:
             f"{what} is {name!r}, but must be 1 to 100 letters, digits, '_' or '-'; {remedy}", name=name
         )
     return name
-
-
-def _staged_columns(descriptor: StateDescriptor) -> list[Column]:
-    """The key's and the value's, as keyhole.arrow.encode takes them."""
-    key = [column(part.name) for part in descriptor.key]
-    if descriptor.kind is StateKind.REDUCING:
-        return key + reduced_columns(descriptor)
-    return key + [column(field.name) for field in descriptor.value.fields]

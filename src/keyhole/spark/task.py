@@ -3,27 +3,58 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import grpc
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from keyhole.arrow import encode
+from keyhole.arrow import SEQUENCE, encode
 from keyhole.coordinator.receipts import StageOrder
 from keyhole.coordinator.staging import stage_partition
 from keyhole.rpc.channels import sync_channel
+from keyhole.spark.aggregating import Aggregation, aggregated
+from keyhole.spark.folding import folded
+from keyhole.types import StateKind
 
 RECEIPT_COLUMN = "receipt"
 RECEIPT_SCHEMA = f"{RECEIPT_COLUMN} binary"
 
 
-def stage_task(order: StageOrder, state: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True)
+class TaskState:
+    """What a task must know of the state that it stages. Picklable.
+
+    Attributes:
+        in_order: Of rows that write one entry the last one counts, and clearing a key clears what came before it.
+        aggregation: Of an aggregating state.
+    """
+
+    state: str
+    in_order: bool = False
+    aggregation: Aggregation | None = None
+
+    def encoded(self, order: StageOrder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows as state servers take them."""
+        descriptor = order.descriptors[self.state]
+        if self.aggregation is not None:
+            return aggregated(order, descriptor, self.aggregation, batches, connect)
+        if descriptor.kind is StateKind.LIST:
+            batches = _numbered(batches)
+        rows = (encode(batch, descriptor) for batch in batches)
+        return folded(rows, descriptor) if self.in_order else rows
+
+
+def stage_task(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function of `mapInArrow`, once its first two arguments are bound.
 
     Spark calls it once per partition of a plan that has any, also where the partition has no rows (then `batches` is
-    empty). It raises only for bugs: what is wrong with the data, or with a server, is told in the receipt, because a
-    task that raises is tried again by Spark and then ends the query with an error that has lost its class.
+    empty). It raises only for bugs, and for what a user's aggregator raises: what is wrong with the data, or with a
+    server, is told in the receipt, because a task that raises is tried again by Spark and then ends the query with an
+    error that has lost its class.
 
     Args:
         batches: The key columns and the value columns of the state, in any order.
@@ -33,15 +64,24 @@ def stage_task(order: StageOrder, state: str, batches: Iterable[pa.RecordBatch])
     """
     context = TaskContext.get()
     assert context is not None, "runs in a Spark task only"
-    descriptor = order.descriptors[state]
-    rows = (encode(batch, descriptor) for batch in batches)
+    rows = state.encoded(order, batches)
     # Spark's attempt ids are unique over the rounds of an epoch; its attempt numbers begin at 0 in each.
-    receipt = stage_partition(order, state, context.partitionId(), context.taskAttemptId(), rows, _connect)
+    receipt = stage_partition(order, state.state, context.partitionId(), context.taskAttemptId(), rows, connect)
     yield pa.record_batch({RECEIPT_COLUMN: pa.array([receipt.to_row()], pa.binary())})
 
 
+def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """With the position of each row among those of the task."""
+    rows = itertools.count()
+    for batch in batches:
+        first = next(rows)
+        positions = np.arange(first, first + batch.num_rows, dtype=np.int64)
+        rows = itertools.count(first + batch.num_rows)
+        yield batch.append_column(SEQUENCE, pa.array(positions))
+
+
 @functools.lru_cache(maxsize=64)
-def _connect(address: str) -> grpc.Channel:
+def connect(address: str) -> grpc.Channel:
     """One channel per server for the life of the Python worker process, which Spark keeps for many tasks.
 
     Spark forks its workers from a daemon that has never opened a channel, so none is ever shared by two processes.

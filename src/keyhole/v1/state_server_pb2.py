@@ -26,7 +26,7 @@ from keyhole.v1 import query_pb2 as keyhole_dot_v1_dot_query__pb2
 from keyhole.v1 import state_pb2 as keyhole_dot_v1_dot_state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dkeyhole/v1/state_server.proto\x12\nkeyhole.v1\x1a\x16keyhole/v1/query.proto\x1a\x16keyhole/v1/state.proto\"M\n\x03Run\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x0e\n\x06run_id\x18\x04 \x01(\t\"R\n\x0eOpenRunRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\r\n\x05grant\x18\x03 \x01(\t\"\x11\n\x0fOpenRunResponse\"r\n\x0fStateAssignment\x12/\n\ndescriptor\x18\x01 \x01(\x0b\x32\x1b.keyhole.v1.StateDescriptor\x12\x12\n\nkey_groups\x18\x02 \x03(\r\x12\x1a\n\x12standby_key_groups\x18\x03 \x03(\r\"\xdf\x01\n\rAssignRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\x1a\n\x12\x61ssignment_version\x18\x02 \x01(\x04\x12+\n\x06states\x18\x03 \x03(\x0b\x32\x1b.keyhole.v1.StateAssignment\x12\x16\n\x0e\x63omplete_epoch\x18\x04 \x01(\x04\x12\x1f\n\x17\x63omplete_commit_time_ms\x18\x05 \x01(\x03\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\x12\x1d\n\x15\x63omplete_watermark_ms\x18\x07 \x01(\x03\"U\n\x0e\x41ssignResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x18\n\x10restored_records\x18\x02 \x01(\x04\x12\x1a\n\x12records_to_restore\x18\x03 \x01(\x04\"m\n\x0eReleaseRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\r\n\x05state\x18\x02 \x01(\t\x12\x12\n\nkey_groups\x18\x03 \x03(\r\x12\x1a\n\x12\x61ssignment_version\x18\x04 \x01(\x04\"\x11\n\x0fReleaseResponse\"\xb0\x01\n\x0bStageHeader\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x1a\n\x12\x61ssignment_version\x18\x03 \x01(\x04\x12\r\n\x05state\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\r\n\x05round\x18\x06 \x01(\r\x12\x11\n\tpartition\x18\x07 \x01(\r\x12\x12\n\nattempt_id\x18\x08 \x01(\x04\"U\n\x0cStageRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.keyhole.v1.StageHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07message\"S\n\x0fKeyGroupReceipt\x12\x11\n\tkey_group\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x06\">\n\rStageResponse\x12-\n\x08receipts\x18\x01 \x03(\x0b\x32\x1b.keyhole.v1.KeyGroupReceipt\"/\n\x06Winner\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x12\n\nattempt_id\x18\x02 \x01(\x04\"\x81\x01\n\x0bStateCommit\x12\r\n\x05state\x18\x01 \x01(\t\x12#\n\x07winners\x18\x02 \x03(\x0b\x32\x12.keyhole.v1.Winner\x12-\n\x08receipts\x18\x03 \x03(\x0b\x32\x1b.keyhole.v1.KeyGroupReceipt\x12\x0f\n\x07replace\x18\x04 \x01(\x08\"\xe9\x01\n\rCommitRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x1a\n\x12\x61ssignment_version\x18\x03 \x01(\x04\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\r\n\x05round\x18\x05 \x01(\r\x12\'\n\x06states\x18\x06 \x03(\x0b\x32\x17.keyhole.v1.StateCommit\x12\x16\n\x0e\x63ommit_time_ms\x18\x07 \x01(\x03\x12\x14\n\x0cwatermark_ms\x18\x08 \x01(\x03\x12\x14\n\x0coffsets_hash\x18\t \x01(\x06\"t\n\x0e\x43ommitResponse\x12\x34\n\x11\x61lready_committed\x18\x01 \x03(\x0b\x32\x19.keyhole.v1.KeyGroupEpoch\x12,\n\tcommitted\x18\x02 \x03(\x0b\x32\x19.keyhole.v1.KeyGroupEpoch\"k\n\rKeyGroupEpoch\x12\r\n\x05state\x18\x01 \x01(\t\x12\x11\n\tkey_group\x18\x02 \x01(\r\x12\x15\n\rmarker_offset\x18\x03 \x01(\x03\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x06\x12\x0f\n\x07\x64iffers\x18\x05 \x01(\x08\";\n\x0c\x41\x62ortRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x0f\n\rAbortResponse\"\x92\x01\n\x0e\x43onfirmRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\x1a\n\x12\x61ssignment_version\x18\x02 \x01(\x04\x12\x16\n\x0e\x63omplete_epoch\x18\x03 \x01(\x04\x12\x1f\n\x17\x63omplete_commit_time_ms\x18\x04 \x01(\x03\x12\r\n\x05\x61lone\x18\x05 \x01(\x08\"a\n\x0f\x43onfirmResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\'\n\x04warm\x18\x03 \x03(\x0b\x32\x19.keyhole.v1.WarmKeyGroups\"2\n\rWarmKeyGroups\x12\r\n\x05state\x18\x01 \x01(\t\x12\x12\n\nkey_groups\x18\x02 \x03(\r\"\x11\n\x0f\x44\x65scribeRequest\"<\n\x10\x44\x65scribeResponse\x12(\n\x06status\x18\x01 \x01(\x0b\x32\x18.keyhole.v1.ServerStatus\"\x17\n\x15WatchOwnershipRequest\"\xa7\x01\n\tOwnership\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12*\n\x08holdings\x18\x05 \x03(\x0b\x32\x18.keyhole.v1.StateHolding\x12\x15\n\rmax_key_bytes\x18\x06 \x01(\r\x12\x0f\n\x07replica\x18\x07 \x01(\x08\"E\n\x0b\x44umpRequest\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x12\n\nkey_groups\x18\x03 \x03(\r\"\x8f\x01\n\tDumpChunk\x12\x11\n\tkey_group\x18\x01 \x01(\r\x12\x1e\n\x04role\x18\x02 \x01(\x0e\x32\x10.keyhole.v1.Role\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x14\n\x0cstorage_keys\x18\x05 \x03(\x0c\x12\x0c\n\x04rows\x18\x06 \x03(\x0c\x12\x0c\n\x04last\x18\x07 \x01(\x08\x32\xa8\x05\n\x0bStateServer\x12\x42\n\x07OpenRun\x12\x1a.keyhole.v1.OpenRunRequest\x1a\x1b.keyhole.v1.OpenRunResponse\x12?\n\x06\x41ssign\x12\x19.keyhole.v1.AssignRequest\x1a\x1a.keyhole.v1.AssignResponse\x12\x42\n\x07Release\x12\x1a.keyhole.v1.ReleaseRequest\x1a\x1b.keyhole.v1.ReleaseResponse\x12>\n\x05Stage\x12\x18.keyhole.v1.StageRequest\x1a\x19.keyhole.v1.StageResponse(\x01\x12?\n\x06\x43ommit\x12\x19.keyhole.v1.CommitRequest\x1a\x1a.keyhole.v1.CommitResponse\x12<\n\x05\x41\x62ort\x12\x18.keyhole.v1.AbortRequest\x1a\x19.keyhole.v1.AbortResponse\x12\x42\n\x07\x43onfirm\x12\x1a.keyhole.v1.ConfirmRequest\x1a\x1b.keyhole.v1.ConfirmResponse\x12\x45\n\x08\x44\x65scribe\x12\x1b.keyhole.v1.DescribeRequest\x1a\x1c.keyhole.v1.DescribeResponse\x12L\n\x0eWatchOwnership\x12!.keyhole.v1.WatchOwnershipRequest\x1a\x15.keyhole.v1.Ownership0\x01\x12\x38\n\x04\x44ump\x12\x17.keyhole.v1.DumpRequest\x1a\x15.keyhole.v1.DumpChunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dkeyhole/v1/state_server.proto\x12\nkeyhole.v1\x1a\x16keyhole/v1/query.proto\x1a\x16keyhole/v1/state.proto\"M\n\x03Run\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x0e\n\x06run_id\x18\x04 \x01(\t\"R\n\x0eOpenRunRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\r\n\x05grant\x18\x03 \x01(\t\"\x11\n\x0fOpenRunResponse\"r\n\x0fStateAssignment\x12/\n\ndescriptor\x18\x01 \x01(\x0b\x32\x1b.keyhole.v1.StateDescriptor\x12\x12\n\nkey_groups\x18\x02 \x03(\r\x12\x1a\n\x12standby_key_groups\x18\x03 \x03(\r\"\xdf\x01\n\rAssignRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\x1a\n\x12\x61ssignment_version\x18\x02 \x01(\x04\x12+\n\x06states\x18\x03 \x03(\x0b\x32\x1b.keyhole.v1.StateAssignment\x12\x16\n\x0e\x63omplete_epoch\x18\x04 \x01(\x04\x12\x1f\n\x17\x63omplete_commit_time_ms\x18\x05 \x01(\x03\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\x12\x1d\n\x15\x63omplete_watermark_ms\x18\x07 \x01(\x03\"U\n\x0e\x41ssignResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x18\n\x10restored_records\x18\x02 \x01(\x04\x12\x1a\n\x12records_to_restore\x18\x03 \x01(\x04\"m\n\x0eReleaseRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\r\n\x05state\x18\x02 \x01(\t\x12\x12\n\nkey_groups\x18\x03 \x03(\r\x12\x1a\n\x12\x61ssignment_version\x18\x04 \x01(\x04\"\x11\n\x0fReleaseResponse\"\xb0\x01\n\x0bStageHeader\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x1a\n\x12\x61ssignment_version\x18\x03 \x01(\x04\x12\r\n\x05state\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\r\n\x05round\x18\x06 \x01(\r\x12\x11\n\tpartition\x18\x07 \x01(\r\x12\x12\n\nattempt_id\x18\x08 \x01(\x04\"U\n\x0cStageRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.keyhole.v1.StageHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07message\"S\n\x0fKeyGroupReceipt\x12\x11\n\tkey_group\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x06\">\n\rStageResponse\x12-\n\x08receipts\x18\x01 \x03(\x0b\x32\x1b.keyhole.v1.KeyGroupReceipt\"\xc2\x01\n\x0fReadBaseRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x1a\n\x12\x61ssignment_version\x18\x03 \x01(\x04\x12\r\n\x05state\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x14\n\x0cstorage_keys\x18\x06 \x03(\x0c\x12\x16\n\x0e\x63ommit_time_ms\x18\x07 \x01(\x03\x12\x14\n\x0cwatermark_ms\x18\x08 \x01(\x03\"3\n\x10ReadBaseResponse\x12\x1f\n\x05\x62\x61ses\x18\x01 \x03(\x0b\x32\x10.keyhole.v1.Base\"*\n\x04\x42\x61se\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x13\n\x0b\x61\x63\x63umulator\x18\x02 \x01(\x0c\"/\n\x06Winner\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x12\n\nattempt_id\x18\x02 \x01(\x04\"\x81\x01\n\x0bStateCommit\x12\r\n\x05state\x18\x01 \x01(\t\x12#\n\x07winners\x18\x02 \x03(\x0b\x32\x12.keyhole.v1.Winner\x12-\n\x08receipts\x18\x03 \x03(\x0b\x32\x1b.keyhole.v1.KeyGroupReceipt\x12\x0f\n\x07replace\x18\x04 \x01(\x08\"\x84\x02\n\rCommitRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x1a\n\x12\x61ssignment_version\x18\x03 \x01(\x04\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\r\n\x05round\x18\x05 \x01(\r\x12\'\n\x06states\x18\x06 \x03(\x0b\x32\x17.keyhole.v1.StateCommit\x12\x16\n\x0e\x63ommit_time_ms\x18\x07 \x01(\x03\x12\x14\n\x0cwatermark_ms\x18\x08 \x01(\x03\x12\x19\n\x11next_watermark_ms\x18\n \x01(\x03\x12\x14\n\x0coffsets_hash\x18\t \x01(\x06\"t\n\x0e\x43ommitResponse\x12\x34\n\x11\x61lready_committed\x18\x01 \x03(\x0b\x32\x19.keyhole.v1.KeyGroupEpoch\x12,\n\tcommitted\x18\x02 \x03(\x0b\x32\x19.keyhole.v1.KeyGroupEpoch\"k\n\rKeyGroupEpoch\x12\r\n\x05state\x18\x01 \x01(\t\x12\x11\n\tkey_group\x18\x02 \x01(\r\x12\x15\n\rmarker_offset\x18\x03 \x01(\x03\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x06\x12\x0f\n\x07\x64iffers\x18\x05 \x01(\x08\";\n\x0c\x41\x62ortRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x0f\n\rAbortResponse\"\x92\x01\n\x0e\x43onfirmRequest\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.keyhole.v1.Run\x12\x1a\n\x12\x61ssignment_version\x18\x02 \x01(\x04\x12\x16\n\x0e\x63omplete_epoch\x18\x03 \x01(\x04\x12\x1f\n\x17\x63omplete_commit_time_ms\x18\x04 \x01(\x03\x12\r\n\x05\x61lone\x18\x05 \x01(\x08\"a\n\x0f\x43onfirmResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\'\n\x04warm\x18\x03 \x03(\x0b\x32\x19.keyhole.v1.WarmKeyGroups\"2\n\rWarmKeyGroups\x12\r\n\x05state\x18\x01 \x01(\t\x12\x12\n\nkey_groups\x18\x02 \x03(\r\"\x11\n\x0f\x44\x65scribeRequest\"<\n\x10\x44\x65scribeResponse\x12(\n\x06status\x18\x01 \x01(\x0b\x32\x18.keyhole.v1.ServerStatus\"\x17\n\x15WatchOwnershipRequest\"\xa7\x01\n\tOwnership\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12*\n\x08holdings\x18\x05 \x03(\x0b\x32\x18.keyhole.v1.StateHolding\x12\x15\n\rmax_key_bytes\x18\x06 \x01(\r\x12\x0f\n\x07replica\x18\x07 \x01(\x08\"E\n\x0b\x44umpRequest\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x12\n\nkey_groups\x18\x03 \x03(\r\"\x8f\x01\n\tDumpChunk\x12\x11\n\tkey_group\x18\x01 \x01(\r\x12\x1e\n\x04role\x18\x02 \x01(\x0e\x32\x10.keyhole.v1.Role\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x14\n\x0cstorage_keys\x18\x05 \x03(\x0c\x12\x0c\n\x04rows\x18\x06 \x03(\x0c\x12\x0c\n\x04last\x18\x07 \x01(\x08\x32\xef\x05\n\x0bStateServer\x12\x42\n\x07OpenRun\x12\x1a.keyhole.v1.OpenRunRequest\x1a\x1b.keyhole.v1.OpenRunResponse\x12?\n\x06\x41ssign\x12\x19.keyhole.v1.AssignRequest\x1a\x1a.keyhole.v1.AssignResponse\x12\x42\n\x07Release\x12\x1a.keyhole.v1.ReleaseRequest\x1a\x1b.keyhole.v1.ReleaseResponse\x12>\n\x05Stage\x12\x18.keyhole.v1.StageRequest\x1a\x19.keyhole.v1.StageResponse(\x01\x12\x45\n\x08ReadBase\x12\x1b.keyhole.v1.ReadBaseRequest\x1a\x1c.keyhole.v1.ReadBaseResponse\x12?\n\x06\x43ommit\x12\x19.keyhole.v1.CommitRequest\x1a\x1a.keyhole.v1.CommitResponse\x12<\n\x05\x41\x62ort\x12\x18.keyhole.v1.AbortRequest\x1a\x19.keyhole.v1.AbortResponse\x12\x42\n\x07\x43onfirm\x12\x1a.keyhole.v1.ConfirmRequest\x1a\x1b.keyhole.v1.ConfirmResponse\x12\x45\n\x08\x44\x65scribe\x12\x1b.keyhole.v1.DescribeRequest\x1a\x1c.keyhole.v1.DescribeResponse\x12L\n\x0eWatchOwnership\x12!.keyhole.v1.WatchOwnershipRequest\x1a\x15.keyhole.v1.Ownership0\x01\x12\x38\n\x04\x44ump\x12\x17.keyhole.v1.DumpRequest\x1a\x15.keyhole.v1.DumpChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -57,38 +57,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KEYGROUPRECEIPT']._serialized_end=1183
   _globals['_STAGERESPONSE']._serialized_start=1185
   _globals['_STAGERESPONSE']._serialized_end=1247
-  _globals['_WINNER']._serialized_start=1249
-  _globals['_WINNER']._serialized_end=1296
-  _globals['_STATECOMMIT']._serialized_start=1299
-  _globals['_STATECOMMIT']._serialized_end=1428
-  _globals['_COMMITREQUEST']._serialized_start=1431
-  _globals['_COMMITREQUEST']._serialized_end=1664
-  _globals['_COMMITRESPONSE']._serialized_start=1666
-  _globals['_COMMITRESPONSE']._serialized_end=1782
-  _globals['_KEYGROUPEPOCH']._serialized_start=1784
-  _globals['_KEYGROUPEPOCH']._serialized_end=1891
-  _globals['_ABORTREQUEST']._serialized_start=1893
-  _globals['_ABORTREQUEST']._serialized_end=1952
-  _globals['_ABORTRESPONSE']._serialized_start=1954
-  _globals['_ABORTRESPONSE']._serialized_end=1969
-  _globals['_CONFIRMREQUEST']._serialized_start=1972
-  _globals['_CONFIRMREQUEST']._serialized_end=2118
-  _globals['_CONFIRMRESPONSE']._serialized_start=2120
-  _globals['_CONFIRMRESPONSE']._serialized_end=2217
-  _globals['_WARMKEYGROUPS']._serialized_start=2219
-  _globals['_WARMKEYGROUPS']._serialized_end=2269
-  _globals['_DESCRIBEREQUEST']._serialized_start=2271
-  _globals['_DESCRIBEREQUEST']._serialized_end=2288
-  _globals['_DESCRIBERESPONSE']._serialized_start=2290
-  _globals['_DESCRIBERESPONSE']._serialized_end=2350
-  _globals['_WATCHOWNERSHIPREQUEST']._serialized_start=2352
-  _globals['_WATCHOWNERSHIPREQUEST']._serialized_end=2375
-  _globals['_OWNERSHIP']._serialized_start=2378
-  _globals['_OWNERSHIP']._serialized_end=2545
-  _globals['_DUMPREQUEST']._serialized_start=2547
-  _globals['_DUMPREQUEST']._serialized_end=2616
-  _globals['_DUMPCHUNK']._serialized_start=2619
-  _globals['_DUMPCHUNK']._serialized_end=2762
-  _globals['_STATESERVER']._serialized_start=2765
-  _globals['_STATESERVER']._serialized_end=3445
+  _globals['_READBASEREQUEST']._serialized_start=1250
+  _globals['_READBASEREQUEST']._serialized_end=1444
+  _globals['_READBASERESPONSE']._serialized_start=1446
+  _globals['_READBASERESPONSE']._serialized_end=1497
+  _globals['_BASE']._serialized_start=1499
+  _globals['_BASE']._serialized_end=1541
+  _globals['_WINNER']._serialized_start=1543
+  _globals['_WINNER']._serialized_end=1590
+  _globals['_STATECOMMIT']._serialized_start=1593
+  _globals['_STATECOMMIT']._serialized_end=1722
+  _globals['_COMMITREQUEST']._serialized_start=1725
+  _globals['_COMMITREQUEST']._serialized_end=1985
+  _globals['_COMMITRESPONSE']._serialized_start=1987
+  _globals['_COMMITRESPONSE']._serialized_end=2103
+  _globals['_KEYGROUPEPOCH']._serialized_start=2105
+  _globals['_KEYGROUPEPOCH']._serialized_end=2212
+  _globals['_ABORTREQUEST']._serialized_start=2214
+  _globals['_ABORTREQUEST']._serialized_end=2273
+  _globals['_ABORTRESPONSE']._serialized_start=2275
+  _globals['_ABORTRESPONSE']._serialized_end=2290
+  _globals['_CONFIRMREQUEST']._serialized_start=2293
+  _globals['_CONFIRMREQUEST']._serialized_end=2439
+  _globals['_CONFIRMRESPONSE']._serialized_start=2441
+  _globals['_CONFIRMRESPONSE']._serialized_end=2538
+  _globals['_WARMKEYGROUPS']._serialized_start=2540
+  _globals['_WARMKEYGROUPS']._serialized_end=2590
+  _globals['_DESCRIBEREQUEST']._serialized_start=2592
+  _globals['_DESCRIBEREQUEST']._serialized_end=2609
+  _globals['_DESCRIBERESPONSE']._serialized_start=2611
+  _globals['_DESCRIBERESPONSE']._serialized_end=2671
+  _globals['_WATCHOWNERSHIPREQUEST']._serialized_start=2673
+  _globals['_WATCHOWNERSHIPREQUEST']._serialized_end=2696
+  _globals['_OWNERSHIP']._serialized_start=2699
+  _globals['_OWNERSHIP']._serialized_end=2866
+  _globals['_DUMPREQUEST']._serialized_start=2868
+  _globals['_DUMPREQUEST']._serialized_end=2937
+  _globals['_DUMPCHUNK']._serialized_start=2940
+  _globals['_DUMPCHUNK']._serialized_end=3083
+  _globals['_STATESERVER']._serialized_start=3086
+  _globals['_STATESERVER']._serialized_end=3837
 # @@protoc_insertion_point(module_scope)

@@ -355,6 +355,94 @@ class StageResponse(_message.Message):
 Global___StageResponse: _TypeAlias = StageResponse  # noqa: Y015
 
 @_typing.final
+class ReadBaseRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_VERSION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    STORAGE_KEYS_FIELD_NUMBER: _builtins.int
+    COMMIT_TIME_MS_FIELD_NUMBER: _builtins.int
+    WATERMARK_MS_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.str
+    assignment_version: _builtins.int
+    state: _builtins.str
+    epoch: _builtins.int
+    """The epoch that is staged: the answer is as of the one before, also where this one is committed already."""
+    commit_time_ms: _builtins.int
+    """What has expired by then counts as absent."""
+    watermark_ms: _builtins.int
+    @_builtins.property
+    def run(self) -> Global___Run: ...
+    @_builtins.property
+    def storage_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        run: Global___Run | None = ...,
+        incarnation: _builtins.str = ...,
+        assignment_version: _builtins.int = ...,
+        state: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        storage_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        commit_time_ms: _builtins.int = ...,
+        watermark_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_version", b"assignment_version", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "incarnation", b"incarnation", "run", b"run", "state", b"state", "storage_keys", b"storage_keys", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadBaseRequest: _TypeAlias = ReadBaseRequest  # noqa: Y015
+
+@_typing.final
+class ReadBaseResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def bases(self) -> _containers.RepeatedCompositeFieldContainer[Global___Base]:
+        """Of the first keys, as many as fit into a message; the rest is asked for again."""
+
+    def __init__(
+        self,
+        *,
+        bases: _abc.Iterable[Global___Base] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bases", b"bases"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadBaseResponse: _TypeAlias = ReadBaseResponse  # noqa: Y015
+
+@_typing.final
+class Base(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOUND_FIELD_NUMBER: _builtins.int
+    ACCUMULATOR_FIELD_NUMBER: _builtins.int
+    found: _builtins.bool
+    accumulator: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        found: _builtins.bool = ...,
+        accumulator: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulator", b"accumulator", "found", b"found"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Base: _TypeAlias = Base  # noqa: Y015
+
+@_typing.final
 class Winner(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -421,6 +509,7 @@ class CommitRequest(_message.Message):
     STATES_FIELD_NUMBER: _builtins.int
     COMMIT_TIME_MS_FIELD_NUMBER: _builtins.int
     WATERMARK_MS_FIELD_NUMBER: _builtins.int
+    NEXT_WATERMARK_MS_FIELD_NUMBER: _builtins.int
     OFFSETS_HASH_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     assignment_version: _builtins.int
@@ -428,6 +517,8 @@ class CommitRequest(_message.Message):
     round: _builtins.int
     commit_time_ms: _builtins.int
     watermark_ms: _builtins.int
+    next_watermark_ms: _builtins.int
+    """The watermark after the batch's rows: what is written lives by event time from then on."""
     offsets_hash: _builtins.int
     """Of the batch's source offsets, to tell a replay from another batch."""
     @_builtins.property
@@ -445,11 +536,12 @@ class CommitRequest(_message.Message):
         states: _abc.Iterable[Global___StateCommit] | None = ...,
         commit_time_ms: _builtins.int = ...,
         watermark_ms: _builtins.int = ...,
+        next_watermark_ms: _builtins.int = ...,
         offsets_hash: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_version", b"assignment_version", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "incarnation", b"incarnation", "offsets_hash", b"offsets_hash", "round", b"round", "run", b"run", "states", b"states", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_version", b"assignment_version", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "incarnation", b"incarnation", "next_watermark_ms", b"next_watermark_ms", "offsets_hash", b"offsets_hash", "round", b"round", "run", b"run", "states", b"states", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -55,6 +55,11 @@ class StateServerStub:
                 request_serializer=keyhole_dot_v1_dot_state__server__pb2.StageRequest.SerializeToString,
                 response_deserializer=keyhole_dot_v1_dot_state__server__pb2.StageResponse.FromString,
                 _registered_method=True)
+        self.ReadBase = channel.unary_unary(
+                '/keyhole.v1.StateServer/ReadBase',
+                request_serializer=keyhole_dot_v1_dot_state__server__pb2.ReadBaseRequest.SerializeToString,
+                response_deserializer=keyhole_dot_v1_dot_state__server__pb2.ReadBaseResponse.FromString,
+                _registered_method=True)
         self.Commit = channel.unary_unary(
                 '/keyhole.v1.StateServer/Commit',
                 request_serializer=keyhole_dot_v1_dot_state__server__pb2.CommitRequest.SerializeToString,
@@ -116,6 +121,13 @@ class StateServerServicer:
 
     def Stage(self, request_iterator, context):
         """A header, then chunks of rows as Arrow IPC streams.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadBase(self, request, context):
+        """The accumulators of an aggregating state as they were before an epoch, for its tasks to merge with.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -183,6 +195,11 @@ def add_StateServerServicer_to_server(servicer, server):
                     servicer.Stage,
                     request_deserializer=keyhole_dot_v1_dot_state__server__pb2.StageRequest.FromString,
                     response_serializer=keyhole_dot_v1_dot_state__server__pb2.StageResponse.SerializeToString,
+            ),
+            'ReadBase': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadBase,
+                    request_deserializer=keyhole_dot_v1_dot_state__server__pb2.ReadBaseRequest.FromString,
+                    response_serializer=keyhole_dot_v1_dot_state__server__pb2.ReadBaseResponse.SerializeToString,
             ),
             'Commit': grpc.unary_unary_rpc_method_handler(
                     servicer.Commit,
@@ -324,6 +341,33 @@ class StateServer:
             '/keyhole.v1.StateServer/Stage',
             keyhole_dot_v1_dot_state__server__pb2.StageRequest.SerializeToString,
             keyhole_dot_v1_dot_state__server__pb2.StageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadBase(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/keyhole.v1.StateServer/ReadBase',
+            keyhole_dot_v1_dot_state__server__pb2.ReadBaseRequest.SerializeToString,
+            keyhole_dot_v1_dot_state__server__pb2.ReadBaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,8 @@ class StateServerStub:
     """
     Stage: _grpc.StreamUnaryMultiCallable[_state_server_pb2.StageRequest, _state_server_pb2.StageResponse]
     """A header, then chunks of rows as Arrow IPC streams."""
+    ReadBase: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.ReadBaseRequest, _state_server_pb2.ReadBaseResponse]
+    """The accumulators of an aggregating state as they were before an epoch, for its tasks to merge with."""
     Commit: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.CommitRequest, _state_server_pb2.CommitResponse]
     Abort: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.AbortRequest, _state_server_pb2.AbortResponse]
     """Drops what is staged of an epoch."""
@@ -73,6 +75,8 @@ class StateServerAsyncStub(StateServerStub):
     """
     Stage: _aio.StreamUnaryMultiCallable[_state_server_pb2.StageRequest, _state_server_pb2.StageResponse]  # type: ignore[assignment]
     """A header, then chunks of rows as Arrow IPC streams."""
+    ReadBase: _aio.UnaryUnaryMultiCallable[_state_server_pb2.ReadBaseRequest, _state_server_pb2.ReadBaseResponse]  # type: ignore[assignment]
+    """The accumulators of an aggregating state as they were before an epoch, for its tasks to merge with."""
     Commit: _aio.UnaryUnaryMultiCallable[_state_server_pb2.CommitRequest, _state_server_pb2.CommitResponse]  # type: ignore[assignment]
     Abort: _aio.UnaryUnaryMultiCallable[_state_server_pb2.AbortRequest, _state_server_pb2.AbortResponse]  # type: ignore[assignment]
     """Drops what is staged of an epoch."""
@@ -122,6 +126,14 @@ class StateServerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_state_server_pb2.StageResponse, _abc.Awaitable[_state_server_pb2.StageResponse]]:
         """A header, then chunks of rows as Arrow IPC streams."""
+
+    @_abc_1.abstractmethod
+    def ReadBase(
+        self,
+        request: _state_server_pb2.ReadBaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_state_server_pb2.ReadBaseResponse, _abc.Awaitable[_state_server_pb2.ReadBaseResponse]]:
+        """The accumulators of an aggregating state as they were before an epoch, for its tasks to merge with."""
 
     @_abc_1.abstractmethod
     def Commit(

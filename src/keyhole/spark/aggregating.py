@@ -1,0 +1,232 @@
+"""Aggregating states: a user's aggregation runs in Spark's tasks, on what the key's owner held before the epoch."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+from zlib import crc32
+
+import grpc
+import msgspec
+import pyarrow as pa
+
+from keyhole.arrow import OP, STORAGE_KEY, VALUE, Op, key_names
+from keyhole.codec import encode_row
+from keyhole.coordinator.receipts import StageOrder, Target
+from keyhole.coordinator.servers import run_to_proto
+from keyhole.coordinator.staging import NotTaken
+from keyhole.errors import ConflictError, RequestError, ValueMismatch
+from keyhole.rpc.status import from_rpc_error
+from keyhole.stored import Aggregate
+from keyhole.types import StateDescriptor
+from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
+from keyhole.value_types import optional, value_type
+
+_KEYS_PER_REQUEST = 2_000
+_NO_DIGEST = b"\0\0\0\0"
+
+Connect = Callable[[str], grpc.Channel]
+
+
+@runtime_checkable
+class Aggregator(Protocol):
+    """How the rows of a key become one result. Runs in Spark's Python workers; an accumulator is the user's own.
+
+    A batch that is run again must give the same: nothing here may depend on time, on chance, or on what was called
+    before. Where the order of rows matters, say `order_by`.
+
+    An aggregator may also have:
+        encode(accumulator) -> bytes, decode(bytes) -> accumulator: How accumulators are stored; default: MessagePack,
+            for accumulators of plain data (a tuple comes back as a list).
+        commutative: True where neither the order of rows nor that of merges can be told from the encoded accumulator.
+            A batch that is run again and gives another one is then found out.
+    """
+
+    def create(self) -> Any:
+        """An accumulator of no rows."""
+
+    def add(self, accumulator: Any, row: Any) -> Any:
+        """With one row more, whose columns are attributes; the accumulator may be changed, and is returned."""
+
+    def merge(self, one: Any, other: Any) -> Any:
+        """Of the rows of both; those of `one` came before."""
+
+    def result(self, accumulator: Any) -> Mapping[str, Any] | Sequence[Any]:
+        """What readers get: the fields of the declared result, by name or in their order."""
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """An aggregator, and the columns of the rows that it gets. Picklable if the aggregator is."""
+
+    aggregator: Aggregator
+    columns: tuple[str, ...]
+
+    def encode(self, accumulator: Any) -> bytes:
+        encode = getattr(self.aggregator, "encode", msgspec.msgpack.encode)
+        return bytes(encode(accumulator))
+
+    def decode(self, data: bytes) -> Any:
+        return getattr(self.aggregator, "decode", msgspec.msgpack.decode)(data)
+
+    @property
+    def commutative(self) -> bool:
+        return bool(getattr(self.aggregator, "commutative", False))
+
+
+@dataclass
+class _Gathered:
+    """What a partition's rows of one key amount to. `cleared`: what was stored before doesn't count."""
+
+    accumulator: Any = None
+    rows: int = 0
+    cleared: bool = False
+
+
+def aggregated(
+    order: StageOrder,
+    descriptor: StateDescriptor,
+    aggregation: Aggregation,
+    batches: Iterable[pa.RecordBatch],
+    connect: Connect,
+) -> Iterator[pa.RecordBatch]:
+    """One staged row per key: its accumulator and result, with the partition's rows in them.
+
+    Holds in memory one accumulator per key of the partition.
+
+    Args:
+        batches: The key columns, and those of the aggregation.
+
+    Raises:
+        NotTaken: An owner did not answer.
+        KeyholeError: As keyhole.arrow.encode; and ValueMismatch where a result is not as declared.
+    """
+    gathered = _gather(descriptor, aggregation, batches)
+    finish = _Finisher(descriptor, aggregation)
+    reader = _BaseReader(order, descriptor.state, connect)
+    keys = sorted(gathered)
+    for start in range(0, len(keys), _KEYS_PER_REQUEST):
+        some = keys[start : start + _KEYS_PER_REQUEST]
+        bases = reader.bases([key for key in some if not gathered[key].cleared])
+        rows = [finish.row(gathered[key], bases.get(key)) for key in some]
+        yield pa.record_batch({STORAGE_KEY: pa.array(some, pa.binary()), VALUE: pa.array(rows, pa.binary())})
+
+
+def _gather(
+    descriptor: StateDescriptor, aggregation: Aggregation, batches: Iterable[pa.RecordBatch]
+) -> dict[bytes, _Gathered]:
+    gathered: dict[bytes, _Gathered] = {}
+    create, add = aggregation.aggregator.create, aggregation.aggregator.add
+    # The names may be any that a column can have; those that an attribute can't have become _0, _1, ...
+    make: Any = namedtuple("Row", aggregation.columns, rename=True)._make  # type: ignore[attr-defined]
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in aggregation.columns]
+        ops = batch.column(OP).to_pylist() if OP in batch.schema.names else itertools.repeat(None)
+        keys, rows = key_names(batch, descriptor).to_pylist(), map(make, zip(*columns, strict=True))
+        for key, op, row in zip(keys, ops, rows, strict=False):
+            of = gathered.get(key)
+            if of is None:
+                of = gathered[key] = _Gathered(create())
+            if op is None or op == Op.PUT:
+                of.accumulator = add(of.accumulator, row)
+                of.rows += 1
+            elif op in (Op.DELETE, Op.CLEAR):
+                gathered[key] = _Gathered(create(), cleared=True)
+            else:
+                raise ValueMismatch(
+                    f"a row says {op!r} in its op column; rows of an aggregating state can put, delete, clear",
+                    state=descriptor.state,
+                )
+    return gathered
+
+
+class _Finisher:
+    """Makes the staged rows (services' Aggregating strategy says what they are made of)."""
+
+    def __init__(self, descriptor: StateDescriptor, aggregation: Aggregation) -> None:
+        self._aggregation = aggregation
+        self._state = descriptor.state
+        self._version = descriptor.value.version
+        self._fields = [(field.name, optional(value_type(field.type).to_stored)) for field in descriptor.value.fields]
+
+    def row(self, of: _Gathered, base: bytes | None) -> bytes | None:
+        if of.cleared and not of.rows:
+            return None
+        aggregation, accumulator = self._aggregation, of.accumulator
+        digest = struct.pack(">I", crc32(aggregation.encode(accumulator))) if aggregation.commutative else _NO_DIGEST
+        if base is not None:
+            accumulator = aggregation.aggregator.merge(aggregation.decode(base), accumulator)
+        row = encode_row(self._version, self._stored(aggregation.aggregator.result(accumulator)))
+        return digest + Aggregate(0, row, aggregation.encode(accumulator), None).encode()
+
+    def _stored(self, result: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+        if isinstance(result, Mapping):
+            missing = [name for name, _ in self._fields if name not in result]
+            if missing or len(result) > len(self._fields):
+                raise self._mismatch(f"has the fields {', '.join(result)}")
+            result = [result[name] for name, _ in self._fields]
+        if len(result) != len(self._fields):
+            raise self._mismatch(f"has {len(result)} fields")
+        stored = []
+        for (name, convert), value in zip(self._fields, result, strict=True):
+            try:
+                stored.append(convert(value))
+            except (TypeError, ValueError, AttributeError, ArithmeticError):
+                # Not as the cause: it may hold the value.
+                raise self._mismatch(f"has a {type(value).__name__} in its field {name}, which does not fit") from None
+        return stored
+
+    def _mismatch(self, what: str) -> ValueMismatch:
+        wanted = ", ".join(name for name, _ in self._fields)
+        return ValueMismatch(
+            f"the result of the aggregator of state {self._state!r} {what}; declared are {wanted}", state=self._state
+        )
+
+
+class _BaseReader:
+    """Asks the owners for the accumulators before the epoch."""
+
+    def __init__(self, order: StageOrder, state: str, connect: Connect) -> None:
+        self._order = order
+        self._state = state
+        self._connect = connect
+
+    def bases(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """By storage key; those that had none are missing. Raises NotTaken."""
+        routes = self._order.routes[self._state]
+        by_target: dict[int, list[bytes]] = {}
+        for key in keys:
+            by_target.setdefault(routes[int.from_bytes(key[:2], "big")], []).append(key)
+        found: dict[bytes, bytes] = {}
+        for index, of_target in by_target.items():
+            target = self._order.targets[index]
+            while of_target:
+                bases = self._ask(target, of_target)
+                found |= {key: base.accumulator for key, base in zip(of_target, bases, strict=False) if base.found}
+                of_target = of_target[len(bases) :]
+        return found
+
+    def _ask(self, target: Target, keys: Sequence[bytes]) -> Sequence[state_server_pb2.Base]:
+        order = self._order
+        request = state_server_pb2.ReadBaseRequest(
+            run=run_to_proto(order.run),
+            incarnation=target.incarnation,
+            assignment_version=order.assignment_version,
+            state=self._state,
+            epoch=order.epoch,
+            storage_keys=keys,
+            commit_time_ms=order.commit_time_ms,
+            watermark_ms=order.watermark_ms,
+        )
+        stub = state_server_pb2_grpc.StateServerStub(self._connect(target.address))
+        try:
+            return stub.ReadBase(request, timeout=order.deadline_seconds).bases
+        except grpc.RpcError as error:
+            cause = from_rpc_error(error)
+            if isinstance(cause, (RequestError, ConflictError)):
+                raise cause from error
+            raise NotTaken(target, cause) from error

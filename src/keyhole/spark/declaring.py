@@ -1,0 +1,172 @@
+"""From the arguments of queryable's functions to a sink, or an error that names the argument."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from pyspark.sql import Column
+
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.clock import SystemClock
+from keyhole.config import JobConfig, job_config
+from keyhole.coordinator.coordinator import Coordinator
+from keyhole.coordinator.decisions import OnNewCheckpoint
+from keyhole.errors import InvalidConfiguration
+from keyhole.reducers import problems
+from keyhole.spark.aggregating import Aggregator
+from keyhole.spark.executors import ServerAddresses
+from keyhole.spark.schema import Declaration
+from keyhole.spark.sink import Addresses, OnCommit, Part, Sink, checked_name
+from keyhole.steps import StepObserver
+from keyhole.types import StateKind, TtlClock
+
+Columns: TypeAlias = str | Sequence[str]
+"""One column's name, or several."""
+
+DEFAULT_KEY_GROUPS = 64
+MAX_KEY_GROUPS = 65_536
+_RESERVED_STATES = ("control",)  # its changelog would be the application's control topic
+
+
+class QueryOptions(TypedDict, total=False):
+    """What the query takes; keyhole.spark.queryable tells what each means."""
+
+    on_new_checkpoint: OnNewCheckpoint
+    strict: bool
+    allow_dropped_states: bool
+    on_commit: OnCommit | None
+    query: str | None
+    config: JobConfig | None
+    observer: StepObserver | None
+
+
+class StateOptions(QueryOptions, total=False):
+    """What all states take, and what the query takes of a state that is alone in it."""
+
+    key_groups: int
+    standbys: int
+    ttl: timedelta | None
+    ttl_clock: Literal["processing_time", "event_time"]
+    op: str | None
+    delete_when: str | Column | None
+
+
+def columns(names: Columns) -> tuple[str, ...]:
+    """As a tuple."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def build(
+    kind: StateKind, state: str, options: StateOptions, *, aggregator: Aggregator | None = None, **declared: Any
+) -> Sink:
+    """A sink of one state. Raises InvalidConfiguration."""
+    given: dict[str, Any] = dict(options)
+    of_query = {name: given.pop(name) for name in QueryOptions.__annotations__ if name in given}
+    unknown = given.keys() - StateOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"queryable.{kind}() got unexpected arguments: {', '.join(sorted(unknown))}")
+    ttl: timedelta | None = given.pop("ttl", None)
+    clock = given.pop("ttl_clock", TtlClock.PROCESSING_TIME)
+    for problem in _lifetime_problems(ttl, clock):
+        raise InvalidConfiguration(f"state {state!r}: {problem}", state=state)
+    declaration = Declaration(
+        state,
+        kind=kind,
+        ttl_ms=0 if ttl is None else ttl // timedelta(milliseconds=1),
+        ttl_clock=TtlClock(clock),
+        **({"key_groups": DEFAULT_KEY_GROUPS, "value": None, "order_by": None} | declared | given),
+    )
+    checked_name("the state's name", declaration.state, "choose another one")
+    for problem in _problems(declaration):
+        raise InvalidConfiguration(f"state {declaration.state!r}: {problem}", state=declaration.state)
+    return query_sink([Part(declaration, aggregator)], typing.cast("QueryOptions", of_query))
+
+
+def query_sink(parts: Sequence[Part], options: QueryOptions) -> Sink:
+    """A sink of the states of one query. Raises InvalidConfiguration."""
+    settings = _QuerySettings(**options)
+    config = settings.config or job_config()
+    checked_name("the application's name", config.application, "set KEYHOLE_JOB_APPLICATION to another one")
+    if settings.query is not None:
+        checked_name("query", settings.query, "choose another one")
+    choices = typing.get_args(OnNewCheckpoint)
+    if settings.on_new_checkpoint not in choices:
+        raise InvalidConfiguration(
+            f"on_new_checkpoint is {settings.on_new_checkpoint!r}; it must be one of {', '.join(choices)}"
+        )
+    names = [part.declaration.state for part in parts]
+    if not names:
+        raise InvalidConfiguration("no state is given; give at least one")
+    if len(set(names)) < len(names):
+        raise InvalidConfiguration(f"a state is given twice ({', '.join(names)}); each has a name of its own")
+    ServerAddresses(config.servers, list)  # refuses wrong ones here, before a query is started
+
+    def make(config: JobConfig, query: str, addresses: Addresses) -> Coordinator:
+        changelog = KafkaChangelog(config.bootstrap_servers, config.application)
+        return Coordinator(
+            config,
+            query,
+            changelog,
+            SystemClock(),
+            on_new_checkpoint=settings.on_new_checkpoint,
+            strict=settings.strict,
+            observer=settings.observer,
+            addresses=addresses,
+            allow_dropped_states=settings.allow_dropped_states,
+        )
+
+    return Sink(tuple(parts), settings.query, config, make, settings.on_commit, frozenset(options) - {"config"})
+
+
+@dataclass(frozen=True)
+class _QuerySettings:
+    """QueryOptions with their defaults."""
+
+    on_new_checkpoint: OnNewCheckpoint = "refuse"
+    strict: bool = False
+    allow_dropped_states: bool = False
+    on_commit: OnCommit | None = None
+    query: str | None = None
+    config: JobConfig | None = None
+    observer: StepObserver | None = None
+
+
+def _lifetime_problems(ttl: object, clock: object) -> Iterator[str]:
+    if ttl is not None and not (isinstance(ttl, timedelta) and ttl >= timedelta(milliseconds=1)):
+        yield f"ttl is {ttl!r}; it must be a timedelta of 1 ms or more"
+    if clock not in tuple(TtlClock):
+        yield f"ttl_clock is {clock!r}; it must be one of {', '.join(TtlClock)}"
+
+
+def _problems(of: Declaration) -> Iterator[str]:
+    key, map_key, key_groups, value = of.key, of.map_key, of.key_groups, of.value
+    if of.state in _RESERVED_STATES:
+        yield "the name is reserved; choose another one"
+    if not key or not all(key):
+        yield "key is empty; name the column, or the columns, that the state is looked up by"
+    for what, names in (("key", key), ("map_key", map_key)):
+        if len(set(names)) < len(names):
+            yield f"{what} names a column twice ({', '.join(names)})"
+    if both := sorted(set(key) & set(map_key)):
+        yield f"{', '.join(both)} is in key and in map_key; a column is in one of them"
+    if type(key_groups) is not int or not 1 <= key_groups <= MAX_KEY_GROUPS:
+        yield f"key_groups is {key_groups!r}; it must be a whole number from 1 to {MAX_KEY_GROUPS}"
+    if type(of.standbys) is not int or of.standbys < 0:
+        yield f"standbys is {of.standbys!r}; it must be a whole number, 0 or more"
+    if value is not None and not value:
+        yield "value is empty; name at least one column, or leave it out to take all but the key's"
+    if value is not None and len(set(value)) < len(value):
+        yield f"value names a column twice ({', '.join(value)})"
+    others = {*(value or ()), *((of.order_by,) if of.order_by is not None else ())}
+    if of.kind is not StateKind.LIST and (twice := sorted({*key, *map_key} & others)):
+        those = ", ".join(twice)
+        yield f"{those} is part of the key, which every reader knows; leave it out of value, reducers and order_by"
+    if of.op is not None and of.delete_when is not None:
+        yield "op and delete_when both say what a row does; give one of them"
+    if of.op is not None and of.op in {*key, *map_key, *others}:
+        yield f"{of.op} says what a row does; it can't be part of the key or of the value"
+    yield from problems(dict(zip(value or (), of.reducers, strict=False)))

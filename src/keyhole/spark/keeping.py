@@ -1,0 +1,25 @@
+"""A batch that several states are made of: computed once, and kept until all of them have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from keyhole.spark.batch import classic
+from keyhole.spark.partitioning import column
+
+
+@contextmanager
+def kept(batch: ClassicDataFrame) -> Iterator[ClassicDataFrame]:
+    """The same rows in the same partitions, computed at most once within the context."""
+    names = batch.columns
+    # Under other names: what foreachBatch hands out of a sorting aggregation knows the order of its rows by column ids
+    # that it doesn't have, and Spark 4.2 fails to persist it ("key not found"). A projection takes the order away, and
+    # one that renames nothing would be optimised away.
+    renamed = batch.select(*(column(name).alias(f"_{place}") for place, name in enumerate(names))).persist()
+    try:
+        yield classic(renamed.toDF(*names))
+    finally:
+        renamed.unpersist()

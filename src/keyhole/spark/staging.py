@@ -1,0 +1,107 @@
+"""How a state's rows of a batch are staged: which columns of them, in which partitions, by which task."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from keyhole.arrow import OP, Op
+from keyhole.coordinator.coordinator import StatePlan
+from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
+from keyhole.spark.aggregating import Aggregation
+from keyhole.spark.partitioning import HashLayout, by_key_group, column
+from keyhole.spark.reducing import reduced_columns
+from keyhole.spark.schema import Declaration, value_names
+from keyhole.spark.task import RECEIPT_SCHEMA, TaskState, stage_task
+from keyhole.types import StateDescriptor, StateKind
+
+
+@dataclass(frozen=True)
+class StagedState:
+    """One state of an epoch, ready to be staged any number of times."""
+
+    plan: StatePlan
+    rows: DataFrame
+    partitions: int
+    task: TaskState
+
+    def stage(self, order: StageOrder) -> Sequence[PartitionReceipt]:
+        """One round: runs the batch's plan over all partitions and collects their receipts, nothing else."""
+        state = self.plan.descriptor.state
+        collected = self.rows.mapInArrow(functools.partial(stage_task, order, self.task), RECEIPT_SCHEMA).collect()
+        if not collected:
+            # Spark has found out, before or while running, that the plan has no rows, and so made no partitions at all.
+            # Some that are missing while others are there would be an error, which the coordinator finds.
+            return [PartitionReceipt(state, partition, attempt_id=0) for partition in range(self.partitions)]
+        return [PartitionReceipt.from_row(bytes(row[0])) for row in collected]
+
+
+def staged_state(part: Any, plan: StatePlan, rows: ClassicDataFrame, layout: HashLayout | None) -> StagedState:
+    """A state's rows, each key group's in one partition.
+
+    Args:
+        part: sink.Part.
+        layout: How the rows are partitioned; None: in no way that is known.
+    """
+    declaration: Declaration = part.declaration
+    descriptor = plan.descriptor
+    key = [column.name for column in descriptor.key]
+    placed, partitions = by_key_group(rows, layout, key, descriptor.key_groups)
+    aggregation = None
+    inputs: tuple[str, ...] = ()
+    if part.aggregator is not None:
+        inputs = value_names(_inputs_only(declaration), rows.schema)
+        aggregation = Aggregation(part.aggregator, inputs)
+    acts = declaration.op is not None or declaration.delete_when is not None
+    ordered = declaration.order_by is not None and (acts or descriptor.kind in _ORDERED_KINDS)
+    if ordered:
+        assert declaration.order_by is not None
+        placed = placed.sortWithinPartitions(column(declaration.order_by))
+    # In a list nothing but clearing has to do with the rows before, and that comes first.
+    folds = ordered and acts and descriptor.kind is not StateKind.LIST
+    task = TaskState(descriptor.state, in_order=part.in_order or folds, aggregation=aggregation)
+    return StagedState(plan, placed.select(*_staged_columns(declaration, descriptor, inputs)), partitions, task)
+
+
+_ORDERED_KINDS = (StateKind.LIST, StateKind.AGGREGATING)
+
+
+def _inputs_only(declaration: Declaration) -> Declaration:
+    """Of an aggregating state, as if its rows were its value."""
+    return dataclasses.replace(declaration, result=None)
+
+
+def _staged_columns(declaration: Declaration, descriptor: StateDescriptor, inputs: Sequence[str]) -> list[Column]:
+    """The key's and the value's, as keyhole.arrow.encode takes them; or the aggregator's."""
+    columns = [column(part.name) for part in (*descriptor.key, *descriptor.map_key)]
+    if descriptor.kind is StateKind.REDUCING:
+        columns += reduced_columns(descriptor)
+    elif descriptor.kind is StateKind.AGGREGATING:
+        columns += [column(name) for name in inputs]
+    else:
+        columns += [column(field.name) for field in descriptor.value.fields]
+    op = _op(declaration)
+    return columns if op is None else [*columns, op.alias(OP)]
+
+
+def _op(declaration: Declaration) -> Column | None:
+    """What each row does; None: all of them put."""
+    if declaration.op is not None:
+        return column(declaration.op)
+    condition = declaration.delete_when
+    if condition is not None:
+        deletes = F.expr(condition) if isinstance(condition, str) else condition
+        # What is neither true nor false deletes nothing.
+        return F.when(deletes, F.lit(Op.DELETE.value)).otherwise(_default_op(declaration))
+    return F.lit(Op.REPLACE.value) if declaration.replaces else None
+
+
+def _default_op(declaration: Declaration) -> Column:
+    return F.lit((Op.REPLACE if declaration.replaces else Op.PUT).value)

@@ -1,0 +1,314 @@
+"""Every kind of state from real streaming queries, read through a proxy, and what plain Python makes of the rows."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from keyhole import Client
+from keyhole.errors import InvalidConfiguration, Unsupported, ValueMismatch
+from keyhole.spark import queryable
+from tests.integration.conftest import RunQuery, Service, Stream
+
+pytestmark = pytest.mark.integration
+
+SCHEMA = "k string, m int, v long, op string"
+KEYS = [f"k{number}" for number in range(5)]
+
+
+def random_rows(batches: int, rows: int = 60, seed: int = 1) -> list[list[dict[str, Any]]]:
+    """Each entry (k, m) at most once in a batch."""
+    draw = random.Random(seed)
+    places = [(k, m) for k in KEYS for m in range(-20, 20)]
+    return [[{"k": k, "m": m, "v": draw.randrange(1000)} for k, m in draw.sample(places, rows)] for _ in range(batches)]
+
+
+def everything(client: Client, application: str, state: str) -> dict[str, dict[Any, Any]]:
+    return {key: {entry.map_key: entry.value.v for entry in client.scan(application, state, key)} for key in KEYS}
+
+
+def test_a_map_has_the_last_row_of_each_key_and_map_key_in_order(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    batches = random_rows(3)
+    sink = queryable.map("m", key="k", map_key="m", value=["v"], key_groups=8, config=service.config(application))
+    run_query(stream(SCHEMA, batches), "append", sink)
+    expected: dict[str, dict[int, int]] = {key: {} for key in KEYS}
+    for row in (row for batch in batches for row in batch):
+        expected[row["k"]][row["m"]] = row["v"]
+    with Client(service.proxy) as client:
+        assert everything(client, application, "m") == expected
+        of = sorted(expected["k0"])
+        assert [entry.map_key for entry in client.scan(application, "m", "k0")] == of
+        within = client.scan(application, "m", "k0", start=-3, stop=7, descending=True, limit=4)
+        assert [entry.map_key for entry in within] == [m for m in reversed(of) if -3 <= m < 7][:4]
+        assert client.get(application, "m", ("k0", of[0])).value.v == expected["k0"][of[0]]
+        assert not client.get(application, "m", ("k0", 99)).found
+        assert len(client.scan(application, "m", "absent")) == 0
+
+
+def test_rows_put_delete_and_clear_entries_of_a_map(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    def entry(k: str, m: int | None, v: int | None = None, op: str | None = None) -> dict[str, Any]:
+        return {"k": k, "m": m, "v": v, "op": op}
+
+    batches = [
+        [entry("k0", 1, 10), entry("k0", 2, 20), entry("k1", 1, 11), entry("k2", 1, 12)],
+        [entry("k0", 1, op="delete"), entry("k0", 9, op="delete"), entry("k1", None, op="clear"), entry("k1", 5, 55)],
+    ]
+    sink = queryable.map("m", key="k", map_key="m", op="op", key_groups=8, config=service.config(application))
+    run_query(stream(SCHEMA, batches), "append", sink)
+    with Client(service.proxy) as client:
+        assert everything(client, application, "m") == {"k0": {2: 20}, "k1": {5: 55}, "k2": {1: 12}, "k3": {}, "k4": {}}
+
+
+def test_a_row_deletes_when_its_condition_holds(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    batches = [[{"k": "k0", "v": 1}, {"k": "k1", "v": 2}], [{"k": "k0", "v": -1}, {"k": "k1"}]]
+    sink = queryable.value("last", key="k", value=["v"], delete_when="v < 0", config=service.config(application))
+    run_query(stream(SCHEMA, batches), "append", sink)
+    with Client(service.proxy) as client:
+        gone, null = client.get_many(application, "last", ["k0", "k1"])
+        assert not gone.found
+        assert null.found
+        assert null.value.v is None
+
+
+def test_of_rows_with_an_order_the_last_one_counts_deletions_included(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    rows = [
+        {"k": "k0", "m": 3, "v": 30},
+        {"k": "k0", "m": 2, "op": "delete"},
+        {"k": "k1", "m": 5, "op": "delete"},
+        {"k": "k1", "m": 4, "v": 40},
+    ]
+    sink = queryable.value("last", key="k", order_by="m", op="op", config=service.config(application))
+    run_query(stream(SCHEMA, [rows]), "append", sink)
+    with Client(service.proxy) as client:
+        kept, gone = client.get_many(application, "last", ["k0", "k1"])
+        assert (kept.value.v, gone.found) == (30, False)
+
+
+@pytest.mark.parametrize("max_length", [None, 7])
+def test_a_list_has_the_rows_of_all_batches_in_order(
+    stream: Stream, run_query: RunQuery, service: Service, application: str, max_length: int | None
+) -> None:
+    batches = random_rows(4)
+    sink = queryable.list(
+        "log",
+        key="k",
+        value=["v"],
+        order_by="m",
+        max_length=max_length,
+        unbounded=max_length is None,
+        key_groups=8,
+        config=service.config(application),
+    )
+    run_query(stream(SCHEMA, batches), "append", sink)
+    expected: dict[str, list[int]] = defaultdict(list)
+    for batch in batches:
+        for row in sorted(batch, key=lambda row: row["m"]):
+            expected[row["k"]].append(row["v"])
+    with Client(service.proxy) as client:
+        for key in KEYS:
+            found = client.scan(application, "log", key)
+            assert [element.v for element in found.values] == expected[key][-max_length if max_length else 0 :]
+            assert [entry.map_key for entry in found] == sorted(entry.map_key for entry in found)
+
+
+def test_a_list_is_replaced_and_cleared(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    def element(k: str, v: int | None, op: str | None = None) -> dict[str, Any]:
+        return {"k": k, "v": v, "op": op}
+
+    batches = [
+        [element("k0", 1), element("k0", 2), element("k1", 3), element("k2", 4)],
+        [element("k0", 5, "replace"), element("k0", 6, "replace"), element("k1", None, "clear"), element("k2", 7)],
+    ]
+    sink = queryable.list(
+        "log", key="k", value=["v"], order_by="v", op="op", max_length=10, config=service.config(application)
+    )
+    run_query(stream(SCHEMA, batches), "append", sink)
+    with Client(service.proxy) as client:
+        found = {key: [element.v for element in client.scan(application, "log", key).values] for key in KEYS[:3]}
+    assert found == {"k0": [5, 6], "k1": [], "k2": [4, 7]}
+
+
+class Mean:
+    """Sum and number of the values."""
+
+    commutative = True
+
+    def create(self) -> list[int]:
+        return [0, 0]
+
+    def add(self, accumulator: list[int], row: Any) -> list[int]:
+        accumulator[0] += row.v
+        accumulator[1] += 1
+        return accumulator
+
+    def merge(self, one: list[int], other: list[int]) -> list[int]:
+        return [one[0] + other[0], one[1] + other[1]]
+
+    def result(self, accumulator: list[int]) -> Mapping[str, Any]:
+        return {"mean": accumulator[0] / accumulator[1], "rows": accumulator[1]}
+
+
+def test_an_aggregate_is_the_result_of_all_rows(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    batches = random_rows(4)
+    sink = queryable.aggregating(
+        "mean",
+        key="k",
+        aggregator=Mean(),
+        result="mean double, rows bigint",
+        value=["v"],
+        key_groups=8,
+        config=service.config(application),
+    )
+    run_query(stream(SCHEMA, batches), "append", sink)
+    values = defaultdict(list)
+    for row in (row for batch in batches for row in batch):
+        values[row["k"]].append(row["v"])
+    with Client(service.proxy) as client:
+        for key in KEYS:
+            found = client.get(application, "mean", key).value
+            assert (found.rows, found.mean) == (len(values[key]), sum(values[key]) / len(values[key]))
+
+
+class Wrong(Mean):
+    def result(self, accumulator: list[int]) -> Mapping[str, Any]:
+        return {"mean": 1.0}
+
+
+def test_a_result_that_is_not_as_declared_is_refused(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    sink = queryable.aggregating(
+        "mean", key="k", aggregator=Wrong(), result="mean double, rows bigint", config=service.config(application)
+    )
+    with pytest.raises(StreamingQueryException, match="the result of the aggregator of state 'mean' has the fields"):
+        run_query(stream(SCHEMA, random_rows(1)), "append", sink)
+    assert isinstance(sink.failure, ValueMismatch)
+
+
+def test_windows_are_entries_of_a_map(stream: Stream, run_query: RunQuery, service: Service, application: str) -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    events = [{"k": KEYS[n % 2], "at": (start + timedelta(minutes=7 * n)).isoformat()} for n in range(40)]
+    data = stream("k string, at timestamp", [events[:20], events[20:]])
+    counts = (
+        data.withWatermark("at", "1 hour")
+        .groupBy("k", F.window("at", "1 hour").alias("w"))
+        .count()
+        .select("k", F.col("w.start").alias("hour"), "count")
+    )
+    sink = queryable.map("per_hour", key="k", map_key="hour", key_groups=8, config=service.config(application))
+    run_query(counts, "update", sink)
+    expected = [sum(n % 2 == 0 and hour <= 7 * n / 60 < hour + 1 for n in range(40)) for hour in range(1, 4)]
+    with Client(service.proxy) as client:
+        found = client.scan(
+            application, "per_hour", "k0", start=start + timedelta(hours=1), stop=start + timedelta(hours=4)
+        )
+    assert [entry.value["count"] for entry in found] == expected
+    assert found[0].map_key == start + timedelta(hours=1)
+
+
+def test_several_states_of_one_query_have_one_epoch_and_one_scan_of_the_source(
+    stream: Stream, run_query: RunQuery, service: Service, application: str, spark: Any
+) -> None:
+    batches = random_rows(2)
+    scanned = spark.sparkContext.accumulator(0)
+
+    @F.udf("long", useArrow=False)
+    def counted(v: int) -> int:
+        scanned.add(1)
+        return v
+
+    def per_map_key(data: DataFrame) -> DataFrame:
+        return data.groupBy("m").agg(F.sum("v").alias("total"))
+
+    config = service.config(application)
+    sink = queryable.together(
+        queryable.map("entries", key="k", map_key="m", value=["v"], key_groups=8, config=config),
+        queryable.reducing("totals", key="m", reducers={"total": "sum"}, key_groups=4, config=config).of(per_map_key),
+    )
+    run_query(stream(SCHEMA, batches).withColumn("v", counted("v")), "append", sink)
+    rows = [row for batch in batches for row in batch]
+    assert scanned.value == len(rows), "each row of the source is computed once"
+    expected: dict[int, int] = defaultdict(int)
+    for row in rows:
+        expected[row["m"]] += row["v"]
+    with Client(service.proxy) as client:
+        answers = client.get_many(application, "totals", sorted(expected))
+        assert [answer.value.total for answer in answers] == [expected[m] for m in sorted(expected)]
+        assert {answer.epoch for answer in answers} == {client.scan(application, "entries", "k0").epoch} == {2}
+
+
+def test_a_broadcast_state_is_one_key_group(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    sink = queryable.broadcast("rules", key="k", value=["v"], config=service.config(application))
+    run_query(stream(SCHEMA, [[{"k": "a", "v": 1}, {"k": "b", "v": 2}]]), "append", sink)
+    with Client(service.proxy) as client:
+        assert client.describe_state(application, "rules").key_groups == 1
+        assert [answer.value.v for answer in client.get_many(application, "rules", ["a", "b"])] == [1, 2]
+        with pytest.raises(Unsupported, match="Get its keys"):
+            client.scan(application, "rules", "a")
+
+
+def test_an_expired_entry_is_not_returned(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def at(k: str, hours: int) -> dict[str, Any]:
+        return {"k": k, "at": (start + timedelta(hours=hours)).isoformat()}
+
+    # The watermark is 10 minutes behind, and counts from the next batch on.
+    batches = [[at("k0", 0)], [at("k1", 1), at("k2", 1)], [at("k1", 5)], [at("k3", 1)]]
+    sink = queryable.value(
+        "seen",
+        key="k",
+        ttl=timedelta(hours=2),
+        ttl_clock="event_time",
+        key_groups=8,
+        order_by="at",
+        config=service.config(application),
+    )
+    run_query(stream("k string, at timestamp", batches).withWatermark("at", "10 minutes"), "append", sink)
+    with Client(service.proxy) as client:
+        found = client.get_many(application, "seen", ["k0", "k1", "k2", "k3"])
+    assert [answer.found for answer in found] == [False, True, False, True]
+
+
+def test_a_ttl_by_event_time_needs_a_watermark(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    sink = queryable.value(
+        "seen", key="k", ttl=timedelta(hours=1), ttl_clock="event_time", config=service.config(application)
+    )
+    with pytest.raises(StreamingQueryException, match="the query has no watermark: call withWatermark"):
+        run_query(stream(SCHEMA, random_rows(1)), "append", sink)
+    assert isinstance(sink.failure, InvalidConfiguration)
+
+
+def test_a_row_that_says_something_else_than_its_kind_can_is_refused(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    sink = queryable.value("last", key="k", op="op", config=service.config(application))
+    rows = [{"k": "a", "op": "append"}]
+    with pytest.raises(StreamingQueryException, match="a row says 'append' in its op column"):
+        run_query(stream(SCHEMA, [rows]), "append", sink)
