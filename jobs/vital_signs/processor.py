@@ -1,0 +1,130 @@
+"""What the job keeps per patient and signal, and what it does with a chunk: Spark's transformWithState, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+
+from jobs.vital_signs.blobs import BLOB_US, Blob, blob_start, gathered
+from jobs.vital_signs.chunks import CALIBRATIONS, CHUNK_US, SAMPLE, Chunk, decode
+from jobs.vital_signs.segments import Segment, applied, extended
+from jobs.vital_signs.vitals import vitals
+
+# The pulse wave, of which the rates are told; other signals are only kept.
+PULSE = "pleth"
+WINDOW_US = 60_000_000
+
+# The three states that readers will find.
+SEGMENTS, SEGMENTS_MAP_KEY, SEGMENTS_VALUE = "segments", "start_us bigint", "end_us bigint"
+OPEN_CHUNKS, OPEN_CHUNKS_VALUE = "open_chunks", "start_us bigint, samples binary"
+VITALS = "vitals"
+VITALS_VALUE = "heart_rate double, breathing_rate double, beats int, begin_us bigint, end_us bigint"
+
+OUTPUT = "patient string, signal string, blob_us bigint, chunks array<struct<start_us:bigint,samples:binary>>"
+"""The processor's own rows: a blob each, to be written to its file before the epoch is committed."""
+
+
+class VitalSigns(StatefulProcessor):
+    """Event time; a chunk that begins at or before the watermark is too late, and dropped.
+
+    `segments` is written only: of what is stored there, only the segments that a chunk can still touch are needed, and
+    those are in `open_segments`. `recent` has the chunks of the last minute, for the rates; readers need neither.
+    """
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Spark calls it once per task."""
+        self._handle = handle
+        self._segments = handle.getMapState(SEGMENTS, SEGMENTS_MAP_KEY, SEGMENTS_VALUE)
+        self._open_chunks = handle.getListState(OPEN_CHUNKS, OPEN_CHUNKS_VALUE)
+        self._vitals = handle.getValueState(VITALS, VITALS_VALUE)
+        self._open_segments = handle.getListState("open_segments", "start_us bigint, end_us bigint")
+        self._recent = handle.getMapState("recent", "start_us bigint", "samples binary")
+
+    def handleInputRows(
+        self,
+        key: tuple[str, str],
+        rows: Iterator[Row],
+        timerValues: TimerValues,
+    ) -> Iterator[Row]:
+        """Takes the chunks of one patient and signal; they come in any order."""
+        watermark_us = _watermark_us(timerValues)
+        by_start = {row.start_us: Chunk(row.start_us, bytes(row.samples)) for row in rows}
+        chunks = [by_start[start] for start in sorted(by_start) if start > watermark_us]
+        if chunks:
+            self._open_chunks.appendList([tuple(chunk) for chunk in chunks])
+            self._await_closing(chunks)
+            self._extend_segments(chunks, watermark_us)
+            if key[1] == PULSE:
+                self._tell_vitals(chunks)
+        return iter(())
+
+    def handleExpiredTimer(
+        self,
+        key: tuple[str, str],
+        timerValues: TimerValues,
+        expiredTimerInfo: ExpiredTimerInfo,
+    ) -> Iterator[Row]:
+        """The watermark has passed the end of a blob: gives it, and forgets its chunks."""
+        patient, signal = key
+        chunks = [Chunk(start, bytes(samples)) for start, samples in self._open_chunks.get()]
+        closed, still_open = gathered(patient, signal, chunks, _watermark_us(timerValues))
+        if closed and still_open:
+            self._open_chunks.put([tuple(chunk) for chunk in still_open])
+        elif closed:
+            self._open_chunks.clear()
+        return map(_row, closed)
+
+    def _await_closing(self, chunks: Sequence[Chunk]) -> None:
+        ends_ms = {(blob_start(chunk.start_us) + BLOB_US) // 1000 for chunk in chunks}
+        for end_ms in sorted(ends_ms.difference(self._handle.listTimers())):
+            self._handle.registerTimer(end_ms)
+
+    def _extend_segments(self, chunks: Sequence[Chunk], watermark_us: int) -> None:
+        known = [Segment(*stored) for stored in self._open_segments.get()]
+        change = extended(known, [Segment(chunk.start_us, chunk.start_us + CHUNK_US) for chunk in chunks])
+        for start_us in change.removed:
+            self._segments.removeKey((start_us,))
+        for segment in change.put:
+            self._segments.updateValue((segment.start_us,), (segment.end_us,))
+        touchable = [segment for segment in applied(known, change) if segment.end_us > watermark_us]
+        self._open_segments.put([tuple(segment) for segment in touchable])
+
+    def _tell_vitals(self, chunks: Sequence[Chunk]) -> None:
+        by_start = {start: bytes(samples) for (start,), (samples,) in self._recent.iterator()}
+        for chunk in chunks:
+            self._recent.updateValue((chunk.start_us,), (chunk.samples,))
+            by_start[chunk.start_us] = chunk.samples
+        newest_us = max(by_start)
+        for start in [start for start in by_start if start <= newest_us - WINDOW_US]:
+            self._recent.removeKey((start,))
+            del by_start[start]
+        piece = last_piece([Chunk(*item) for item in sorted(by_start.items())])
+        found = vitals(decode(piece, CALIBRATIONS[PULSE]).values, len(piece[-1].samples) / SAMPLE.itemsize)
+        self._vitals.update((*found, piece[0].start_us, piece[-1].start_us + CHUNK_US))
+
+
+def last_piece(chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+    """The chunks up to the last one that follow each other without a gap, and at the same rate. Not of none."""
+    first = len(chunks) - 1
+    while first and (
+        chunks[first - 1].start_us + CHUNK_US == chunks[first].start_us
+        and len(chunks[first - 1].samples) == len(chunks[first].samples)
+    ):
+        first -= 1
+    return chunks[first:]
+
+
+def _watermark_us(at: TimerValues) -> int:
+    return at.getCurrentWatermarkInMs() * 1000
+
+
+def _row(blob: Blob) -> Row:
+    chunks = [Row(start_us=chunk.start_us, samples=chunk.samples) for chunk in blob.chunks]
+    return Row(patient=blob.patient, signal=blob.signal, blob_us=blob.start_us, chunks=chunks)

@@ -1,0 +1,138 @@
+"""Real pulse waves, as monitors would send them: HeartPy's three recordings, a chunk per patient and second, endlessly.
+
+The recordings are 25 s at 100 Hz, 128 s at 117 Hz and 682 s at 100 Hz, of a converter of 10 bits: 200 bytes a second.
+They are resampled (linearly) to one rate, and each sample gets its own time and 32 bits: 12 bytes a sample. Where a
+recording begins again, its wave has a step. HeartPy's package is read, never imported: it wants SciPy, matplotlib, and
+pkg_resources, which setuptools has given up.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import heapq
+import importlib.util
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from jobs.vital_signs.chunks import HIGHEST_HZ, LOWEST_HZ, SECOND_US, Chunk, encode
+from keyhole.errors import InvalidConfiguration
+
+SIGNAL = "pleth"
+DEFAULT_RATE_HZ = 200
+
+
+class Recording(NamedTuple):
+    """A pulse wave as it was recorded: what the converter counted, evenly spaced."""
+
+    name: str
+    rate_hz: float
+    counts: npt.NDArray[np.float64]
+
+
+class Sent(NamedTuple):
+    """A chunk on its way, with whose it is."""
+
+    patient: str
+    signal: str
+    chunk: Chunk
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the monitors are like.
+
+    Attributes:
+        rate_hz: Samples per second, 1 to 500.
+        drops: How probable it is that a monitor falls silent in a second; for `silent_seconds`, at least and most.
+        late: Which part of the chunks comes late, by 1 to `late_seconds`: later ones overtake it.
+    """
+
+    patients: int = 20
+    rate_hz: int = DEFAULT_RATE_HZ
+    drops: float = 0.01
+    silent_seconds: tuple[int, int] = (2, 60)
+    late: float = 0.05
+    late_seconds: int = 5
+
+
+def recordings() -> list[Recording]:
+    """The three of HeartPy's package.
+
+    Raises:
+        InvalidConfiguration: The package isn't installed.
+    """
+    found = importlib.util.find_spec("heartpy")
+    if found is None or not found.submodule_search_locations:
+        raise InvalidConfiguration("the recordings of HeartPy are not installed; install keyhole-spark[jobs]")
+    data = Path(found.submodule_search_locations[0]) / "data"
+    first = np.loadtxt(data / "data.csv")
+    milliseconds, second = _columns(data / "data2.csv")
+    times, third = _columns(data / "data3.csv")
+    began, ended = datetime.fromisoformat(times[0]), datetime.fromisoformat(times[-1])
+    return [
+        Recording("data.csv", 100.0, first),
+        Recording("data2.csv", (len(second) - 1) * 1000 / (float(milliseconds[-1]) - float(milliseconds[0])), second),
+        Recording("data3.csv", (len(third) - 1) / (ended - began).total_seconds(), third),
+    ]
+
+
+def _columns(path: Path) -> tuple[list[str], npt.NDArray[np.float64]]:
+    with path.open(newline="") as file:
+        _, *rows = csv.reader(file)
+    times, counts = zip(*rows, strict=True)
+    return list(times), np.array(counts, dtype=np.float64)
+
+
+def resampled(recording: Recording, rate_hz: int) -> npt.NDArray[np.int32]:
+    """The recording's whole seconds at another rate: one row per second.
+
+    Raises:
+        InvalidConfiguration: The rate is none that a chunk can have.
+    """
+    if not LOWEST_HZ <= rate_hz <= HIGHEST_HZ:
+        raise InvalidConfiguration(f"the rate is {rate_hz} Hz; it must be from {LOWEST_HZ} to {HIGHEST_HZ}")
+    seconds = int((len(recording.counts) - 1) / recording.rate_hz)
+    at = np.arange(seconds * rate_hz) / rate_hz
+    counts = np.interp(at, np.arange(len(recording.counts)) / recording.rate_hz, recording.counts)
+    return np.rint(counts).astype(np.int32).reshape(seconds, rate_hz)
+
+
+def chunks(seed: int, begin_us: int, shape: Shape) -> Iterator[list[Sent]]:
+    """What is sent in each second, without end: its chunks, but for those that are late, and late ones of before."""
+    draw = random.Random(seed)  # noqa: S311 - made-up faults of monitors, no secrets
+    waves = [resampled(recording, shape.rate_hz) for recording in recordings()]
+    offsets = [draw.randrange(len(waves[patient % len(waves)])) for patient in range(shape.patients)]
+    speaks_at = [0] * shape.patients
+    waiting: list[tuple[int, int, int, Sent]] = []
+    for second in itertools.count():
+        for patient in range(shape.patients):
+            if second < speaks_at[patient]:
+                continue
+            if draw.random() < shape.drops:
+                speaks_at[patient] = second + draw.randint(*shape.silent_seconds)
+                continue
+            wave = waves[patient % len(waves)]
+            chunk = encode(begin_us + second * SECOND_US, wave[(second + offsets[patient]) % len(wave)])
+            behind = draw.randint(1, shape.late_seconds) if draw.random() < shape.late else 0
+            heapq.heappush(waiting, (second + behind, second, patient, Sent(f"patient-{patient}", SIGNAL, chunk)))
+        due: list[Sent] = []
+        while waiting and waiting[0][0] <= second:
+            due.append(heapq.heappop(waiting)[-1])
+        yield due
+
+
+def record(sent: Sent) -> bytes:
+    """The chunk as the job takes it from Kafka."""
+    samples = base64.b64encode(sent.chunk.samples).decode()
+    fields = {"patient": sent.patient, "signal": sent.signal, "start": sent.chunk.start_us, "samples": samples}
+    return json.dumps(fields).encode()
