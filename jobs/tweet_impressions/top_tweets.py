@@ -6,8 +6,10 @@ import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 DEFAULT_SIZE = 10
-RESULT_TYPE = "array<struct<tweet:bigint,impressions:bigint,clicks:bigint>>"
+RESULT = "tweets array<struct<tweet:bigint,impressions:bigint,clicks:bigint>>"
 
 
 class Ranked(NamedTuple):
@@ -21,14 +23,19 @@ class Ranked(NamedTuple):
 Best = tuple[Ranked, ...]
 """The accumulator: most impressions first; of equals, the lower tweet first. Immutable."""
 
+_decoder = msgspec.msgpack.Decoder(Best)
+
 
 class TopTweets:
     """Keeps the `size` best of the tweets that it is given.
 
     Running counts go in, not increments: of two rows of a tweet the higher one stands. As counts only grow, and every
     tweet whose count has changed is given again, the best of what was kept and what is new are the best of all. Rows
-    may come in any order, and more than once; merging is commutative, associative and idempotent.
+    may come in any order, and more than once; merging is commutative, associative and idempotent. An Aggregator, as
+    keyhole.spark calls it.
     """
+
+    commutative = True
 
     def __init__(self, size: int = DEFAULT_SIZE) -> None:
         self._size = size
@@ -38,16 +45,24 @@ class TopTweets:
         return ()
 
     def add(self, accumulator: Best, row: Ranked) -> Best:
-        """With one more row."""
-        return self._best((*accumulator, row))
+        """With one more row; any row that has these columns will do."""
+        return self._best((*accumulator, Ranked(row.tweet, row.impressions, row.clicks)))
 
     def merge(self, one: Best, other: Best) -> Best:
         """What all rows of both would have given."""
         return self._best((*one, *other))
 
-    def result(self, accumulator: Best) -> list[Ranked]:
-        """What readers get: `RESULT_TYPE`, best first."""
-        return list(accumulator)
+    def result(self, accumulator: Best) -> dict[str, list[dict[str, int]]]:
+        """What readers get, best first; `RESULT` is its schema."""
+        return {"tweets": [tweet._asdict() for tweet in accumulator]}
+
+    def encode(self, accumulator: Best) -> bytes:
+        """As MessagePack: equal accumulators have equal bytes."""
+        return msgspec.msgpack.encode(accumulator)
+
+    def decode(self, data: bytes) -> Best:
+        """The accumulator that was encoded."""
+        return _decoder.decode(data)
 
     def _best(self, rows: Iterable[Ranked]) -> Best:
         highest: dict[int, Ranked] = {}

@@ -14,7 +14,7 @@ from jobs.tweet_impressions import recount, source
 from jobs.tweet_impressions.pipeline import events, tweet_hours
 from jobs.tweet_impressions.recount import Counted, event_of
 from jobs.tweet_impressions.source import FIRST_TWEET, HOUR_MS, MINUTE_MS, Event, Shape
-from jobs.tweet_impressions.top_tweets import RESULT_TYPE, Ranked, TopTweets
+from jobs.tweet_impressions.top_tweets import RESULT, Ranked, TopTweets
 from tests.integration.conftest import RunQuery, Stream
 
 pytestmark = pytest.mark.integration
@@ -122,7 +122,7 @@ def test_the_best_of_an_hour_are_a_value_that_a_state_can_hold(spark: SparkSessi
     best = top.create()
     for row in (Ranked(1, 5, 0), Ranked(2, 7, 1), Ranked(3, 6, 0)):
         best = top.add(best, row)
-    (row,) = spark.createDataFrame([(top.result(best),)], f"tweets {RESULT_TYPE}").collect()
+    (row,) = spark.createDataFrame([top.result(best)], RESULT).collect()
     assert [tuple(tweet) for tweet in row.tweets] == [(2, 7, 1), (3, 6, 0)]
 
 

@@ -41,6 +41,7 @@ def test_merging_is_commutative_associative_idempotent_and_the_same_as_adding(
     assert TOP.merge(one, two) == TOP.merge(two, one) == best_of(a + b)
     assert TOP.merge(TOP.merge(one, two), three) == TOP.merge(one, TOP.merge(two, three))
     assert TOP.merge(one, one) == TOP.merge(one, TOP.create()) == one
+    assert TOP.decode(TOP.encode(one)) == one
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4), st.integers(0, 2)), max_size=6), max_size=8))
@@ -56,7 +57,7 @@ def test_what_is_kept_of_growing_counts_is_at_every_epoch_the_best_of_all(
         for tweet in {tweet for tweet, _, _ in increments}:  # as Spark's update mode gives them
             best = TOP.add(best, Ranked(tweet, *counts[tweet]))
         everything = [Ranked(tweet, *count) for tweet, count in counts.items()]
-        assert TOP.result(best) == sorted(everything, key=lambda row: (-row.impressions, row.tweet))[:SIZE]
+        assert list(best) == sorted(everything, key=lambda row: (-row.impressions, row.tweet))[:SIZE]
 
 
 @given(EVENTS, st.integers(0, 2**32))

@@ -12,6 +12,7 @@ from jobs.tweet_impressions import pipeline, recount, source
 from jobs.tweet_impressions.recount import Counted, event_of
 from jobs.tweet_impressions.source import FIRST_TWEET, HOUR_MS, MINUTE_MS, Event, Shape
 from jobs.tweet_impressions.top_tweets import Ranked, TopTweets
+from keyhole.spark.aggregating import Aggregator
 
 BEGIN_MS = 1_795_219_200_000  # 2026-11-21, on the hour
 SHAPE = Shape(tweets=50, events_per_hour=2_000)
@@ -135,10 +136,12 @@ def test_the_recount_knows_the_job_by_what_its_readme_says() -> None:
 
 def test_the_best_come_first_and_of_equals_the_lower_tweet() -> None:
     top = TopTweets(3)
+    assert isinstance(top, Aggregator)
     best = top.create()
     for row in (Ranked(4, 5, 0), Ranked(2, 9, 0), Ranked(3, 5, 4), Ranked(1, 1, 1)):
         best = top.add(best, row)
-    assert top.result(best) == [Ranked(2, 9, 0), Ranked(3, 5, 4), Ranked(4, 5, 0)]
+    assert best == (Ranked(2, 9, 0), Ranked(3, 5, 4), Ranked(4, 5, 0))
+    assert top.result(best)["tweets"][0] == {"tweet": 2, "impressions": 9, "clicks": 0}
 
 
 def test_of_two_rows_of_a_tweet_the_higher_one_stands_whichever_came_last() -> None:
@@ -148,4 +151,4 @@ def test_of_two_rows_of_a_tweet_the_higher_one_stands_whichever_came_last() -> N
         best = top.create()
         for row in order:
             best = top.add(best, row)
-        assert top.result(best) == [Ranked(1, 6, 1)]
+        assert best == (Ranked(1, 6, 1),)
