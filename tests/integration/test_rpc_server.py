@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,6 +17,7 @@ from keyhole.rpc.channels import aio_channel, sync_channel
 from keyhole.rpc.server import RpcServer
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import query_pb2, query_pb2_grpc
+from tests.support.proxies import eventually
 
 
 class _Servicer(query_pb2_grpc.QueryServicer):
@@ -67,6 +70,40 @@ async def test_an_error_in_the_middle_of_a_stream_arrives_after_the_responses_be
             await call.read()
     await server.stop(0)
     assert isinstance(from_rpc_error(caught.value), errors.Fenced)
+
+
+async def test_a_stream_that_is_cancelled_ends_what_it_holds_on_to_whether_it_is_read_or_not() -> None:
+    class Endless(query_pb2_grpc.QueryServicer):
+        open = 0
+
+        async def Scan(  # noqa: N802
+            self, request: query_pb2.ScanRequest, context: Any
+        ) -> AsyncIterator[query_pb2.ScanResponse]:
+            self.open += 1
+            try:
+                while True:
+                    yield query_pb2.ScanResponse(values=[bytes(10_000)])
+            finally:
+                self.open -= 1
+
+    servicer = Endless()
+    server = RpcServer("test", "127.0.0.1", 0)
+    server.add(query_pb2_grpc.add_QueryServicer_to_server, servicer, "keyhole.v1.Query")
+    await server.start()
+    gc.disable()
+    try:
+        async with aio_channel(server.address) as channel:
+            # Where nobody reads, the server waits to be let write.
+            for seconds in (0.0, 0.2):
+                call: Any = query_pb2_grpc.QueryStub(channel).Scan(query_pb2.ScanRequest())
+                await call.read()
+                await asyncio.sleep(seconds)
+                assert servicer.open == 1
+                call.cancel()
+                await eventually(lambda: servicer.open == 0)
+    finally:
+        gc.enable()
+    await server.stop(0)
 
 
 async def test_a_bug_is_answered_as_internal_and_logged_but_its_text_is_not_sent(
@@ -159,7 +196,7 @@ async def test_a_method_that_the_server_does_not_know_is_unsupported() -> None:
     server = await _serve(errors.NoServer("reached"))
     async with aio_channel(server.address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_unary("/keyhole.v1.Query/Scan")(b"")
+            await channel.unary_unary("/keyhole.v1.Query/Rewind")(b"")
     await server.stop(0)
     assert isinstance(from_rpc_error(caught.value), errors.Unsupported)
 

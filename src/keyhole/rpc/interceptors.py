@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -61,11 +61,20 @@ def _wrap(handler: Any, method: str) -> _Handler:
 def _guarded(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
     if inspect.isasyncgenfunction(behaviour):
 
-        async def stream(request: object, context: _Context) -> AsyncIterator[object]:
+        async def stream(request: object, context: _Context) -> None:
+            # Not a generator for gRPC to iterate: it never closes one, and what a cancelled call holds on to must be
+            # let go at once, not when its frames are collected.
+            responses = behaviour(request, context)
+            try:
+                while (response := await following(responses, request, context)) is not None:
+                    await context.write(response)
+            finally:
+                await responses.aclose()
+
+        async def following(responses: AsyncGenerator[object], request: object, context: _Context) -> object | None:
             try:
                 _refuse_garbage(request)
-                async for response in behaviour(request, context):
-                    yield response
+                return await anext(responses, None)
             except Exception as error:  # noqa: BLE001 - the top of every call
                 await _abort(context, error, method)
 
