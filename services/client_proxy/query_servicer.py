@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import grpc
@@ -26,7 +27,6 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
 _MAX_KEYS_PER_REQUEST = 16_384
-_MAX_SCANS = 256
 # Of the caller's time, what is kept back so that the reason can still reach it.
 _KEPT_BACK = 0.1
 _MOST_KEPT_BACK_SECONDS = 0.25
@@ -38,12 +38,16 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
     Args:
         default_timeout_seconds: For requests that bring no deadline.
         max_keys: Beyond so many keys under way, requests are refused as overloaded.
+        max_scans: The same for scans.
     """
 
-    def __init__(self, directory: Directory, default_timeout_seconds: float, max_keys: int = 262_144) -> None:
+    def __init__(
+        self, directory: Directory, default_timeout_seconds: float, max_keys: int = 262_144, max_scans: int = 256
+    ) -> None:
         self._directory = directory
         self._default_timeout = default_timeout_seconds
         self._max_keys = max_keys
+        self._max_scans = max_scans
         self._keys = 0
         self._scans = 0
         self._sessions: set[LookupSession] = set()
@@ -108,14 +112,15 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         """The entries of one key, from one copy of it."""
         if request.options.consistency not in _COMMITTED:
             raise Unsupported("only COMMITTED reads are supported by this version")
-        if self._scans >= _MAX_SCANS:
+        if self._scans >= self._max_scans:
             raise Overloaded(f"{self._scans} scans are under way in this proxy, and no more may be; try again")
-        deadline = self._deadline(context)
-        await self._known(_name(request.state), deadline)
         self._scans += 1
         try:
-            async for page in Scanning(self._directory, request, deadline).pages():
-                yield page
+            deadline = self._deadline(context)
+            await self._known(_name(request.state), deadline)
+            async with aclosing(Scanning(self._directory, request, deadline).pages()) as pages:
+                async for page in pages:
+                    yield page
         finally:
             self._scans -= 1
 

@@ -1,12 +1,14 @@
-"""One scan on its way through the proxy: to a copy of its key, to others until one has begun to answer."""
+"""One scan on its way through the proxy: to copies of its key, one after the other, until one has begun to answer."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
-from keyhole.errors import KeyholeError, NoServer
+from keyhole.errors import DeadlineExceeded, InternalError, KeyholeError, NoServer, ServerLost
 from keyhole.routing import RouteTable
 from keyhole.rpc.convert import bounds_from_proto
 from keyhole.rpc.scanning import scan_range
@@ -19,12 +21,22 @@ from services.client_proxy.directory import Directory
 _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.01, 0.25
 
 
-class Scanning:
-    """Asks the copies of a key one after the other, in the order of the reader's policy, until one answers.
+@dataclass(frozen=True)
+class _Begun:
+    """An answer of which the first page is there."""
 
-    A copy that is silent for the hop deadline is given up for the next one, if there is one. From its first page on an
-    answer is that copy's alone, as pages of two copies may be of two epochs: if it breaks off, the call fails with
-    ServerLost, and the client begins again.
+    address: str
+    first: pb.ScanResponse
+    others: AsyncGenerator[pb.ScanResponse]
+
+
+class Scanning:
+    """Asks the copies of a key in the order of the reader's policy, until one has answered with a page.
+
+    After a copy that refuses, the next one is asked at once. One that is silent for the hop deadline is not given up:
+    the next one is asked as well, and whoever begins first goes on. From its first page on the answer is that copy's
+    alone, as pages of two copies may be of two epochs: if it breaks off, the call fails with ServerLost, and the client
+    begins again.
 
     Args:
         deadline: On the event loop's clock.
@@ -37,44 +49,79 @@ class Scanning:
         self._bounds = bounds_from_proto(request.options)
         self._deadline = deadline
         self._loop = asyncio.get_running_loop()
+        self._asked: dict[asyncio.Task[_Begun], str] = {}
+        # The one that was asked last, until it is overdue.
+        self._hope = ""
+        self._due = self._grace = 0.0
+        self._retry_at: float | None = None
+        self._course = Course("")
+        self._attempts = 0
+        self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
 
-    async def pages(self) -> AsyncIterator[pb.ScanResponse]:
-        """At least one.
+    async def pages(self) -> AsyncGenerator[pb.ScanResponse]:
+        """At least one. Close it.
 
         Raises:
             UnknownApplication, UnknownState, KeyMismatch, NullKey, Unsupported: The request is wrong.
+            StaleDescriptor: It means a state that was made anew since.
             EpochNotReached, TooStale, Unconfirmed: No copy met the reader's bounds within the deadline.
+            Overloaded: A server has too many scans under way.
             ServerLost: The copy broke off.
             DeadlineExceeded: The message names what it waited for.
         """
-        pages = await self._begun()
-        try:
-            async for page in pages:
-                yield page
-        finally:
-            await pages.aclose()
+        async with AsyncExitStack() as open_calls:
+            open_calls.push_async_callback(self._end_others)
+            begun = await self._first()
+            open_calls.push_async_callback(begun.others.aclose)
+            await self._end_others()
+            yield begun.first
+            try:
+                async for page in begun.others:
+                    yield page
+            except MENDABLE as error:
+                raise ServerLost(
+                    f"server {begun.address} broke off in the middle of a scan; begin it again ({error.message})",
+                    address=begun.address,
+                ) from error
 
-    async def _begun(self) -> Pages:
-        course, attempts = Course(""), 0
-        backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
+    async def _first(self) -> _Begun:
         while True:
-            table = self._directory.table(self._name)
-            start, _ = scan_range(self._directory.codec(self._name), self._request)
-            addresses = self._addresses(table, int.from_bytes(start[:2], "big"))
-            if not addresses:
-                missing = NoServer(f"no server answers for a key group of {'/'.join(self._name)}: {table.missing}")
-                course.refused("", missing, was_overdue=True)
-            for address in addresses:
-                attempts += 1
-                found = await self._ask(address, course, alone=len(addresses) == 1)
-                if found is not None:
-                    return found
-            delay = backoff.next()
-            if self._loop.time() + delay >= self._deadline:
-                raise course.too_late(attempts)
-            await asyncio.sleep(delay)
+            now = self._loop.time()
+            if now >= self._deadline:
+                raise self._too_late()
+            if not self._hope:
+                self._ask_next(now)
+            begun = await self._heard(self._patience(now))
+            if begun is not None:
+                return begun
 
-    def _addresses(self, table: RouteTable, group: int) -> Sequence[str]:
+    def _ask_next(self, now: float) -> None:
+        """Asks another copy. Where there is none, all are begun with again, a moment later."""
+        course = self._course
+        if self._retry_at is not None and now >= self._retry_at:
+            self._retry_at = None
+            course.begin_again()
+        table = self._directory.table(self._name)
+        prefix = scan_range(self._directory.codec(self._name), self._request).prefix
+        copies = self._copies(table, int.from_bytes(prefix[:2], "big"))
+        address = next((copy for copy in copies if copy not in course.asked), "")
+        if address:
+            for silent in course.under_way:
+                self._directory.suspect(silent)
+            self._attempts += 1
+            course.sent(address)
+            self._asked[self._loop.create_task(self._begin(address))] = address
+            self._hope, self._due = address, now + self._directory.hop_seconds
+            self._grace = self._directory.hop_seconds / 2
+            return
+        if not copies:
+            course.cause = NoServer(f"no server answers for a key group of {'/'.join(self._name)}: {table.missing}")
+        if self._retry_at is None:
+            self._retry_at = now + self._backoff.next()
+            if self._retry_at >= self._deadline and not self._asked:
+                raise self._too_late()
+
+    def _copies(self, table: RouteTable, group: int) -> Sequence[str]:
         owner, copies = table.owners.addresses[group], table.copies[group]
         if self._bounds.stale is Stale.NEVER:
             return (owner,) if owner else ()
@@ -83,52 +130,74 @@ class Scanning:
             return (first, *(address for address in copies if address != first)) if first else copies
         return copies
 
-    async def _ask(self, address: str, course: Course, *, alone: bool) -> Pages | None:
-        """One copy; None: it did not answer, and `course` knows why."""
-        remaining = self._deadline - self._loop.time()
-        if remaining <= 0:
-            raise course.too_late(1)
+    async def _begin(self, address: str) -> _Begun:
         link = self._directory.link(address)
         if link is None:
-            gone = NoServer(f"server {address} is no longer among the discovered ones")
-            course.refused(address, gone, was_overdue=True)
-            return None
-        pages = Pages(link.scan(self._request, remaining))
+            raise NoServer(f"server {address} is no longer among the discovered ones")
+        pages = link.scan(self._request, max(0.001, self._deadline - self._loop.time()))
         try:
-            async with asyncio.timeout(remaining if alone else min(remaining, self._directory.hop_seconds)):
-                await pages.begin()
-        except TimeoutError:
-            await pages.aclose()
-            self._directory.suspect(address)
+            return _Begun(address, await anext(pages), pages)
+        except StopAsyncIteration:
+            raise InternalError(f"server {address} answered a scan without a page, by a bug of its") from None
+
+    def _patience(self, now: float) -> float:
+        """Seconds for which there is nothing to do but to wait."""
+        until = self._due if self._hope else self._deadline if self._retry_at is None else self._retry_at
+        return max(0.0, min(until, self._deadline) - now)
+
+    async def _heard(self, seconds: float) -> _Begun | None:
+        """Waits so long for those that were asked. None: none of them has begun."""
+        if not self._asked:
+            await asyncio.sleep(seconds)
             return None
-        except KeyholeError as error:
-            await pages.aclose()
-            if not isinstance(error, MENDABLE):
-                raise
-            course.refused(address, error, was_overdue=True)
-            return None
-        return pages
+        done, _ = await asyncio.wait(self._asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            try:
+                begun = task.result()
+            except KeyholeError as error:
+                self._refused(self._asked.pop(task), error)
+            else:
+                del self._asked[task]
+                return begun
+        if not done and self._hope and self._loop.time() >= self._due:
+            self._overdue()
+        return None
 
+    def _overdue(self) -> None:
+        now = self._loop.time()
+        if now - self._due > self._grace > 0:
+            # This process itself is late: the answer may be waiting to be read. Asking others would only add to it.
+            self._due, self._grace = now + self._grace, 0.0
+            return
+        self._hope = ""
+        self._course.overdue()
 
-class Pages:
-    """Pages, of which the first is waited for apart."""
+    def _refused(self, address: str, error: KeyholeError) -> None:
+        if isinstance(error, DeadlineExceeded) and self._course.bound is not None:
+            raise self._too_late()
+        if not isinstance(error, MENDABLE):
+            raise error
+        self._course.refused(address, error, was_overdue=address != self._hope)
+        if address == self._hope:
+            self._hope = ""
 
-    def __init__(self, pages: AsyncGenerator[pb.ScanResponse]) -> None:
-        self._pages = pages
-        self._first: pb.ScanResponse | None = None
+    def _too_late(self) -> KeyholeError:
+        course, silent = self._course, ", ".join(sorted(self._course.under_way))
+        if course.bound is not None or not silent:
+            return course.too_late(self._attempts)
+        also = f"; another failed because {course.cause.message}" if course.cause else ""
+        return DeadlineExceeded(
+            f"no answer within the deadline, after {self._attempts} attempts: server {silent} was asked and is silent"
+            + also,
+            cause=NoServer.reason,
+            attempts=self._attempts,
+        )
 
-    async def begin(self) -> None:
-        self._first = await anext(self._pages)
-
-    def __aiter__(self) -> AsyncIterator[pb.ScanResponse]:
-        return self._all()
-
-    async def _all(self) -> AsyncIterator[pb.ScanResponse]:
-        assert self._first is not None
-        yield self._first
-        async for page in self._pages:
-            yield page
-
-    async def aclose(self) -> None:
-        """Ends the call, should it still run."""
-        await self._pages.aclose()
+    async def _end_others(self) -> None:
+        """Those that were asked and are not needed, or not in time. Idempotent."""
+        asked, self._asked = self._asked, {}
+        for task in asked:
+            task.cancel()
+        for ended in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(ended, _Begun):
+                await ended.others.aclose()

@@ -47,6 +47,7 @@ class ServerLink:
         self._query: Any = query_pb2_grpc.QueryStub(self._channel)
         self.stream = LookupStream(self._channel, address, heard=self._heard)
         self._suspected = False
+        self._gone: NoServer | None = None
         self._probing: asyncio.Task[None] | None = None
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
@@ -65,7 +66,13 @@ class ServerLink:
     async def scan(
         self, request: query_pb2.ScanRequest, timeout_seconds: float
     ) -> AsyncGenerator[query_pb2.ScanResponse]:
-        """The server's pages. Raises KeyholeError, ServerLost among them where it breaks off."""
+        """The server's pages. Close it.
+
+        Raises:
+            ServerLost: It can't be reached, or breaks off.
+            NoServer: It is no longer among the discovered ones.
+            KeyholeError: What it refuses with.
+        """
         call = self._query.Scan(request, timeout=timeout_seconds)
         try:
             async for page in call:
@@ -73,6 +80,12 @@ class ServerLink:
                 yield page
         except grpc.RpcError as error:
             raise status.from_rpc_error(error, self.address) from error
+        except asyncio.CancelledError:
+            # Closing the channel cancels its calls; the caller's own cancellation goes through.
+            task = asyncio.current_task()
+            if self._gone is not None and (task is None or not task.cancelling()):
+                raise self._gone from None
+            raise
         finally:
             call.cancel()
 
@@ -86,13 +99,14 @@ class ServerLink:
             self._probing = asyncio.get_running_loop().create_task(self._probe())
 
     async def close(self) -> None:
-        """Fails the lookups that are under way."""
+        """Fails the lookups and scans that are under way."""
+        self._gone = NoServer(f"server {self.address} is no longer among the discovered ones")
         for task in (self._task, self._probing):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        await self.stream.close(NoServer(f"server {self.address} is no longer among the discovered ones"))
+        await self.stream.close(self._gone)
         await self._channel.close()
 
     async def _follow(self) -> None:

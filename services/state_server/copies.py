@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from keyhole.clock import Clock
+from keyhole.codec import EntryRange
 from keyhole.stored import Visible
 from keyhole.stores.base import Snapshot
 from keyhole.v1 import state_pb2
@@ -87,18 +88,26 @@ Show = Callable[[Standing], Visible]
 """By what the copy stands for: from what is stored to the row that readers get now."""
 
 
-@dataclass(frozen=True)
 class Scanned:
-    """The entries of a range, and who answers.
+    """The entries of a range as of one snapshot, and who answers. Close it: until then it keeps the snapshot.
 
     Attributes:
-        entries: (storage key, row), read from the snapshot as they are asked for.
-        close: Lets go of the snapshot.
+        entries: (storage key, row), read as they are asked for; None in place of a row that has expired. NotReady once
+            the store is closed.
+        closed: The entries must not be read any more.
     """
 
-    entries: Iterator[tuple[bytes, bytes]]
-    source: state_pb2.Source
-    close: Callable[[], None]
+    def __init__(self, entries: Iterator[tuple[bytes, bytes | None]], source: state_pb2.Source, held: HeldSnapshot):
+        self.entries = entries
+        self.source = source
+        self.closed = False
+        self._held = held
+
+    def close(self) -> None:
+        """Idempotent."""
+        if not self.closed:
+            self.closed = True
+            self._held.release()
 
 
 class Copy:
@@ -206,16 +215,16 @@ class Copy:
         show = self._show(standing)
         return [None if row is None else show(row) for row in rows]
 
-    def scan(self, start: bytes, stop: bytes | None, standing: Standing, *, descending: bool) -> Scanned:
-        """The entries of a range within one key group, which must be covered, as of now however long it is read."""
+    def scan(self, within: EntryRange, standing: Standing, *, descending: bool) -> Scanned:
+        """The entries of a range, whose key group must be covered, as of now however long they are read."""
         assert self._held is not None
         held = self._held.hold()
-        found = held.snapshot.items(int.from_bytes(start[:2], "big"), start, stop, descending=descending)
-        if self._show is not None:
-            show = self._show(standing)
-            shown = ((key, show(row)) for key, row in found)
-            found = ((key, row) for key, row in shown if row is not None)
-        return Scanned(found, self.source() if standing is self.standing else self._make_source(standing), held.release)
+        group = int.from_bytes(within.prefix[:2], "big")
+        found = held.snapshot.items(group, within.start, within.stop, descending=descending)
+        # What expires while it is read stays until the end.
+        show = None if self._show is None else self._show(standing)
+        entries = found if show is None else ((key, show(row)) for key, row in found)
+        return Scanned(entries, self.source() if standing is self.standing else self._make_source(standing), held)
 
     def source(self) -> state_pb2.Source:
         """Of answers now."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
+from typing import Any
 
 import grpc
 
 from keyhole.errors import (
     KeyholeError,
     MalformedRequest,
-    Overloaded,
     StaleDescriptor,
     UnavailableError,
     Unsupported,
@@ -24,16 +23,13 @@ from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2
 from services.state_server.copies import Answers
 from services.state_server.registry import Registry
+from services.state_server.scans import ScanLimits, Scans
 from services.state_server.table import Table
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 # Enough for a frame of any client of ours, and small enough not to hold the event loop for more than some milliseconds.
 MAX_KEYS_PER_REQUEST = 16_384
-# One page of a scan takes less than that.
-PAGE_ENTRIES, PAGE_BYTES = 500, 256 << 10
-# Each may keep an older snapshot, and so old pages of the store, alive.
-MAX_SCANS = 64
 
 _COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
 
@@ -41,9 +37,9 @@ _COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
 class QueryServicer(query_pb2_grpc.QueryServicer):
     """See protos/keyhole/v1/query.proto. Answers for this server's key groups only."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, scans: ScanLimits | None = None) -> None:
         self._registry = registry
-        self._scans = 0
+        self._scans = Scans(scans or ScanLimits())
 
     async def ListStates(self, request: pb.ListStatesRequest, context: _Context) -> pb.ListStatesResponse:  # noqa: N802 - gRPC
         """All states of which it has key groups."""
@@ -80,22 +76,24 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802 - gRPC
         """The entries of one key, as of one epoch however long it takes to read them."""
-        table = self._table(request.state)
-        if self._scans >= MAX_SCANS:
-            raise Overloaded(f"{self._scans} scans are under way on this server, and no more may be; try again")
-        options = request.options
+        table, options = self._table(request.state), request.options
         _check(options, 1)
-        bounds = bounds_from_proto(options)
-        start, stop = scan_range(table.codec, request)
-        scanned = table.scan(start, stop, bounds, descending=request.descending)
-        self._scans += 1
-        try:
-            limit = request.limit or None
-            async for page in _pages(table, itertools.islice(scanned.entries, limit), options):
-                yield pb.ScanResponse(source=scanned.source, map_keys=page.keys, values=page.rows)
-        finally:
-            self._scans -= 1
-            scanned.close()
+        within, bounds = scan_range(table.codec, request), bounds_from_proto(options)
+        known, sent = len(within.prefix), False
+        with (
+            self._scans.open(lambda: table.scan(within, bounds, descending=request.descending)) as scanned,
+            closing(self._scans.pages(scanned, request.limit)) as pages,
+        ):
+            for page in pages:
+                if page.keys:
+                    sent = True
+                    rows = _rows(table, page.rows, options)
+                    yield pb.ScanResponse(
+                        source=scanned.source, map_keys=[key[known:] for key in page.keys], values=rows
+                    )
+                await asyncio.sleep(0)
+            if not sent:
+                yield pb.ScanResponse(source=scanned.source)
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802 - gRPC
         """This server."""
@@ -183,27 +181,6 @@ def _lookup_apart(
     return Answers(rows, sources, source_of), failures
 
 
-class _Page(NamedTuple):
-    keys: list[bytes]
-    rows: list[bytes]
-
-
-async def _pages(table: Table, entries: Iterable[tuple[bytes, bytes]], options: pb.ReadOptions) -> AsyncIterator[_Page]:
-    """At least one. Between two of them other calls get their turn."""
-    page, size, prefix, first = _Page([], []), 0, 0, True
-    for key, row in entries:
-        prefix = prefix or table.codec.prefix_length(key)
-        page.keys.append(key[prefix:])
-        page.rows.append(table.codec.row_to_json(row).encode() if options.format == pb.VALUE_FORMAT_JSON else row)
-        size += len(key) + len(row)
-        if len(page.keys) == PAGE_ENTRIES or size >= PAGE_BYTES:
-            yield page
-            await asyncio.sleep(0)
-            page, size, first = _Page([], []), 0, False
-    if page.keys or first:
-        yield page
-
-
 def _storage_key(table: Table, key: pb.Key) -> bytes:
     values = key_from_proto(key)
     return table.codec.storage_key(values if len(values) != 1 else values[0])
@@ -218,6 +195,10 @@ def _check(options: pb.ReadOptions, keys: int) -> None:
 
 def _formatted(table: Table, answers: Answers, options: pb.ReadOptions) -> list[bytes]:
     """A row is never empty, so empty bytes mean absent."""
+    return _rows(table, [row or b"" for row in answers.rows], options)
+
+
+def _rows(table: Table, rows: list[bytes], options: pb.ReadOptions) -> list[bytes]:
     if options.format == pb.VALUE_FORMAT_JSON:
-        return [table.codec.row_to_json(row).encode() if row else b"" for row in answers.rows]
-    return [row or b"" for row in answers.rows]
+        return [table.codec.row_to_json(row).encode() if row else b"" for row in rows]
+    return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from keyhole.codec import StateCodec
+from keyhole.codec import EntryRange, StateCodec
 from keyhole.errors import (
     EpochNotReached,
     KeyholeError,
@@ -148,22 +148,22 @@ class Table:
         ]
         return _merged(parts[0], parts[1], mine)
 
-    def scan(self, start: bytes, stop: bytes | None, bounds: ReadBounds = _ANY, *, descending: bool = False) -> Scanned:
-        """The entries from one storage key (inclusive) to another (exclusive; None: the key group's end) of one key.
-
-        Of one epoch, which later ones don't change. Close it.
+    def scan(self, within: EntryRange, bounds: ReadBounds = _ANY, *, descending: bool = False) -> Scanned:
+        """Entries of one key, of one epoch, which later ones don't change. Close it.
 
         Raises:
+            KeyTooLong: A key longer than the store takes: no entry of it can be there.
             NotOwner, NotReady, Unconfirmed, EpochNotReached, TooStale: As `lookup`.
         """
-        place = (start,)
+        place = (within.prefix,)
+        self._check(place)
         copy = self.owned if self.owned.covers(place) else self.standby
         if bounds.stale is Stale.NEVER and copy is self.owned and self._lease.expired:
             raise self._unconfirmed()
         if not copy.covers(place) or (bounds.stale is Stale.NEVER and copy is not self.owned):
             raise self.refusal()
         standing = self._bounded(copy, place, bounds.min_epoch, bounds.max_staleness_ms)[0]
-        return copy.scan(start, stop, standing, descending=descending)
+        return copy.scan(within, standing, descending=descending)
 
     def _show(self, standing: Standing) -> Visible:
         assert self._visible is not None

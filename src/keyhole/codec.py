@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,7 @@ from keyhole.row import Row, row_class
 from keyhole.types import KeyColumn, KeyType, StateDescriptor
 from keyhole.value_types import optional, value_type
 
-__all__ = ["KeyCodec", "Row", "StateCodec", "encode_row"]
+__all__ = ["EntryRange", "KeyCodec", "Row", "StateCodec", "encode_row"]
 
 KeyValue = str | bytes | bool | int | date | datetime
 """One column of a key."""
@@ -217,6 +217,20 @@ def _decode_bytes(data: bytes) -> tuple[bytes, bytes]:
         parts.append(b"\0")
 
 
+class EntryRange(NamedTuple):
+    """Entries of one key, as a range of storage keys.
+
+    Attributes:
+        prefix: What the storage keys of all entries of the key begin with; what follows is the map key, encoded.
+        start: Inclusive.
+        stop: Exclusive; None: the end of the key group.
+    """
+
+    prefix: bytes
+    start: bytes
+    stop: bytes | None
+
+
 class StateCodec:
     """Keys and rows of one state. Thread-safe.
 
@@ -256,8 +270,8 @@ class StateCodec:
         """What the storage keys of all entries of a key begin with. Raises as KeyCodec.check."""
         return self._prefix(key)
 
-    def entry_range(self, key: object, start: Sequence[Any], stop: Sequence[Any]) -> tuple[bytes, bytes | None]:
-        """The entries of a key whose map key is at least `start` and below `stop`, as a range of storage keys.
+    def entry_range(self, key: object, start: Sequence[Any], stop: Sequence[Any]) -> EntryRange:
+        """The entries of a key whose map key is at least `start` and below `stop`.
 
         Args:
             start, stop: The first columns of a map key, or all of them; empty: no bound.
@@ -266,8 +280,8 @@ class StateCodec:
             KeyMismatch, NullKey: A value does not fit its column.
         """
         prefix = self.prefix(key)
-        first = prefix + self.entries.encode_first(start)
-        return first, prefix + self.entries.encode_first(stop) if stop else end_of_prefix(prefix)
+        end = prefix + self.entries.encode_first(stop) if stop else end_of_prefix(prefix)
+        return EntryRange(prefix, prefix + self.entries.encode_first(start), end)
 
     def row_to_json(self, row: bytes) -> str:
         """A stored row as a JSON object by field name (docs/values.md)."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import pytest
@@ -15,88 +15,18 @@ from keyhole import errors
 from keyhole.codec import StateCodec
 from keyhole.errors import KeyholeError
 from keyhole.rpc import channels, status
-from keyhole.testing.changelog import MemoryKafka
-from keyhole.testing.fake_server import FakeServer
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
+from tests.support.copies import Copies, copies
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
-from tests.support.state_servers import RunningServer, state_server
+from tests.support.state_servers import state_server
 
 REF = pb.StateRef(application=APPLICATION, state=STATE)
 CODEC = StateCodec(descriptor())
 KEY = pb.Key(parts=[pb.KeyPart(string="sensor-7")])
-
-
-class Copies(Protocol):
-    """An owner and a standby of the state of tests/support/readings.py, both at epoch 1, and what becomes of them."""
-
-    addresses: tuple[str, str]
-
-    async def advance(self) -> None:
-        """The owner commits epoch 2, sensor-7 becoming 8; the standby follows some time later."""
-
-    def silence_coordinator(self) -> None:
-        """The owner's lease passes."""
-
-    def age(self, seconds: float) -> None:
-        """That long nobody has told the standby of anything complete."""
-
-    async def lose_owner(self) -> None:
-        """It ends."""
-
-
-class Fakes:
-    """The shipped fake, twice."""
-
-    def __init__(self, owner: FakeServer, standby: FakeServer) -> None:
-        self._owner, self._server = owner, owner.host(descriptor(), rows(100))
-        self._standby = standby.follow(descriptor(), rows(100))
-        self._standby.as_of_ms = time.time_ns() // 1_000_000
-        self.addresses = owner.address, standby.address
-
-    async def advance(self) -> None:
-        for copy in (self._server, self._standby):
-            copy.epoch = 2
-            copy.put("sensor-7", row(8.0))
-
-    def silence_coordinator(self) -> None:
-        self._server.confirmed = False
-
-    def age(self, seconds: float) -> None:
-        assert self._standby.as_of_ms
-        self._standby.as_of_ms -= int(1000 * seconds)
-
-    async def lose_owner(self) -> None:
-        await self._owner.stop()
-
-
-class Servers:
-    """Two state servers on one Kafka in memory, through their whole write path."""
-
-    def __init__(self, owner: RunningServer, standby: RunningServer) -> None:
-        self._owner, self._standby = owner, standby
-        self.addresses = owner.address, standby.address
-
-    async def begin(self) -> None:
-        await self._owner.own(descriptor())
-        await self._owner.commit(rows(100))
-        self._owner.complete()
-        await self._standby.follow(descriptor())
-
-    async def advance(self) -> None:
-        await self._owner.commit({"sensor-7": row(8.0)})
-        self._owner.complete()
-
-    def silence_coordinator(self) -> None:
-        self._owner.clock.ahead_seconds += 3.5
-
-    def age(self, seconds: float) -> None:
-        self._standby.clock.ahead_seconds += seconds
-
-    async def lose_owner(self) -> None:
-        await self._owner.server.stop()
+NEXT = {"sensor-7": row(8.0)}
 
 
 class Served:
@@ -119,24 +49,17 @@ class Served:
 @pytest.fixture(params=["fake", "state server"])
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     async with AsyncExitStack() as stack:
-        copies: Copies
-        if request.param == "fake":
-            copies = Fakes(*await stack.enter_async_context(fake_servers("server-a", "server-b")))
-        else:
-            kafka = MemoryKafka()
-            servers = [await stack.enter_async_context(state_server(f"server-{name}", kafka)) for name in "ab"]
-            copies = real = Servers(*servers)
-            await real.begin()
-        proxy = await stack.enter_async_context(proxy_of(*copies.addresses))
+        both = await stack.enter_async_context(copies(request.param, descriptor(), rows(100)))
+        proxy = await stack.enter_async_context(proxy_of(*both.addresses))
         stubs = [
             query_pb2_grpc.QueryStub(await stack.enter_async_context(channels.aio_channel(address)))
-            for address in (*copies.addresses, proxy.address)
+            for address in (*both.addresses, proxy.address)
         ]
-        both = Served(copies, *stubs)
+        ready = Served(both, *stubs)
         async with asyncio.timeout(10):  # the standby has caught up, and the proxy knows of both
-            while not await _ready(both):  # noqa: ASYNC110 - as a reader would
+            while not await _ready(ready):  # noqa: ASYNC110 - as a reader would
                 await asyncio.sleep(0.01)
-        yield both
+        yield ready
 
 
 async def _ready(served: Served) -> bool:
@@ -185,7 +108,7 @@ async def test_an_epoch_that_no_copy_has_is_waited_for_and_then_named(served: Se
     waiting = asyncio.ensure_future(served.get(served.proxy, stale=pb.STALE_ALWAYS, min_epoch=2))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    await served.copies.advance()
+    await served.copies.advance(NEXT)
     answer = await waiting
     assert (answer.value, answer.source.epoch) == (row(8.0), 2)
 
@@ -199,7 +122,7 @@ async def test_readers_of_any_copy_get_both(served: Served) -> None:
 async def test_when_the_owner_is_lost_the_standby_answers_where_it_may_and_the_reason_is_told_where_not(
     served: Served,
 ) -> None:
-    await served.copies.advance()
+    await served.copies.advance(NEXT)
     reached = (await served.get(served.proxy)).source.epoch
     await served.copies.lose_owner()
     for _ in range(20):

@@ -16,6 +16,7 @@ from keyhole.coordinator.receipts import Target
 from keyhole.coordinator.servers import run_to_proto
 from keyhole.rpc import channels, convert
 from keyhole.steps import NoObserver
+from keyhole.stores.base import StoreEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.types import Run, StateDescriptor
@@ -39,11 +40,11 @@ class AheadClock(SystemClock):
 class RunningServer:
     """A state server, and a coordinator's part in its life: call `own`, then `commit`; or `follow` (a common Kafka)."""
 
-    def __init__(self, name: str, kafka: MemoryKafka | None = None) -> None:
+    def __init__(self, name: str, kafka: MemoryKafka | None = None, engine: StoreEngine | None = None) -> None:
         self.clock = AheadClock()
         self._kafka = kafka or MemoryKafka()
         config = StateServerConfig(bootstrap_servers="memory", id=name, port=0)
-        self.server = StateServer(config, MemoryEngine(), self._changelog, self.clock, NoObserver())
+        self.server = StateServer(config, engine or MemoryEngine(), self._changelog, self.clock, NoObserver())
         self._name = name
         self._version = 0
         self._epoch = 0
@@ -139,9 +140,11 @@ class RunningServer:
 
 
 @asynccontextmanager
-async def state_server(name: str, kafka: MemoryKafka | None = None) -> AsyncIterator[RunningServer]:
-    """Started, and stopped at the end."""
-    running = RunningServer(name, kafka)
+async def state_server(
+    name: str, kafka: MemoryKafka | None = None, engine: StoreEngine | None = None
+) -> AsyncIterator[RunningServer]:
+    """Started, and stopped at the end. `engine`: default: in memory."""
+    running = RunningServer(name, kafka, engine)
     await running.server.start()
     try:
         yield running

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from keyhole.codec import EntryRange
 from keyhole.coordinator import run
 from keyhole.types import StateDescriptor, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY, Source
@@ -56,8 +57,9 @@ def answers(world: World) -> list[tuple[Source, list[bytes | None]]]:
             for copy in (table.owned, table.standby):
                 for name in filter(copy.holds, KEYS):
                     answer = copy.answers([name], copy.standings([name]))
-                    scanned = copy.scan(name, name + b"\xff", copy.standings([name])[0], descending=False)
-                    assert [row for _, row in scanned.entries] == [row for row in answer.rows if row is not None]
+                    within = EntryRange(name, name, name + b"\xff")
+                    scanned = copy.scan(within, copy.standings([name])[0], descending=False)
+                    assert [row for _, row in scanned.entries] == list(answer.rows)
                     scanned.close()
                     found.append((answer.sources[0], list(answer.rows)))
     assert [source.role for source, _ in found].count(ROLE_OWNER) == KEY_GROUPS

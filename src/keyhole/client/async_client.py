@@ -16,21 +16,11 @@ import grpc
 from keyhole.client.bounds import StalePolicy, bounds_of
 from keyhole.client.lookup_stream import LookupStream
 from keyhole.client.lookups import Batch, Whole
-from keyhole.client.scans import MapKey, Scan, entries_of
+from keyhole.client.scans import MapKey, Scan, Scanner
 from keyhole.client.session import AsyncSession
 from keyhole.client.state_reads import StateReads
 from keyhole.client.views import ServerStatus, status_from_proto
-from keyhole.codec import StateCodec
-from keyhole.errors import (
-    ClientClosed,
-    InternalError,
-    KeyholeError,
-    KeyMismatch,
-    MalformedRequest,
-    ServerLost,
-    Unsupported,
-    ValueMismatch,
-)
+from keyhole.errors import ClientClosed, InternalError, KeyholeError
 from keyhole.rpc import channels, convert, status
 from keyhole.types import Answer, Entries, Stale, StateDescriptor
 from keyhole.v1 import query_pb2, query_pb2_grpc
@@ -39,8 +29,6 @@ _log = logging.getLogger(__name__)
 
 Key = convert.KeyValue | Sequence[convert.KeyValue]
 """One value, or a tuple of one per key column; to look an entry of a map state up, then one per map key column."""
-
-_RETRY_SECONDS = 0.05
 
 _Response = TypeVar("_Response")
 _Options = tuple[str, str, StalePolicy, timedelta | None, int, float | None]
@@ -177,40 +165,19 @@ class AsyncClient:
             KeyholeError: As `get`.
         """
         bounds = bounds_of(stale, max_staleness, min_epoch)
-        if limit is not None and limit < 1:
-            raise MalformedRequest(f"limit is {limit}; it must be 1 or more, and None means all entries")
+        scan = Scan(application, state, key, start, stop, bounds, descending=descending, limit=limit)
         deadline = self._loop.time() + (self._timeout if timeout is None else timeout)
-        reads = self._states.get((application, state)) or self._reads(application, state)
-        scan = Scan(application, state, key, start, stop, bounds, descending=descending, limit=limit or 0)
-        while True:
-            codec = await reads.codec(deadline)
-            try:
-                return await self._scan(scan, codec, deadline)
-            except (ServerLost, ValueMismatch, KeyMismatch, Unsupported) as error:
-                # The copy broke off in the middle; or the state has changed since it was described.
-                if isinstance(error, ServerLost):
-                    if self._loop.time() >= deadline:
-                        raise
-                    await asyncio.sleep(_RETRY_SECONDS)
-                    continue
-                reads.outdated(codec)
-                if (await reads.codec(deadline)).descriptor == codec.descriptor:
-                    raise
 
-    async def _scan(self, scan: Scan, codec: StateCodec, deadline: float) -> Entries:
+        def reads() -> StateReads:
+            return self._states.get((application, state)) or self._reads(application, state)
+
         if self._closed is not None:
             raise self._closed
-        request = scan.request(codec)
-        call = self._stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
-        pages: list[query_pb2.ScanResponse] = []
         try:
-            async for page in call:
-                pages.append(page)  # noqa: PERF401 - what came before an error is dropped with it
-        except grpc.RpcError as error:
-            raise status.from_rpc_error(error, self._target) from error
-        finally:
-            call.cancel()
-        return entries_of(codec, pages)
+            return await Scanner(self._stub, self._target).entries(scan, reads, deadline)
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            self._raise_if_closed()
+            raise
 
     def session(self, epochs: Mapping[tuple[str, str], int] | None = None) -> AsyncSession:
         """Reads that never go backwards. `epochs`: those of an earlier session, to go on from."""
@@ -305,8 +272,11 @@ class AsyncClient:
         except grpc.RpcError as error:
             raise status.from_rpc_error(error, self._target) from error
         except asyncio.CancelledError:
-            # Closing the channel cancels its calls; the caller's own cancellation goes through.
-            task = asyncio.current_task()
-            if self._closed is not None and (task is None or not task.cancelling()):
-                raise self._closed from None
+            self._raise_if_closed()
             raise
+
+    def _raise_if_closed(self) -> None:
+        """Closing the channel cancels its calls, and refuses others; the caller's own cancellation goes through."""
+        task = asyncio.current_task()
+        if self._closed is not None and (task is None or not task.cancelling()):
+            raise self._closed from None

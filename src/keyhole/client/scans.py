@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import grpc
+
+from keyhole.client.state_reads import StateReads
 from keyhole.codec import KeyValue, StateCodec
-from keyhole.errors import InternalError
+from keyhole.errors import (
+    DeadlineExceeded,
+    InternalError,
+    KeyMismatch,
+    MalformedRequest,
+    StaleDescriptor,
+    UnavailableError,
+    Unsupported,
+    ValueMismatch,
+)
+from keyhole.rpc import status
 from keyhole.rpc.convert import bounds_to_proto, key_to_proto, source_from_proto
-from keyhole.types import Entries, Entry, KeyColumn, ReadBounds
+from keyhole.rpc.scanning import check_has_entries
+from keyhole.types import Entries, Entry, KeyColumn, ReadBounds, Source
 from keyhole.v1 import query_pb2 as pb
+
+_RETRY_SECONDS = 0.05
+# What the wire has room for.
+_MOST = (1 << 64) - 1
 
 MapKey: TypeAlias = KeyValue | Sequence[KeyValue]
 """One value, or a tuple of one per column of the map key; as a bound, of the first columns."""
@@ -18,7 +38,7 @@ MapKey: TypeAlias = KeyValue | Sequence[KeyValue]
 
 @dataclass(frozen=True)
 class Scan:
-    """What AsyncClient.scan was asked for; `limit` 0: all."""
+    """What AsyncClient.scan was asked for; `limit` None: all."""
 
     application: str
     state: str
@@ -27,17 +47,23 @@ class Scan:
     stop: MapKey | None
     bounds: ReadBounds
     descending: bool
-    limit: int
+    limit: int | None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and not 1 <= self.limit <= _MOST:
+            raise MalformedRequest(f"limit is {self.limit}; it must be 1 or more, and None means all entries")
 
     def request(self, codec: StateCodec) -> pb.ScanRequest:
-        """Raises KeyMismatch, NullKey: A value does not fit its column."""
+        """Raises Unsupported where the state has no entries, KeyMismatch or NullKey where a value does not fit."""
+        check_has_entries(codec.descriptor)
         request = pb.ScanRequest(
             state=pb.StateRef(application=self.application, state=self.state),
             key=key_to_proto(codec.keys.columns, self.key),
             to=_bound(codec.entries.columns, self.stop),
             descending=self.descending,
-            limit=self.limit,
+            limit=self.limit or 0,
             options=bounds_to_proto(self.bounds),
+            topic_id=codec.descriptor.topic_id,
         )
         # A field of this name can't be an argument.
         getattr(request, "from").CopyFrom(_bound(codec.entries.columns, self.start))
@@ -51,14 +77,94 @@ def _bound(columns: Sequence[KeyColumn], bound: MapKey | None) -> pb.Key:
     return key_to_proto(columns[:given], bound)
 
 
-def entries_of(codec: StateCodec, pages: Sequence[pb.ScanResponse]) -> Entries:
-    """Raises ValueMismatch: A row is not of the codec's schema; the state must be described again."""
-    if not pages:
-        raise InternalError("a scan was answered without a page, by a bug of the server")
-    single = len(codec.entries.columns) == 1
-    entries = []
-    for page in pages:
+class Scanner:
+    """Reads scans to their end, within a deadline, over however many calls that takes.
+
+    Args:
+        stub: Of the service Query.
+        target: Whom it calls, for the messages.
+    """
+
+    def __init__(self, stub: Any, target: str) -> None:
+        self._stub = stub
+        self._target = target
+        self._loop = asyncio.get_running_loop()
+
+    async def entries(self, scan: Scan, reads: Callable[[], StateReads], deadline: float) -> Entries:
+        """All entries that are asked for, of one copy and one epoch.
+
+        Args:
+            reads: Of the scan's state.
+            deadline: On the event loop's clock.
+
+        Raises:
+            KeyholeError: See AsyncClient.scan.
+            asyncio.CancelledError: Also where the channel is closed.
+        """
+        while True:
+            of = reads()
+            codec = await of.codec(deadline)
+            answer = _Answer(codec)
+            try:
+                await self._read(scan.request(codec), answer, deadline)
+            except (StaleDescriptor, ValueMismatch, KeyMismatch, Unsupported):
+                # The state may have changed since it was described.
+                of.outdated(codec)
+                if (await reads().codec(deadline)).descriptor == codec.descriptor:
+                    raise
+            except UnavailableError as error:
+                pause = random.uniform(0.5, 1.0) * _RETRY_SECONDS  # noqa: S311 - jitter, no secret
+                # Only what broke off in the middle is begun again here: a proxy tries the copies that don't begin.
+                if answer.source is None or not error.retryable or self._loop.time() + pause >= deadline:
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                return answer.whole(self._target)
+
+    async def _read(self, request: pb.ScanRequest, answer: _Answer, deadline: float) -> None:
+        call = self._stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
+        try:
+            async for page in call:
+                answer.add(page)
+        except grpc.RpcError as error:
+            told = status.from_rpc_error(error, self._target)
+            if isinstance(told, DeadlineExceeded):
+                raise answer.too_late(told) from error
+            raise told from error
+        finally:
+            call.cancel()
+
+
+class _Answer:
+    """Of one call, put together from its pages as they come."""
+
+    def __init__(self, codec: StateCodec) -> None:
+        self.source: Source | None = None
+        self._codec = codec
+        self._entries: list[Entry] = []
+        self._single = len(codec.entries.columns) == 1
+
+    def add(self, page: pb.ScanResponse) -> None:
+        """Raises ValueMismatch: A row is not of the codec's schema."""
+        self.source = self.source or source_from_proto(page.source)
+        decode_key, decode_row = self._codec.entries.decode, self._codec.decode_row
         for encoded, row in zip(page.map_keys, page.values, strict=True):
-            map_key = codec.entries.decode(encoded)
-            entries.append(Entry(map_key[0] if single else map_key, codec.decode_row(row)))
-    return Entries(tuple(entries), source_from_proto(pages[0].source))
+            map_key = decode_key(encoded)
+            self._entries.append(Entry(map_key[0] if self._single else map_key, decode_row(row)))
+
+    def whole(self, target: str) -> Entries:
+        """Once there are no more pages."""
+        if self.source is None:
+            raise InternalError(f"{target} answered a scan without a page, by a bug of its")
+        return Entries(tuple(self._entries), self.source)
+
+    def too_late(self, error: DeadlineExceeded) -> DeadlineExceeded:
+        """What the caller is told."""
+        if self.source is None:
+            return error
+        told = DeadlineExceeded(
+            f"{len(self._entries):,} entries were read within the deadline, and there may be more; give it more time, "
+            f"or ask for fewer at once ({error.message})"
+        )
+        told.facts = error.facts
+        return told

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from keyhole.clock import SystemClock
-from keyhole.codec import StateCodec
+from keyhole.codec import EntryRange, StateCodec
 from keyhole.errors import (
     EpochNotReached,
     KeyholeError,
@@ -22,6 +22,7 @@ from keyhole.errors import (
     TooStale,
     UnavailableError,
     Unconfirmed,
+    UnknownApplication,
     UnknownState,
     Unsupported,
 )
@@ -104,7 +105,9 @@ class FakeServer:
         states: By application and state: what it owns.
         standbys: What it follows.
         refuse: Set it, and every read is refused with it.
-        hold: While cleared, frames of Lookup wait.
+        hold: While cleared, frames of Lookup wait, and so do scans.
+        hold_after: Scans wait only from this entry on; 0: before they answer anything.
+        scans: Scans under way.
         streams: Lookup streams that are open.
         frames: Frames answered so far.
     """
@@ -116,6 +119,8 @@ class FakeServer:
         self.refuse: KeyholeError | None = None
         self.hold = asyncio.Event()
         self.hold.set()
+        self.hold_after = 0
+        self.scans = 0
         self.streams = 0
         self.frames = 0
         self.draining = False
@@ -270,23 +275,21 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
 
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802
         copies = self._copies(request.state)
-        start, stop = scan_range(copies[0].codec, request)
-        # The start stands for the key: it may be no longer than that, and is in its key group.
-        _, (state,) = self._lookup(copies, [start], request.options)
-        found = sorted(key for key in state.rows if start <= key and (stop is None or key < stop))
-        if request.descending:
-            found.reverse()
+        within = scan_range(copies[0].codec, request)
+        _, (state,) = self._lookup(copies, [within.prefix], request.options)
+        entries = _entries(state, within, request)
         source = state.source(self._server.server)
-        found = found[: request.limit or None]
-        for at in range(0, len(found) or 1, PAGE_ENTRIES):
-            if not self._server.hold.is_set():
-                await self._server.hold.wait()
-            page = found[at : at + PAGE_ENTRIES]
-            yield pb.ScanResponse(
-                source=source,
-                map_keys=[key[state.codec.prefix_length(key) :] for key in page],
-                values=[_value(state, key, request.options) for key in page],
-            )
+        self._server.scans += 1
+        try:
+            for at in range(0, len(entries) or 1, PAGE_ENTRIES):
+                if at >= self._server.hold_after:
+                    await self._server.hold.wait()
+                page = entries[at : at + PAGE_ENTRIES]
+                yield pb.ScanResponse(
+                    source=source, map_keys=[key for key, _ in page], values=[value for _, value in page]
+                )
+        finally:
+            self._server.scans -= 1
 
     def _frame(self, request: pb.LookupRequest) -> pb.LookupResponse:
         try:
@@ -377,8 +380,20 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         if not copies:
             known = sorted(self._server.states.keys() | self._server.standbys.keys())
             names = ", ".join(f"{application}/{name}" for application, name in known)
-            raise UnknownState(f"no state {ref.application}/{ref.state}; there are: {names}", states=names)
+            kind = (
+                UnknownState if any(ref.application == application for application, _ in known) else UnknownApplication
+            )
+            raise kind(f"no state {ref.application}/{ref.state}; there are: {names}", states=names)
         return copies
+
+
+def _entries(state: HostedState, within: EntryRange, request: pb.ScanRequest) -> list[tuple[bytes, bytes]]:
+    """Map keys and values, as of now."""
+    prefix, start, stop = within
+    found = sorted(key for key in state.rows if start <= key and (stop is None or key < stop))
+    if request.descending:
+        found.reverse()
+    return [(key[len(prefix) :], _value(state, key, request.options)) for key in found[: request.limit or None]]
 
 
 def _value(state: HostedState, key: bytes, options: pb.ReadOptions) -> bytes:

@@ -26,19 +26,19 @@ from keyhole.v1 import error_pb2 as keyhole_dot_v1_dot_error__pb2
 from keyhole.v1 import state_pb2 as keyhole_dot_v1_dot_state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16keyhole/v1/query.proto\x12\nkeyhole.v1\x1a\x16keyhole/v1/error.proto\x1a\x16keyhole/v1/state.proto\".\n\x08StateRef\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\"\x8d\x01\n\x07KeyPart\x12\x10\n\x06string\x18\x01 \x01(\tH\x00\x12\x10\n\x06\x62inary\x18\x02 \x01(\x0cH\x00\x12\x11\n\x07\x62oolean\x18\x03 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x04 \x01(\x12H\x00\x12\x13\n\tdate_days\x18\x05 \x01(\x11H\x00\x12\x1a\n\x10timestamp_micros\x18\x06 \x01(\x12H\x00\x42\x07\n\x05value\")\n\x03Key\x12\"\n\x05parts\x18\x01 \x03(\x0b\x32\x13.keyhole.v1.KeyPart\"\xb3\x01\n\x0bReadOptions\x12,\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x17.keyhole.v1.Consistency\x12\x11\n\tmin_epoch\x18\x02 \x01(\x04\x12\'\n\x06\x66ormat\x18\x03 \x01(\x0e\x32\x17.keyhole.v1.ValueFormat\x12 \n\x05stale\x18\x04 \x01(\x0e\x32\x11.keyhole.v1.Stale\x12\x18\n\x10max_staleness_ms\x18\x05 \x01(\r\"y\n\nGetRequest\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.keyhole.v1.StateRef\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.keyhole.v1.Key\x12(\n\x07options\x18\x03 \x01(\x0b\x32\x17.keyhole.v1.ReadOptions\"J\n\x06\x41nswer\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\"\n\x06source\x18\x03 \x01(\x0b\x32\x12.keyhole.v1.Source\"1\n\x0bGetResponse\x12\"\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\x12.keyhole.v1.Answer\"~\n\x0eGetManyRequest\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.keyhole.v1.StateRef\x12\x1d\n\x04keys\x18\x02 \x03(\x0b\x32\x0f.keyhole.v1.Key\x12(\n\x07options\x18\x03 \x01(\x0b\x32\x17.keyhole.v1.ReadOptions\"6\n\x0fGetManyResponse\x12#\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x12.keyhole.v1.Answer\"\xd9\x01\n\x0bScanRequest\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.keyhole.v1.StateRef\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.keyhole.v1.Key\x12\x1d\n\x04\x66rom\x18\x03 \x01(\x0b\x32\x0f.keyhole.v1.Key\x12\x1b\n\x02to\x18\x04 \x01(\x0b\x32\x0f.keyhole.v1.Key\x12\x12\n\ndescending\x18\x05 \x01(\x08\x12\r\n\x05limit\x18\x06 \x01(\x04\x12(\n\x07options\x18\x07 \x01(\x0b\x32\x17.keyhole.v1.ReadOptions\"T\n\x0cScanResponse\x12\"\n\x06source\x18\x01 \x01(\x0b\x32\x12.keyhole.v1.Source\x12\x10\n\x08map_keys\x18\x02 \x03(\x0c\x12\x0e\n\x06values\x18\x03 \x03(\x0c\"\xc8\x01\n\rLookupRequest\x12\r\n\x05\x66rame\x18\x01 \x01(\x04\x12#\n\x05state\x18\x02 \x01(\x0b\x32\x14.keyhole.v1.StateRef\x12\x14\n\x0cstorage_keys\x18\x03 \x03(\x0c\x12\x1d\n\x04keys\x18\x04 \x03(\x0b\x32\x0f.keyhole.v1.Key\x12\x10\n\x08topic_id\x18\x05 \x01(\t\x12(\n\x07options\x18\x06 \x01(\x0b\x32\x17.keyhole.v1.ReadOptions\x12\x12\n\ntimeout_ms\x18\x07 \x01(\r\"\x94\x01\n\x0eLookupResponse\x12\r\n\x05\x66rame\x18\x01 \x01(\x04\x12\x0e\n\x06values\x18\x02 \x03(\x0c\x12#\n\x07sources\x18\x03 \x03(\x0b\x32\x12.keyhole.v1.Source\x12\x11\n\tsource_of\x18\x04 \x03(\r\x12+\n\x08\x66\x61ilures\x18\x05 \x03(\x0b\x32\x19.keyhole.v1.LookupFailure\"B\n\rLookupFailure\x12\x0f\n\x07indexes\x18\x01 \x03(\r\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.keyhole.v1.Error\"(\n\x11ListStatesRequest\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\"A\n\x12ListStatesResponse\x12+\n\x06states\x18\x01 \x03(\x0b\x32\x1b.keyhole.v1.StateDescriptor\";\n\x14\x44\x65scribeStateRequest\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.keyhole.v1.StateRef\"t\n\x15\x44\x65scribeStateResponse\x12/\n\ndescriptor\x18\x01 \x01(\x0b\x32\x1b.keyhole.v1.StateDescriptor\x12*\n\x08holdings\x18\x02 \x03(\x0b\x32\x18.keyhole.v1.StateHolding\"\x0f\n\rStatusRequest\";\n\x0eStatusResponse\x12)\n\x07servers\x18\x01 \x03(\x0b\x32\x18.keyhole.v1.ServerStatus\"\xd3\x01\n\x0cServerStatus\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x12\n\nstarted_ms\x18\x04 \x01(\x03\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x13\n\x0bunreachable\x18\x06 \x01(\t\x12*\n\x08holdings\x18\x07 \x03(\x0b\x32\x18.keyhole.v1.StateHolding\x12\x15\n\rmax_key_bytes\x18\x08 \x01(\r\x12\x0f\n\x07replica\x18\t \x01(\x08\"\xec\x01\n\x0cStateHolding\x12/\n\ndescriptor\x18\x01 \x01(\x0b\x32\x1b.keyhole.v1.StateDescriptor\x12\x0e\n\x06server\x18\x02 \x01(\t\x12\x12\n\nkey_groups\x18\x03 \x03(\r\x12\"\n\x06source\x18\x04 \x01(\x0b\x32\x12.keyhole.v1.Source\x12\x0f\n\x07\x65ntries\x18\x05 \x01(\x04\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\x12\r\n\x05ready\x18\x07 \x01(\x08\x12\x18\n\x10restored_records\x18\x08 \x01(\x04\x12\x1a\n\x12records_to_restore\x18\t \x01(\x04*w\n\x0b\x43onsistency\x12\x1b\n\x17\x43ONSISTENCY_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43ONSISTENCY_COMMITTED\x10\x01\x12\x16\n\x12\x43ONSISTENCY_LATEST\x10\x02\x12\x18\n\x14\x43ONSISTENCY_SNAPSHOT\x10\x03*X\n\x05Stale\x12\x15\n\x11STALE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSTALE_NEVER\x10\x01\x12\x15\n\x11STALE_WHEN_NEEDED\x10\x02\x12\x10\n\x0cSTALE_ALWAYS\x10\x03*`\n\x0bValueFormat\x12\x1c\n\x18VALUE_FORMAT_UNSPECIFIED\x10\x00\x12\x1c\n\x18VALUE_FORMAT_MESSAGEPACK\x10\x01\x12\x15\n\x11VALUE_FORMAT_JSON\x10\x02\x32\xe9\x03\n\x05Query\x12K\n\nListStates\x12\x1d.keyhole.v1.ListStatesRequest\x1a\x1e.keyhole.v1.ListStatesResponse\x12T\n\rDescribeState\x12 .keyhole.v1.DescribeStateRequest\x1a!.keyhole.v1.DescribeStateResponse\x12\x36\n\x03Get\x12\x16.keyhole.v1.GetRequest\x1a\x17.keyhole.v1.GetResponse\x12\x42\n\x07GetMany\x12\x1a.keyhole.v1.GetManyRequest\x1a\x1b.keyhole.v1.GetManyResponse\x12\x43\n\x06Lookup\x12\x19.keyhole.v1.LookupRequest\x1a\x1a.keyhole.v1.LookupResponse(\x01\x30\x01\x12;\n\x04Scan\x12\x17.keyhole.v1.ScanRequest\x1a\x18.keyhole.v1.ScanResponse0\x01\x12?\n\x06Status\x12\x19.keyhole.v1.StatusRequest\x1a\x1a.keyhole.v1.StatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16keyhole/v1/query.proto\x12\nkeyhole.v1\x1a\x16keyhole/v1/error.proto\x1a\x16keyhole/v1/state.proto\".\n\x08StateRef\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\"\x8d\x01\n\x07KeyPart\x12\x10\n\x06string\x18\x01 \x01(\tH\x00\x12\x10\n\x06\x62inary\x18\x02 \x01(\x0cH\x00\x12\x11\n\x07\x62oolean\x18\x03 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x04 \x01(\x12H\x00\x12\x13\n\tdate_days\x18\x05 \x01(\x11H\x00\x12\x1a\n\x10timestamp_micros\x18\x06 \x01(\x12H\x00\x42\x07\n\x05value\")\n\x03Key\x12\"\n\x05parts\x18\x01 \x03(\x0b\x32\x13.keyhole.v1.KeyPart\"\xb3\x01\n\x0bReadOptions\x12,\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x17.keyhole.v1.Consistency\x12\x11\n\tmin_epoch\x18\x02 \x01(\x04\x12\'\n\x06\x66ormat\x18\x03 \x01(\x0e\x32\x17.keyhole.v1.ValueFormat\x12 \n\x05stale\x18\x04 \x01(\x0e\x32\x11.keyhole.v1.Stale\x12\x18\n\x10max_staleness_ms\x18\x05 \x01(\r\"y\n\nGetRequest\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.keyhole.v1.StateRef\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.keyhole.v1.Key\x12(\n\x07options\x18\x03 \x01(\x0b\x32\x17.keyhole.v1.ReadOptions\"J\n\x06\x41nswer\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\"\n\x06source\x18\x03 \x01(\x0b\x32\x12.keyhole.v1.Source\"1\n\x0bGetResponse\x12\"\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\x12.keyhole.v1.Answer\"~\n\x0eGetManyRequest\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.keyhole.v1.StateRef\x12\x1d\n\x04keys\x18\x02 \x03(\x0b\x32\x0f.keyhole.v1.Key\x12(\n\x07options\x18\x03 \x01(\x0b\x32\x17.keyhole.v1.ReadOptions\"6\n\x0fGetManyResponse\x12#\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x12.keyhole.v1.Answer\"\xeb\x01\n\x0bScanRequest\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.keyhole.v1.StateRef\x12\x1c\n\x03key\x18\x02 \x01(\x0b\x32\x0f.keyhole.v1.Key\x12\x1d\n\x04\x66rom\x18\x03 \x01(\x0b\x32\x0f.keyhole.v1.Key\x12\x1b\n\x02to\x18\x04 \x01(\x0b\x32\x0f.keyhole.v1.Key\x12\x12\n\ndescending\x18\x05 \x01(\x08\x12\r\n\x05limit\x18\x06 \x01(\x04\x12(\n\x07options\x18\x07 \x01(\x0b\x32\x17.keyhole.v1.ReadOptions\x12\x10\n\x08topic_id\x18\x08 \x01(\t\"T\n\x0cScanResponse\x12\"\n\x06source\x18\x01 \x01(\x0b\x32\x12.keyhole.v1.Source\x12\x10\n\x08map_keys\x18\x02 \x03(\x0c\x12\x0e\n\x06values\x18\x03 \x03(\x0c\"\xc8\x01\n\rLookupRequest\x12\r\n\x05\x66rame\x18\x01 \x01(\x04\x12#\n\x05state\x18\x02 \x01(\x0b\x32\x14.keyhole.v1.StateRef\x12\x14\n\x0cstorage_keys\x18\x03 \x03(\x0c\x12\x1d\n\x04keys\x18\x04 \x03(\x0b\x32\x0f.keyhole.v1.Key\x12\x10\n\x08topic_id\x18\x05 \x01(\t\x12(\n\x07options\x18\x06 \x01(\x0b\x32\x17.keyhole.v1.ReadOptions\x12\x12\n\ntimeout_ms\x18\x07 \x01(\r\"\x94\x01\n\x0eLookupResponse\x12\r\n\x05\x66rame\x18\x01 \x01(\x04\x12\x0e\n\x06values\x18\x02 \x03(\x0c\x12#\n\x07sources\x18\x03 \x03(\x0b\x32\x12.keyhole.v1.Source\x12\x11\n\tsource_of\x18\x04 \x03(\r\x12+\n\x08\x66\x61ilures\x18\x05 \x03(\x0b\x32\x19.keyhole.v1.LookupFailure\"B\n\rLookupFailure\x12\x0f\n\x07indexes\x18\x01 \x03(\r\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.keyhole.v1.Error\"(\n\x11ListStatesRequest\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\"A\n\x12ListStatesResponse\x12+\n\x06states\x18\x01 \x03(\x0b\x32\x1b.keyhole.v1.StateDescriptor\";\n\x14\x44\x65scribeStateRequest\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.keyhole.v1.StateRef\"t\n\x15\x44\x65scribeStateResponse\x12/\n\ndescriptor\x18\x01 \x01(\x0b\x32\x1b.keyhole.v1.StateDescriptor\x12*\n\x08holdings\x18\x02 \x03(\x0b\x32\x18.keyhole.v1.StateHolding\"\x0f\n\rStatusRequest\";\n\x0eStatusResponse\x12)\n\x07servers\x18\x01 \x03(\x0b\x32\x18.keyhole.v1.ServerStatus\"\xd3\x01\n\x0cServerStatus\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x12\n\nstarted_ms\x18\x04 \x01(\x03\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x13\n\x0bunreachable\x18\x06 \x01(\t\x12*\n\x08holdings\x18\x07 \x03(\x0b\x32\x18.keyhole.v1.StateHolding\x12\x15\n\rmax_key_bytes\x18\x08 \x01(\r\x12\x0f\n\x07replica\x18\t \x01(\x08\"\xec\x01\n\x0cStateHolding\x12/\n\ndescriptor\x18\x01 \x01(\x0b\x32\x1b.keyhole.v1.StateDescriptor\x12\x0e\n\x06server\x18\x02 \x01(\t\x12\x12\n\nkey_groups\x18\x03 \x03(\r\x12\"\n\x06source\x18\x04 \x01(\x0b\x32\x12.keyhole.v1.Source\x12\x0f\n\x07\x65ntries\x18\x05 \x01(\x04\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\x12\r\n\x05ready\x18\x07 \x01(\x08\x12\x18\n\x10restored_records\x18\x08 \x01(\x04\x12\x1a\n\x12records_to_restore\x18\t \x01(\x04*w\n\x0b\x43onsistency\x12\x1b\n\x17\x43ONSISTENCY_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43ONSISTENCY_COMMITTED\x10\x01\x12\x16\n\x12\x43ONSISTENCY_LATEST\x10\x02\x12\x18\n\x14\x43ONSISTENCY_SNAPSHOT\x10\x03*X\n\x05Stale\x12\x15\n\x11STALE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSTALE_NEVER\x10\x01\x12\x15\n\x11STALE_WHEN_NEEDED\x10\x02\x12\x10\n\x0cSTALE_ALWAYS\x10\x03*`\n\x0bValueFormat\x12\x1c\n\x18VALUE_FORMAT_UNSPECIFIED\x10\x00\x12\x1c\n\x18VALUE_FORMAT_MESSAGEPACK\x10\x01\x12\x15\n\x11VALUE_FORMAT_JSON\x10\x02\x32\xe9\x03\n\x05Query\x12K\n\nListStates\x12\x1d.keyhole.v1.ListStatesRequest\x1a\x1e.keyhole.v1.ListStatesResponse\x12T\n\rDescribeState\x12 .keyhole.v1.DescribeStateRequest\x1a!.keyhole.v1.DescribeStateResponse\x12\x36\n\x03Get\x12\x16.keyhole.v1.GetRequest\x1a\x17.keyhole.v1.GetResponse\x12\x42\n\x07GetMany\x12\x1a.keyhole.v1.GetManyRequest\x1a\x1b.keyhole.v1.GetManyResponse\x12\x43\n\x06Lookup\x12\x19.keyhole.v1.LookupRequest\x1a\x1a.keyhole.v1.LookupResponse(\x01\x30\x01\x12;\n\x04Scan\x12\x17.keyhole.v1.ScanRequest\x1a\x18.keyhole.v1.ScanResponse0\x01\x12?\n\x06Status\x12\x19.keyhole.v1.StatusRequest\x1a\x1a.keyhole.v1.StatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'keyhole.v1.query_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CONSISTENCY']._serialized_start=2484
-  _globals['_CONSISTENCY']._serialized_end=2603
-  _globals['_STALE']._serialized_start=2605
-  _globals['_STALE']._serialized_end=2693
-  _globals['_VALUEFORMAT']._serialized_start=2695
-  _globals['_VALUEFORMAT']._serialized_end=2791
+  _globals['_CONSISTENCY']._serialized_start=2502
+  _globals['_CONSISTENCY']._serialized_end=2621
+  _globals['_STALE']._serialized_start=2623
+  _globals['_STALE']._serialized_end=2711
+  _globals['_VALUEFORMAT']._serialized_start=2713
+  _globals['_VALUEFORMAT']._serialized_end=2809
   _globals['_STATEREF']._serialized_start=86
   _globals['_STATEREF']._serialized_end=132
   _globals['_KEYPART']._serialized_start=135
@@ -58,31 +58,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMANYRESPONSE']._serialized_start=881
   _globals['_GETMANYRESPONSE']._serialized_end=935
   _globals['_SCANREQUEST']._serialized_start=938
-  _globals['_SCANREQUEST']._serialized_end=1155
-  _globals['_SCANRESPONSE']._serialized_start=1157
-  _globals['_SCANRESPONSE']._serialized_end=1241
-  _globals['_LOOKUPREQUEST']._serialized_start=1244
-  _globals['_LOOKUPREQUEST']._serialized_end=1444
-  _globals['_LOOKUPRESPONSE']._serialized_start=1447
-  _globals['_LOOKUPRESPONSE']._serialized_end=1595
-  _globals['_LOOKUPFAILURE']._serialized_start=1597
-  _globals['_LOOKUPFAILURE']._serialized_end=1663
-  _globals['_LISTSTATESREQUEST']._serialized_start=1665
-  _globals['_LISTSTATESREQUEST']._serialized_end=1705
-  _globals['_LISTSTATESRESPONSE']._serialized_start=1707
-  _globals['_LISTSTATESRESPONSE']._serialized_end=1772
-  _globals['_DESCRIBESTATEREQUEST']._serialized_start=1774
-  _globals['_DESCRIBESTATEREQUEST']._serialized_end=1833
-  _globals['_DESCRIBESTATERESPONSE']._serialized_start=1835
-  _globals['_DESCRIBESTATERESPONSE']._serialized_end=1951
-  _globals['_STATUSREQUEST']._serialized_start=1953
-  _globals['_STATUSREQUEST']._serialized_end=1968
-  _globals['_STATUSRESPONSE']._serialized_start=1970
-  _globals['_STATUSRESPONSE']._serialized_end=2029
-  _globals['_SERVERSTATUS']._serialized_start=2032
-  _globals['_SERVERSTATUS']._serialized_end=2243
-  _globals['_STATEHOLDING']._serialized_start=2246
-  _globals['_STATEHOLDING']._serialized_end=2482
-  _globals['_QUERY']._serialized_start=2794
-  _globals['_QUERY']._serialized_end=3283
+  _globals['_SCANREQUEST']._serialized_end=1173
+  _globals['_SCANRESPONSE']._serialized_start=1175
+  _globals['_SCANRESPONSE']._serialized_end=1259
+  _globals['_LOOKUPREQUEST']._serialized_start=1262
+  _globals['_LOOKUPREQUEST']._serialized_end=1462
+  _globals['_LOOKUPRESPONSE']._serialized_start=1465
+  _globals['_LOOKUPRESPONSE']._serialized_end=1613
+  _globals['_LOOKUPFAILURE']._serialized_start=1615
+  _globals['_LOOKUPFAILURE']._serialized_end=1681
+  _globals['_LISTSTATESREQUEST']._serialized_start=1683
+  _globals['_LISTSTATESREQUEST']._serialized_end=1723
+  _globals['_LISTSTATESRESPONSE']._serialized_start=1725
+  _globals['_LISTSTATESRESPONSE']._serialized_end=1790
+  _globals['_DESCRIBESTATEREQUEST']._serialized_start=1792
+  _globals['_DESCRIBESTATEREQUEST']._serialized_end=1851
+  _globals['_DESCRIBESTATERESPONSE']._serialized_start=1853
+  _globals['_DESCRIBESTATERESPONSE']._serialized_end=1969
+  _globals['_STATUSREQUEST']._serialized_start=1971
+  _globals['_STATUSREQUEST']._serialized_end=1986
+  _globals['_STATUSRESPONSE']._serialized_start=1988
+  _globals['_STATUSRESPONSE']._serialized_end=2047
+  _globals['_SERVERSTATUS']._serialized_start=2050
+  _globals['_SERVERSTATUS']._serialized_end=2261
+  _globals['_STATEHOLDING']._serialized_start=2264
+  _globals['_STATEHOLDING']._serialized_end=2500
+  _globals['_QUERY']._serialized_start=2812
+  _globals['_QUERY']._serialized_end=3301
 # @@protoc_insertion_point(module_scope)

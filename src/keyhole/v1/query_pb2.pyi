@@ -347,9 +347,12 @@ class ScanRequest(_message.Message):
     DESCENDING_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     descending: _builtins.bool
     limit: _builtins.int
     """The most entries; 0: all."""
+    topic_id: _builtins.str
+    """The descriptor's, of callers that decode the answer by it: STALE_DESCRIPTOR where the state was made anew since."""
     @_builtins.property
     def state(self) -> Global___StateRef: ...
     @_builtins.property
@@ -371,10 +374,11 @@ class ScanRequest(_message.Message):
         descending: _builtins.bool = ...,
         limit: _builtins.int = ...,
         options: Global___ReadOptions | None = ...,
+        topic_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "key", b"key", "options", b"options", "state", b"state", "to", b"to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["descending", b"descending", "from", b"from", "key", b"key", "limit", b"limit", "options", b"options", "state", b"state", "to", b"to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descending", b"descending", "from", b"from", "key", b"key", "limit", b"limit", "options", b"options", "state", b"state", "to", b"to", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
