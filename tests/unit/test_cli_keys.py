@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from keyhole.cli.keys import parse_key
+from keyhole.cli.keys import parse_bound, parse_key
 from keyhole.errors import KeyMismatch
 from keyhole.types import KeyColumn, KeyType
 
@@ -49,3 +49,25 @@ def test_several_columns_are_separated_by_commas_or_a_json_array(text: str) -> N
 def test_what_does_not_fit_is_refused_with_what_does(text: str, types: tuple[KeyType, ...], says: str) -> None:
     with pytest.raises(KeyMismatch, match=says):
         parse(text, *types)
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "bound"),
+    [
+        ("7", (KeyType.INT,), 7),
+        ('["a"]', (KeyType.STRING,), '["a"]'),
+        ("a,b", (KeyType.STRING,), "a,b"),
+        ("a", (KeyType.STRING, KeyType.INT), "a"),
+        ('["a,b"]', (KeyType.STRING, KeyType.INT), "a,b"),
+        ("a,7", (KeyType.STRING, KeyType.INT, KeyType.INT), ("a", 7)),
+        ("[]", (KeyType.STRING, KeyType.INT), ()),
+    ],
+)
+def test_a_bound_may_leave_out_the_last_columns(text: str, types: tuple[KeyType, ...], bound: object) -> None:
+    columns = tuple(KeyColumn(f"c{number}", kind) for number, kind in enumerate(types))
+    assert parse_bound(columns, text) == bound
+
+
+def test_a_bound_of_more_columns_than_there_are_is_refused() -> None:
+    with pytest.raises(KeyMismatch, match="has 3 columns"):
+        parse_bound((KeyColumn("a", KeyType.STRING), KeyColumn("b", KeyType.INT)), "a,7,8")

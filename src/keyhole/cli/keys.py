@@ -33,9 +33,9 @@ _PARSE: Mapping[KeyType, tuple[Callable[[str], Any], str]] = {
 
 
 def parse_bound(columns: Sequence[KeyColumn], text: str) -> Any:
-    """As `parse_key`, of the first columns."""
-    given = 1 if len(columns) == 1 else len(_parts(text))
-    return parse_key(columns[:given], text)
+    """As `parse_key`, of the first columns, as many as are given."""
+    parts = _split(columns, text)
+    return _parse_parts(columns[: len(parts)], parts)
 
 
 def parse_key(columns: Sequence[KeyColumn], text: str) -> Any:
@@ -44,7 +44,14 @@ def parse_key(columns: Sequence[KeyColumn], text: str) -> Any:
     Raises:
         KeyMismatch: What was typed doesn't fit the columns.
     """
-    parts = [text] if len(columns) == 1 else _parts(text)
+    return _parse_parts(columns, _split(columns, text))
+
+
+def _split(columns: Sequence[KeyColumn], text: str) -> list[str]:
+    return [text] if len(columns) == 1 else _parts(text)
+
+
+def _parse_parts(columns: Sequence[KeyColumn], parts: Sequence[str]) -> Any:
     if len(parts) != len(columns):
         wanted = ", ".join(f"{column.name} {column.type}" for column in columns)
         raise KeyMismatch(
@@ -52,7 +59,7 @@ def parse_key(columns: Sequence[KeyColumn], text: str) -> Any:
             "array or separated by commas"
         )
     values = tuple(_parse(column, part) for column, part in zip(columns, parts, strict=True))
-    return values if len(values) > 1 else values[0]
+    return values[0] if len(values) == 1 else values
 
 
 def _parts(text: str) -> list[str]:

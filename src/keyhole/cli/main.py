@@ -83,12 +83,19 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     describe.add_argument("state", metavar="APP/STATE")
     get = commands.add_parser("get", parents=[common], help="look keys up")
     get.add_argument("state", metavar="APP/STATE")
-    get.add_argument("keys", nargs="+", metavar="KEY", help="several columns: a JSON array, or separated by commas")
+    get.add_argument(
+        "keys",
+        nargs="+",
+        metavar="KEY",
+        help="several columns: a JSON array, or separated by commas; of a map state the key's, then the map key's",
+    )
     scan = commands.add_parser("scan", parents=[common], help="list the entries of a key of a map or list state")
     scan.add_argument("state", metavar="APP/STATE")
     scan.add_argument("key", metavar="KEY", help="as for get, without the map key")
-    scan.add_argument("--from", dest="start", metavar="MAPKEY", help="inclusive; default: from the first one on")
-    scan.add_argument("--to", dest="stop", metavar="MAPKEY", help="exclusive; default: to the last one")
+    scan.add_argument(
+        "--from", dest="start", metavar="MAPKEY", help="inclusive, its first columns will do; default: all"
+    )
+    scan.add_argument("--to", dest="stop", metavar="MAPKEY", help="exclusive; as --from")
     scan.add_argument("--descending", action="store_true", help="from the last one on")
     scan.add_argument("--limit", type=_count, metavar="N", help="default: all")
     for command in (get, scan):

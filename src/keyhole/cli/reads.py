@@ -1,4 +1,4 @@
-"""`keyhole states | describe | get | status`: what a proxy (or a state server) answers, as a table or as JSON."""
+"""`keyhole states | describe | get | scan | status`: what a proxy or a state server answers, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from keyhole.cli.values import to_json
 from keyhole.client.bounds import StalePolicy
 from keyhole.client.views import ServerStatus, StateHolding
 from keyhole.errors import InvalidConfiguration
+from keyhole.rpc.scanning import check_has_entries
 
 # Columns that people copy from.
 _WHOLE = frozenset({"state", "server", "address", "key"})
@@ -136,6 +137,7 @@ def scan(client: Client, output: Output, path: str, key: str, within: Range, bou
     """The entries of one key, in order, all as of one epoch."""
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
+    check_has_entries(descriptor)
     seconds = bounds.max_staleness_seconds
     entries = client.scan(
         application,
@@ -150,13 +152,13 @@ def scan(client: Client, output: Output, path: str, key: str, within: Range, bou
         min_epoch=bounds.min_epoch,
     )
     names = ", ".join(column.name for column in descriptor.entry_key)
-    rows = [{names: _typed(entry.map_key), "value": to_json(entry.value)} for entry in entries]
+    rows = [{"map_key": _typed(entry.map_key), "value": to_json(entry.value)} for entry in entries]
     if output.as_json:
         source = entries.source
         told = {"epoch": entries.epoch, "server": source.server, "role": _role(source), "age": _ago(source.as_of)}
         print(json.dumps({"entries": rows, **told}, default=str))
         return
-    output.rows(rows, f"{path} {key}, epoch {entries.epoch}, {len(entries):,} entries")
+    output.rows(rows, f"{path} {key}: {len(entries):,} entries by {names}, epoch {entries.epoch}")
 
 
 def _typed(value: Any) -> Any:
