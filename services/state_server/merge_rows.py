@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from keyhole.codec import StateCodec, encode_row
-from keyhole.errors import DuplicateKey, ValueMismatch
+from keyhole.errors import DuplicateKey, StaleDescriptor, ValueMismatch
 from keyhole.reducers import Fields, Reduce, mergings
 from keyhole.types import StateDescriptor
 from keyhole.value_types import value_type
@@ -66,12 +66,15 @@ class Reducing(Plain):
 
     Merging the same row twice counts it twice. That an epoch is merged once is for the caller to see to: by the
     position of the key group, which moves in the same step as the rows.
+
+    A stored row of an earlier schema is merged onto as what it is read as, and is of the newest schema from then on.
     """
 
     def __init__(self, name: str, descriptor: StateDescriptor) -> None:
         fields = descriptor.value.fields
         self._name = name
         self._version = descriptor.value.version
+        self._codec = StateCodec(descriptor)
         types: list[Any] = [value_type(field.type).stored | None for field in fields]
         self._decode: Callable[[bytes], Fields] = msgspec.msgpack.Decoder(tuple.__class_getitem__((int, *types))).decode
         merged = mergings(fields, descriptor.reducers)
@@ -99,13 +102,17 @@ class Reducing(Plain):
             fields = self._decode(row)
         except msgspec.MsgspecError:
             fields = (None,)  # not as the cause: it may hold the value
-        if fields[0] != self._version:
+        return fields if fields[0] == self._version else self._upgraded(row)
+
+    def _upgraded(self, row: bytes) -> Fields:
+        try:
+            return self._version, *self._codec.stored_fields(row)
+        except (ValueMismatch, StaleDescriptor):
             raise ValueMismatch(
-                f"a row of {len(row)} bytes is not of schema version {self._version} of state {self._name}",
+                f"a row of {len(row)} bytes is of no schema of state {self._name} up to version {self._version}",
                 state=self._name,
                 version=self._version,
-            )
-        return fields
+            ) from None
 
 
 def rank_by(name: str, codec: StateCodec) -> Rank:

@@ -10,22 +10,26 @@ entries of a key stand together.
     smallint, int, bigint, date (days), timestamp (microseconds)
                         2, 4, 8, 4, 8 bytes, big-endian, with the sign bit flipped
 
-A stored row is one MessagePack array: the schema's version, then the fields.
+A stored row is one MessagePack array: the schema's version, then the fields. Rows of the schemas that a state's newest
+one evolved from (keyhole.evolution) are read as if they were of that one.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
 
-from keyhole.errors import KeyMismatch, MalformedRequest, NullKey, ValueMismatch
+from keyhole.errors import KeyMismatch, MalformedRequest, NullKey, StaleDescriptor, ValueMismatch
+from keyhole.evolution import Origin, origins
 from keyhole.placement import HASHES, SEED, days, hash_bytes, hash_int, hash_long, micros
 from keyhole.row import Row, row_class
-from keyhole.types import KeyColumn, KeyType, StateDescriptor
-from keyhole.value_types import optional, value_type
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueSchema
+from keyhole.value_types import ValueType, optional, value_type
 
 __all__ = ["EntryRange", "KeyCodec", "Row", "StateCodec", "encode_row"]
 
@@ -237,7 +241,8 @@ class StateCodec:
     Attributes:
         storage_key: Key (one value, or a tuple of one per column, then one per column of the map key) -> storage key;
             raises as KeyCodec.check. The hot path of every client: specialised for one string or one whole number.
-        decode_row: Stored row -> Row; raises ValueMismatch for a row that is not of this schema.
+        decode_row: Stored row -> Row of the newest schema; raises ValueMismatch for a row that is of none of the
+            descriptor's schemas, StaleDescriptor for one of a newer version: describe the state again.
     """
 
     def __init__(self, descriptor: StateDescriptor) -> None:
@@ -249,7 +254,7 @@ class StateCodec:
         self._prefix = _storage_key_encoder(self.keys, len(descriptor.key), descriptor.key_groups)
         self._types = [(field.name, value_type(field.type)) for field in descriptor.value.fields]
         self._row = row_class([(name, kind.stored) for name, kind in self._types], version=descriptor.value.version)
-        self._decoder = msgspec.msgpack.Decoder(self._row)
+        self._decode = self._stored_decoder()
         self.decode_row = self._row_decoder()
 
     def key(self, storage_key: bytes) -> tuple[KeyValue, ...]:
@@ -284,7 +289,7 @@ class StateCodec:
         return EntryRange(prefix, prefix + self.entries.encode_first(start), end)
 
     def row_to_json(self, row: bytes) -> str:
-        """A stored row as a JSON object by field name (docs/values.md)."""
+        """A stored row as a JSON object by field name (docs/values.md). Raises as `decode_row`."""
         stored = self._decode(row)
         try:
             fields = {name: optional(kind.to_json)(stored[name]) for name, kind in self._types}
@@ -292,14 +297,56 @@ class StateCodec:
             raise self._mismatch(row) from None
         return msgspec.json.encode(fields).decode()
 
-    def _decode(self, row: bytes) -> Row:
-        try:
-            return self._decoder.decode(row)
-        except msgspec.MsgspecError as error:
-            raise self._mismatch(row) from error
+    def stored_fields(self, row: bytes) -> tuple[Any, ...]:
+        """The fields of a stored row as they would stand in one of the newest schema. Raises as `decode_row`."""
+        return msgspec.structs.astuple(self._decode(row))
 
-    def _mismatch(self, row: bytes) -> ValueMismatch:
+    def _stored_decoder(self) -> Callable[[bytes], Row]:
+        """Fields as they are stored, in a row of the newest schema whichever the row is of."""
+        newest, value = self._row, self.descriptor.value
+        if not self.descriptor.earlier:
+            decode: Callable[[bytes], Row] = msgspec.msgpack.Decoder(newest).decode
+
+            def decode_newest(row: bytes) -> Row:
+                try:
+                    return decode(row)
+                except msgspec.MsgspecError as error:
+                    raise self._mismatch(row) from error
+                except UnicodeDecodeError:
+                    raise self._mismatch(row) from None  # it holds the value
+
+            return decode_newest
+        kinds = [kind for _, kind in self._types]
+        upgrades: dict[type[Row], Callable[[Row], Row]] = {}
+        places = origins(self.descriptor.earlier, value)
+        for schema in self.descriptor.earlier:
+            older = _earlier_row(schema, places[schema.version], kinds)
+            upgrades[older] = _upgrade(newest, len(schema.fields), places[schema.version], kinds)
+        # msgspec picks by the version, as it decodes.
+        any_version: Callable[[bytes], Row] = msgspec.msgpack.Decoder(
+            functools.reduce(operator.or_, upgrades, newest)
+        ).decode
+
+        def decode_any(row: bytes) -> Row:
+            try:
+                found = any_version(row)
+            except msgspec.MsgspecError as error:
+                raise self._mismatch(row) from error
+            except UnicodeDecodeError:
+                raise self._mismatch(row) from None
+            return found if type(found) is newest else upgrades[type(found)](found)
+
+        return decode_any
+
+    def _mismatch(self, row: bytes) -> ValueMismatch | StaleDescriptor:
         name, version = f"{self.descriptor.application}/{self.descriptor.state}", self.descriptor.value.version
+        if (newer := _version_of(row)) > version:
+            return StaleDescriptor(
+                f"a row of state {name} is of schema version {newer}, and {version} was the newest when the state was "
+                "described; describe it again",
+                state=name,
+                version=version,
+            )
         return ValueMismatch(
             f"a row of {len(row)} bytes is not of schema version {version} of state {name}; describe the state again",
             state=name,
@@ -322,6 +369,43 @@ class StateCodec:
                 raise self._mismatch(row) from None
 
         return decode_converted
+
+
+def _earlier_row(schema: ValueSchema, places: Sequence[Origin], kinds: Sequence[ValueType]) -> type[Row]:
+    """What a row of an earlier schema is decoded to. Of what is dropped later it does not matter what it is."""
+    kept = {place: kind.stored for place, kind in zip(places, kinds, strict=True) if isinstance(place, int)}
+    return row_class(
+        [(field.name, kept.get(at, Any)) for at, field in enumerate(schema.fields)], version=schema.version
+    )
+
+
+def _upgrade(
+    newest: type[Row], fields: int, places: Sequence[Origin], kinds: Sequence[ValueType]
+) -> Callable[[Row], Row]:
+    """From a row of an earlier schema, of so many fields, to one of the newest."""
+    # What a field can be taken from: the old row's fields, and after them the defaults.
+    defaults: list[Any] = []
+    taken: list[int] = []
+    for place, kind in zip(places, kinds, strict=True):
+        if isinstance(place, int):
+            taken.append(place)
+        else:
+            taken.append(fields + len(defaults))
+            defaults.append(msgspec.msgpack.decode(place, type=kind.stored) if place else None)
+    added, astuple = tuple(defaults), msgspec.structs.astuple
+    if len(taken) == 1:
+        return lambda row: newest((astuple(row) + added)[taken[0]])
+    chosen = operator.itemgetter(*taken)
+    return lambda row: newest(*chosen(astuple(row) + added))
+
+
+def _version_of(row: bytes) -> int:
+    """Which schema version a row says it is of; 0: it is no row."""
+    try:
+        fields = msgspec.msgpack.decode(row)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return 0
+    return fields[0] if isinstance(fields, list) and fields and type(fields[0]) is int else 0
 
 
 def _storage_key_encoder(keys: KeyCodec, hashed: int, key_groups: int) -> Callable[[Any], bytes]:

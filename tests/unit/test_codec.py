@@ -110,10 +110,16 @@ def test_a_field_whose_name_is_no_identifier_is_had_by_its_name() -> None:
         row["min"]
 
 
-@pytest.mark.parametrize("data", [b"", b"\x93\x01", encode_row(2, [1]), encode_row(1, []), encode_row(1, [1, 2])])
+@pytest.mark.parametrize("data", [b"", b"\x93\x01", encode_row(0, [1]), encode_row(1, []), encode_row(1, [1, 2])])
 def test_a_row_of_another_schema_is_refused(data: bytes) -> None:
     with pytest.raises(ValueMismatch, match="app/state"):
         codec().decode_row(data)
+
+
+def test_a_string_that_is_not_utf_8_is_refused_and_not_quoted() -> None:
+    with pytest.raises(ValueMismatch) as caught:
+        codec(("v", "string")).decode_row(b"\x92\x01\xa2\xff!")
+    assert caught.value.__cause__ is None
 
 
 def test_json_has_words_for_what_json_lacks() -> None:
