@@ -30,6 +30,7 @@ _MAX_KEYS_PER_REQUEST = 16_384
 # Of the caller's time, what is kept back so that the reason can still reach it.
 _KEPT_BACK = 0.1
 _MOST_KEPT_BACK_SECONDS = 0.25
+_RETRY_SECONDS = 0.02
 
 
 class QueryServicer(query_pb2_grpc.QueryServicer):
@@ -168,7 +169,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             else:
                 keys = list(request.storage_keys)
                 answers = await self._forwarded(name, request.topic_id, keys, request.options, deadline)
-            message = response(request.frame, self._formatted(name, answers, request.options))
+            message = response(request.frame, await self._formatted(name, answers, request.options, deadline))
         except Exception as error:  # noqa: BLE001 - the top of a task: nobody else would answer the frame
             message = refusal(request, _told(error))
         respond(message)
@@ -179,7 +180,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         answers = await self._forward_typed(name, keys, options, deadline)
         for failure in answers.failures.values():
             raise failure
-        values = self._formatted(name, answers, options).values
+        values = (await self._formatted(name, answers, options, deadline)).values
         source_of = answers.source_of or [0] * len(values)
         return [
             pb.Answer(found=bool(value), value=value, source=answers.sources[index])
@@ -248,12 +249,20 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         self._keys += len(keys)
         Forwarding(self._directory, lane, keys, deadline, done, in_parts=in_parts).start()
 
-    def _formatted(self, name: StateName, answers: Answers, options: pb.ReadOptions) -> Answers:
+    async def _formatted(self, name: StateName, answers: Answers, options: pb.ReadOptions, deadline: float) -> Answers:
         if options.format != pb.VALUE_FORMAT_JSON:
             return answers
-        codec = self._directory.codec(name)
-        values = [codec.row_to_json(row).encode() if row else b"" for row in answers.values]
-        return answers._replace(values=values)
+        while True:
+            codec = self._directory.codec(name)
+            try:
+                values = [codec.row_to_json(row).encode() if row else b"" for row in answers.values]
+            except StaleDescriptor:
+                # A row has come before the word of its schema, which is under way.
+                if self._loop.time() + _RETRY_SECONDS >= deadline:
+                    raise
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                return answers._replace(values=values)
 
     async def _known(self, name: StateName, deadline: float) -> None:
         """Waits only where the state is not known and a server has not been tried yet."""

@@ -310,7 +310,8 @@ class QueryHost:
         """Opens the stores of new states, and closes those that were made anew under another topic id."""
         for descriptor in descriptors:
             current = self._hosted.get(descriptor.state)
-            if current is not None and current.descriptor == descriptor:
+            if current is not None and current.descriptor.topic_id == descriptor.topic_id:
+                await self._evolve(current, descriptor)
                 continue
             if current is not None:
                 self._tables.pop((self._application, descriptor.state)).close()
@@ -322,6 +323,13 @@ class QueryHost:
             table = Table(self._settings.server, descriptor, store, self.lease)
             self._hosted[descriptor.state] = HostedState.open(descriptor, store, table)
             self._tables[self._application, descriptor.state] = table
+
+    async def _evolve(self, state: HostedState, descriptor: StateDescriptor) -> None:
+        """From now on rows are merged and told by the newer descriptor; those that watch hear of it before any row."""
+        if descriptor != state.descriptor:
+            await self._on_thread(state.evolve, descriptor)
+        if state.table.evolve(descriptor):
+            self._settings.changed()
 
     def _restore(self, wanted: Mapping[str, frozenset[int]], stop: threading.Event) -> list[View]:
         for name, state in self._hosted.items():
@@ -400,8 +408,18 @@ class QueryHost:
                 table.withdraw(which)
         self._settings.changed()
 
-    def _heard(self, control: QueryControl) -> None:
-        """The control topic says who owns what. A server that was replaced while nobody could tell it steps down."""
+    async def _heard(self, control: QueryControl) -> None:
+        """The control topic says what the states are, and who owns what.
+
+        A server that was replaced while nobody could tell it steps down.
+        """
+        known = self._run.generation
+        # Else its coordinator has told it, and this may be older.
+        if control.generation > known or (control.generation == known and not self._version):
+            for name, state in list(self._hosted.items()):
+                descriptor = control.states.get(name)
+                if descriptor is not None and descriptor != state.table.descriptor:
+                    await self._evolve(state, descriptor)
         if self._lost(control):
             self._stepping_down = asyncio.ensure_future(self._step_down(control))
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from keyhole.evolution import succeeds
 from keyhole.stores.base import Store
 from keyhole.types import START, Position, StateDescriptor
 from services.state_server.merge import merge_of
@@ -45,6 +46,11 @@ class HostedState:
         state = cls(descriptor, store, table, merge_of(descriptor), {}, set())
         state.read_positions()
         return state
+
+    def evolve(self, descriptor: StateDescriptor) -> None:
+        """The same state has another descriptor from now on; an older one changes nothing."""
+        if succeeds(descriptor, self.descriptor):
+            self.descriptor, self.merge = descriptor, merge_of(descriptor)
 
     def read_positions(self) -> None:
         """As the store has them: a write of which it is not known whether it was done may have moved them."""

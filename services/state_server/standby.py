@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ class Standbys:
         hosted: Mapping[str, HostedState],
         thread: ThreadPoolExecutor,
         clock: Clock,
-        heard: Callable[[QueryControl], None],
+        heard: Callable[[QueryControl], Awaitable[None]],
         changed: Callable[[], None],
         make_follower: MakeFollower,
     ) -> None:
@@ -144,7 +144,7 @@ class Standbys:
 
     async def _taken(self, delivery: Delivery) -> None:
         if delivery.control is not None:
-            self._hear(delivery.control)
+            await self._hear(delivery.control)
         if delivery.items:
             self._show(await self._on_thread(lambda: self._take_in(delivery)))
 
@@ -173,14 +173,14 @@ class Standbys:
             apply_pieces(self._hosted[name], of)
         return [_view(state) for state in touched.values()]
 
-    def _hear(self, control: QueryControl) -> None:
+    async def _hear(self, control: QueryControl) -> None:
         self._control = control
         if control.complete is not None and control.complete.told_ms != self._told_ms:
             self._told_ms, self._heard_monotonic = control.complete.told_ms, self._clock.monotonic()
         for name, (positions, before) in self._shown.items():
             if name in self._hosted:
                 self._stand(self._hosted[name], positions, before)
-        self._heard(control)
+        await self._heard(control)
 
     # --- what is shown --------------------------------------------------------------------------------------------
 

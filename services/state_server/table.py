@@ -16,6 +16,7 @@ from keyhole.errors import (
     TooStale,
     Unconfirmed,
 )
+from keyhole.evolution import succeeds
 from keyhole.stored import Moment, Visible, visible
 from keyhole.stores.base import Snapshot, Store
 from keyhole.types import Position, ReadBounds, Stale, StateDescriptor
@@ -41,9 +42,8 @@ class Table:
     """
 
     def __init__(self, server: str, descriptor: StateDescriptor, store: Store, lease: Lease) -> None:
-        self.descriptor = descriptor
-        self.codec = StateCodec(descriptor)
         self.store = store
+        self._describe(descriptor)
         self.progress = Progress()
         self.ready = False
         # What it was given, readable or not.
@@ -54,11 +54,22 @@ class Table:
         self._server = server
         self._lease = lease
         self._last_key_group = (descriptor.key_groups - 1).to_bytes(2, "big")
-        self._visible = visible(descriptor)
         self._latest_ms = 0
         show = self._show if self._visible is not None else None
         self.owned = Copy(descriptor.key_groups, self._owner_source, lambda: (lease.confirmed_ms, lease.expired), show)
         self.standby = Copy(descriptor.key_groups, self._standby_source, lambda: None, show)
+
+    def _describe(self, descriptor: StateDescriptor) -> None:
+        self.descriptor = descriptor
+        self.codec = StateCodec(descriptor)
+        self._visible = visible(descriptor)
+
+    def evolve(self, descriptor: StateDescriptor) -> bool:
+        """The same state has another descriptor from now on. Returns False where that one is not news."""
+        if descriptor == self.descriptor or not succeeds(descriptor, self.descriptor):
+            return False
+        self._describe(descriptor)
+        return True
 
     @property
     def name(self) -> str:

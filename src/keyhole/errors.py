@@ -224,7 +224,7 @@ class NotReady(UnavailableError):
 
 
 class StaleDescriptor(UnavailableError):
-    """The caller encoded keys for a state that has been made anew since."""
+    """The state has been made anew since the caller described it, or has rows of a newer schema."""
 
     reason, code = "STALE_DESCRIPTOR", "FAILED_PRECONDITION"
 

@@ -154,9 +154,11 @@ def diff(before: Mapping[StateName, RouteTable], after: Mapping[StateName, Route
 
 def _table(told: list[tuple[View, Holding]]) -> RouteTable:
     newest = max(told, key=lambda one: (_claim(*one)[:3], one[0].lost == "", one[0].address))
-    descriptor = newest[1].descriptor
+    topic_id = newest[1].descriptor.topic_id
     # A server that still holds an earlier state of the same name can't answer for this one.
-    told = [one for one in told if one[1].descriptor.topic_id == descriptor.topic_id]
+    told = [one for one in told if one[1].descriptor.topic_id == topic_id]
+    # One that has not heard of the newest schema yet can: by that one, its rows can be read too.
+    descriptor = max((newest[1], *(of for _, of in told)), key=lambda of: of.descriptor.value.version).descriptor
     limits = [view.max_key_bytes for view, _ in told if view.max_key_bytes]
     rankings = _rankings(descriptor.key_groups, told)
     owners = Routes.of(ranking.owner for ranking in rankings)

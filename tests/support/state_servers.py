@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -63,6 +64,10 @@ class RunningServer:
         self._changelog(descriptor.application).admin().ensure(msgspec.structs.replace(descriptor, topic_id=""), 5)
         await self._take(descriptor, owned=key_groups or range(descriptor.key_groups))
 
+    async def evolve(self, descriptor: StateDescriptor) -> None:
+        """The same state under another descriptor, all key groups."""
+        await self._take(descriptor, owned=range(descriptor.key_groups))
+
     async def follow(self, descriptor: StateDescriptor) -> None:
         """All key groups of the state, as a standby."""
         await self._take(descriptor, followed=range(descriptor.key_groups))
@@ -96,7 +101,7 @@ class RunningServer:
             )
             assert answer.ready
 
-    async def commit(self, rows: Mapping[object, bytes]) -> None:
+    async def commit(self, rows: Mapping[Any, bytes]) -> None:
         """One epoch, committed at 1,000 ms times its number."""
         self._epoch += 1
         codec, state = StateCodec(self._descriptor), self._descriptor.state

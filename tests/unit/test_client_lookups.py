@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from keyhole.client.coalescing import Answers
 from keyhole.client.lookups import Batch, BatchSink, Whole
-from keyhole.errors import KeyholeError, KeyMismatch, MalformedRequest, NotReady, ServerLost, StaleDescriptor
+from keyhole.errors import KeyholeError, KeyMismatch, NotReady, ServerLost, StaleDescriptor, ValueMismatch
 from keyhole.types import Answer, ReadBounds
 from keyhole.v1 import state_pb2
 
@@ -17,7 +18,7 @@ SOURCES = [state_pb2.Source(server="a", epoch=1), state_pb2.Source(server="b", e
 
 
 class _Codec:
-    """Keys are strings; a row is its own value, unless it is torn."""
+    """Keys are strings; a row is its own value, unless it is torn, or newer than what this knows."""
 
     def storage_key(self, key: Any) -> bytes:
         if not isinstance(key, str):
@@ -26,7 +27,9 @@ class _Codec:
 
     def decode_row(self, row: bytes) -> Any:
         if row == b"torn":
-            raise MalformedRequest("the row can't be read")
+            raise ValueMismatch("the row can't be read")
+        if row == b"newer":
+            raise StaleDescriptor("describe it again")
         return row
 
 
@@ -42,13 +45,22 @@ def _batch(*keys: Any, again: bool = False) -> tuple[Batch, list[asyncio.Future[
     return batch, futures
 
 
-def _never(batch: Batch) -> None:
+def _never(*_: object) -> None:
     raise AssertionError("nothing here is stale")
+
+
+def _sink(
+    batch: Batch,
+    on_stale: Callable[[Batch], None] = _never,
+    on_newer: Callable[[Batch, StaleDescriptor], None] = _never,
+    on_pending: Callable[[Batch], None] = _never,
+) -> BatchSink:
+    return BatchSink(batch, CODEC, on_stale, on_newer, on_pending)
 
 
 async def test_every_future_gets_its_own_answer_and_absent_keys_are_not_errors() -> None:
     batch, futures = _batch("x", "y", "z")
-    BatchSink(batch, CODEC, _never, _never).answered(0, Answers([b"1", b"", b"3"], SOURCES[:1]))
+    _sink(batch).answered(0, Answers([b"1", b"", b"3"], SOURCES[:1]))
     answers = [await future for future in futures]
     assert [(answer.found, answer.value) for answer in answers] == [(True, b"1"), (False, None), (True, b"3")]
     assert {answer.server for answer in answers} == {"a"}
@@ -56,7 +68,7 @@ async def test_every_future_gets_its_own_answer_and_absent_keys_are_not_errors()
 
 async def test_a_part_of_the_answers_goes_to_its_place() -> None:
     batch, futures = _batch("x", "y", "z")
-    sink = BatchSink(batch, CODEC, _never, _never)
+    sink = _sink(batch)
     sink.answered(1, Answers([b"2", b"3"], SOURCES[:1]))
     assert [future.done() for future in futures] == [False, True, True]
     sink.failed(0, 1, ServerLost("gone"))
@@ -65,20 +77,20 @@ async def test_a_part_of_the_answers_goes_to_its_place() -> None:
 
 async def test_answers_of_several_sources_name_theirs() -> None:
     batch, futures = _batch("x", "y")
-    BatchSink(batch, CODEC, _never, _never).answered(0, Answers([b"1", b""], SOURCES, (1, 0)))
+    _sink(batch).answered(0, Answers([b"1", b""], SOURCES, (1, 0)))
     assert [((await future).server, (await future).epoch) for future in futures] == [("b", 2), ("a", 1)]
 
 
 async def test_a_failed_key_and_a_torn_row_fail_alone() -> None:
     batch, futures = _batch("x", "y", "z")
     answers = Answers([b"1", b"", b"torn"], SOURCES[:1], (), {1: NotReady("restoring")})
-    BatchSink(batch, CODEC, _never, _never).answered(0, answers)
+    _sink(batch).answered(0, answers)
     assert (await futures[0]).value == b"1"
     assert isinstance(futures[1].exception(), NotReady)
-    assert isinstance(futures[2].exception(), MalformedRequest)
+    assert isinstance(futures[2].exception(), ValueMismatch)
     batch, futures = _batch("x", "y")
-    BatchSink(batch, CODEC, _never, _never).answered(0, Answers([b"torn", b"2"], SOURCES[:1]))
-    assert isinstance(futures[0].exception(), MalformedRequest)
+    _sink(batch).answered(0, Answers([b"torn", b"2"], SOURCES[:1]))
+    assert isinstance(futures[0].exception(), ValueMismatch)
     assert (await futures[1]).value == b"2"
 
 
@@ -93,7 +105,7 @@ async def test_each_waiter_gets_an_error_object_of_its_own() -> None:
 async def test_cancelled_waiters_are_passed_over() -> None:
     batch, futures = _batch("x", "y")
     futures[0].cancel()
-    sink = BatchSink(batch, CODEC, _never, _never)
+    sink = _sink(batch)
     sink.answered(0, Answers([b"1", b"2"], SOURCES[:1]))
     sink.failed(0, 2, ServerLost("too late"))
     assert (await futures[1]).value == b"2"
@@ -102,15 +114,32 @@ async def test_cancelled_waiters_are_passed_over() -> None:
 async def test_stale_lookups_are_handed_back_with_their_keys_once() -> None:
     batch, futures = _batch("x", "y", "z")
     handed: list[Batch] = []
-    sink = BatchSink(batch, CODEC, handed.append, _never)
+    sink = _sink(batch, on_stale=handed.append)
     sink.failed(1, 2, StaleDescriptor("made anew"))
     (stale,) = handed
     assert (stale.keys, stale.again, stale.deadline) == (["y", "z"], True, batch.deadline)
     assert not any(future.done() for future in futures)
-    BatchSink(stale, CODEC, _never, _never).failed(0, 2, StaleDescriptor("made anew again"))
+    _sink(stale).failed(0, 2, StaleDescriptor("made anew again"))
     assert [future.done() for future in futures] == [False, True, True]
     assert isinstance(futures[1].exception(), StaleDescriptor)
     assert isinstance(futures[2].exception(), StaleDescriptor)
+
+
+async def test_a_row_of_a_newer_schema_sends_all_that_were_answered_with_it_back() -> None:
+    """What one call returns is of one schema."""
+    batch, futures = _batch("x", "y", "z", "w")
+    handed: list[tuple[Batch, StaleDescriptor]] = []
+    sink = _sink(batch, on_newer=lambda newer, why: handed.append((newer, why)))
+    sink.answered(0, Answers([b"0"], SOURCES[:1]))
+    sink.answered(1, Answers([b"torn", b"newer", b""], SOURCES[:1]))
+    ((newer, why),) = handed
+    assert (newer.keys, newer.waiters, newer.again, str(why)) == (
+        ["y", "z", "w"],
+        futures[1:],
+        False,
+        "describe it again",
+    )
+    assert [future.done() for future in futures] == [True, False, False, False]
 
 
 async def test_keys_that_keep_their_frame_waiting_are_sent_again_apart_from_the_others() -> None:
@@ -118,7 +147,7 @@ async def test_keys_that_keep_their_frame_waiting_are_sent_again_apart_from_the_
     pending: list[Batch] = []
     failures: dict[int, KeyholeError] = {1: NotReady("not answered yet", ask_again="true")}
     answers = Answers([b"1", b"", b"3"], SOURCES[:1], (), failures)
-    BatchSink(batch, CODEC, _never, pending.append).answered(0, answers)
+    _sink(batch, on_pending=pending.append).answered(0, answers)
     assert [future.done() for future in futures] == [True, False, True]
     assert (pending[0].keys, pending[0].patient, pending[0].deadline) == (["y"], True, batch.deadline)
 
@@ -139,7 +168,7 @@ async def test_many_keys_are_one_result_in_their_order() -> None:
     batch = Batch(ReadBounds(), 10.0)
     batch.keys += ["x", "y", "z"]
     batch.waiters += Whole(future, 3).slots()
-    sink = BatchSink(batch, CODEC, _never, _never)
+    sink = _sink(batch)
     sink.answered(2, Answers([b"3"], SOURCES[:1]))
     assert not future.done()
     sink.answered(0, Answers([b"1", b"2"], SOURCES[:1]))
@@ -151,7 +180,7 @@ async def test_one_key_that_fails_fails_the_many_and_later_answers_are_passed_ov
     batch = Batch(ReadBounds(), 10.0)
     batch.keys += ["x", "y"]
     batch.waiters += Whole(future, 2).slots()
-    sink = BatchSink(batch, CODEC, _never, _never)
+    sink = _sink(batch)
     sink.failed(0, 1, ServerLost("gone"))
     sink.answered(1, Answers([b"2"], SOURCES[:1]))
     with pytest.raises(KeyholeError, match="gone"):

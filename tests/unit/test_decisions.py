@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from keyhole.coordinator.control import QueryRecord
@@ -10,15 +11,15 @@ from keyhole.coordinator.decisions import (
     Proceed,
     Restage,
     check_batch,
-    check_descriptor,
     check_start,
     decide,
     offsets_hash,
+    settled,
     transactional_id,
 )
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt
 from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
-from keyhole.types import KeyColumn, KeyType, StateKind, ValueField, ValueSchema
+from keyhole.types import KeyColumn, KeyType, StateKind, TtlClock, ValueField, ValueSchema
 from tests.support.states import complete, descriptor, target
 
 
@@ -74,33 +75,46 @@ class TestStart:
 
 
 class TestDescriptor:
-    """check_descriptor."""
+    """settled."""
 
-    def test_the_same_declaration_passes_with_or_without_a_topic_id(self) -> None:
-        check_descriptor(None, descriptor())
-        check_descriptor(descriptor(topic_id="t"), descriptor())
+    def test_the_same_declaration_is_what_is_stored(self) -> None:
+        assert settled(None, descriptor()) == descriptor()
+        assert settled(descriptor(topic_id="t"), descriptor()) == descriptor(topic_id="t")
 
     def test_a_state_of_another_query_is_refused_by_that_querys_name(self) -> None:
         with pytest.raises(StateConflict, match="fed by query 'main'"):
-            check_descriptor(descriptor(), descriptor(query="other"))
+            settled(descriptor(), descriptor(query="other"))
 
     @pytest.mark.parametrize(
         ("changes", "says"),
         [
             ({"key_groups": 8}, "key_groups was 4, is 8"),
             ({"key": (KeyColumn("k", KeyType.BIGINT),)}, "key was k string, is k bigint"),
-            ({"value": ValueSchema(1, (ValueField("n", "bigint"),))}, "value was n double, is n bigint"),
+            ({"map_key": (KeyColumn("at", KeyType.DATE),)}, "map_key was none, is at date"),
+            ({"value": ValueSchema(1, (ValueField("n", "bigint"),))}, "field 'n' was double and is bigint"),
             ({"order_by": "n"}, "order_by was none, is n"),
             ({"kind": StateKind.REDUCING}, "kind was value, is reducing"),
-            ({"reducers": ("sum",)}, "reducers was none, is sum"),
-            ({"map_key": (KeyColumn("m", KeyType.DATE),)}, "map_key was none, is m date"),
-            ({"ttl_ms": 5000}, "ttl was none, is 5000 ms of processing_time"),
-            ({"max_length": 3}, "max_length was none, is 3"),
+            ({"ttl_ms": 1000}, "ttl was none, is set, by processing time"),
         ],
     )
     def test_each_difference_is_named(self, changes: dict[str, object], says: str) -> None:
         with pytest.raises(StateChanged, match=says):
-            check_descriptor(descriptor(), descriptor(**changes))
+            settled(descriptor(), descriptor(**changes))
+
+    def test_how_long_entries_live_may_change_but_not_whether_or_by_which_clock(self) -> None:
+        stored = descriptor(ttl_ms=1000, ttl_clock=TtlClock.EVENT_TIME, topic_id="t")
+        longer = descriptor(ttl_ms=2000, ttl_clock=TtlClock.EVENT_TIME)
+        assert settled(stored, longer) == msgspec.structs.replace(longer, topic_id="t")
+        for changes, says in (
+            ({"ttl_ms": 0}, "set, by event time, is none"),
+            ({"ttl_ms": 1000}, "set, by event time, is set, by processing time"),
+        ):
+            with pytest.raises(StateChanged, match=says):
+                settled(stored, descriptor(**changes))
+
+    def test_how_long_a_list_may_get_may_change(self) -> None:
+        shorter = descriptor(kind=StateKind.LIST, max_length=3)
+        assert settled(descriptor(kind=StateKind.LIST, max_length=5), shorter) == shorter
 
 
 def receipt(partition: int, *servers: ServerReceipt, attempt: int = 0) -> PartitionReceipt:

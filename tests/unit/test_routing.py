@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from keyhole.routing import Holding, View, build, diff
-from keyhole.types import Role
+from keyhole.types import Role, ValueSchema
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
 
 NAME = (APPLICATION, STATE)
@@ -118,6 +118,15 @@ def test_a_server_that_still_holds_the_state_from_before_it_was_made_anew_gets_n
     old = _holding(descriptor=descriptor(topic_id="old"))
     table = build([_view("a", old), _view("b", _holding(generation=2))])[NAME]
     assert (table.nearest.sole, table.descriptor.topic_id) == ("b", "topic-1")
+
+
+def test_the_newest_schema_that_any_server_tells_counts_whoever_owns_the_key_groups() -> None:
+    newer = msgspec.structs.replace(descriptor(), value=ValueSchema(2, ()), earlier=(descriptor().value,))
+    views = [_view("a", _holding(ALL)), _view("b", _holding(ALL, descriptor=newer, role=Role.STANDBY))]
+    table = build(views)[NAME]
+    assert table.descriptor == newer
+    assert table.owners.sole == "a"
+    assert build(views[:1])[NAME].descriptor == descriptor()
 
 
 def test_a_state_that_nobody_holds_any_more_is_away_but_not_unknown() -> None:

@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
-from keyhole.coordinator.control import AssignmentRecord, CompleteRecord, record
+from keyhole.coordinator.control import AssignmentRecord, CompleteRecord, GenerationRecord, record
 from keyhole.errors import NotOwner
+from keyhole.evolution import evolved
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
-from keyhole.types import Run, Stale
+from keyhole.types import Run, Stale, StateDescriptor, ValueField, ValueSchema
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
 from services.state_server.host import StateShare
 from tests.support.hosts import Hosted
-from tests.support.states import KEY_GROUPS, key, names_in, row
+from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
 ALL = frozenset(range(KEY_GROUPS))
 A, B = (key(names_in(g)[0]) for g in (0, 1))
@@ -169,6 +170,54 @@ async def test_a_new_run_of_the_standby_itself_is_no_reason_to_lose_what_it_foll
     await pair.until(lambda: pair.shows(A, row(1.0), 1))
     await pair.standby.host.open_run(Run("app", "main", 5, "run-5"), "incarnation-1", "grant-5")
     assert pair.shown(A) == (row(1.0), 1)
+
+
+EVOLVED = evolved(descriptor(), descriptor(value=ValueSchema(1, (ValueField("m", "int"), ValueField("n", "double")))))
+
+
+def told(generation: int, of: StateDescriptor) -> dict[str, bytes | None]:
+    """What a run of that generation appends."""
+    return record("generation", "main", GenerationRecord(generation, "run")) | record("state", "counts", of)
+
+
+async def test_a_standby_learns_of_a_newer_schema_from_the_control_topic_and_goes_on_showing_what_it_has(
+    pair: Pair,
+) -> None:
+    await pair.apply(1, {A: row(1.0)})
+    await pair.follow()
+    await pair.until(lambda: pair.shows(A, row(1.0), 1))
+    before = pair.standby.table
+    pair.tell(told(2, EVOLVED))
+    await pair.until(lambda: pair.standby.table.descriptor == EVOLVED)
+    assert pair.standby.table is before
+    assert pair.shown(A) == (row(1.0), 1)
+    assert before.codec.decode_row(row(1.0)).asdict() == {"m": None, "n": 1.0}
+
+
+async def test_a_schema_never_goes_back(pair: Pair) -> None:
+    """Two ways lead to a replica; the later word may come first."""
+    await pair.follow()
+    pair.standby.of = EVOLVED
+    await pair.follow()
+    pair.tell(told(2, descriptor()))
+    pair.complete(1)
+    await pair.until(lambda: pair.standby.table.standby.standing.epoch == 1)
+    pair.standby.of = descriptor()
+    await pair.follow()
+    assert pair.standby.table.descriptor == EVOLVED
+
+
+async def test_what_its_own_run_has_assigned_counts_more_than_an_older_word_of_the_control_topic(pair: Pair) -> None:
+    """How long entries live may change without another version."""
+    pair.owner.of = descriptor(max_length=5)
+    await pair.owner.own(generation=2)
+    pair.tell(told(2, descriptor()))
+    newer = AssignmentRecord(1, ("server-b",), {"counts": (0,) * KEY_GROUPS}, generation=3)
+    pair.tell(record("assignment", "main", newer))
+    await pair.until(lambda: not pair.owner.table.groups)
+    assert pair.owner.table.descriptor.max_length == 5
+    pair.tell(told(3, descriptor(max_length=6)))
+    await pair.until(lambda: pair.owner.table.descriptor.max_length == 6)
 
 
 def group_of(storage_key: bytes) -> int:

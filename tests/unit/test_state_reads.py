@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
-from keyhole.client.coalescing import Lane, Segment
+from keyhole.client.coalescing import Answers, Lane, Segment
 from keyhole.client.lookups import Batch
 from keyhole.client.state_reads import StateReads
-from keyhole.errors import DeadlineExceeded
-from keyhole.types import ReadBounds, StateDescriptor
+from keyhole.codec import encode_row
+from keyhole.errors import DeadlineExceeded, StaleDescriptor
+from keyhole.types import ReadBounds, StateDescriptor, ValueField, ValueSchema
+from keyhole.v1 import state_pb2
 from tests.support.states import descriptor
 
 
@@ -22,6 +24,52 @@ class Stream:
 
     def submit(self, lane: Lane, segment: Segment) -> None:
         self.sent.put_nowait(segment)
+
+
+class Describer:
+    """Tells one descriptor after the other, the last one again and again."""
+
+    def __init__(self, *told: StateDescriptor) -> None:
+        self.told = list(told)
+        self.asked = 0
+
+    async def __call__(self, application: str, state: str, seconds: float) -> StateDescriptor:
+        self.asked += 1
+        return self.told.pop(0) if len(self.told) > 1 else self.told[0]
+
+
+OLDER = descriptor()
+NEWER = descriptor(value=ValueSchema(2, (*OLDER.value.fields, ValueField("unit", "string"))), earlier=(OLDER.value,))
+ROW = Answers([encode_row(2, [1.5, "C"])], [state_pb2.Source(server="a")])
+
+
+@pytest.mark.parametrize("behind", [1, 3])
+async def test_a_row_of_a_newer_schema_is_asked_for_again_until_the_state_is_described_by_it(behind: int) -> None:
+    """Who describes it may hear of the schema a moment after its first row."""
+    stream, describe = Stream(), Describer(*[OLDER] * behind, NEWER)
+    reads = StateReads(stream, "app", "counts", describe, lambda: None)  # type: ignore[arg-type]  # a part of one
+    batch = lookup(30.0)
+    reads.submit(batch)
+    for _ in range(behind):
+        segment = await stream.sent.get()
+        segment.sink.answered(0, ROW)
+        assert not batch.waiters[0].done()
+    segment = await stream.sent.get()
+    segment.sink.answered(0, ROW)
+    answer = await batch.waiters[0]  # type: ignore[misc]  # a future
+    assert answer.value.asdict() == {"n": 1.5, "unit": "C"}
+    assert describe.asked == behind + 1
+
+
+async def test_a_row_of_a_schema_that_nobody_describes_fails_at_the_deadline_by_saying_so() -> None:
+    stream, describe = Stream(), Describer(OLDER)
+    reads = StateReads(stream, "app", "counts", describe, lambda: None)  # type: ignore[arg-type]  # a part of one
+    batch = lookup(0.3)
+    reads.submit(batch)
+    while not batch.waiters[0].done():
+        (await stream.sent.get()).sink.answered(0, ROW)
+    with pytest.raises(StaleDescriptor, match="schema version 2"):
+        await batch.waiters[0]  # type: ignore[misc]  # a future
 
 
 def lookup(timeout: float) -> Batch:

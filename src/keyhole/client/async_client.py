@@ -39,7 +39,8 @@ class AsyncClient:
 
     All lookups that are under way share one stream, so many `get`s at once are cheap: start them together
     (`asyncio.gather`) rather than one after the other. Retries are the proxy's job: it follows the owners until the
-    deadline. The client itself sends again only after StaleDescriptor, once, with the newer descriptor.
+    deadline. The client itself sends again only where the state has changed since it was described, with the newer
+    descriptor.
 
     Make it inside the running event loop and use it from that loop's thread; keyhole.Client is for threads.
 

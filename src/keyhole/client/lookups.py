@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from keyhole.client.coalescing import ASK_AGAIN, Answers
 from keyhole.codec import StateCodec
-from keyhole.errors import KeyholeError, StaleDescriptor
+from keyhole.errors import KeyholeError, StaleDescriptor, ValueMismatch
 from keyhole.rpc import convert
-from keyhole.types import Answer, ReadBounds, Source
+from keyhole.types import Answer, ReadBounds
 from keyhole.v1 import state_pb2
 
 
@@ -124,43 +124,66 @@ class BatchSink:
         codec: The one that encoded the batch's keys.
         on_stale: Called with those lookups that the server's newer descriptor refused; unless they were sent again
             already, in which case they fail.
+        on_newer: Called with those that were answered together where a row is of a newer schema than the codec knows,
+            and with what the codec says.
         on_pending: Called with those that the proxy has no answer for yet, while it has for others of their frame.
     """
 
-    __slots__ = ("_batch", "_codec", "_on_pending", "_on_stale")
+    __slots__ = ("_batch", "_codec", "_on_newer", "_on_pending", "_on_stale")
 
     def __init__(
         self,
         batch: Batch,
         codec: StateCodec,
         on_stale: Callable[[Batch], None],
+        on_newer: Callable[[Batch, StaleDescriptor], None],
         on_pending: Callable[[Batch], None],
     ) -> None:
         self._batch = batch
         self._codec = codec
         self._on_stale = on_stale
+        self._on_newer = on_newer
         self._on_pending = on_pending
 
     def answered(self, start: int, answers: Answers) -> None:
         waiters = self._batch.waiters[start : start + len(answers.values)]
+        try:
+            rows = self._rows(answers.values)
+        except StaleDescriptor as error:
+            # All of them: what was asked for together is to be of one schema.
+            self._on_newer(self._part(start, len(waiters)), error)
+            return
         if answers.failures or answers.source_of:
-            self._answer_each(start, waiters, answers)
+            self._answer_each(start, waiters, rows, answers)
             return
         source = convert.source_from_proto(answers.sources[0] if answers.sources else state_pb2.Source())
         absent = Answer(False, None, source)
-        decode = self._codec.decode_row
-        for waiter, value in zip(waiters, answers.values, strict=True):
+        for waiter, row in zip(waiters, rows, strict=True):
             if waiter.done():
                 continue
-            try:
-                waiter.set_result(Answer(True, decode(value), source) if value else absent)
-            except KeyholeError as error:
-                waiter.set_exception(error)
+            if isinstance(row, KeyholeError):
+                waiter.set_exception(row)
+            else:
+                waiter.set_result(absent if row is None else Answer(True, row, source))
 
-    def _answer_each(self, start: int, waiters: Sequence[Waiter], answers: Answers) -> None:
+    def _rows(self, values: Sequence[bytes]) -> list[Any]:
+        """None for an absent key; where a row can't be read, why. Raises StaleDescriptor."""
+        decode = self._codec.decode_row
+        try:
+            return [decode(value) if value else None for value in values]
+        except ValueMismatch:
+            return [self._row_or_why(value) for value in values]
+
+    def _row_or_why(self, value: bytes) -> Any:
+        try:
+            return self._codec.decode_row(value) if value else None
+        except ValueMismatch as error:
+            return error
+
+    def _answer_each(self, start: int, waiters: Sequence[Waiter], rows: Sequence[Any], answers: Answers) -> None:
         sources = [convert.source_from_proto(source) for source in answers.sources]
         pending = Batch(self._batch.bounds, self._batch.deadline, again=self._batch.again, patient=True)
-        for index, (waiter, value) in enumerate(zip(waiters, answers.values, strict=True)):
+        for index, (waiter, row) in enumerate(zip(waiters, rows, strict=True)):
             if waiter.done():
                 continue
             failure = answers.failures.get(index)
@@ -170,30 +193,29 @@ class BatchSink:
                 continue
             if failure is not None:
                 self.failed(start + index, 1, failure)
-                continue
-            try:
-                waiter.set_result(self._answer(value, sources, answers.source_of[index] if answers.source_of else 0))
-            except KeyholeError as error:
-                waiter.set_exception(error)
+            elif isinstance(row, KeyholeError):
+                waiter.set_exception(row)
+            else:
+                source = sources[answers.source_of[index] if answers.source_of else 0]
+                waiter.set_result(Answer(row is not None, row, source))
         if pending.keys:
             self._on_pending(pending)
-
-    def _answer(self, value: bytes, sources: Sequence[Source], source: int) -> Answer:
-        return (
-            Answer(True, self._codec.decode_row(value), sources[source])
-            if value
-            else Answer(False, None, sources[source])
-        )
 
     def failed(self, start: int, count: int, error: KeyholeError) -> None:
         batch = self._batch
         if batch.again or not isinstance(error, StaleDescriptor):
             batch.fail_part(start, count, error)
             return
-        stale = Batch(batch.bounds, batch.deadline, again=True, patient=batch.patient)
-        stale.keys = batch.keys[start : start + count]
-        stale.waiters = batch.waiters[start : start + count]
+        stale = self._part(start, count)
+        stale.again = True
         self._on_stale(stale)
+
+    def _part(self, start: int, count: int) -> Batch:
+        batch = self._batch
+        part = Batch(batch.bounds, batch.deadline, again=batch.again, patient=batch.patient)
+        part.keys = batch.keys[start : start + count]
+        part.waiters = batch.waiters[start : start + count]
+        return part
 
 
 def own_copy(error: KeyholeError) -> KeyholeError:

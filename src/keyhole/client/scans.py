@@ -107,13 +107,17 @@ class Scanner:
             answer = _Answer(codec)
             try:
                 await self._read(scan.request(codec), answer, deadline)
-            except (StaleDescriptor, ValueMismatch, KeyMismatch, Unsupported):
+            except (StaleDescriptor, ValueMismatch, KeyMismatch, Unsupported) as error:
                 # The state may have changed since it was described.
                 of.outdated(codec)
                 if (await reads().codec(deadline)).descriptor == codec.descriptor:
-                    raise
+                    # The one who describes it may hear of a schema after its first row.
+                    pause = _pause()
+                    if not isinstance(error, StaleDescriptor) or self._loop.time() + pause >= deadline:
+                        raise
+                    await asyncio.sleep(pause)
             except UnavailableError as error:
-                pause = random.uniform(0.5, 1.0) * _RETRY_SECONDS  # noqa: S311 - jitter, no secret
+                pause = _pause()
                 # Only what broke off in the middle is begun again here: a proxy tries the copies that don't begin.
                 if answer.source is None or not error.retryable or self._loop.time() + pause >= deadline:
                     raise
@@ -135,6 +139,10 @@ class Scanner:
             call.cancel()
 
 
+def _pause() -> float:
+    return random.uniform(0.5, 1.0) * _RETRY_SECONDS  # noqa: S311 - jitter, no secret
+
+
 class _Answer:
     """Of one call, put together from its pages as they come."""
 
@@ -145,7 +153,7 @@ class _Answer:
         self._single = len(codec.entries.columns) == 1
 
     def add(self, page: pb.ScanResponse) -> None:
-        """Raises ValueMismatch: A row is not of the codec's schema."""
+        """Raises ValueMismatch, StaleDescriptor: A row is not of the codec's schemas, or newer than these."""
         self.source = self.source or source_from_proto(page.source)
         decode_key, decode_row = self._codec.entries.decode, self._codec.decode_row
         for encoded, row in zip(page.map_keys, page.values, strict=True):

@@ -9,8 +9,10 @@ from keyhole.client.coalescing import Lane, Segment
 from keyhole.client.lookup_stream import LookupStream
 from keyhole.client.lookups import Batch, BatchSink
 from keyhole.codec import StateCodec
-from keyhole.errors import DeadlineExceeded, KeyholeError
+from keyhole.errors import DeadlineExceeded, KeyholeError, StaleDescriptor
 from keyhole.types import StateDescriptor
+
+_AGAIN_SECONDS = 0.05
 
 Describe = Callable[[str, str, float], Awaitable[StateDescriptor]]
 
@@ -49,7 +51,13 @@ class StateReads:
             self._park(refused)
         if not keys:
             return
-        sink = BatchSink(batch, codec, lambda stale: self._submit_stale(stale, codec), self.submit)
+        sink = BatchSink(
+            batch,
+            codec,
+            lambda stale: self._submit_stale(stale, codec),
+            lambda newer, error: self._submit_newer(newer, error, codec),
+            self.submit,
+        )
         lane = Lane(self._application, self._state, self._topic_id, batch.bounds, batch.patient)
         try:
             self._stream.submit(lane, Segment(keys, sink, batch.deadline))
@@ -81,6 +89,17 @@ class StateReads:
     def _submit_stale(self, batch: Batch, codec: StateCodec) -> None:
         self.outdated(codec)
         self.submit(batch)
+
+    def _submit_newer(self, batch: Batch, error: StaleDescriptor, codec: StateCodec) -> None:
+        """Until the deadline: the one who describes the state may hear of a schema after its first row."""
+        self.outdated(codec)
+        if not batch.again:
+            batch.again = True
+            self.submit(batch)
+        elif self._loop.time() + _AGAIN_SECONDS < batch.deadline:
+            self._loop.call_later(_AGAIN_SECONDS, self.submit, batch)
+        else:
+            batch.fail(error)
 
     def _park(self, batch: Batch) -> None:
         self._parked.append(batch)

@@ -35,6 +35,8 @@ class QueryRecord(msgspec.Struct, frozen=True):
         reset_epoch: The epoch that replaces all that its states held (`on_new_checkpoint="reset"`); 0: none.
         first_epoch: Where the epochs of this checkpoint begin; those before it came from another one.
         stateful: Spark keeps state of its own for the query: its checkpoint is part of a savepoint.
+        evolved_epoch: The first epoch after the schema of a state has changed last: an earlier version of the job may
+            have committed it in some key groups, and its rows can't be compared with those; 0: none.
     """
 
     spark_query_id: str
@@ -42,6 +44,7 @@ class QueryRecord(msgspec.Struct, frozen=True):
     reset_epoch: int = 0
     first_epoch: int = 1
     stateful: bool = False
+    evolved_epoch: int = 0
 
 
 class CompleteRecord(msgspec.Struct, frozen=True):

@@ -27,6 +27,8 @@ from keyhole.coordinator.decisions import (
     check_batch,
     check_start,
     decide,
+    evolve,
+    settled,
 )
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.membership import groups_of
@@ -216,10 +218,13 @@ class Coordinator:
         record = msgspec.structs.replace(record, stateful=batch.stateful)
         declared = self._names(batch)
         dropped = dropped_states(self._query, control.savepoint, declared, allowed=self._allow_dropped_states)
-        self._run.declare(control, {plan.descriptor: plan.standbys for plan in batch.states}, self._on_new_checkpoint)
+        states = {
+            settled(control.states.get(plan.descriptor.state), plan.descriptor): plan.standbys for plan in batch.states
+        }
+        if evolve(control.states, states):
+            record = msgspec.structs.replace(record, evolved_epoch=record.base + batch.batch_id)
+        self._run.declare(control, states, self._on_new_checkpoint, record)
         self._run.settle(settled_records(self._query, control.savepoint, dropped))
-        if record != control.query:
-            self._run.record_query(record)
         self._record = record
         self._heartbeat.start()
         return record.base + batch.batch_id
@@ -363,7 +368,11 @@ class Coordinator:
         return bool(already)
 
     def _report_differences(self, epoch: int, differing: Sequence[pb.KeyGroupEpoch]) -> None:
+        assert self._record is not None
         if not differing:
+            return
+        if epoch == self._record.evolved_epoch:
+            _log.info("an epoch of an earlier schema stays as it was committed", extra={"query": self._query})
             return
         names = ", ".join(f"{group.state} key group {group.key_group}" for group in differing[:10])
         message = (

@@ -15,23 +15,30 @@ from typing import Literal
 from keyhole.coordinator.control import CompleteRecord, QueryRecord
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, Target
 from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
-from keyhole.types import StateDescriptor
+from keyhole.evolution import evolved
+from keyhole.types import KeyColumn, StateDescriptor
 
 OnNewCheckpoint = Literal["refuse", "continue", "reset"]
 
 _SERIAL = re.compile(r"\d+$")
 
 
-def check_descriptor(stored: StateDescriptor | None, wanted: StateDescriptor) -> None:
-    """Compares a state as the job declares it with what the control topic knows of it.
+def settled(stored: StateDescriptor | None, wanted: StateDescriptor) -> StateDescriptor:
+    """The state as it is to be, from what the control topic knows of it (None: nothing) and what the job declares.
+
+    Its value may have evolved (keyhole.evolution); `ttl_ms` and `max_length` are as declared.
 
     Raises:
         StateConflict: Another query of the application feeds it.
-        StateChanged: Kind, key groups, keys, value schema, order_by, reducers, ttl or maximum length differ; the
-            message says how.
+        StateChanged: It can't become that; the message says what differs and what to do.
     """
     if stored is None:
-        return
+        return wanted
+    _check_unchanged(stored, wanted)
+    return evolved(stored, wanted)
+
+
+def _check_unchanged(stored: StateDescriptor, wanted: StateDescriptor) -> None:
     name = f"{wanted.application}/{wanted.state}"
     if stored.query != wanted.query:
         raise StateConflict(
@@ -47,12 +54,9 @@ def check_descriptor(stored: StateDescriptor | None, wanted: StateDescriptor) ->
             ("key_groups", stored.key_groups, wanted.key_groups),
             ("key", _columns(stored.key), _columns(wanted.key)),
             ("map_key", _columns(stored.map_key) or "none", _columns(wanted.map_key) or "none"),
-            ("value", _columns(stored.value.fields), _columns(wanted.value.fields)),
             ("order_by", stored.order_by or "none", wanted.order_by or "none"),
-            ("reducers", ", ".join(stored.reducers) or "none", ", ".join(wanted.reducers) or "none"),
-            # Each stored row says when it expires, or has no room for that.
-            ("ttl", _lifetime(stored), _lifetime(wanted)),
-            ("max_length", stored.max_length or "none", wanted.max_length or "none"),
+            # What is stored holds when it expires, by that clock, or doesn't; how long entries live may change.
+            ("ttl", _expiry(stored), _expiry(wanted)),
         )
         if before != after
     ]
@@ -64,12 +68,17 @@ def check_descriptor(stored: StateDescriptor | None, wanted: StateDescriptor) ->
         )
 
 
-def _columns(columns: Iterable[object]) -> str:
-    return ", ".join(f"{c.name} {c.type}" for c in columns)  # type: ignore[attr-defined]  # KeyColumn or ValueField
+def _columns(columns: Iterable[KeyColumn]) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in columns)
 
 
-def _lifetime(descriptor: StateDescriptor) -> str:
-    return f"{descriptor.ttl_ms} ms of {descriptor.ttl_clock}" if descriptor.ttl_ms else "none"
+def _expiry(state: StateDescriptor) -> str:
+    return f"set, by {state.ttl_clock.replace('_', ' ')}" if state.ttl_ms else "none"
+
+
+def evolve(stored: Mapping[str, StateDescriptor], states: Iterable[StateDescriptor]) -> bool:
+    """Whether rows are written by another schema from now on than what is stored, by the control topic, was."""
+    return any(before.value != of.value for of in states if (before := stored.get(of.state)) is not None)
 
 
 def check_start(

@@ -34,7 +34,7 @@ from keyhole.coordinator.control import (
     read_control,
     record,
 )
-from keyhole.coordinator.decisions import OnNewCheckpoint, check_descriptor, transactional_id
+from keyhole.coordinator.decisions import OnNewCheckpoint, transactional_id
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.membership import Held, Member, Membership, Sighting, followed_by, groups_of, takers
 from keyhole.coordinator.plan import Change, Needs, plan_change
@@ -99,28 +99,32 @@ class QueryRun:
         return control
 
     def declare(
-        self, control: QueryControl, wanted: Mapping[StateDescriptor, int], on_new_checkpoint: OnNewCheckpoint
+        self,
+        control: QueryControl,
+        wanted: Mapping[StateDescriptor, int],
+        on_new_checkpoint: OnNewCheckpoint,
+        query: QueryRecord,
     ) -> None:
-        """Checks the job's states against the stored ones, and makes the changelogs of new ones.
+        """Makes the changelogs of new states, and records what is new of the states and the query, in one step.
 
         Args:
-            wanted: The states, and how many standbys each is to have.
+            wanted: The states as they were settled, and how many standbys each is to have.
 
         Raises:
-            ConflictError: See decisions.check_descriptor, ChangelogAdmin.ensure.
+            ConflictError: See ChangelogAdmin.ensure.
         """
         admin, deadline = self._changelog.admin(), self._config.kafka_deadline_seconds
         records: dict[str, bytes | None] = {}
+        if query != control.query:
+            records |= record("query", self._query, query)
         for descriptor, standbys in wanted.items():
             stored = control.states.get(descriptor.state)
-            check_descriptor(stored, descriptor)
-            known = _with_topic(descriptor, stored.topic_id if stored else "")
             try:
-                topic_id = admin.ensure(known, deadline)
+                topic_id = admin.ensure(descriptor, deadline)
             except ChangelogRecreated:
                 if on_new_checkpoint == "refuse":
                     raise
-                topic_id = admin.ensure(descriptor, deadline)
+                topic_id = admin.ensure(_with_topic(descriptor, ""), deadline)
             if stored is None:
                 self._refuse_foreign_records(descriptor)
             elif stored.topic_id != topic_id and self.complete is not None:
@@ -148,9 +152,6 @@ class QueryRun:
                 "changelog topic, or choose another application or state name",
                 topic=descriptor.topic,
             )
-
-    def record_query(self, query: QueryRecord) -> None:
-        self._append(record("query", self._query, query))
 
     def settle(self, records: Mapping[str, None]) -> None:
         """Deletes what only the first run after a restore had to know."""
