@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import resource
-import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import lmdb
@@ -20,32 +16,21 @@ import pytest
 from keyhole.errors import InvalidConfiguration, Overloaded, StoreFormat, StoreFull, StoreLocked
 from keyhole.stores.base import Advance, Batch, StoreLimits
 from keyhole.stores.directory import directory_name
-from keyhole.stores.lmdb import LmdbEngine, LmdbSnapshot, LmdbStore
-from keyhole.stores.lmdb_environment import Identity, open_environment
+from keyhole.stores.lmdb import LmdbEngine, LmdbSnapshot
+from keyhole.stores.lmdb_environment import open_environment
+from keyhole.stores.on_disk import Identity
 from keyhole.types import START, Position
+from tests.support.store_files import (
+    batch,
+    contents,
+    expected_entries,
+    fill_disk,
+    kill_while_it_applies,
+    position,
+    small_disk,
+)
 
 LIMIT_BYTES = 1 << 30
-ROWS_PER_BATCH = 50
-
-
-def position(epoch: int) -> Position:
-    return Position(epoch, epoch, 1, epoch, epoch, 0) if epoch else START
-
-
-def batch(epoch: int, row_bytes: int = 8, rows: int = ROWS_PER_BATCH) -> Batch:
-    """Epoch n writes rows that name it, one more key every epoch, and deletes one key of the epoch before."""
-    row = str(epoch).encode().ljust(row_bytes)
-    puts = [(b"\x00\x01" + f"{i:08}".encode(), row) for i in range(epoch, epoch + rows)]
-    deletes = [b"\x00\x01" + f"{epoch - 1:08}".encode()]
-    return Batch(puts, deletes, {1: Advance(position(epoch - 1), position(epoch))})
-
-
-def contents(store: LmdbStore) -> tuple[Position, dict[bytes, bytes]]:
-    snapshot = store.snapshot()
-    try:
-        return snapshot.positions().get(1, START), dict(snapshot.items(1))
-    finally:
-        snapshot.close()
 
 
 @pytest.fixture
@@ -242,48 +227,8 @@ def test_another_process_is_refused(limits: StoreLimits) -> None:
     engine.close()
 
 
-def _apply_until_killed(limits: StoreLimits, told: Connection) -> None:
-    store = LmdbEngine(limits).open("application", "state", "topic")
-    epoch = contents(store)[0].epoch
-    while True:
-        epoch += 1
-        store.apply(batch(epoch))
-        told.send(epoch)
-
-
 def test_a_killed_process_loses_nothing_that_was_committed(limits: StoreLimits) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    committed = 0
-    for milliseconds in (1, 7, 20):
-        hear, tell = spawn.Pipe(duplex=False)
-        process = spawn.Process(target=_apply_until_killed, args=(limits, tell))
-        process.start()
-        tell.close()
-        committed = hear.recv()
-        time.sleep(milliseconds / 1000)  # so that the kills fall into different moments of an `apply`
-        process.kill()
-        process.join()
-        try:
-            while True:
-                committed = hear.recv()
-        except EOFError:
-            pass
-        hear.close()
-
-        stored, entries = open_filled(limits)
-        # The one that was under way may be there as well, but then all of it.
-        assert stored in (position(committed), position(committed + 1))
-        assert entries == expected_entries(stored.epoch)
-
-
-def expected_entries(epoch: int) -> dict[bytes, bytes]:
-    entries: dict[bytes, bytes] = {}
-    for n in range(1, epoch + 1):
-        made = batch(n)
-        for key in made.deletes:
-            entries.pop(key, None)
-        entries.update(made.puts)
-    return entries
+    kill_while_it_applies(LmdbEngine, limits, milliseconds=(1, 7, 20))
 
 
 # --- room ---
@@ -348,46 +293,25 @@ def test_too_many_snapshots_are_refused_as_overload_and_leave_the_rest_alone(lim
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = shutil.which("mount")
-    if mount is None:
-        pytest.skip("no `mount` on this machine: a full disk can't be had")
-    made = subprocess.run(
-        [mount, "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)], capture_output=True, text=True, timeout=30
-    )
-    if made.returncode:
-        pytest.skip(f"a tmpfs can't be mounted here (a full disk needs root): {made.stderr.strip()}")
-    yield path
-    # Lazily: a test that failed may have left its store open.
-    subprocess.run(["umount", "-l", str(path)], check=True, timeout=30)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", mebibytes=2) as path:
+        yield path
 
 
-def fill_disk(path: Path) -> None:
-    with path.open("wb", buffering=0) as file:
-        try:
-            while file.write(b"x" * 4096):
-                pass
-        except OSError:
-            pass
-
-
-def test_a_full_disk_is_told_with_its_path_loses_nothing_and_ends_when_room_is_made(small_disk: Path) -> None:
-    engine = LmdbEngine(StoreLimits(small_disk / "stores", LIMIT_BYTES))
+def test_a_full_disk_is_told_with_its_path_loses_nothing_and_ends_when_room_is_made(disk: Path) -> None:
+    engine = LmdbEngine(StoreLimits(disk / "stores", LIMIT_BYTES))
     store = engine.open("application", "state", "topic")
     store.apply(batch(1))
     before = contents(store)
-    fill_disk(small_disk / "ballast")
+    fill_disk(disk / "ballast")
 
     for _ in range(3):
         with pytest.raises(StoreFull, match=r"no room for the store at .*application.state.*\d+ bytes free") as full:
             store.apply(batch(2, row_bytes=10_000))
-        assert full.value.facts["path"].startswith(str(small_disk))
+        assert full.value.facts["path"].startswith(str(disk))
         assert contents(store) == before
 
-    (small_disk / "ballast").unlink()
+    (disk / "ballast").unlink()
     store.apply(batch(2, row_bytes=10_000))
     assert contents(store)[0] == position(2)
     engine.close()
@@ -410,22 +334,22 @@ def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_a_store_cannot_be_made_on_a_full_disk_and_can_when_room_is_made(small_disk: Path) -> None:
-    engine = LmdbEngine(StoreLimits(small_disk / "stores", LIMIT_BYTES))
-    fill_disk(small_disk / "ballast")
+def test_a_store_cannot_be_made_on_a_full_disk_and_can_when_room_is_made(disk: Path) -> None:
+    engine = LmdbEngine(StoreLimits(disk / "stores", LIMIT_BYTES))
+    fill_disk(disk / "ballast")
     with pytest.raises(StoreFull, match="no room for the store at"):
         engine.open("application", "state", "topic")
-    (small_disk / "ballast").unlink()
+    (disk / "ballast").unlink()
     store = engine.open("application", "state", "topic")
     store.apply(batch(1))
     assert contents(store)[0] == position(1)
     engine.close()
 
 
-def test_a_store_is_opened_and_read_on_a_full_disk(small_disk: Path) -> None:
-    limits = StoreLimits(small_disk / "stores", LIMIT_BYTES)
+def test_a_store_is_opened_and_read_on_a_full_disk(disk: Path) -> None:
+    limits = StoreLimits(disk / "stores", LIMIT_BYTES)
     engine = LmdbEngine(limits)
     engine.open("application", "state", "topic").apply(batch(1))
     engine.close()
-    fill_disk(small_disk / "ballast")
+    fill_disk(disk / "ballast")
     assert open_filled(limits) == (position(1), expected_entries(1))

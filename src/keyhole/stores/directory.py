@@ -55,6 +55,16 @@ def disk_error(error: OSError, path: Path) -> KeyholeError:
     )
 
 
+def at_limit(path: Path, limit_bytes: int) -> StoreFull:
+    """The live rows take as much as a state may take."""
+    return StoreFull(
+        f"the store at {path} has reached its limit of {limit_bytes} bytes; restart the server with a higher "
+        "KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES, or with more servers. Nothing was changed",
+        path=path,
+        limit_bytes=limit_bytes,
+    )
+
+
 def free_bytes(path: Path) -> int:
     """Free on the path's file system, for this user; 0 where it can't be told."""
     while not path.exists() and path != path.parent:

@@ -17,14 +17,9 @@ from keyhole.errors import InternalError, KeyholeError, NotReady, StoreLocked
 from keyhole.stores import rules
 from keyhole.stores.base import FORMAT_VERSION, Batch, StoreLimits, StoreSize
 from keyhole.stores.directory import StoreDirectory
-from keyhole.stores.lmdb_environment import (
-    Identity,
-    OpenEnvironment,
-    decode_position,
-    encode_position,
-    open_environment,
-)
+from keyhole.stores.lmdb_environment import OpenEnvironment, open_environment
 from keyhole.stores.lmdb_errors import errors_told
+from keyhole.stores.on_disk import Identity, decode_position, encode_position
 from keyhole.types import START, Position
 
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 import lmdb
 
-from keyhole.errors import InvalidConfiguration, StoreFormat
+from keyhole.errors import InvalidConfiguration
 from keyhole.stores.base import FORMAT_VERSION
-from keyhole.stores.lmdb_errors import MAX_READERS, at_limit, errors_told
-from keyhole.types import Position
+from keyhole.stores.directory import at_limit
+from keyhole.stores.lmdb_errors import MAX_READERS, errors_told
+from keyhole.stores.on_disk import POSITION_BYTES, Identity, NotUsableError, check_described, described
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,6 @@ _READER_BYTES = 64
 _MIN_HEADROOM_BYTES = 64 << 20
 # The engine of LMDB 0.9, named so that neither a later py-lmdb nor LMDB_DEFAULT_LIB_VERSION changes the files' format.
 _LIB_VERSION = 0
-_POSITION = struct.Struct(">QQQQqq")
 _DAMAGED = (
     lmdb.InvalidError,
     lmdb.CorruptedError,
@@ -40,19 +39,6 @@ _DAMAGED = (
     lmdb.IncompatibleError,
     lmdb.VersionMismatchError,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What the files of a store say they are."""
-
-    application: str
-    state: str
-    topic_id: str
-
-    def meta(self) -> dict[bytes, bytes]:
-        facts = {"application": self.application, "state": self.state, "topic_id": self.topic_id}
-        return {name.encode(): value.encode("utf-8", "surrogatepass") for name, value in facts.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +80,6 @@ class OpenEnvironment:
             os.truncate(self.data_file, expected)
 
 
-class _NotUsableError(Exception):
-    """Why an environment must be emptied."""
-
-
-def encode_position(position: Position) -> bytes:
-    return _POSITION.pack(*position)
-
-
-def decode_position(encoded: bytes) -> Position:
-    return Position(*_POSITION.unpack(encoded))
-
-
 def open_environment(path: Path, identity: Identity, limit_bytes: int) -> OpenEnvironment:
     """The environment at `path`, made if absent, emptied (and logged) where it is damaged or of another changelog.
 
@@ -117,7 +91,7 @@ def open_environment(path: Path, identity: Identity, limit_bytes: int) -> OpenEn
         if (path / DATA_FILE).exists():
             try:
                 return _open_existing(path, identity, limit_bytes)
-            except _NotUsableError as reason:
+            except NotUsableError as reason:
                 _log.warning(
                     "emptied a store; it is rebuilt from the changelog",
                     extra={"store_path": str(path), "state": identity.state, "why": str(reason)},
@@ -134,8 +108,7 @@ def _create(path: Path, identity: Identity, limit_bytes: int) -> OpenEnvironment
         # One transaction: after a crash there is either no identity, which is emptied, or a whole store.
         with env.begin(write=True) as txn:
             meta = env.open_db(b"meta", txn=txn)
-            txn.put(b"format", str(FORMAT_VERSION).encode(), db=meta)
-            for name, value in identity.meta().items():
+            for name, value in described(identity, FORMAT_VERSION).items():
                 txn.put(name, value, db=meta)
             positions = env.open_db(b"positions", txn=txn)
             entries = env.open_db(b"entries", txn=txn)
@@ -151,23 +124,23 @@ def _open_existing(path: Path, identity: Identity, limit_bytes: int) -> OpenEnvi
     try:
         env = _open_lmdb(path, limit_bytes)
     except _DAMAGED as error:
-        raise _NotUsableError("damaged: not an LMDB file") from error
+        raise NotUsableError("damaged: not an LMDB file") from error
     try:
         _check_length(env, path)
         with env.begin() as txn:
             meta = env.open_db(b"meta", txn=txn, create=False)
-            _check_identity(path, dict(txn.cursor(meta)), identity)
+            check_described(path, dict(txn.cursor(meta)), identity, FORMAT_VERSION)
         # Not in the transaction above: only a committed one leaves its handles behind, and that one reads.
         positions = env.open_db(b"positions", create=False)
         entries = env.open_db(b"entries", create=False)
         with env.begin() as txn:
-            if any(len(value) != _POSITION.size for _, value in txn.cursor(positions)):
-                raise _NotUsableError("damaged: a position is not one")
+            if any(len(value) != POSITION_BYTES for _, value in txn.cursor(positions)):
+                raise NotUsableError("damaged: a position is not one")
         # Slots of processes that were killed would keep old pages alive.
         env.reader_check()
     except _DAMAGED as error:
         env.close()
-        raise _NotUsableError("damaged: a database is missing or broken") from error
+        raise NotUsableError("damaged: a database is missing or broken") from error
     except BaseException:
         env.close()
         raise
@@ -177,29 +150,11 @@ def _open_existing(path: Path, identity: Identity, limit_bytes: int) -> OpenEnvi
 def _check_length(env: lmdb.Environment, path: Path) -> None:
     # Before any page is read: beyond the end of a file that was cut off the map has nothing, and the process would die.
     if (path / DATA_FILE).stat().st_size < _expected_bytes(env):
-        raise _NotUsableError("damaged: the data file is cut off")
+        raise NotUsableError("damaged: the data file is cut off")
 
 
 def _expected_bytes(env: lmdb.Environment) -> int:
     return (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-
-
-def _check_identity(path: Path, meta: dict[bytes, bytes], identity: Identity) -> None:
-    version = meta.pop(b"format", b"")
-    if not version:
-        raise _NotUsableError("damaged: it says no format version")
-    if version != str(FORMAT_VERSION).encode():
-        raise StoreFormat(
-            f"the store at {path} is of format version {version.decode(errors='replace')} and this server writes "
-            f"{FORMAT_VERSION}; run the version that wrote it, or delete it: it is only a cache, and is rebuilt from "
-            "the changelog",
-            path=path,
-        )
-    expected = identity.meta()
-    if meta != expected:
-        # The names are part of the path: only a copied directory has others.
-        other = [name.decode() for name in expected if meta.get(name) != expected[name]]
-        raise _NotUsableError(f"it was written for another {' and '.join(other)}")
 
 
 def _open_lmdb(path: Path, limit_bytes: int) -> lmdb.Environment:

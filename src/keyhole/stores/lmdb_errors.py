@@ -30,16 +30,6 @@ _OF_THE_MACHINE = frozenset(
 )
 
 
-def at_limit(path: Path, limit_bytes: int) -> StoreFull:
-    """The live rows take as much as a state may take."""
-    return StoreFull(
-        f"the store at {path} has reached its limit of {limit_bytes} bytes; restart the server with a higher "
-        "KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES, or with more servers. Nothing was changed",
-        path=path,
-        limit_bytes=limit_bytes,
-    )
-
-
 @contextmanager
 def errors_told(path: Path, limit_bytes: int) -> Iterator[None]:
     """Raises LMDB's and the operating system's errors about room as what they mean to the operator.

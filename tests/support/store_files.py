@@ -1,0 +1,123 @@
+"""What the tests of stores on disk share: batches that tell where a store is, killed processes, small disks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from keyhole.stores.base import Advance, Batch, Store, StoreEngine, StoreLimits
+from keyhole.types import START, Position
+
+ROWS_PER_BATCH = 50
+
+
+def position(epoch: int) -> Position:
+    return Position(epoch, epoch, 1, epoch, epoch, 0) if epoch else START
+
+
+def batch(epoch: int, row_bytes: int = 8, rows: int = ROWS_PER_BATCH) -> Batch:
+    """Epoch n writes rows that name it, one more key every epoch, and deletes one key of the epoch before."""
+    row = str(epoch).encode().ljust(row_bytes)
+    puts = [(b"\x00\x01" + f"{i:08}".encode(), row) for i in range(epoch, epoch + rows)]
+    deletes = [b"\x00\x01" + f"{epoch - 1:08}".encode()]
+    return Batch(puts, deletes, {1: Advance(position(epoch - 1), position(epoch))})
+
+
+def contents(store: Store) -> tuple[Position, dict[bytes, bytes]]:
+    snapshot = store.snapshot()
+    try:
+        return snapshot.positions().get(1, START), dict(snapshot.items(1))
+    finally:
+        snapshot.close()
+
+
+def expected_entries(epoch: int, row_bytes: int = 8) -> dict[bytes, bytes]:
+    """What a store holds after all batches up to that epoch."""
+    entries: dict[bytes, bytes] = {}
+    for n in range(1, epoch + 1):
+        made = batch(n, row_bytes)
+        for key in made.deletes:
+            entries.pop(key, None)
+        entries.update(made.puts)
+    return entries
+
+
+def _apply_until_killed(
+    make_engine: Callable[[StoreLimits], StoreEngine], limits: StoreLimits, row_bytes: int, told: Connection
+) -> None:
+    store = make_engine(limits).open("application", "state", "topic")
+    epoch = contents(store)[0].epoch
+    while True:
+        epoch += 1
+        store.apply(batch(epoch, row_bytes))
+        told.send(epoch)
+
+
+def kill_while_it_applies(
+    make_engine: Callable[[StoreLimits], StoreEngine],
+    limits: StoreLimits,
+    milliseconds: Sequence[float],
+    row_bytes: int = 8,
+) -> None:
+    """Kills a process that applies batch after batch, and looks at what it left; once per entry of `milliseconds`."""
+    spawn = multiprocessing.get_context("spawn")
+    for wait in milliseconds:
+        hear, tell = spawn.Pipe(duplex=False)
+        process = spawn.Process(target=_apply_until_killed, args=(make_engine, limits, row_bytes, tell))
+        process.start()
+        tell.close()
+        committed = hear.recv()
+        time.sleep(wait / 1000)  # so that the kills fall into different moments of an `apply`
+        process.kill()
+        process.join()
+        try:
+            while True:
+                committed = hear.recv()
+        except EOFError:
+            pass
+        hear.close()
+
+        engine = make_engine(limits)
+        stored, entries = contents(engine.open("application", "state", "topic"))
+        engine.close()
+        # The one that was under way may be there as well, but then all of it.
+        assert stored in (position(committed), position(committed + 1))
+        assert entries == expected_entries(stored.epoch, row_bytes)
+
+
+@contextmanager
+def small_disk(path: Path, mebibytes: int) -> Iterator[Path]:
+    """A file system of that size, at `path`. Skips the test where none can be had."""
+    path.mkdir()
+    mount = shutil.which("mount")
+    if mount is None:
+        pytest.skip("no `mount` on this machine: a full disk can't be had")
+    made = subprocess.run(
+        [mount, "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    if made.returncode:
+        pytest.skip(f"a tmpfs can't be mounted here (a full disk needs root): {made.stderr.strip()}")
+    yield path
+    # Lazily: a test that failed may have left its store open.
+    subprocess.run(["umount", "-l", str(path)], check=True, timeout=30)
+
+
+def fill_disk(path: Path) -> None:
+    """Writes to the file `path` until nothing more fits."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096):
+                pass
+        except OSError:
+            pass
