@@ -12,6 +12,9 @@ from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
 
+# So that what a store did otherwise is told, and not only that it did.
+pytest.register_assert_rewrite("keyhole.testing.stores")
+
 
 @pytest.fixture(scope="session")
 def java() -> Java:

@@ -2,198 +2,34 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from dataclasses import dataclass, field
-from pathlib import Path
-
-import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
-from keyhole.errors import StoreConflict
-from keyhole.stores.base import Advance, Batch, Snapshot, Store, StoreEngine, StoreLimits
+from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.lmdb import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
-from keyhole.types import START, Position
-
-KEY_GROUPS = (0, 1, 255, 256, 65_535)
-LIMITS_BYTES = 1 << 30
-
-names = st.binary(max_size=3) | st.sampled_from([b"\x00", b"\xff\xff", b"k" * 200])
-storage_keys = st.builds(lambda group, name: group.to_bytes(2, "big") + name, st.sampled_from(KEY_GROUPS), names)
-# Rows above 2 KB lie in LMDB's overflow pages.
-rows = st.binary(max_size=20) | st.integers(2000, 9000).map(lambda length: b"r" * length)
-
-
-@dataclass
-class Model:
-    entries: dict[bytes, bytes] = field(default_factory=dict)
-    positions: dict[int, Position] = field(default_factory=dict)
-
-    def copy(self) -> Model:
-        return Model(dict(self.entries), dict(self.positions))
-
-    def of(self, key_group: int) -> list[tuple[bytes, bytes]]:
-        prefix = key_group.to_bytes(2, "big")
-        return sorted(item for item in self.entries.items() if item[0].startswith(prefix))
-
-
-def check(snapshot: Snapshot, model: Model) -> None:
-    assert snapshot.positions() == model.positions
-    for key_group in KEY_GROUPS:
-        assert list(snapshot.items(key_group)) == model.of(key_group)
-        assert list(snapshot.items(key_group, descending=True)) == model.of(key_group)[::-1]
-    asked = [*model.entries, b"\x00\x00absent", b"\xff\xff" + b"z" * 600]
-    assert snapshot.get_many(asked) == [model.entries.get(key) for key in asked]
-
-
-class StoreMachine(RuleBasedStateMachine):
-    """Subclasses say which engine, and how it crashes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.engine = self.make_engine()
-        self.model = Model()
-        self.snapshots: list[tuple[Snapshot, Model]] = []
-        self.epoch = 0
-
-    def make_engine(self) -> StoreEngine:
-        raise NotImplementedError
-
-    def crash(self) -> StoreEngine:
-        """Ends the engine without closing it, and returns the one that follows."""
-        raise NotImplementedError
-
-    @initialize()
-    def start(self) -> None:
-        self.store: Store = self.engine.open("application", "state", "topic")
-
-    @rule(
-        changes=st.dictionaries(storage_keys, st.none() | rows, max_size=12),
-        others=st.sets(st.sampled_from(KEY_GROUPS)),
-        conflict=st.sampled_from([None] * 4 + list(KEY_GROUPS)),
-    )
-    def apply(self, changes: dict[bytes, bytes | None], others: set[int], conflict: int | None) -> None:
-        self.epoch += 1
-        after = Position(self.epoch * 7, self.epoch, 1, self.epoch * 2**40, self.epoch, 0)
-        touched = {int.from_bytes(key[:2], "big") for key in changes} | others
-        advances = {group: Advance(self.model.positions.get(group, START), after) for group in touched}
-        if conflict is not None:
-            advances[conflict] = Advance(Position(1, 1, 1, 1), after)
-        puts = sorted((key, row) for key, row in changes.items() if row is not None)
-        batch = Batch(puts, sorted(key for key, row in changes.items() if row is None), advances)
-        if conflict is not None:
-            with pytest.raises(StoreConflict):
-                self.store.apply(batch)
-            return
-        self.store.apply(batch)
-        for key in batch.deletes:
-            self.model.entries.pop(key, None)
-        self.model.entries.update(puts)
-        self.model.positions.update(dict.fromkeys(touched, after))
-
-    @rule(key_group=st.sampled_from(KEY_GROUPS))
-    def drop_key_group(self, key_group: int) -> None:
-        self.store.drop_key_group(key_group)
-        for key, _ in self.model.of(key_group):
-            del self.model.entries[key]
-        self.model.positions.pop(key_group, None)
-
-    @precondition(lambda self: len(self.snapshots) < 4)
-    @rule()
-    def take_snapshot(self) -> None:
-        self.snapshots.append((self.store.snapshot(), self.model.copy()))
-
-    @precondition(lambda self: self.snapshots)
-    @rule(data=st.data())
-    def read_and_close_snapshot(self, data: st.DataObject) -> None:
-        snapshot, model = self.snapshots.pop(data.draw(st.integers(0, len(self.snapshots) - 1)))
-        check(snapshot, model)
-        snapshot.close()
-
-    @rule(start=storage_keys, stop=storage_keys, key_group=st.sampled_from(KEY_GROUPS))
-    def read_between(self, start: bytes, stop: bytes, key_group: int) -> None:
-        snapshot = self.store.snapshot()
-        expected = [item for item in self.model.of(key_group) if start <= item[0] < stop]
-        assert list(snapshot.items(key_group, start, stop)) == expected
-        assert list(snapshot.items(key_group, start, stop, descending=True)) == expected[::-1]
-        snapshot.close()
-
-    @rule(topic_changes=st.sampled_from([False, False, False, True]))
-    def restart(self, topic_changes: bool) -> None:
-        # The snapshots are left open: closing the store ends them.
-        self.snapshots.clear()
-        self.store.close()
-        if topic_changes:
-            self.engine.open("application", "state", "another topic").close()
-            self.model = Model()
-        self.store = self.engine.open("application", "state", "topic")
-
-    @rule()
-    def crash_and_reopen(self) -> None:
-        self.snapshots.clear()
-        self.engine = self.crash()
-        self.store = self.engine.open("application", "state", "topic")
-
-    @invariant()
-    def the_store_equals_the_model(self) -> None:
-        snapshot = self.store.snapshot()
-        check(snapshot, self.model)
-        snapshot.close()
-        assert self.store.size().entries == len(self.model.entries)
-
-    def teardown(self) -> None:
-        for snapshot, model in self.snapshots:
-            check(snapshot, model)
-        self.engine.close()
+from keyhole.stores.rocksdb import RocksdbEngine
+from keyhole.testing.stores.machine import SETTINGS, StoreMachine
 
 
 class MemoryMachine(StoreMachine):
-    """A crash loses everything."""
+    survives = False
 
-    def make_engine(self) -> StoreEngine:
-        return MemoryEngine()
-
-    def crash(self) -> StoreEngine:
-        self.model = Model()
-        return MemoryEngine()
+    def make_engine(self, limits: StoreLimits) -> StoreEngine:
+        return MemoryEngine(limits.bytes)
 
 
 class LmdbMachine(StoreMachine):
-    """A crash leaves the files as they are at that moment: they are copied while the store is open."""
-
-    def __init__(self) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="keyhole-test-stores-"))
-        self.crashes = 0
-        super().__init__()
-
-    def _limits(self) -> StoreLimits:
-        return StoreLimits(self.root / str(self.crashes), LIMITS_BYTES)
-
-    def make_engine(self) -> StoreEngine:
-        return LmdbEngine(self._limits())
-
-    def crash(self) -> StoreEngine:
-        before = self._limits().directory
-        self.crashes += 1
-        shutil.copytree(before, self._limits().directory)
-        self.engine.close()
-        shutil.rmtree(before)
-        return self.make_engine()
-
-    def teardown(self) -> None:
-        super().teardown()
-        shutil.rmtree(self.root)
+    def make_engine(self, limits: StoreLimits) -> StoreEngine:
+        return LmdbEngine(limits)
 
 
-_settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-MemoryMachine.TestCase.settings = _settings
-LmdbMachine.TestCase.settings = _settings
+class RocksdbMachine(StoreMachine):
+    def make_engine(self, limits: StoreLimits) -> StoreEngine:
+        return RocksdbEngine(limits)
 
 
 TestAMemoryStoreEqualsADict = MemoryMachine.TestCase
 TestAnLmdbStoreEqualsADict = LmdbMachine.TestCase
+TestARocksdbStoreEqualsADict = RocksdbMachine.TestCase
+
+TestAMemoryStoreEqualsADict.settings = SETTINGS
+TestAnLmdbStoreEqualsADict.settings = SETTINGS
+TestARocksdbStoreEqualsADict.settings = SETTINGS

@@ -1,0 +1,67 @@
+"""What the tests of stores write and read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from keyhole.errors import StoreFull
+from keyhole.stores.base import Advance, Batch, Store
+from keyhole.types import START, Position
+
+LAST_KEY_GROUP = 65_535
+
+
+def key(key_group: int, name: str = "") -> bytes:
+    return key_group.to_bytes(2, "big") + name.encode()
+
+
+def position(epoch: int) -> Position:
+    return Position(epoch * 10, epoch, 1, 2**64 - epoch, 1_700_000_000_000 + epoch, 0)
+
+
+def advances(*key_groups: int, epoch: int = 1) -> dict[int, Advance]:
+    before = position(epoch - 1) if epoch > 1 else START
+    return {key_group: Advance(before, position(epoch)) for key_group in key_groups}
+
+
+def contents(store: Store, *key_groups: int) -> dict[bytes, bytes]:
+    snapshot = store.snapshot()
+    try:
+        return {k: row for key_group in key_groups for k, row in snapshot.items(key_group)}
+    finally:
+        snapshot.close()
+
+
+def positions(store: Store) -> dict[int, Position]:
+    snapshot = store.snapshot()
+    try:
+        return dict(snapshot.positions())
+    finally:
+        snapshot.close()
+
+
+def incompressible(size_bytes: int) -> Iterator[bytes]:
+    """Rows without end that no store can make smaller; the same ones each time."""
+    dice = random.Random(1)  # noqa: S311 - not for secrets
+    while True:
+        yield dice.randbytes(size_bytes)
+
+
+def puts(key_group: int, count: int, row_bytes: int) -> list[tuple[bytes, bytes]]:
+    """That many entries, ascending, with such rows."""
+    return [(key(key_group, f"{n:06}"), row) for n, row in zip(range(count), incompressible(row_bytes), strict=False)]
+
+
+def fill(store: Store, key_group: int) -> None:
+    """Puts rows one by one until the store refuses, and checks that all those it took are there."""
+    last = START
+    for epoch, row in enumerate(incompressible(500), start=1):
+        batch = Batch([(key(key_group, f"{epoch:06}"), row)], [], {key_group: Advance(last, position(epoch))})
+        try:
+            store.apply(batch)
+        except StoreFull:
+            break
+        last = position(epoch)
+    assert positions(store).get(key_group, START) == last
+    assert len(contents(store, key_group)) == last.epoch
