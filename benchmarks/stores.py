@@ -19,8 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from keyhole.stores.base import Advance, Batch, Snapshot, Store, StoreEngine, StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
-from keyhole.stores.memory import MemoryEngine
+from keyhole.stores.engines import make_engine
 from keyhole.types import START, Position
 
 KEY_GROUPS = 64
@@ -120,7 +119,7 @@ def measure(engine: StoreEngine, entries: int, batches: int) -> dict[str, object
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engine", choices=["lmdb", "memory"], default="lmdb")
+    parser.add_argument("--engine", default="lmdb", help="lmdb, memory, rocksdb, or another one (docs/stores.md)")
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument(
@@ -128,7 +127,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        engine: StoreEngine = LmdbEngine(StoreLimits(Path(directory))) if arguments.engine == "lmdb" else MemoryEngine()
+        engine = make_engine(arguments.engine, StoreLimits(Path(directory) / "stores"), {})
         try:
             figures = measure(engine, arguments.entries, arguments.batches)
         finally:

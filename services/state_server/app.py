@@ -16,8 +16,7 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.rpc.server import RpcServer
 from keyhole.steps import NoObserver, StepObserver
 from keyhole.stores.base import StoreEngine, StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
-from keyhole.stores.memory import MemoryEngine
+from keyhole.stores.engines import make_engine
 from keyhole.stores.rules import MAX_KEY_BYTES
 from keyhole.v1 import query_pb2_grpc, state_server_pb2_grpc
 from services.state_server.control_servicer import StateServerServicer
@@ -184,12 +183,6 @@ def build(config: StateServerConfig, observer: StepObserver | None = None) -> St
         InvalidConfiguration: An unknown store or role, or a replica of no application.
         StoreFormat, StoreLocked: See StoreEngine.
     """
-    engines: dict[str, Callable[[StoreLimits], StoreEngine]] = {
-        "lmdb": LmdbEngine,
-        "memory": lambda limits: MemoryEngine(limits.bytes),
-    }
-    if config.store not in engines:
-        raise InvalidConfiguration(f"unknown store {config.store!r}; the stores are {', '.join(engines)}")
     if config.role not in (OWNER, REPLICA):
         raise InvalidConfiguration(f"unknown role {config.role!r}; the roles are {OWNER} and {REPLICA}")
     if config.role == REPLICA and not config.applications:
@@ -201,7 +194,7 @@ def build(config: StateServerConfig, observer: StepObserver | None = None) -> St
             "only a replica is told which applications to follow; an owner gets key groups from the jobs that name it. "
             "Set KEYHOLE_STATE_SERVER_ROLE=replica, or leave KEYHOLE_STATE_SERVER_APPLICATIONS out"
         )
-    engine = engines[config.store](StoreLimits(config.directory, config.store_limit_bytes))
+    engine = make_engine(config.store, StoreLimits(config.directory, config.store_limit_bytes), {})
     return StateServer(
         config,
         engine,

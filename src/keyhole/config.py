@@ -30,7 +30,7 @@ class StateServerConfig:
         id: Stable name; the same after a restart, so that it takes its key groups back.
         advertise: host:port that others reach it by; default: host and port.
         directory: Where its stores live; unused by the memory store.
-        store: "lmdb" or "memory".
+        store: "lmdb", "rocksdb", "memory", the name of an installed store, or module:Engine.
         store_limit_bytes: The most that one state may take here.
         lease_seconds: Without word from its coordinator for this long, its answers say `unconfirmed`.
         max_staged_bytes: Of rows in memory, of all epochs under way; beyond it, they go to files in `directory`.

@@ -94,7 +94,7 @@ def test_a_port_that_is_taken_is_named_and_the_process_ends(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"store": "papyrus"}, "unknown store 'papyrus'; the stores are lmdb, memory"),
+        ({"store": "papyrus"}, "unknown store 'papyrus'; the stores are lmdb, memory, rocksdb"),
         ({"prot": "7410"}, "unknown setting KEYHOLE_STATE_SERVER_PROT"),
         ({"role": "boss"}, "unknown role 'boss'; the roles are owner and replica"),
         ({"role": "replica"}, "a replica follows applications: name them"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from keyhole.errors import NotReady, StoreFull, StoreLocked
 from keyhole.stores import rules
-from keyhole.stores.base import Batch, StoreSize
+from keyhole.stores.base import Batch, StoreLimits, StoreSize
 from keyhole.types import START, Position
 
 _NO_ENTRIES: Mapping[bytes, bytes] = {}
@@ -165,3 +165,8 @@ class MemoryEngine:
         for store in self._stores.values():
             store.close()
         self._stores.clear()
+
+
+def limited_engine(limits: StoreLimits) -> MemoryEngine:
+    """The engine by limits, as those of other stores are made. It has no directory."""
+    return MemoryEngine(limits.bytes)
