@@ -1,0 +1,55 @@
+"""Request logs and samples of the load in, measurements by service and minute out. Pure: data frames in and out."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+APPLICATION = "golden-signals"
+STATE = "golden_signals"
+KEY = ("service", "minute")
+# What jobs.golden_signals.signals.GoldenSignals takes: one of its rows is one of the state's.
+VALUE = ("duration_us", "failed", "cpu_permille", "memory_permille")
+KEY_GROUPS = 64
+SHUFFLE_PARTITIONS = 4
+
+# A service: JSON's other words are no names.
+NAME = r"[A-Za-z][A-Za-z0-9_.-]{0,63}"
+NO_NAMES = ("true", "false", "null")
+# A request of more than a day is a mistake in the log; the year 2100 is one of the clock.
+LONGEST_US = 86_400_000_000
+END_OF_TIME_MS = 4_102_444_800_000
+
+_MINUTE_MS = 60_000
+_RECORD = "service string, time bigint, duration bigint, status int, cpu int, memory int"
+_IS_REQUEST = f"duration between 0 and {LONGEST_US} and status between 100 and 599 and cpu is null and memory is null"
+_IS_LOAD = "cpu between 0 and 1000 and memory between 0 and 1000 and duration is null and status is null"
+
+
+def measurements(records: DataFrame) -> DataFrame:
+    """The measurements in Kafka's records; those that aren't any are dropped.
+
+    A failure is what the service is to blame for: a status of 500 or more.
+
+    Args:
+        records: `value`: a JSON object of service (a name) and time (milliseconds since 1970), and of either duration
+            (microseconds) and status (HTTP's), or cpu and memory (permille).
+
+    Returns:
+        service: string; minute: timestamp, its start; duration_us: bigint and failed: boolean, or else null;
+        cpu_permille, memory_permille: int, or else null. A row each, not aggregated: the state does that.
+    """
+    parsed = records.select(f.from_json(f.col("value").cast("string"), _RECORD).alias("record")).select("record.*")
+    valid = (
+        parsed.where(f.col("service").rlike(rf"\A{NAME}\z") & ~f.col("service").isin(*NO_NAMES))
+        .where(f"time >= 0 and time < {END_OF_TIME_MS}")
+        .where(f"({_IS_REQUEST}) or ({_IS_LOAD})")
+    )
+    return valid.select(
+        "service",
+        f.timestamp_millis(f.col("time") - f.col("time") % _MINUTE_MS).alias("minute"),
+        f.col("duration").alias("duration_us"),
+        (f.col("status") >= 500).alias("failed"),
+        f.col("cpu").alias("cpu_permille"),
+        f.col("memory").alias("memory_permille"),
+    )
