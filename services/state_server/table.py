@@ -167,7 +167,8 @@ class Table:
             NotOwner, NotReady, Unconfirmed, EpochNotReached, TooStale: As `lookup`.
         """
         place = (within.prefix,)
-        self._check(place)
+        if self.descriptor.scan_key:  # else it is the key group itself, which no storage key can be
+            self._check(place)
         copy = self.owned if self.owned.covers(place) else self.standby
         if bounds.stale is Stale.NEVER and copy is self.owned and self._lease.expired:
             raise self._unconfirmed()

@@ -247,11 +247,11 @@ class StateCodec:
 
     def __init__(self, descriptor: StateDescriptor) -> None:
         self.descriptor = descriptor
-        self.keys = KeyCodec(descriptor.key)
+        self.keys = KeyCodec(descriptor.scan_key)
         self.entries = KeyCodec(descriptor.entry_key)
-        whole = KeyCodec((*descriptor.key, *descriptor.entry_key))
-        self.storage_key = _storage_key_encoder(whole, len(descriptor.key), descriptor.key_groups)
-        self._prefix = _storage_key_encoder(self.keys, len(descriptor.key), descriptor.key_groups)
+        whole = KeyCodec((*descriptor.scan_key, *descriptor.entry_key))
+        self.storage_key = _storage_key_encoder(whole, len(descriptor.scan_key), descriptor.key_groups)
+        self._prefix = _storage_key_encoder(self.keys, len(descriptor.scan_key), descriptor.key_groups)
         self._types = [(field.name, value_type(field.type)) for field in descriptor.value.fields]
         self._row = row_class([(name, kind.stored) for name, kind in self._types], version=descriptor.value.version)
         self._decode = self._stored_decoder()
@@ -440,6 +440,8 @@ def _storage_key_encoder(keys: KeyCodec, hashed: int, key_groups: int) -> Callab
         h = hash_bytes(data)
         return prefixes[(h + shift if h >= half else h) % key_groups] + encode_bytes(data)
 
+    if not kinds:
+        return general
     width = _BYTES.get(kinds[0], 8)
     bias = 1 << 8 * width - 1
     hash_integer = hash_long if width == 8 else hash_int

@@ -133,8 +133,16 @@ class StateDescriptor(msgspec.Struct, frozen=True):
 
     @property
     def entry_key(self) -> tuple[KeyColumn, ...]:
-        """What follows the key in a storage key: the map key, or an element's position; of other states nothing."""
+        """By what the entries of a scan are ordered: the map key, an element's position, or the key of a broadcast
+        state, which is scanned whole. Of other states nothing."""
+        if self.kind is StateKind.BROADCAST:
+            return self.key
         return (LIST_POSITION,) if self.kind is StateKind.LIST else self.map_key
+
+    @property
+    def scan_key(self) -> tuple[KeyColumn, ...]:
+        """What a scan is given: the key; of a broadcast state nothing."""
+        return () if self.kind is StateKind.BROADCAST else self.key
 
     @property
     def topic(self) -> str:

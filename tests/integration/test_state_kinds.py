@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
-from keyhole.errors import InvalidConfiguration, Unsupported, ValueMismatch
+from keyhole.errors import InvalidConfiguration, ValueMismatch
 from keyhole.spark import queryable
 from tests.integration.conftest import RunQuery, Service, Stream
 
@@ -265,8 +265,9 @@ def test_a_broadcast_state_is_one_key_group(
     with Client(service.proxy) as client:
         assert client.describe_state(application, "rules").key_groups == 1
         assert [answer.value.v for answer in client.get_many(application, "rules", ["a", "b"])] == [1, 2]
-        with pytest.raises(Unsupported, match="Get its keys"):
-            client.scan(application, "rules", "a")
+        whole = client.scan(application, "rules", ())
+        assert [(entry.map_key, entry.value.v) for entry in whole] == [("a", 1), ("b", 2)]
+        assert [entry.map_key for entry in client.scan(application, "rules", (), start="b")] == ["b"]
 
 
 def test_an_expired_entry_is_not_returned(

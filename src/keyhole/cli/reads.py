@@ -115,7 +115,7 @@ def get(client: Client, output: Output, path: str, keys: Sequence[str], bounds: 
     answers = client.get_many(
         application,
         state,
-        [parse_key((*descriptor.key, *descriptor.entry_key), key) for key in keys],
+        [parse_key((*descriptor.scan_key, *descriptor.entry_key), key) for key in keys],
         stale=bounds.stale,
         max_staleness=None if seconds is None else timedelta(seconds=seconds),
         min_epoch=bounds.min_epoch,
@@ -142,7 +142,7 @@ def scan(client: Client, output: Output, path: str, key: str, within: Range, bou
     entries = client.scan(
         application,
         state,
-        parse_key(descriptor.key, key),
+        parse_key(descriptor.scan_key, key) if descriptor.scan_key else (),
         start=None if within.start is None else parse_bound(descriptor.entry_key, within.start),
         stop=None if within.stop is None else parse_bound(descriptor.entry_key, within.stop),
         descending=within.descending,

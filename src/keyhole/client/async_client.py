@@ -153,7 +153,7 @@ class AsyncClient:
         """The entries of one key of a map state, ordered by map key; of a list state, its elements. All of one epoch.
 
         Args:
-            key: Without the map key.
+            key: Without the map key; of a broadcast state, which is scanned whole, the empty tuple.
             start, stop: From which map key on (inclusive), and up to which (exclusive). Of several columns, the first
                 ones will do.
             descending: From the last one on.

@@ -47,9 +47,24 @@ from pyspark.sql.types import StructType
 
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.aggregating import Aggregator
+from keyhole.spark.broadcasting import BroadcastReader
 from keyhole.spark.declaring import Columns, QueryOptions, StateOptions, build, columns, query_sink
+from keyhole.spark.lookup import lookup
 from keyhole.spark.sink import Sink
 from keyhole.types import StateKind
+
+__all__ = [
+    "Aggregator",
+    "BroadcastReader",
+    "aggregating",
+    "broadcast",
+    "list",
+    "lookup",
+    "map",
+    "reducing",
+    "together",
+    "value",
+]
 
 FOLLOWED_BY_ALL = 1 << 16
 """As many standbys as there can be servers."""

@@ -1,0 +1,128 @@
+"""Rows of a job with the live state of another application beside them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_type
+
+from keyhole.client import Client
+from keyhole.client.bounds import StalePolicy
+from keyhole.errors import InvalidConfiguration, KeyMismatch
+from keyhole.spark.declaring import Columns, columns
+from keyhole.types import Stale, StateDescriptor
+
+_KEYS_PER_REQUEST = 4_096
+
+
+def lookup(
+    data: DataFrame,
+    state: str,
+    *,
+    key: Columns,
+    proxy: str,
+    into: str | None = None,
+    stale: StalePolicy = Stale.WHEN_NEEDED,
+    timeout: float = 30.0,
+) -> DataFrame:
+    """Each row with the state's value of its key, as of when its task asks: a stream's rows, or a batch's.
+
+    The tasks ask, with many keys at a time. What they get is what is committed then: a batch that is run again may get
+    something newer, so what must be exactly once can't depend on it. A broadcast state can be read so that it does not
+    change: see BroadcastReader.
+
+    Args:
+        state: APPLICATION/STATE.
+        key: The columns of `data` that are the key, in the order of the state's; of a map state then those of the map
+            key. They may have other names, but must be of the same types. Rows in which one is null find nothing.
+        proxy: host:port of a client proxy.
+        into: The name of the column with the value, a struct, null where there is none; default: the state's name.
+        stale, timeout: As for Client.get; the timeout is that of one request, in seconds.
+
+    Raises:
+        UnknownApplication, UnknownState: Now; what the tasks meet ends the query.
+        KeyMismatch: The key's columns don't fit.
+        InvalidConfiguration: `state` is no APPLICATION/STATE, or there is a column `into` already.
+    """
+    application, slash, name = state.partition("/")
+    if not (application and slash and name):
+        raise InvalidConfiguration(f"{state!r} names no state; write APPLICATION/STATE")
+    with Client(proxy, timeout=timeout) as client:
+        descriptor = client.describe_state(application, name)
+    names, target = columns(key), into or name
+    _check_key(data, descriptor, names)
+    if target in data.columns:
+        raise InvalidConfiguration(f"there is a column {target!r} already; name another one with into=")
+    value = value_schema(descriptor)
+    schema = spark.StructType([*data.schema.fields, spark.StructField(target, value)])
+    task = functools.partial(
+        _enriched, (application, name), proxy, names, target, to_arrow_type(value, timezone="UTC"), stale, timeout
+    )
+    return data.mapInArrow(task, schema)
+
+
+def value_schema(descriptor: StateDescriptor) -> spark.StructType:
+    """The value's fields as Spark's types. Needs a Spark session."""
+    fields = descriptor.value.fields
+    return spark.StructType([spark.StructField(field.name, spark_type(field.type)) for field in fields])
+
+
+def spark_type(name: str) -> spark.DataType:
+    """Of a type's name as descriptors have it."""
+    return spark.DataType.fromDDL(name)
+
+
+def _check_key(data: DataFrame, descriptor: StateDescriptor, names: Sequence[str]) -> None:
+    wanted = (*descriptor.key, *descriptor.map_key)
+    given = {field.name: field.dataType.simpleString() for field in data.schema.fields}
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise KeyMismatch(f"the rows have no column {', '.join(missing)}; they have {', '.join(given)}")
+    if [given[name] for name in names] != [column.type.value for column in wanted]:
+        raise KeyMismatch(
+            f"state {descriptor.application}/{descriptor.state} is looked up by "
+            f"{', '.join(f'{column.name} {column.type}' for column in wanted)}; the columns that are given are "
+            f"{', '.join(f'{name} {given[name]}' for name in names)}. Cast them"
+        )
+
+
+def _enriched(
+    state: tuple[str, str],
+    proxy: str,
+    key: Sequence[str],
+    target: str,
+    value: pa.DataType,
+    stale: StalePolicy,
+    timeout: float,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    client = _client(proxy, timeout)
+    for batch in batches:
+        for start in range(0, batch.num_rows, _KEYS_PER_REQUEST):
+            rows = batch.slice(start, _KEYS_PER_REQUEST)
+            keys = list(zip(*(rows.column(name).to_pylist() for name in key), strict=True))
+            asked = list(dict.fromkeys(one for one in keys if None not in one))
+            answers = client.get_many(*state, [one if len(one) > 1 else one[0] for one in asked], stale=stale)
+            found = {one: as_arrow(answer.value) for one, answer in zip(asked, answers, strict=True) if answer.found}
+            yield rows.append_column(pa.field(target, value), pa.array([found.get(one) for one in keys], value))
+
+
+def as_arrow(value: Any) -> Any:
+    """A row, or what is in it, as Arrow takes it: a row as a dict, a map as pairs."""
+    convert: Callable[[Any], Any] = as_arrow
+    if hasattr(value, "asdict"):
+        return {name: convert(value[name]) for name in value}
+    if isinstance(value, Mapping):
+        return [(key, convert(item)) for key, item in value.items()]
+    return [convert(item) for item in value] if isinstance(value, tuple) else value
+
+
+@functools.lru_cache(maxsize=8)
+def _client(proxy: str, timeout: float) -> Client:
+    """For the life of the Python worker process."""
+    return Client(proxy, timeout=timeout)

@@ -1,0 +1,123 @@
+"""Jobs that read states: live ones beside their rows, and broadcast ones that stay the same for a batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from keyhole import Client
+from keyhole.errors import InvalidConfiguration, KeyMismatch, UnknownState
+from keyhole.spark import queryable
+from tests.integration.conftest import RunQuery, Service, Stream
+
+pytestmark = pytest.mark.integration
+
+SCHEMA = "k string, v long"
+
+
+Announce = Callable[[int], None]
+
+
+@pytest.fixture
+def announce(spark: SparkSession, run_query: RunQuery, service: Service, application: str, tmp_path: Path) -> Announce:
+    """Broadcasts a rule: from now on k0 has this threshold."""
+
+    def announce(threshold: int) -> None:
+        folder = tmp_path / f"rules-{threshold}"
+        folder.mkdir()
+        (folder / "0.json").write_text(json.dumps({"k": "k0", "threshold": threshold}))
+        sink = queryable.broadcast("rules", key="k", config=service.config(application), on_new_checkpoint="continue")
+        data = spark.readStream.schema("k string, threshold long").json(str(folder))
+        run_query(data, "append", sink, name="rules", checkpoint=f"checkpoint-{threshold}")
+        with Client(service.proxy) as client:
+            assert client.get(application, "rules", "k0").value.threshold == threshold
+
+    return announce
+
+
+def test_rows_get_the_live_state_of_another_application(
+    spark: SparkSession, stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    schema = "k string, d date, tags array<string>, of map<string,int>, inner struct<a:int,b:string>, n decimal(10,2)"
+    row = {"k": "k0", "d": "2026-01-02", "tags": ["x"], "of": {"a": 1}, "inner": {"a": 1, "b": "y"}, "n": "1.50"}
+    sink = queryable.value("rich", key=["k", "d"], config=service.config(application))
+    run_query(stream(schema, [[row]]), "append", sink)
+    rows = spark.createDataFrame(
+        [("k0", date(2026, 1, 2)), ("k1", date(2026, 1, 2)), (None, date(2026, 1, 2)), ("k0", date(2026, 1, 2))],
+        "name string, day date",
+    )
+    found = queryable.lookup(rows, f"{application}/rich", key=["name", "day"], proxy=service.proxy).collect()
+    assert [one.name for one in found if one.rich is not None] == ["k0", "k0"]
+    rich = next(one.rich for one in found if one.rich is not None)
+    assert rich == Row(tags=["x"], of={"a": 1}, inner=Row(a=1, b="y"), n=rich.n)
+    assert str(rich.n) == "1.50"
+    with pytest.raises(KeyMismatch, match="Cast them"):
+        queryable.lookup(rows, f"{application}/rich", key=["day", "name"], proxy=service.proxy)
+    with pytest.raises(InvalidConfiguration, match="name another one with into="):
+        queryable.lookup(rows, f"{application}/rich", key=["name", "day"], proxy=service.proxy, into="day")
+    with pytest.raises(UnknownState):
+        queryable.lookup(rows, f"{application}/poor", key="name", proxy=service.proxy)
+
+
+def test_a_stream_is_enriched_batch_by_batch(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    sink = queryable.value("last", key="k", config=service.config(application))
+    rows = [[{"k": f"k{n}", "v": n} for n in range(20)]]
+    run_query(stream(SCHEMA, rows), "append", sink, checkpoint="first")
+    seen: list[Row] = []
+
+    def enrich(data: DataFrame, batch_id: int) -> None:
+        seen.extend(queryable.lookup(data, f"{application}/last", key="k", proxy=service.proxy, into="was").collect())
+
+    run_query(stream(SCHEMA, rows), "append", enrich, checkpoint="second")
+    assert sorted((row.k, row.was.v) for row in seen) == sorted((f"k{n}", n) for n in range(20))
+
+
+def test_a_batch_that_is_run_again_reads_the_rules_that_it_read_before(
+    stream: Stream, run_query: RunQuery, service: Service, application: str, announce: Announce
+) -> None:
+    announce(1)
+    rules = queryable.BroadcastReader(f"{application}/rules", proxy=service.proxy)
+    read: list[tuple[int, int, int]] = []
+
+    class Broken(Exception):
+        pass
+
+    def process(data: DataFrame, batch_id: int) -> None:
+        found = rules.read(data, batch_id)
+        (rule,) = data.join(F.broadcast(found), "k").collect()
+        read.append((batch_id, rule.threshold, rules.epoch(data, batch_id)))
+        if len(read) == 2:
+            raise Broken("as if it was killed, after its first stage")
+
+    rows = [[{"k": "k0", "v": 10}], [{"k": "k0", "v": 11}], [{"k": "k0", "v": 12}]]
+    elements = stream(SCHEMA, rows)
+    with pytest.raises(StreamingQueryException, match="as if it was killed"):
+        run_query(elements, "append", process, checkpoint="elements")
+    announce(2)
+    run_query(elements, "append", process, checkpoint="elements")
+    assert [(batch, threshold) for batch, threshold, _ in read] == [(0, 1), (1, 1), (1, 1), (2, 2)]
+    assert read[1][2] == read[2][2] < read[3][2]
+
+
+def test_only_a_broadcast_state_is_read_whole(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    rows = [[{"k": "k0", "v": 1}]]
+    sink = queryable.value("last", key="k", config=service.config(application))
+    run_query(stream(SCHEMA, rows), "append", sink, checkpoint="first")
+    reader = queryable.BroadcastReader(f"{application}/last", proxy=service.proxy)
+
+    def process(data: DataFrame, batch_id: int) -> None:
+        reader.read(data, batch_id)
+
+    with pytest.raises(StreamingQueryException, match="only a broadcast state can be read whole"):
+        run_query(stream(SCHEMA, rows), "append", process, checkpoint="second")
