@@ -393,8 +393,9 @@ def _upgrade(
             taken.append(fields + len(defaults))
             defaults.append(msgspec.msgpack.decode(place, type=kind.stored) if place else None)
     added, astuple = tuple(defaults), msgspec.structs.astuple
-    if len(taken) == 1:
-        return lambda row: newest((astuple(row) + added)[taken[0]])
+    if len(taken) < 2:
+        # Of a single one itemgetter makes no tuple.
+        return lambda row: newest(*[(astuple(row) + added)[at] for at in taken])
     chosen = operator.itemgetter(*taken)
     return lambda row: newest(*chosen(astuple(row) + added))
 

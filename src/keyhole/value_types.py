@@ -33,12 +33,15 @@ class ValueType(NamedTuple):
         to_python: From `stored` to what a reader gets; None: it is that already.
         to_stored: From what Arrow's `to_pylist` gives to what MessagePack can hold; None: it is that already.
         to_json: From `stored` to what JSON can hold; None: it is that already.
+        from_given: From a value as a person gives it, in Python, to what MessagePack can hold; raises ValueError or
+            OverflowError where it is no value of the type.
     """
 
     stored: Any
     to_python: Convert | None = None
     to_stored: Convert | None = None
     to_json: Convert | None = None
+    from_given: Convert = lambda value: value
 
 
 def _json_float(value: float) -> float | str:
@@ -70,19 +73,74 @@ def _timestamp_ntz(micros: int) -> datetime:
     return _EPOCH + timedelta(microseconds=micros)
 
 
+def _given(fits: Callable[[Any], bool], to_stored: Convert = lambda value: value) -> Convert:
+    def from_given(value: Any) -> Any:
+        if not fits(value):
+            raise ValueError("no value of the type")
+        return to_stored(value)
+
+    return from_given
+
+
+def _given_whole(bits: int) -> Convert:
+    most = 1 << bits - 1
+    return _given(lambda value: type(value) is int and -most <= value < most)
+
+
+def _given_decimal(digits: int, scale: int) -> Convert:
+    def fits(value: Any) -> bool:
+        if type(value) not in (Decimal, int) or not Decimal(value).is_finite():
+            return False
+        _, figures, exponent = Decimal(value).as_tuple()
+        assert isinstance(exponent, int)  # it is finite
+        return max(0, -exponent) <= scale and len(figures) + exponent <= digits - scale
+
+    # As Spark writes it: with all digits of its scale.
+    return _given(fits, lambda value: f"{Decimal(value):.{scale}f}")
+
+
+def _is_utf8(value: Any) -> bool:
+    return type(value) is str and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _is_moment(value: Any, *, aware: bool) -> bool:
+    return type(value) is datetime and (value.utcoffset() is not None) is aware
+
+
+_GIVEN_FLOAT = _given(lambda value: type(value) in (float, int), float)
+
 _SIMPLE: Mapping[str, ValueType] = {
-    "boolean": ValueType(bool),
-    "tinyint": ValueType(int),
-    "smallint": ValueType(int),
-    "int": ValueType(int),
-    "bigint": ValueType(int),
-    "float": ValueType(float, to_json=_json_float),
-    "double": ValueType(float, to_json=_json_float),
-    "string": ValueType(str),
-    "binary": ValueType(bytes),
-    "date": ValueType(int, _date, _days, lambda days: _date(days).isoformat()),
-    "timestamp": ValueType(int, _timestamp, _micros_utc, lambda micros: _timestamp(micros).isoformat()),
-    "timestamp_ntz": ValueType(int, _timestamp_ntz, _micros, lambda micros: _timestamp_ntz(micros).isoformat()),
+    "boolean": ValueType(bool, from_given=_given(lambda value: type(value) is bool)),
+    "tinyint": ValueType(int, from_given=_given_whole(8)),
+    "smallint": ValueType(int, from_given=_given_whole(16)),
+    "int": ValueType(int, from_given=_given_whole(32)),
+    "bigint": ValueType(int, from_given=_given_whole(64)),
+    "float": ValueType(float, to_json=_json_float, from_given=_GIVEN_FLOAT),
+    "double": ValueType(float, to_json=_json_float, from_given=_GIVEN_FLOAT),
+    "string": ValueType(str, from_given=_given(_is_utf8)),
+    "binary": ValueType(bytes, from_given=_given(lambda value: type(value) is bytes)),
+    "date": ValueType(
+        int,
+        _date,
+        _days,
+        lambda days: _date(days).isoformat(),
+        _given(lambda value: type(value) is date, _days),
+    ),
+    "timestamp": ValueType(
+        int,
+        _timestamp,
+        _micros_utc,
+        lambda micros: _timestamp(micros).isoformat(),
+        # In UTC it must lie within the years that there are.
+        _given(functools.partial(_is_moment, aware=True), lambda value: _micros_utc(value.astimezone(UTC))),
+    ),
+    "timestamp_ntz": ValueType(
+        int,
+        _timestamp_ntz,
+        _micros,
+        lambda micros: _timestamp_ntz(micros).isoformat(),
+        _given(functools.partial(_is_moment, aware=False), _micros),
+    ),
 }
 _TOKEN = re.compile(r"[^<>:,]+(?:\(\d+,\s*-?\d+\))?|[<>:,]")
 
@@ -124,8 +182,9 @@ class _Parser:
         name = self._next()
         if name in _SIMPLE:
             return _SIMPLE[name]
-        if re.fullmatch(r"decimal\(\d+;-?\d+\)", name):
-            return ValueType(str, Decimal, lambda value: format(value, "f"))
+        if digits := re.fullmatch(r"decimal\((\d+);(-?\d+)\)", name):
+            given = _given_decimal(int(digits[1]), int(digits[2]))
+            return ValueType(str, Decimal, lambda value: format(value, "f"), from_given=given)
         if name == "array":
             self._next("<")
             element = self.type()
@@ -171,6 +230,10 @@ def _array(element: ValueType) -> ValueType:
         each(element.to_python, tuple),
         each(element.to_stored, list),
         each(element.to_json, list),
+        _given(
+            lambda values: isinstance(values, (list, tuple)),
+            lambda values: [optional(element.from_given)(value) for value in values],
+        ),
     )
 
 
@@ -191,6 +254,10 @@ def _map(key: ValueType, value: ValueType) -> ValueType:
         lambda items: FrozenMap(python(items)),
         lambda items: stored(items.items() if isinstance(items, Mapping) else items),
         as_json,
+        _given(
+            lambda items: isinstance(items, Mapping),
+            lambda items: [(key.from_given(k), optional(value.from_given)(v)) for k, v in items.items()],
+        ),
     )
 
 
@@ -206,5 +273,9 @@ def _struct(fields: list[tuple[str, ValueType]]) -> ValueType:
     def as_json(value: Row) -> dict[str, Any]:
         return {name: optional(kind.to_json)(value[name]) for name, kind in fields}
 
+    given = _given(
+        lambda value: isinstance(value, Mapping) and value.keys() == {name for name, _ in fields},
+        lambda value: [optional(kind.from_given)(value[name]) for name, kind in fields],
+    )
     plain = all(kind.to_python is None for _, kind in fields)
-    return ValueType(row, None if plain else python, stored, as_json)
+    return ValueType(row, None if plain else python, stored, as_json, given)

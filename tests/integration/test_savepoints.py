@@ -115,6 +115,38 @@ def keyhole(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[st
     return json.loads(shown.out)  # type: ignore[no-any-return]  # rows
 
 
+def test_a_savepoint_goes_on_with_other_fields(
+    spark: SparkSession,
+    service: Service,
+    source: Source,
+    application: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Sums that were kept under the old fields are read, and added to, under the new ones."""
+    kafka = ["--bootstrap-servers", service.bootstrap_servers]
+    path, copy = str(tmp_path / "savepoint"), f"{application}-copy"
+    source.send(200, seed=1)
+    with STATELESS.running(source.stream(spark), tmp_path / "old", service, application) as query:
+        query.processAllAvailable()
+        before = source.sums.copy()
+        keyhole(capsys, "create", application, "--to", path, *kafka)
+    arguments = ["--application", copy, "--key-groups", f"{STATE}=12", "--checkpoint", f"{QUERY}={tmp_path / 'new'}"]
+    keyhole(capsys, "restore", path, *arguments, *kafka)
+    source.send(200, seed=2)
+    changed = Job(lambda events: events.withColumn("n", f.lit(1)), reducing, stateful=False)
+    options = {"reducers": {"n": "sum", "v": "sum"}, "defaults": {"n": 1000}, "key_groups": 12}
+    with changed.running(source.stream(spark), tmp_path / "new", service, copy, **options) as query:
+        query.processAllAvailable()
+    with Client(service.proxy, timeout=10) as client:
+        answers = client.get_many(copy, STATE, list(source.sums))
+        assert client.describe_state(copy, STATE).value.version == 2
+    assert {key: answer.value.v for key, answer in zip(source.sums, answers, strict=True)} == source.sums
+    # Of the keys that there were, the new field begins with its default.
+    begun = sum(key in before for key in source.sums)
+    assert sum(answer.value.n for answer in answers) == 1000 * begun + 200
+
+
 @pytest.mark.parametrize("job", [pytest.param(STATEFUL, id="stateful"), pytest.param(STATELESS, id="stateless")])
 def test_a_sum_over_a_savepoint_a_changed_job_and_a_restart_is_the_recount(
     spark: SparkSession,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,9 +12,15 @@ from keyhole.codec import encode_row
 from keyhole.coordinator import run
 from keyhole.coordinator.control import QueryControl, read_control
 from keyhole.errors import ReplayDiffers, StateChanged
+from keyhole.savepoint.create import create
+from keyhole.savepoint.folder import Folder
+from keyhole.savepoint.plan import RestoreOptions
+from keyhole.savepoint.restore import plan_of, restore
 from keyhole.testing.changelog import MemoryChangelog
+from keyhole.testing.clock import ManualClock
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from services.state_server.table import Table
+from tests.support.applications import Application
 from tests.support.simulation import DriverDiedError, Fault, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in
 
@@ -202,6 +209,27 @@ def test_how_long_entries_live_may_change_without_another_version() -> None:
     assert control(world).states["counts"].value.version == 1
     assert {table.descriptor.ttl_ms for table in tables(world).values()} == {5000}
     world.close()
+
+
+def test_a_savepoint_of_the_old_job_goes_on_as_the_new_one(tmp_path: Path) -> None:
+    saved, of = Application(), descriptor()
+    saved.run(3, {name: 1.5 for group in range(KEY_GROUPS) for name in names_in(group)})
+    folder = Folder(str(tmp_path / "savepoint"))
+    create("app", saved.changelog, folder, {}, ManualClock())
+    world = World(declared(UNIT, ("n", "double")))
+    _, plan = plan_of(folder, RestoreOptions(checkpoints={"main": str(tmp_path / "checkpoint")}))
+    restore(folder, plan, MemoryChangelog(world.kafka, "app"), ManualClock(), 1)
+    world.run_epoch(1, rows(2, "F", 2.5, of=KEYS[:2]), spark_query_id=saved.spark_query_id)
+    found = [table.codec.decode_row(row) for table in tables(world).values() for row in owned_rows(table)]
+    assert sorted((row.unit, row.n) for row in found) == [("C", 1.5), ("C", 1.5), ("F", 2.5), ("F", 2.5)]
+    assert control(world).states["counts"].earlier == (of.value,)
+    world.close()
+
+
+def owned_rows(table: Table) -> list[bytes]:
+    """Of KEYS, in any order."""
+    mine = [name for name in KEYS if table.owned.holds(name)]
+    return [row for row in table.lookup(mine).rows if row is not None]
 
 
 # --- an epoch that the old job has begun ------------------------------------------------------------------------------

@@ -57,6 +57,8 @@ def declared(**changes: Any) -> Declaration:
         ({"standbys": True}, "standbys is True"),
         ({"config": JobConfig("app", ("{node}:1",), "")}, "state server '{node}:1' .* the fields are"),
         ({"config": JobConfig("my app", (), "")}, "KEYHOLE_JOB_APPLICATION"),
+        ({"defaults": ["v"]}, "defaults says by column"),
+        ({"value": ["v"], "defaults": {"w": 1}}, "defaults names 'w', which is not part of the value"),
     ],
 )
 def test_a_wrong_argument_is_refused_where_it_is_given(arguments: dict[str, Any], message: str) -> None:
@@ -76,6 +78,7 @@ def test_a_wrong_argument_is_refused_where_it_is_given(arguments: dict[str, Any]
         ),
         ({"reducers": {"v": None}}, "column 'v' has the reducer None"),
         ({"reducers": {"k": "max"}}, "k is part of the key"),
+        ({"defaults": {"w": 1}}, "defaults names 'w'"),
         ({"key_groups": 0}, "key_groups is 0"),
         ({"on_new_checkpoint": "ignore"}, "on_new_checkpoint is 'ignore'"),
         ({"state": "a.b"}, "the state's name is 'a.b'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -53,6 +53,7 @@ class StateOptions(QueryOptions, total=False):
     ttl_clock: Literal["processing_time", "event_time"]
     op: str | None
     delete_when: str | Column | None
+    defaults: Mapping[str, object]
 
 
 def columns(names: Columns) -> tuple[str, ...]:
@@ -169,4 +170,8 @@ def _problems(of: Declaration) -> Iterator[str]:
         yield "op and delete_when both say what a row does; give one of them"
     if of.op is not None and of.op in {*key, *map_key, *others}:
         yield f"{of.op} says what a row does; it can't be part of the key or of the value"
+    if not isinstance(of.defaults, Mapping):
+        yield 'defaults says by column what older entries have in it, as {"unit": "C"}'
+    elif value is not None and of.result is None and (unknown := sorted(of.defaults.keys() - others)):
+        yield f"defaults names {', '.join(map(repr, unknown))}, which is not part of the value"
     yield from problems(dict(zip(value or (), of.reducers, strict=False)))

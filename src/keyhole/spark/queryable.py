@@ -20,7 +20,8 @@ What all states take:
     op: The column that says what a row does: "put" (also where it is null), "delete", and in maps and lists "clear"; in
         lists "append" and "replace". The other columns of a row that deletes are not looked at, but for the key's.
     delete_when: The condition (SQL text or a Column) under which a row deletes, in place of `op`.
-    defaults: By value column, what entries that were written before the column was added have in it.
+    defaults: By value column, what entries that were written before the column was added have in it (default: null).
+        Of a column that isn't new it is passed over.
 
 What the query takes, whose states are given to it together:
     on_new_checkpoint: What to do where the checkpoint isn't the one that the states came from: "refuse" (default),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 from pyspark.sql import Column
 from pyspark.sql import types as spark
 
 from keyhole.errors import KeyholeError, KeyMismatch, ValueMismatch
 from keyhole.reducers import parse
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
+from keyhole.value_types import value_type
 
 # Kinds whose stored row is compared with a new one.
 _RANKED_KINDS = (StateKind.VALUE, StateKind.MAP, StateKind.BROADCAST)
@@ -65,6 +68,7 @@ class Declaration:
         delete_when: The condition under which a row deletes; None: none does.
         replaces: Of a list, whether an epoch's rows of a key take the place of those before.
         result: Of an aggregating state, the schema of the result, which is the value, as Spark writes it.
+        defaults: By field of the value, what rows have in it that were written before there was the field.
     """
 
     state: str
@@ -83,6 +87,7 @@ class Declaration:
     delete_when: Column | str | None = None
     replaces: bool = False
     result: str | spark.StructType | None = None
+    defaults: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
 def describe(declaration: Declaration, application: str, query: str, schema: spark.StructType) -> StateDescriptor:
@@ -90,7 +95,8 @@ def describe(declaration: Declaration, application: str, query: str, schema: spa
 
     Raises:
         KeyMismatch: A key column is missing, or of a type that can't be a key.
-        ValueMismatch: A value column is missing or of a type that can't be stored, or reduced, or there is none.
+        ValueMismatch: A value column is missing or of a type that can't be stored, or reduced, or there is none; or a
+            default does not fit its field.
     """
     key = tuple(_key_column(declaration, "key", name, schema) for name in declaration.key)
     map_key = tuple(_key_column(declaration, "map key", name, schema) for name in declaration.map_key)
@@ -102,6 +108,7 @@ def describe(declaration: Declaration, application: str, query: str, schema: spa
     if declaration.reducers:
         pairs = zip(fields, declaration.reducers, strict=True)
         fields = tuple(_reduced_field(declaration, field, reducer) for field, reducer in pairs)
+    fields = _with_defaults(declaration, fields)
     return StateDescriptor(
         application=application,
         state=declaration.state,
@@ -214,6 +221,33 @@ def _reduced_field(declaration: Declaration, field: ValueField, name: str) -> Va
             type=field.type,
         )
     return ValueField(field.name, stored, (field.nullable or bool(by)) and not reducer.of_presence)
+
+
+def _with_defaults(declaration: Declaration, fields: Sequence[ValueField]) -> tuple[ValueField, ...]:
+    unknown = sorted(declaration.defaults.keys() - {field.name for field in fields})
+    if unknown:
+        raise ValueMismatch(
+            f"state {declaration.state!r}: defaults names {unknown[0]!r}, which is no field of the value; it has "
+            f"{', '.join(field.name for field in fields)}",
+            column=unknown[0],
+        )
+    return tuple(_with_default(declaration, field) for field in fields)
+
+
+def _with_default(declaration: Declaration, field: ValueField) -> ValueField:
+    default = declaration.defaults.get(field.name)
+    if default is None:
+        return field
+    try:
+        stored = value_type(field.type).from_given(default)
+    except (ValueError, OverflowError):
+        raise ValueMismatch(
+            f"state {declaration.state!r}: the default of field {field.name!r} is a {type(default).__name__} that does "
+            f"not fit {field.type}; docs/values.md has what a value of each type is in Python",
+            column=field.name,
+            type=field.type,
+        ) from None
+    return ValueField(field.name, field.type, field.nullable, msgspec.msgpack.encode(stored))
 
 
 def _column(
