@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -313,3 +314,70 @@ def test_a_row_that_says_something_else_than_its_kind_can_is_refused(
     rows = [{"k": "a", "op": "append"}]
     with pytest.raises(StreamingQueryException, match="a row says 'append' in its op column"):
         run_query(stream(SCHEMA, [rows]), "append", sink)
+
+
+class Counter:
+    """Counts rows per key, in each subtask; and notes what it was given when the number of subtasks changed."""
+
+    def process(self, subtask: queryable.Subtask, elements: list[Any], rows: Iterator[Any]) -> list[Any]:
+        counts: dict[str, int] = defaultdict(int)
+        for key, count in elements:
+            counts[key] += count
+        for row in rows:
+            counts[row.k] += 1
+        return [*sorted(counts.items())]
+
+    def result(self, elements: Sequence[Any]) -> Mapping[str, Any]:
+        return {"rows": sum(count for _, count in elements), "keys": len(elements)}
+
+
+class Witness:
+    """Of a union state: each subtask holds its own number, and all that it was given when it was restored."""
+
+    def process(self, subtask: queryable.Subtask, elements: list[Any], rows: Iterator[Any]) -> list[Any]:
+        for _ in rows:
+            pass
+        return elements if subtask.restored else [subtask.index]
+
+    def result(self, elements: Sequence[Any]) -> Mapping[str, Any]:
+        return {"elements": sorted(elements)}
+
+
+def test_operator_state_follows_its_subtasks_when_their_number_changes(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    config = service.config(application)
+    batches = random_rows(3)
+    data = stream(SCHEMA, batches)
+    seen: list[tuple[list[int], list[list[int]]]] = []
+    for number, subtasks in enumerate((2, 5, 1)):
+        counter = queryable.operator(
+            "counter", operator=Counter(), result="rows bigint, keys int", subtasks=subtasks, config=config
+        )
+        witness = queryable.operator(
+            "witness", operator=Witness(), result="elements array<int>", mode="union", subtasks=subtasks, config=config
+        )
+        both = queryable.together(counter, witness)
+
+        def one_batch(
+            rows: DataFrame, batch_id: int, both: Callable[[DataFrame, int], None] = both, number: int = number
+        ) -> None:
+            if batch_id > number:
+                raise Enough
+            both(rows, batch_id)
+
+        with suppress(StreamingQueryException):
+            run_query(data, "append", one_batch, name="counting")
+        with Client(service.proxy) as client:
+            counts = [client.get(application, "counter", index) for index in range(5)]
+            given = [client.get(application, "witness", index) for index in range(subtasks)]
+        seen.append(
+            ([answer.value.rows for answer in counts if answer.found], [list(of.value.elements) for of in given])
+        )
+    assert [sum(rows) for rows, _ in seen] == [60, 120, 180]
+    assert [len([of for of in rows if of]) for rows, _ in seen] == [2, 5, 1]
+    assert [given for _, given in seen] == [[[0], [1]], [[0, 1]] * 5, [[0, 0, 0, 0, 0, 1, 1, 1, 1, 1]]]
+
+
+class Enough(Exception):
+    """The run has had its batch."""

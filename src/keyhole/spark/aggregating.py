@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
 from collections import namedtuple
@@ -107,7 +108,7 @@ def aggregated(
     """
     gathered = _gather(descriptor, aggregation, batches)
     finish = _Finisher(descriptor, aggregation)
-    reader = _BaseReader(order, descriptor.state, connect)
+    reader = BaseReader(order, descriptor.state, connect)
     keys = sorted(gathered)
     for start in range(0, len(keys), _KEYS_PER_REQUEST):
         some = keys[start : start + _KEYS_PER_REQUEST]
@@ -145,13 +146,11 @@ def _gather(
 
 
 class _Finisher:
-    """Makes the staged rows (services' Aggregating strategy says what they are made of)."""
+    """Makes the staged rows."""
 
     def __init__(self, descriptor: StateDescriptor, aggregation: Aggregation) -> None:
         self._aggregation = aggregation
-        self._state = descriptor.state
-        self._version = descriptor.value.version
-        self._fields = [(field.name, optional(value_type(field.type).to_stored)) for field in descriptor.value.fields]
+        self._descriptor = descriptor
 
     def row(self, of: _Gathered, base: bytes | None) -> bytes | None:
         if of.cleared and not of.rows:
@@ -160,34 +159,57 @@ class _Finisher:
         digest = struct.pack(">I", crc32(aggregation.encode(accumulator))) if aggregation.commutative else _NO_DIGEST
         if base is not None:
             accumulator = aggregation.aggregator.merge(aggregation.decode(base), accumulator)
-        row = encode_row(self._version, self._stored(aggregation.aggregator.result(accumulator)))
-        return digest + Aggregate(0, row, aggregation.encode(accumulator), None).encode()
-
-    def _stored(self, result: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
-        if isinstance(result, Mapping):
-            missing = [name for name, _ in self._fields if name not in result]
-            if missing or len(result) > len(self._fields):
-                raise self._mismatch(f"has the fields {', '.join(result)}")
-            result = [result[name] for name, _ in self._fields]
-        if len(result) != len(self._fields):
-            raise self._mismatch(f"has {len(result)} fields")
-        stored = []
-        for (name, convert), value in zip(self._fields, result, strict=True):
-            try:
-                stored.append(convert(value))
-            except (TypeError, ValueError, AttributeError, ArithmeticError):
-                # Not as the cause: it may hold the value.
-                raise self._mismatch(f"has a {type(value).__name__} in its field {name}, which does not fit") from None
-        return stored
-
-    def _mismatch(self, what: str) -> ValueMismatch:
-        wanted = ", ".join(name for name, _ in self._fields)
-        return ValueMismatch(
-            f"the result of the aggregator of state {self._state!r} {what}; declared are {wanted}", state=self._state
-        )
+        row = result_row(self._descriptor, aggregation.aggregator.result(accumulator))
+        return staged_aggregate(row, aggregation.encode(accumulator), digest)
 
 
-class _BaseReader:
+def staged_aggregate(row: bytes, accumulator: bytes, digest: bytes = _NO_DIGEST) -> bytes:
+    """A staged row, as the state server's strategy for aggregating states takes it.
+
+    Args:
+        digest: 4 bytes: of what the epoch brought; zeros where that may be another when the batch is run again.
+    """
+    return digest + Aggregate(0, row, accumulator, None).encode()
+
+
+def result_row(descriptor: StateDescriptor, result: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    """What readers get, encoded.
+
+    Raises:
+        ValueMismatch: It is not as declared.
+    """
+    fields = _fields(descriptor)
+    if isinstance(result, Mapping):
+        if result.keys() != {name for name, _ in fields}:
+            raise _mismatch(descriptor, f"has the fields {', '.join(result)}")
+        result = [result[name] for name, _ in fields]
+    if len(result) != len(fields):
+        raise _mismatch(descriptor, f"has {len(result)} fields")
+    stored = []
+    for (name, convert), value in zip(fields, result, strict=True):
+        try:
+            stored.append(convert(value))
+        except (TypeError, ValueError, AttributeError, ArithmeticError):
+            # Not as the cause: it may hold the value.
+            what = f"has a {type(value).__name__} in its field {name}, which does not fit"
+            raise _mismatch(descriptor, what) from None
+    return encode_row(descriptor.value.version, stored)
+
+
+@functools.lru_cache(maxsize=64)
+def _fields(descriptor: StateDescriptor) -> list[tuple[str, Callable[[Any], Any]]]:
+    return [(field.name, optional(value_type(field.type).to_stored)) for field in descriptor.value.fields]
+
+
+def _mismatch(descriptor: StateDescriptor, what: str) -> ValueMismatch:
+    wanted = ", ".join(field.name for field in descriptor.value.fields)
+    return ValueMismatch(
+        f"the result of the aggregator of state {descriptor.state!r} {what}; declared are {wanted}",
+        state=descriptor.state,
+    )
+
+
+class BaseReader:
     """Asks the owners for the accumulators before the epoch."""
 
     def __init__(self, order: StageOrder, state: str, connect: Connect) -> None:

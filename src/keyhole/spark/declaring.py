@@ -19,6 +19,7 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.reducers import problems
 from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.executors import ServerAddresses
+from keyhole.spark.operators import Subtasks
 from keyhole.spark.schema import Declaration
 from keyhole.spark.sink import Addresses, OnCommit, Part, Sink, checked_name
 from keyhole.steps import StepObserver
@@ -62,7 +63,13 @@ def columns(names: Columns) -> tuple[str, ...]:
 
 
 def build(
-    kind: StateKind, state: str, options: StateOptions, *, aggregator: Aggregator | None = None, **declared: Any
+    kind: StateKind,
+    state: str,
+    options: StateOptions,
+    *,
+    aggregator: Aggregator | None = None,
+    subtasks: Subtasks | None = None,
+    **declared: Any,
 ) -> Sink:
     """A sink of one state. Raises InvalidConfiguration."""
     given: dict[str, Any] = dict(options)
@@ -84,7 +91,7 @@ def build(
     checked_name("the state's name", declaration.state, "choose another one")
     for problem in _problems(declaration):
         raise InvalidConfiguration(f"state {declaration.state!r}: {problem}", state=declaration.state)
-    return query_sink([Part(declaration, aggregator)], typing.cast("QueryOptions", of_query))
+    return query_sink([Part(declaration, aggregator, subtasks)], typing.cast("QueryOptions", of_query))
 
 
 def query_sink(parts: Sequence[Part], options: QueryOptions) -> Sink:

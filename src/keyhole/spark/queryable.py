@@ -51,17 +51,22 @@ from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.broadcasting import BroadcastReader
 from keyhole.spark.declaring import Columns, QueryOptions, StateOptions, build, columns, query_sink
 from keyhole.spark.lookup import lookup
+from keyhole.spark.operators import Mode, Operator, Subtask, Subtasks
 from keyhole.spark.sink import Sink
+from keyhole.spark.task import SUBTASK
 from keyhole.types import StateKind
 
 __all__ = [
     "Aggregator",
     "BroadcastReader",
+    "Operator",
+    "Subtask",
     "aggregating",
     "broadcast",
     "list",
     "lookup",
     "map",
+    "operator",
     "reducing",
     "together",
     "value",
@@ -259,6 +264,34 @@ def broadcast(
             )
     options["key_groups"], options["standbys"] = 1, FOLLOWED_BY_ALL
     return build(StateKind.BROADCAST, state, options, key=columns(key), value=_tuple(value), order_by=order_by)
+
+
+def operator(
+    state: str,
+    *,
+    operator: Operator,
+    result: str | StructType,
+    mode: Mode = "list",
+    subtasks: int | None = None,
+    **options: Unpack[StateOptions],
+) -> Sink:
+    """A state that belongs to the subtasks of an operator, not to keys: readers ask by the subtask's number.
+
+    Args:
+        operator: See keyhole.spark.operators.Operator: what each subtask makes of its elements and its rows.
+        result: The fields of what readers get of a subtask, as Spark writes a schema.
+        mode: What becomes of the elements when the number of subtasks changes: "list" deals them out anew, "union"
+            gives all of them to each.
+        subtasks: How many there are; default: as many as the batch has partitions. May change from run to run. One that
+            is no more holds an empty list.
+        state: As for `value`.
+    """
+    if mode not in ("list", "union"):
+        raise InvalidConfiguration(f"state {state!r}: mode is {mode!r}; it must be list or union", state=state)
+    if subtasks is not None and subtasks < 1:
+        raise InvalidConfiguration(f"state {state!r}: subtasks is {subtasks}; it must be 1 or more", state=state)
+    made = Subtasks(operator, mode, subtasks)
+    return build(StateKind.AGGREGATING, state, options, key=(SUBTASK,), result=result, subtasks=made)
 
 
 def together(*sinks: Sink, **options: Unpack[QueryOptions]) -> Sink:

@@ -27,6 +27,7 @@ from keyhole.spark.batch import MicroBatch, OutputMode, classic, current, next_w
 from keyhole.spark.executors import ServerAddresses, live_executors
 from keyhole.spark.feeding import check_feed
 from keyhole.spark.keeping import kept
+from keyhole.spark.operators import KEY_SCHEMA, Subtasks, operator_state
 from keyhole.spark.partitioning import HashLayout, layout_of
 from keyhole.spark.schema import Declaration, describe
 from keyhole.spark.staging import StagedState, staged_state
@@ -62,6 +63,7 @@ class Part:
 
     Attributes:
         aggregator: Of an aggregating state.
+        subtasks: Of an operator state.
         select: From the batch to the state's rows; None: they are the batch's.
         in_order: Rows of one partition count in the order in which they come: of those that write one entry the last
             one stays, and one that clears a key clears what came before it.
@@ -69,6 +71,7 @@ class Part:
 
     declaration: Declaration
     aggregator: Aggregator | None = None
+    subtasks: Subtasks | None = None
     select: Callable[[DataFrame], DataFrame] | None = None
     in_order: bool = False
 
@@ -205,8 +208,11 @@ class Sink:
         if part.select is not None:
             rows = classic(part.select(rows))
             layout = layout_of(rows, batch.execution)
-        descriptor = describe(declaration, self._config.application, query, rows.schema)
+        schema = rows.schema if part.subtasks is None else KEY_SCHEMA
+        descriptor = describe(declaration, self._config.application, query, schema)
         plan = StatePlan(descriptor, batch.output_mode is OutputMode.COMPLETE, declaration.standbys)
+        if part.subtasks is not None:
+            return operator_state(part.subtasks, plan, rows)
         return staged_state(part, plan, rows, layout)
 
     def _query_name(self, batch: MicroBatch) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,20 +25,23 @@ from keyhole.types import StateDescriptor, StateKind
 
 @dataclass(frozen=True)
 class StagedState:
-    """One state of an epoch, ready to be staged any number of times."""
+    """One state of an epoch, ready to be staged any number of times.
+
+    Attributes:
+        receipts: Makes the plan of one round, whose rows are the receipts of `partitions` partitions.
+    """
 
     plan: StatePlan
-    rows: DataFrame
     partitions: int
-    task: TaskState
+    receipts: Callable[[StageOrder], DataFrame]
 
     def stage(self, order: StageOrder) -> Sequence[PartitionReceipt]:
         """One round: runs the batch's plan over all partitions and collects their receipts, nothing else."""
-        state = self.plan.descriptor.state
-        collected = self.rows.mapInArrow(functools.partial(stage_task, order, self.task), RECEIPT_SCHEMA).collect()
+        collected = self.receipts(order).collect()
         if not collected:
             # Spark has found out, before or while running, that the plan has no rows, and so made no partitions at all.
             # Some that are missing while others are there would be an error, which the coordinator finds.
+            state = self.plan.descriptor.state
             return [PartitionReceipt(state, partition, attempt_id=0) for partition in range(self.partitions)]
         return [PartitionReceipt.from_row(bytes(row[0])) for row in collected]
 
@@ -67,7 +70,10 @@ def staged_state(part: Any, plan: StatePlan, rows: ClassicDataFrame, layout: Has
     # In a list nothing but clearing has to do with the rows before, and that comes first.
     folds = ordered and acts and descriptor.kind is not StateKind.LIST
     task = TaskState(descriptor.state, in_order=part.in_order or folds, aggregation=aggregation)
-    return StagedState(plan, placed.select(*_staged_columns(declaration, descriptor, inputs)), partitions, task)
+    staged = placed.select(*_staged_columns(declaration, descriptor, inputs))
+    return StagedState(
+        plan, partitions, lambda order: staged.mapInArrow(functools.partial(stage_task, order, task), RECEIPT_SCHEMA)
+    )
 
 
 _ORDERED_KINDS = (StateKind.LIST, StateKind.AGGREGATING)

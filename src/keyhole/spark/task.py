@@ -12,13 +12,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from keyhole.arrow import SEQUENCE, encode
+from keyhole.arrow import SEQUENCE, STORAGE_KEY, VALUE, encode
+from keyhole.codec import StateCodec
 from keyhole.coordinator.receipts import StageOrder
 from keyhole.coordinator.staging import stage_partition
 from keyhole.rpc.channels import sync_channel
 from keyhole.spark.aggregating import Aggregation, aggregated
 from keyhole.spark.folding import folded
 from keyhole.types import StateKind
+
+SUBTASK = "subtask"
+"""The key of every operator state: int, from 0."""
 
 RECEIPT_COLUMN = "receipt"
 RECEIPT_SCHEMA = f"{RECEIPT_COLUMN} binary"
@@ -31,15 +35,20 @@ class TaskState:
     Attributes:
         in_order: Of rows that write one entry the last one counts, and clearing a key clears what came before it.
         aggregation: Of an aggregating state.
+        ready: Of an operator state: the rows have been aggregated already.
     """
 
     state: str
     in_order: bool = False
     aggregation: Aggregation | None = None
+    ready: bool = False
 
     def encoded(self, order: StageOrder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows as state servers take them."""
         descriptor = order.descriptors[self.state]
+        if self.ready:
+            codec = StateCodec(descriptor)
+            return (_ready(batch, codec) for batch in batches)
         if self.aggregation is not None:
             return aggregated(order, descriptor, self.aggregation, batches, connect)
         if descriptor.kind is StateKind.LIST:
@@ -78,6 +87,12 @@ def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         positions = np.arange(first, first + batch.num_rows, dtype=np.int64)
         rows = itertools.count(first + batch.num_rows)
         yield batch.append_column(SEQUENCE, pa.array(positions))
+
+
+def _ready(batch: pa.RecordBatch, codec: StateCodec) -> pa.RecordBatch:
+    """What operators.py has made, as state servers take it."""
+    keys = [codec.storage_key(index) for index in batch.column(SUBTASK).to_pylist()]
+    return pa.record_batch({STORAGE_KEY: pa.array(keys, pa.binary()), VALUE: batch.column(VALUE)})
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,0 +1,158 @@
+"""Operator state: elements that belong to the subtasks of an operator, not to keys, and follow them when their number
+changes (Flink's list and union-list state)."""
+
+from __future__ import annotations
+
+import functools
+from collections import namedtuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import types as spark
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from keyhole.arrow import VALUE
+from keyhole.codec import StateCodec
+from keyhole.coordinator.coordinator import StatePlan
+from keyhole.coordinator.receipts import StageOrder
+from keyhole.spark.aggregating import BaseReader, result_row, staged_aggregate
+from keyhole.spark.batch import classic
+from keyhole.spark.partitioning import by_key_group, partitions_for
+from keyhole.spark.staging import StagedState
+from keyhole.spark.task import RECEIPT_SCHEMA, SUBTASK, TaskState, connect, stage_task
+
+KEY_SCHEMA = spark.StructType([spark.StructField(SUBTASK, spark.IntegerType(), nullable=False)])
+
+Mode = Literal["list", "union"]
+
+
+@dataclass(frozen=True)
+class Subtask:
+    """Which part of the operator a call is for. `restored`: the number of subtasks has changed since the last batch."""
+
+    index: int
+    count: int
+    restored: bool
+
+
+class Operator(Protocol):
+    """What each subtask does with its rows of a batch. Runs in Spark's workers; must not depend on time or chance.
+
+    Elements are plain data, as MessagePack holds it (a tuple comes back as a list).
+    """
+
+    def process(self, subtask: Subtask, elements: list[Any], rows: Iterator[Any]) -> Sequence[Any]:
+        """The subtask's elements after the batch.
+
+        Args:
+            elements: Those before it. Where the number of subtasks has changed: of a list state the share of this one,
+                of a union state all elements of all subtasks before.
+            rows: The subtask's, whose columns are attributes, in any order.
+        """
+
+    def result(self, elements: Sequence[Any]) -> Mapping[str, Any] | Sequence[Any]:
+        """What readers get: the fields of the declared result, by name or in their order."""
+
+
+@dataclass(frozen=True)
+class Subtasks:
+    """An operator state's function, and over how many subtasks it runs; None: as many as the batch has partitions."""
+
+    operator: Operator
+    mode: Mode
+    count: int | None
+
+
+class _Held(msgspec.Struct, array_like=True):
+    """What is stored of a subtask. `count`: how many subtasks there were."""
+
+    count: int
+    elements: list[Any]
+
+
+def operator_state(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame) -> StagedState:
+    """The state's part of an epoch: what the subtasks hold after the batch, moved to their key groups."""
+    count = _partitions(rows)
+    if subtasks.count is not None and count != subtasks.count:
+        count = subtasks.count
+        rows = classic(rows.repartition(count))
+    schema = spark.StructType([*KEY_SCHEMA.fields, spark.StructField(VALUE, spark.BinaryType(), nullable=False)])
+    descriptor = plan.descriptor
+    wanted = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+
+    def receipts(order: StageOrder) -> Any:
+        task = functools.partial(_process, order, descriptor.state, subtasks, count, tuple(rows.columns))
+        processed = classic(rows.mapInArrow(task, schema))
+        placed, _ = by_key_group(processed, None, [SUBTASK], descriptor.key_groups)
+        encode = TaskState(descriptor.state, ready=True)
+        return placed.mapInArrow(functools.partial(stage_task, order, encode), RECEIPT_SCHEMA)
+
+    return StagedState(plan, partitions_for(descriptor.key_groups, wanted), receipts)
+
+
+def _partitions(rows: ClassicDataFrame) -> int:
+    return int(rows._jdf.rdd().getNumPartitions())
+
+
+def _process(
+    order: StageOrder,
+    state: str,
+    subtasks: Subtasks,
+    count: int,
+    columns: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """One subtask: what it held, and its rows, become what it holds."""
+    context = TaskContext.get()
+    assert context is not None, "runs in a Spark task only"
+    descriptor = order.descriptors[state]
+    index = context.partitionId()
+    before = _Before(BaseReader(order, state, connect), StateCodec(descriptor), index)
+    subtask = Subtask(index, count, restored=before.count not in (0, count))
+    elements = before.elements(subtask, subtasks.mode)
+    operator = subtasks.operator
+    after = list(operator.process(subtask, elements, _rows(columns, batches)))
+    # Those that are no subtasks any more keep an empty list: what they held before the epoch must stay known, should
+    # the epoch be run again.
+    held = {index: _Held(count, after)}
+    held |= {gone: _Held(count, []) for gone in range(count, before.count) if gone % count == index}
+    rows = [
+        staged_aggregate(result_row(descriptor, operator.result(of.elements)), msgspec.msgpack.encode(of))
+        for of in held.values()
+    ]
+    yield pa.record_batch({SUBTASK: pa.array(list(held), pa.int32()), VALUE: pa.array(rows, pa.binary())})
+
+
+def _rows(columns: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    make: Any = namedtuple("Row", columns, rename=True)._make  # type: ignore[attr-defined]
+    for batch in batches:
+        yield from map(make, zip(*(batch.column(name).to_pylist() for name in columns), strict=True))
+
+
+class _Before:
+    """What the subtasks held before the epoch; `count`: how many there were, 0: the state is new."""
+
+    def __init__(self, reader: BaseReader, codec: StateCodec, index: int) -> None:
+        self._reader = reader
+        self._codec = codec
+        # The first one is always there, and says how many there are.
+        self._known = self._read({0, index})
+        self.count = self._known[0].count if 0 in self._known else 0
+
+    def elements(self, subtask: Subtask, mode: Mode) -> list[Any]:
+        """Of a subtask now."""
+        if not subtask.restored:
+            own = self._known.get(subtask.index)
+            return own.elements if own else []
+        self._known |= self._read(set(range(self.count)) - self._known.keys())
+        everything = [element for index in range(self.count) for element in self._known[index].elements]
+        return everything if mode == "union" else everything[subtask.index :: subtask.count]
+
+    def _read(self, indexes: Iterable[int]) -> dict[int, _Held]:
+        keys = {self._codec.storage_key(index): index for index in indexes}
+        bases = self._reader.bases(list(keys))
+        return {keys[key]: msgspec.msgpack.decode(base, type=_Held) for key, base in bases.items()}
