@@ -7,6 +7,7 @@ import functools
 import logging
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 from keyhole.changelog.base import Changelog
 from keyhole.changelog.kafka import KafkaChangelog
@@ -16,7 +17,7 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.rpc.server import RpcServer
 from keyhole.steps import NoObserver, StepObserver
 from keyhole.stores.base import StoreEngine, StoreLimits
-from keyhole.stores.engines import make_engine
+from keyhole.stores.choices import chosen_engine
 from keyhole.stores.rules import MAX_KEY_BYTES
 from keyhole.v1 import query_pb2_grpc, state_server_pb2_grpc
 from services.state_server.control_servicer import StateServerServicer
@@ -180,7 +181,7 @@ def build(config: StateServerConfig, observer: StepObserver | None = None) -> St
     """A state server on real Kafka and the configured store.
 
     Raises:
-        InvalidConfiguration: An unknown store or role, or a replica of no application.
+        InvalidConfiguration: An unknown store or role, a replica of no application, or a wrong file of stores.
         StoreFormat, StoreLocked: See StoreEngine.
     """
     if config.role not in (OWNER, REPLICA):
@@ -194,7 +195,8 @@ def build(config: StateServerConfig, observer: StepObserver | None = None) -> St
             "only a replica is told which applications to follow; an owner gets key groups from the jobs that name it. "
             "Set KEYHOLE_STATE_SERVER_ROLE=replica, or leave KEYHOLE_STATE_SERVER_APPLICATIONS out"
         )
-    engine = make_engine(config.store, StoreLimits(config.directory, config.store_limit_bytes), {})
+    limits = StoreLimits(config.directory, config.store_limit_bytes)
+    engine = chosen_engine(config.store, limits, Path(config.stores) if config.stores else None)
     return StateServer(
         config,
         engine,

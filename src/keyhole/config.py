@@ -32,6 +32,7 @@ class StateServerConfig:
         directory: Where its stores live; unused by the memory store.
         store: "lmdb", "rocksdb", "memory", the name of an installed store, or module:Engine.
         store_limit_bytes: The most that one state may take here.
+        stores: A TOML file that says which states are kept in another store, directory or with other limits.
         lease_seconds: Without word from its coordinator for this long, its answers say `unconfirmed`.
         max_staged_bytes: Of rows in memory, of all epochs under way; beyond it, they go to files in `directory`.
         max_spilled_bytes: Of rows in such files; beyond it, staging is refused as overloaded.
@@ -55,6 +56,7 @@ class StateServerConfig:
     directory: Path = Path("keyhole-stores")
     store: str = "lmdb"
     store_limit_bytes: int = 1 << 40
+    stores: str = ""
     lease_seconds: float = 3.0
     max_staged_bytes: int = 2 << 30
     max_spilled_bytes: int = 64 << 30

@@ -14,10 +14,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from keyhole import errors
+from keyhole import AsyncClient, errors
 from keyhole.rpc import channels, status
+from keyhole.stores.base import StoreLimits
+from keyhole.stores.choices import chosen_engine
+from keyhole.stores.directory import directory_name
+from keyhole.testing.changelog import MemoryKafka
 from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
-from tests.support.readings import APPLICATION, STATE, descriptor
+from tests.support.readings import APPLICATION, STATE, descriptor, rows
 from tests.support.state_servers import RunningServer, state_server
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -70,6 +74,25 @@ async def test_ownership_streams_end_when_it_drains() -> None:
         assert messages[-1].draining
 
 
+async def test_a_state_is_kept_in_the_store_that_the_file_says_served_from_it_and_found_there_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "stores.toml"
+    entry = f'states = ["{APPLICATION}/*"]\nstore = "rocksdb"\ndirectory = "{tmp_path / "rocksdb"}"'
+    file.write_text(f"[[stores]]\n{entry}\n")
+    kafka, limits = MemoryKafka(), StoreLimits(tmp_path / "others")
+    for restarts in range(3):
+        engine = chosen_engine("lmdb", limits, file)
+        async with state_server("server-a", kafka, engine) as server, AsyncClient(server.address) as client:
+            await server.own(descriptor())
+            if not restarts:
+                await server.commit(rows(100))
+            answers = await client.get_many(APPLICATION, STATE, [f"sensor-{n}" for n in range(101)])
+            assert [answer.found and answer.value.celsius for answer in answers] == [*map(float, range(100)), False]
+    assert (tmp_path / "rocksdb" / directory_name(APPLICATION, STATE) / "CURRENT").exists()
+    assert not (tmp_path / "others" / directory_name(APPLICATION, STATE)).exists()
+
+
 def start(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     environ = {
         **os.environ,
@@ -95,6 +118,8 @@ def test_a_port_that_is_taken_is_named_and_the_process_ends(tmp_path: Path) -> N
     ("settings", "says"),
     [
         ({"store": "papyrus"}, "unknown store 'papyrus'; the stores are lmdb, memory, rocksdb"),
+        ({"stores": "absent.toml"}, "KEYHOLE_STATE_SERVER_STORES is 'absent.toml', which can't be read"),
+        ({"store": "json:JSONDecoder"}, "the store 'json:JSONDecoder' can't be made: too many positional arguments"),
         ({"prot": "7410"}, "unknown setting KEYHOLE_STATE_SERVER_PROT"),
         ({"role": "boss"}, "unknown role 'boss'; the roles are owner and replica"),
         ({"role": "replica"}, "a replica follows applications: name them"),

@@ -22,6 +22,9 @@ class Engine(MemoryEngine):
         super().__init__(limits.bytes)
         self.limits, self.colour = limits, colour
 
+def Demanding(limits, *, colour):
+    return Engine(limits, colour=colour)
+
 NO_ENGINE = 7
 """
 
@@ -81,7 +84,8 @@ def test_a_store_of_a_third_party_is_made_by_its_entry_point_or_as_module_and_en
         ("their_stores:", {}, "unknown store 'their_stores:'"),
         ("no_such_module:Engine", {}, "can't be imported: No module named 'no_such_module'"),
         ("their_stores:Motor", {}, "does not exist: .*Motor"),
-        ("their_stores:NO_ENGINE", {}, "is no engine"),
+        ("their_stores:NO_ENGINE", {}, "can't be made: 7 is not a callable object"),
+        ("their_stores:Demanding", {}, "can't be made: missing a required .*argument: 'colour'"),
         ("papyrus", {"color": "blue"}, "the store 'papyrus' has no option color; it has colour"),
         ("lmdb", {"colour": "blue"}, "the store 'lmdb' has no option colour; it has none"),
         ("memory", {"a": 1, "b": 2}, "the store 'memory' has no option a, b; it has none"),

@@ -59,7 +59,8 @@ def at_limit(path: Path, limit_bytes: int) -> StoreFull:
     """The live rows take as much as a state may take."""
     return StoreFull(
         f"the store at {path} has reached its limit of {limit_bytes} bytes; restart the server with a higher "
-        "KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES, or with more servers. Nothing was changed",
+        "KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES (or limit_bytes in KEYHOLE_STATE_SERVER_STORES), or with more servers. "
+        "Nothing was changed",
         path=path,
         limit_bytes=limit_bytes,
     )

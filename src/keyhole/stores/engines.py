@@ -34,18 +34,19 @@ def make_engine(store: str, limits: StoreLimits, options: Mapping[str, object]) 
         StoreFormat, StoreLocked, StoreFull: See StoreEngine.
     """
     factory = _factory(store)
-    if not callable(factory):
-        raise InvalidConfiguration(f"the store {store!r} is no engine: it can't be called (docs/stores.md)")
-    known = [
-        name
-        for name, parameter in inspect.signature(factory).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
-    unknown = sorted(set(options) - set(known))
-    if unknown:
+    try:
+        signature = inspect.signature(factory)
+        known = [name for name, of in signature.parameters.items() if of.kind is of.KEYWORD_ONLY]
+        if unknown := sorted(set(options) - set(known)):
+            raise InvalidConfiguration(
+                f"the store {store!r} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
+            )
+        signature.bind(limits, **options)
+    except (TypeError, ValueError) as error:
         raise InvalidConfiguration(
-            f"the store {store!r} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
-        )
+            f"the store {store!r} can't be made: {error}; an engine is called with StoreLimits, and with options by "
+            "name (docs/stores.md)"
+        ) from error
     return factory(limits, **options)
 
 

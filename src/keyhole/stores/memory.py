@@ -109,8 +109,8 @@ class MemoryStore:
         if taken > max(self._limit_bytes, old.bytes):
             raise StoreFull(
                 f"the store would take {taken} bytes of memory and its limit is {self._limit_bytes}; restart the "
-                "server with a higher KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES, or with more servers. Nothing was "
-                "changed",
+                "server with a higher KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES (or limit_bytes in "
+                "KEYHOLE_STATE_SERVER_STORES), or with more servers. Nothing was changed",
                 limit_bytes=self._limit_bytes,
             )
         positions = {key_group: advance.after for key_group, advance in batch.advances.items()}
