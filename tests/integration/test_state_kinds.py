@@ -381,3 +381,63 @@ def test_operator_state_follows_its_subtasks_when_their_number_changes(
 
 class Enough(Exception):
     """The run has had its batch."""
+
+
+def at_minute(minute: int) -> str:
+    return (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)).isoformat()
+
+
+def test_sessions_are_entries_once_they_are_closed(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    events = [[{"k": "a", "at": at_minute(m)} for m in (0, 5, 30, 33, 36)], [{"k": "b", "at": at_minute(300)}], []]
+    sessions = (
+        stream("k string, at timestamp", events)
+        .withWatermark("at", "1 hour")
+        .groupBy("k", F.session_window("at", "10 minutes").alias("w"))
+        .count()
+        .select("k", F.col("w.start").alias("since"), F.col("w.end").alias("until"), "count")
+    )
+    sink = queryable.map("sessions", key="k", map_key="since", key_groups=8, config=service.config(application))
+    run_query(sessions, "append", sink)
+    with Client(service.proxy) as client:
+        found = client.scan(application, "sessions", "a")
+        assert [(entry.map_key.minute, entry.value.until.minute, entry.value["count"]) for entry in found] == [
+            (0, 15, 2),
+            (30, 46, 3),
+        ]
+        assert len(client.scan(application, "sessions", "b")) == 0, "still open"
+
+
+def test_what_drop_duplicates_lets_through_is_a_value(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    events = [
+        [{"k": "a", "at": at_minute(0), "v": 1}, {"k": "b", "at": at_minute(1), "v": 2}],
+        [{"k": "a", "at": at_minute(2), "v": 3}, {"k": "c", "at": at_minute(3), "v": 4}],
+    ]
+    firsts = stream("k string, at timestamp, v int", events).withWatermark("at", "1 hour")
+    sink = queryable.value("firsts", key="k", key_groups=8, config=service.config(application))
+    run_query(firsts.dropDuplicatesWithinWatermark(["k"]), "append", sink)
+    with Client(service.proxy) as client:
+        found = client.get_many(application, "firsts", ["a", "b", "c"])
+    assert [answer.value.v for answer in found] == [1, 2, 4]
+
+
+def test_the_pairs_of_a_stream_stream_join_are_entries_of_a_map(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    events = [
+        [{"k": "a", "at": at_minute(0), "v": 0}, {"k": "b", "at": at_minute(1), "v": 0}],
+        [{"k": "a", "at": at_minute(20), "v": 1}, {"k": "a", "at": at_minute(90), "v": 1}],
+        [{"k": "b", "at": at_minute(30), "v": 1}],
+    ]
+    source = stream("k string, at timestamp, v int", events).withWatermark("at", "2 hours")
+    shown = source.filter("v = 0").select(F.col("k").alias("ad"), F.col("at").alias("shown"))
+    clicks = source.filter("v = 1").select("k", "at")
+    joined = shown.join(clicks, F.expr("k = ad AND at BETWEEN shown AND shown + INTERVAL 1 HOUR")).drop("k")
+    sink = queryable.map("clicks", key="ad", map_key="at", key_groups=8, config=service.config(application))
+    run_query(joined, "append", sink)
+    with Client(service.proxy) as client:
+        found = {ad: [entry.map_key.minute for entry in client.scan(application, "clicks", ad)] for ad in ("a", "b")}
+    assert found == {"a": [20], "b": [30]}
