@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.temperature_monitor.pipeline import max_temperature, readings
-from keyhole.cli.verify import reading_of
+from jobs.temperature_monitor.recount import reading_of
 
 pytestmark = pytest.mark.integration
 

@@ -6,10 +6,19 @@ import importlib.util
 import os
 import sys
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 
+from keyhole.cli.local_jobs import LOCAL_JOBS
 from keyhole.cli.main import JOBS, SERVICES, main
+from keyhole.config import (
+    ReadingsConfig,
+    TemperatureMonitorConfig,
+    load,
+)
+
+KINDS = (TemperatureMonitorConfig, ReadingsConfig)
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
@@ -32,6 +41,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
         ["states", "--timeout", "0"],
         ["states", "--timeout", "nan"],
         ["states", "--timeout", "soon"],
+        ["job", "temperature_monitor", "--seconds", "0"],
         ["demo", "--sensors", "0"],
         ["demo", "--rate", "-1"],
         ["demo", "--rate", "many"],
@@ -52,7 +62,8 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
         (["states"], "rich", "keyhole states needs rich: install keyhole-spark[cli]"),
         (["get", "a/b", "c"], "grpc", "keyhole get needs grpc: install keyhole-spark[cli]"),
         (["state-server"], "lmdb", "services.state_server needs lmdb: install keyhole-spark[server,kafka]"),
-        (["job", "temperature_monitor"], "pyspark", "needs pyspark: install keyhole-spark[spark]"),
+        (["job", "temperature_monitor", "--external"], "pyspark", "needs pyspark: install keyhole-spark[spark]"),
+        (["job", "temperature_monitor"], "jgo", "a job on this machine needs jgo: install keyhole-spark[demo]"),
         (["demo"], "jgo", "the demo needs jgo: install keyhole-spark[demo]"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -69,10 +80,15 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [*([name] for name in SERVICES), *(["job", name] for name in JOBS)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [*([name] for name in SERVICES), *(["job", "--external", name] for name in JOBS), ["job", "temperature_monitor"]],
+    ids=" ".join,
+)
 def test_a_service_or_a_job_takes_the_place_of_the_command(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("KEYHOLE_JOB_SERVERS", "127.0.0.1:7410")  # a job without --external is told so by this
     became: list[str] = []
 
     def execv(program: str, argv: list[str]) -> None:
@@ -85,6 +101,33 @@ def test_a_service_or_a_job_takes_the_place_of_the_command(
     program = {**SERVICES, **JOBS}[arguments[-1]]
     assert became == [sys.executable, "-P", "-m", program.module]
     assert importlib.util.find_spec(f"{program.module}.__main__") is not None
+
+
+@pytest.mark.parametrize("option", [["--verify"], ["--json"], ["--seconds", "1"]], ids=" ".join)
+def test_a_job_s_own_process_alone_counts_nothing_again(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["job", "temperature_monitor", "--external", *option]) == 1
+    assert "leave them out" in capsys.readouterr().err
+
+
+def test_every_job_can_be_run_on_this_machine_with_its_source_and_its_recount() -> None:
+    assert LOCAL_JOBS.keys() == JOBS.keys()
+    for name, program in JOBS.items():
+        spec = LOCAL_JOBS[name].spec(Path("here"), Path("here/checkpoint"), "a.jar", {"PATH": "/bin"})
+        assert spec.job == program.module
+        for module in (spec.source, LOCAL_JOBS[name].verify):
+            assert importlib.util.find_spec(module) is not None
+        missing = f"{spec.source_prefix}BOOTSTRAP_SERVERS"
+        kinds = {kind.PREFIX: kind for kind in KINDS}
+        kafka = {missing: "127.0.0.1:9092", "KEYHOLE_JOB_BOOTSTRAP_SERVERS": "k:1", "KEYHOLE_JOB_SERVERS": "s:1"}
+        assert load(kinds[LOCAL_JOBS[name].prefix], {**spec.job_environ, **kafka}).topic == spec.topic
+        assert load(kinds[spec.source_prefix], {**spec.source_environ, **kafka}).topic == spec.topic
+
+
+def test_settings_of_the_job_and_its_source_are_taken_from_the_caller_and_no_others() -> None:
+    given = {"KEYHOLE_READINGS_RATE": "5", "KEYHOLE_READINGS_TOPIC": "mine", "KEYHOLE_JOB_SERVERS": "x", "HOME": "/"}
+    spec = LOCAL_JOBS["temperature_monitor"].spec(Path("here"), Path("here/checkpoint"), "", given)
+    assert spec.source_environ == {"KEYHOLE_READINGS_RATE": "5", "KEYHOLE_READINGS_TOPIC": "readings"}
+    assert "KEYHOLE_JOB_SERVERS" not in spec.job_environ
 
 
 def test_a_replica_is_told_its_role_and_what_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs.temperature_monitor import pipeline, source
+from jobs.temperature_monitor import pipeline, source, verify
+from jobs.temperature_monitor.recount import reading_of
 from keyhole import Answer, Source
 from keyhole.cli import demo, freshness
 from keyhole.cli.answers_table import AnswersTable
-from keyhole.cli.verify import Verdict, committed_offsets, reading_of
+from keyhole.cli.local_jobs import TEMPERATURE_MONITOR
+from keyhole.cli.verify import Verdict, committed_offsets
 from keyhole.errors import ServerLost
 from keyhole.row import row_class
 from keyhole.types import Role
@@ -62,12 +64,10 @@ def test_the_probe_alone_is_in_its_partition_and_every_sensor_always_in_the_same
 
 def test_the_demo_knows_the_job_and_its_source_by_their_names() -> None:
     """The distribution can't import them, so it says them again."""
-    assert (demo.APPLICATION, demo.STATE) == (pipeline.APPLICATION, pipeline.STATE)
-    assert (demo.PROBE, demo.PROBE_PARTITION, demo.PARTITIONS) == (
-        source.PROBE,
-        source.PROBE_PARTITION,
-        source.PARTITIONS,
-    )
+    names = (pipeline.APPLICATION, pipeline.STATE)
+    assert (demo.APPLICATION, demo.STATE) == (verify.APPLICATION, verify.STATE) == names
+    assert TEMPERATURE_MONITOR.probe == (pipeline.STATE, source.PROBE) == (demo.STATE, demo.PROBE)
+    assert (demo.PROBE_PARTITION, TEMPERATURE_MONITOR.partitions) == (source.PROBE_PARTITION, source.PARTITIONS)
     assert set(source.CITIES) < set(demo.SHOWN)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from keyhole import Answer
-from keyhole.cli.verify import reading_of, records_before, topic_ends
+from keyhole.cli.verify import records_before, topic_ends
 
 Moment = tuple[float, float]
 """Of the probe, whose temperature only rises: temperature, milliseconds since 1970."""
@@ -28,13 +29,13 @@ class Sightings:
 
 
 def sent(bootstrap_servers: str, topic: str, partition: int, probe: str) -> list[Moment]:
-    """The probe's readings by Kafka's timestamps; `partition` is where they are."""
+    """The probe's readings by Kafka's timestamps; `partition` is where they are, and nothing else but readings."""
     ends = {partition: topic_ends(bootstrap_servers, topic)[partition]}
     found: list[Moment] = []
     for message in records_before(bootstrap_servers, topic, ends):
-        reading = reading_of(message.value())
-        if reading is not None and reading[0] == probe:
-            found.append((reading[1], message.timestamp()[1]))
+        reading = json.loads(message.value() or b"{}")
+        if reading.get("sensor") == probe:
+            found.append((reading["temperature"], message.timestamp()[1]))
     return found
 
 

@@ -65,10 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "state-server":
             service.add_argument("--role", choices=("owner", "replica"), help="default: KEYHOLE_STATE_SERVER_ROLE")
             service.add_argument("--applications", metavar="APP,...", help="what a replica follows")
-    job = commands.add_parser("job", help="run a job here, configured by the environment")
-    job.add_argument("name", choices=sorted(JOBS))
-    job.set_defaults(run=lambda options: _become(JOBS[options.name], options))
-    _add_demo(commands)
+    _add_jobs(commands)
     return parser
 
 
@@ -194,13 +191,22 @@ def _add_pairs(
     command.add_argument(option, type=pair, action=_Pairs, default={}, metavar=metavar, help=f"{text}; may be repeated")
 
 
-def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    demo = commands.add_parser("demo", help="run everything on this machine, and show live answers")
+def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    running = argparse.ArgumentParser(add_help=False)
+    running.add_argument("--seconds", type=_seconds, metavar="S", help="end by itself; default: at Ctrl-C")
+    running.add_argument("--verify", action="store_true", help="count everything again at the end, and compare")
+    running.add_argument("--json", action="store_true", help="print one line of JSON at the end")
+    job = commands.add_parser("job", parents=[running], help="run a job with all that it needs on this machine")
+    job.add_argument("name", choices=sorted(JOBS))
+    job.add_argument(
+        "--external",
+        action="store_true",
+        help="only the job's own process, configured by the environment; also where KEYHOLE_JOB_SERVERS is set",
+    )
+    job.set_defaults(run=_job)
+    demo = commands.add_parser("demo", parents=[running], help="run the main job so, and show live answers")
     demo.add_argument("--sensors", type=_count, default=1000, metavar="N", help="of the synthetic fleet (%(default)s)")
     demo.add_argument("--rate", type=_count, default=1000, metavar="R", help="its events per second (%(default)s)")
-    demo.add_argument("--seconds", type=_seconds, metavar="S", help="end by itself; default: at Ctrl-C")
-    demo.add_argument("--verify", action="store_true", help="count everything again at the end, and compare")
-    demo.add_argument("--json", action="store_true", help="print one line of JSON at the end")
     demo.add_argument("--chaos", action="store_true", help="kill -9 the state server and the driver once each")
     demo.set_defaults(run=_demo)
 
@@ -273,20 +279,30 @@ def _become(program: Program, options: argparse.Namespace) -> int:
     os.execv(sys.executable, [sys.executable, "-P", "-m", program.module])  # noqa: S606 - a module of ours
 
 
+def _job(options: argparse.Namespace) -> int:
+    if options.external or "KEYHOLE_JOB_SERVERS" in os.environ:
+        if options.verify or options.json or options.seconds is not None:
+            raise InvalidConfiguration(
+                "--seconds, --verify and --json are of a run with all that the job needs. Here it is only the job's "
+                "own process, as --external or KEYHOLE_JOB_SERVERS says: leave them out, or that"
+            )
+        return _become(JOBS[options.name], options)
+    _require("a job on this machine", "demo", _FOR_THE_DEMO)
+    from keyhole.cli.job import run_job
+    from keyhole.cli.local_jobs import LOCAL_JOBS
+    from keyhole.cli.runner import RunOptions
+
+    _require(f"the job {options.name}", "demo,jobs", LOCAL_JOBS[options.name].needs)
+    return run_job(options.name, RunOptions(options.seconds, options.verify, options.json))
+
+
 def _demo(options: argparse.Namespace) -> int:
     _require("the demo", "demo", _FOR_THE_DEMO)
-    from keyhole.cli.demo import DemoOptions, run_demo
+    from keyhole.cli.demo import run_demo
+    from keyhole.cli.runner import RunOptions
 
-    return run_demo(
-        DemoOptions(
-            sensors=options.sensors,
-            rate=options.rate,
-            seconds=options.seconds,
-            verify=options.verify,
-            json=options.json,
-            chaos=options.chaos,
-        )
-    )
+    chosen = RunOptions(options.seconds, options.verify, options.json, options.chaos)
+    return run_demo(chosen, sensors=options.sensors, rate=options.rate)
 
 
 if __name__ == "__main__":

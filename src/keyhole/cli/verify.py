@@ -1,14 +1,17 @@
-"""Counts a source topic again, with a plain consumer and a dict, and compares what readers are told.
+"""What a job's recount needs: its source topic once more, by a plain consumer, and a verdict on what readers are told.
 
-Imports nothing of Keyhole but the client, so that a mistake of Keyhole's can't hide here.
+Each job has its own `verify` module, which runs in a process of its own. Imports nothing of Keyhole but the client, so
+that a mistake of Keyhole's can't hide here.
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import json
-import math
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,16 +19,33 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from keyhole import Client
 
-Reading = tuple[str, float]
-"""Sensor, degrees Celsius."""
-
-Recount = dict[str, tuple[float, int]]
-"""By sensor: highest temperature, number of readings."""
-
-_MAX_SENSOR_BYTES = 128
 _ASK_SECONDS = 10
+_ANSWER_SECONDS = 10
 _STANDSTILL_SECONDS = 20.0
 _BATCH = 10_000
+_DIFFERS, _CANT_TELL = 1, 2
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is verified: a job that runs, and has taken all that its source has sent.
+
+    Attributes:
+        epoch: That the job has reached. The first one of a fresh application is 1, of Spark's batch 0.
+        checkpoint: Spark's, of the job's only query, whose only source the topic is.
+        files: Where the job writes files, if it does.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    epoch: int
+    checkpoint: Path
+    files: Path
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """By partition, the offset up to which the epoch has the topic."""
+        return committed_offsets(self.checkpoint, self.epoch - 1)
 
 
 @dataclass(frozen=True)
@@ -33,6 +53,7 @@ class Verdict:
     """What the comparison found.
 
     Attributes:
+        epoch: As of which it was asked.
         keys: That were counted.
         agreed: Of these, how many were answered with exactly what was counted.
         surplus: How many keys more the state holds than were counted.
@@ -56,19 +77,33 @@ class Verdict:
         return self.keys > 0 and self.mismatches == 0
 
 
-def reading_of(value: bytes | str | None) -> Reading | None:
-    """The reading in a record, by the job's README; None where it is none."""
+Check = Callable[[Subject, Client], Verdict]
+
+
+def main(check: Check, arguments: Sequence[str] | None = None) -> int:
+    """A job's `verify` as a program: prints the verdict as one line of JSON.
+
+    Returns:
+        The exit code: 1 where something differs, 2 where it can't be told.
+    """
+    parser = argparse.ArgumentParser(
+        description="Counts a job's source topic again, and compares what readers are told."
+    )
+    parser.add_argument("--proxy", required=True, metavar="HOST:PORT")
+    parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
+    parser.add_argument("--topic", required=True, help="the source's")
+    parser.add_argument("--epoch", required=True, type=int, help="which the job has reached")
+    parser.add_argument("--checkpoint", required=True, type=Path, help="Spark's, of the job's query")
+    parser.add_argument("--files", required=True, type=Path, help="the folder that the job writes files to, if it does")
+    options = vars(parser.parse_args(arguments))
     try:
-        record = json.loads(value or b"")
-        sensor, temperature = record["sensor"], record["temperature"]
-        size = len(sensor.encode())
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float):
-        return None
-    if not math.isfinite(temperature) or not 1 <= size <= _MAX_SENSOR_BYTES:
-        return None
-    return sensor, float(temperature)
+        with Client(options.pop("proxy"), timeout=_ANSWER_SECONDS) as client:
+            verdict = check(Subject(**options), client)
+    except TimeoutError as error:
+        print(error, file=sys.stderr)
+        return _CANT_TELL
+    print(json.dumps(dataclasses.asdict(verdict)))
+    return 0 if verdict.passed else _DIFFERS
 
 
 def topic_ends(bootstrap_servers: str, topic: str) -> dict[int, int]:
@@ -118,31 +153,6 @@ def committed_offsets(checkpoint: Path, batch: int) -> dict[int, int]:
     *_, offsets = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
     (partitions,) = json.loads(offsets).values()
     return {int(partition): end for partition, end in partitions.items()}
-
-
-def recount(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> tuple[Recount, int]:
-    """The state's formula once more, over all records before the ends; and how many records there were."""
-    counted: Recount = {}
-    events = 0
-    for message in records_before(bootstrap_servers, topic, ends):
-        events += 1
-        reading = reading_of(message.value())
-        if reading is not None:
-            sensor, temperature = reading
-            highest, number = counted.get(sensor, (-math.inf, 0))
-            counted[sensor] = max(highest, temperature), number + 1
-    return counted, events
-
-
-def compare(client: Client, application: str, state: str, epoch: int, counted: Recount, events: int) -> Verdict:
-    """Asks for every key, at exactly this epoch: no newer one may come meanwhile."""
-    answers = client.get_many(application, state, list(counted), min_epoch=epoch)
-    agreed = sum(
-        answer.found and answer.epoch == epoch and (answer.value.temperature, answer.value.readings) == expected
-        for answer, expected in zip(answers, counted.values(), strict=True)
-    )
-    surplus = max(0, entries(client, application, state) - sum(answer.found for answer in answers))
-    return Verdict(epoch, len(counted), agreed, surplus, events)
 
 
 def entries(client: Client, application: str, state: str) -> int:

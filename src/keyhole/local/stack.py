@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from keyhole.local.services import answers, serves, spawn_client_proxy, spawn_st
 _HOST = "127.0.0.1"
 _START_TIMEOUT_SECONDS = 60
 _TOPIC_TIMEOUT_SECONDS = 30
+_LOOK_SECONDS = 0.2
 _RESTARTS = 3
 _TAIL_LINES = 20
 # Seconds that each has for an orderly end before it is killed, in the order of the end. Together, and with Kafka's,
@@ -46,10 +48,12 @@ class JobSpec:
 
     Attributes:
         topic: Made anew, with this many partitions.
+        source_prefix: Of the names of the source's settings.
     """
 
     job: str
     source: str
+    source_prefix: str
     topic: str
     partitions: int
     job_environ: Mapping[str, str]
@@ -149,6 +153,24 @@ class Stack:
         """Lets it send what it has. Nothing more comes after this."""
         self._children.pop("source").terminate(_STOP_SECONDS["source"])
 
+    def run(self, name: str, module: str, arguments: Sequence[str], seconds: float) -> tuple[int | None, str]:
+        """Runs one more module of Python to its end; what the job needs is kept up meanwhile.
+
+        Returns:
+            Its exit code, None where it has not ended in time; and what it has printed.
+
+        Raises:
+            MachineError: As `supervise`.
+        """
+        with contextlib.ExitStack() as ending:
+            with self._uninterrupted():
+                child = self._python(name, module, {}, arguments)
+                ending.callback(child.kill)
+            until = time.monotonic() + seconds
+            while (code := child.wait(_LOOK_SECONDS)) is None and time.monotonic() < until:
+                self.supervise()
+            return code, child.output()
+
     def kill(self, name: str) -> None:
         """SIGKILL to "server", "proxy" or "job", and all that it has started. `supervise` will start it again."""
         self._children[name].kill()
@@ -218,12 +240,14 @@ class Stack:
             }
             return self._python(name, spec.job, {**addresses, **spec.job_environ})
         return self._python(
-            name, spec.source, {"KEYHOLE_READINGS_BOOTSTRAP_SERVERS": self.bootstrap_servers, **spec.source_environ}
+            name,
+            spec.source,
+            {f"{spec.source_prefix}BOOTSTRAP_SERVERS": self.bootstrap_servers, **spec.source_environ},
         )
 
-    def _python(self, name: str, module: str, environ: Mapping[str, str]) -> Child:
+    def _python(self, name: str, module: str, environ: Mapping[str, str], arguments: Sequence[str] = ()) -> Child:
         # -P: a folder `jobs` in the caller's working directory is none of ours.
-        command = [sys.executable, "-P", "-m", module]
+        command = [sys.executable, "-P", "-m", module, *arguments]
         return Child(name, command, self.directory / f"{name}.log", {**self._environ, **environ})
 
     def _stop_children(self) -> None:

@@ -1,0 +1,97 @@
+"""The jobs as `keyhole job` and `keyhole demo` run them here: by module name, as the distribution imports no job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keyhole.client.async_client import Key
+from keyhole.local.stack import JobSpec
+
+
+@dataclass(frozen=True)
+class LocalJob:
+    """A job, its source and its recount on one machine.
+
+    Attributes:
+        name: The package below `jobs`; it has the modules `source` and `verify`.
+        probe: A state, and any key of it: by its answers it is seen how far the job is.
+        example: What a person may type first, after `keyhole `; --proxy is put behind its first word.
+        topic, partitions: The source's.
+        source_prefix: Of the names of the source's settings. The job's follow from its name.
+        source_environ: Settings of the source.
+        files: The name of the job's setting for a folder that it writes files to, if it has one.
+        needs: Modules that it, or its source, needs beside the demo's, and which `keyhole-spark[jobs]` brings.
+    """
+
+    name: str
+    application: str
+    probe: tuple[str, Key]
+    example: str
+    topic: str
+    partitions: int
+    source_prefix: str
+    source_environ: Mapping[str, str] = field(default_factory=dict)
+    files: str = ""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def prefix(self) -> str:
+        """Of the names of the job's settings."""
+        return f"KEYHOLE_{self.name.upper()}_"
+
+    @property
+    def verify(self) -> str:
+        """The module that counts again."""
+        return f"jobs.{self.name}.verify"
+
+    def files_in(self, directory: Path) -> Path:
+        """Where the job writes files, if it does."""
+        return directory / "files"
+
+    def spec(self, directory: Path, checkpoint: Path, jars: str, environ: Mapping[str, str]) -> JobSpec:
+        """What the stack starts.
+
+        Args:
+            directory: For what Spark and the job write beside the checkpoint.
+            jars: Spark's Kafka connector, separated by commas.
+            environ: Of the caller: its settings of this job and of its source are taken, but for those made here.
+        """
+        ours = {
+            "KEYHOLE_JOB_APPLICATION": self.application,
+            f"{self.prefix}TOPIC": self.topic,
+            f"{self.prefix}CHECKPOINT": str(checkpoint),
+            f"{self.prefix}DIRECTORY": str(directory / "spark"),
+            f"{self.prefix}JARS": jars,
+        }
+        if self.files:
+            ours[f"{self.prefix}{self.files}"] = str(self.files_in(directory))
+        of_source = {f"{self.source_prefix}TOPIC": self.topic, **self.source_environ}
+        return JobSpec(
+            job=f"jobs.{self.name}",
+            source=f"jobs.{self.name}.source",
+            source_prefix=self.source_prefix,
+            topic=self.topic,
+            partitions=self.partitions,
+            job_environ=_given(environ, self.prefix) | ours,
+            source_environ=_given(environ, self.source_prefix) | of_source,
+        )
+
+
+def _given(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name.startswith(prefix)}
+
+
+TEMPERATURE_MONITOR = LocalJob(
+    name="temperature_monitor",
+    application="temperature-monitor",
+    # As jobs.temperature_monitor.source has it.
+    probe=("max_temperature", "probe"),
+    example="get temperature-monitor/max_temperature seattle sensor-0",
+    topic="readings",
+    partitions=3,
+    source_prefix="KEYHOLE_READINGS_",
+)
+
+LOCAL_JOBS = {job.name: job for job in (TEMPERATURE_MONITOR,)}

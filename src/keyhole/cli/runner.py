@@ -1,0 +1,281 @@
+"""Runs a job here on embedded defaults, from the start of Kafka to the verdict: what `demo` and `job` share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from keyhole import Answer, Client
+from keyhole.cli.local_jobs import LocalJob
+from keyhole.cli.signals import StopSignals
+from keyhole.cli.verify import Verdict, committed_offsets, entries, topic_ends
+from keyhole.errors import KeyholeError, MachineError
+from keyhole.local.jars import JarSet, default_cache_dir, fetch
+from keyhole.local.java import find_java
+from keyhole.local.stack import Jars, Stack
+
+_BROKEN_OFF = 130
+_FIRST_ANSWER_SECONDS = 300.0
+_CATCH_UP_SECONDS = 180.0
+_VERIFY_SECONDS = 600.0
+_ANSWER_SECONDS = 1.0
+_POLL_SECONDS = 0.02
+_SHOW_SECONDS = 0.5
+_CHAOS_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line says.
+
+    Attributes:
+        seconds: From the first answer on; None: until Ctrl-C.
+        verify: Count everything again at the end, and compare.
+        json: One line of JSON at the end of standard output; all else goes to standard error.
+        chaos: SIGKILL the state server and the driver, once each.
+    """
+
+    seconds: float | None = None
+    verify: bool = False
+    json: bool = False
+    chaos: bool = False
+
+
+class View(Protocol):
+    """What a person sees while the job runs. One thread."""
+
+    def note(self, probe: Answer) -> None:
+        """An answer for the job's probe; they come all the time."""
+
+    def update(self, client: Client) -> None:
+        """Reads what `render` shows. Its KeyholeErrors come back as `fail`."""
+
+    def fail(self, error: KeyholeError) -> None:
+        """Takes note that there were no answers."""
+
+    def render(self) -> RenderableType:
+        """What is shown now."""
+
+    def result(self, stack: Stack) -> dict[str, object]:
+        """What --json tells beside what it tells of every job."""
+
+
+def run_locally(job: LocalJob, view: View, options: RunOptions) -> int:
+    """Runs until the time is up, or Ctrl-C or SIGTERM comes; must be called from the main thread.
+
+    Returns:
+        The exit code: 0; 1 where a key differs; 130 where it was broken off before there were answers, or while they
+        were verified.
+
+    Raises:
+        KeyholeError: The machine lacks something, or one of the processes failed.
+    """
+    console = Console(stderr=options.json, highlight=False)
+    began = time.monotonic()
+    try:
+        with StopSignals() as signals:
+            java = find_java(os.environ)
+            jars = _fetch_jars(console)
+            stack = Stack(
+                jars, java, os.environ, lambda what: console.print(f"starting {what}"), uninterrupted=signals.deferred
+            )
+            with stack:
+                try:
+                    stack.start(job.spec(stack.directory, stack.checkpoint, ",".join(map(str, jars.spark)), os.environ))
+                    result, passed = _Run(job, view, options, stack, console, signals, began).run()
+                finally:
+                    # The end is short, and a second Ctrl-C must not leave things behind.
+                    signals.ignore()
+                    console.print("stopping")
+    except KeyboardInterrupt:
+        console.print("broken off" + (": nothing was verified" if options.verify else ""))
+        return _BROKEN_OFF
+    if options.json:
+        print(json.dumps(result))
+    return 0 if passed else 1
+
+
+def _fetch_jars(console: Console) -> Jars:
+    """From the cache, or from the registry with a progress bar."""
+    columns = (TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+
+        def of(which: JarSet) -> list[Path]:
+            task = progress.add_task(f"{which} jars", total=None, visible=False)
+
+            def show(done: int, total: int, name: str) -> None:
+                progress.update(task, completed=done, total=total, visible=True)
+
+            return fetch(which, default_cache_dir(os.environ), show)
+
+        return Jars(of(JarSet.KAFKA), of(JarSet.SPARK_KAFKA))
+
+
+class _Run:
+    """One run, from the moment that all is started to the result."""
+
+    def __init__(
+        self,
+        job: LocalJob,
+        view: View,
+        options: RunOptions,
+        stack: Stack,
+        console: Console,
+        signals: StopSignals,
+        began: float,
+    ) -> None:
+        self._job = job
+        self._view = view
+        self._options = options
+        self._stack = stack
+        self._console = console
+        self._signals = signals
+        self._began = began
+        self._epoch = 0
+
+    def run(self) -> tuple[dict[str, object], bool]:
+        """The result for programs, and whether all is well."""
+        with Client(self._stack.proxy, timeout=5) as client:
+            self._await_first_answer(client)
+            command, arguments = self._job.example.split(maxsplit=1)
+            self._console.print(
+                f"ready after {time.monotonic() - self._began:.0f} s. In another terminal:\n"
+                f"  keyhole {command} --proxy {self._stack.proxy} {arguments}",
+                soft_wrap=True,
+            )
+            with self._signals.gently():
+                self._watch(client)
+            verdict = self._verify(client) if self._options.verify else None
+            return self._result(client, verdict), verdict is None or verdict.passed
+
+    def _probe(self, client: Client) -> Answer:
+        """Raises KeyholeError."""
+        state, key = self._job.probe
+        answer = client.get(self._job.application, state, key, timeout=_ANSWER_SECONDS)
+        self._epoch = max(self._epoch, answer.epoch)
+        self._view.note(answer)
+        return answer
+
+    def _await_first_answer(self, client: Client) -> None:
+        until = time.monotonic() + _FIRST_ANSWER_SECONDS
+        while True:
+            reason = "no epoch is committed yet"
+            try:
+                if self._probe(client).epoch > 0:
+                    return
+            except KeyholeError as error:
+                reason = error.message
+            self._stack.check()
+            if time.monotonic() > until:
+                raise MachineError(
+                    f"no answer within {_FIRST_ANSWER_SECONDS:.0f} s ({reason}); the end of the job's log:\n"
+                    f"{self._stack.log_tail('job')}"
+                )
+            time.sleep(0.2)
+
+    def _watch(self, client: Client) -> None:
+        """Asks for the probe, and shows the view, until the time is up or a signal comes."""
+        seconds, began = self._options.seconds, time.monotonic()
+        chaos = list(self._chaos()) if self._options.chaos else []
+        next_show = 0.0
+        with Live(console=self._console, auto_refresh=False) as live:
+            while seconds is None or time.monotonic() - began < seconds:
+                now = time.monotonic()
+                while chaos and now - began >= chaos[0][0]:
+                    chaos.pop(0)[1]()
+                try:
+                    self._probe(client)
+                    if now >= next_show:
+                        self._view.update(client)
+                except KeyholeError as error:  # of a server that was killed, say: the view shows how its answers age
+                    self._view.fail(error)
+                if now >= next_show:
+                    live.update(self._view.render(), refresh=True)
+                    next_show = now + _SHOW_SECONDS
+                self._stack.supervise()
+                if self._signals.came.wait(_POLL_SECONDS):
+                    return
+        if not self._console.is_terminal:
+            self._console.print()
+
+    def _chaos(self) -> Iterator[tuple[float, Callable[[], None]]]:
+        """Seconds after the first answer, and what happens then."""
+        seconds = self._options.seconds or _CHAOS_SECONDS
+        for part, name, what in ((1 / 4, "server", "the state server"), (1 / 2, "job", "the driver")):
+
+            def kill(name: str = name, what: str = what) -> None:
+                self._console.print(f"chaos: kill -9 of {what}")
+                self._stack.kill(name)
+
+            yield seconds * part, kill
+
+    def _verify(self, client: Client) -> Verdict:
+        self._console.print("verify: stopping the source, and waiting until the job has caught up")
+        self._stack.stop_source()
+        epoch = self._await_caught_up(client)
+        arguments = {
+            "--proxy": self._stack.proxy,
+            "--bootstrap-servers": self._stack.bootstrap_servers,
+            "--topic": self._job.topic,
+            "--epoch": str(epoch),
+            "--checkpoint": str(self._stack.checkpoint),
+            "--files": str(self._job.files_in(self._stack.directory)),
+        }
+        given = [word for pair in arguments.items() for word in pair]
+        code, output = self._stack.run("verify", self._job.verify, given, _VERIFY_SECONDS)
+        if code not in (0, 1) or not output:
+            raise MachineError(f"the topic can't be counted again; the end of what was said:\n{output[-2000:]}")
+        verdict = Verdict(**json.loads(output.splitlines()[-1]))
+        self._console.print(f"verify: counted {verdict.events:,} events of {verdict.keys:,} keys up to epoch {epoch}")
+        outcome = "all agree" if verdict.passed else f"{verdict.mismatches:,} DIFFER"
+        self._console.print(f"verify: {verdict.agreed:,} of {verdict.keys:,} keys agree at epoch {epoch}: {outcome}")
+        return verdict
+
+    def _await_caught_up(self, client: Client) -> int:
+        """The epoch that holds all that the source has sent."""
+        until = time.monotonic() + _CATCH_UP_SECONDS
+        ends = topic_ends(self._stack.bootstrap_servers, self._job.topic)
+        reached = 0
+        while time.monotonic() < until:
+            self._stack.supervise()
+            with contextlib.suppress(KeyholeError):
+                epoch = self._probe(client).epoch
+                # The first epoch of a fresh application is 1, of Spark's batch 0.
+                if epoch != reached and committed_offsets(self._stack.checkpoint, epoch - 1) == ends:
+                    return epoch
+                reached = epoch
+            time.sleep(0.1)
+        raise MachineError(
+            f"the job has not caught up within {_CATCH_UP_SECONDS:.0f} s after the source stopped (epoch {reached}); "
+            f"the end of its log:\n{self._stack.log_tail('job')}"
+        )
+
+    def _result(self, client: Client, verdict: Verdict | None) -> dict[str, object]:
+        keys = verdict.keys if verdict else None
+        events = verdict.events if verdict else None
+        more: dict[str, object] = {}
+        if self._options.json:
+            more = self._view.result(self._stack)
+            with contextlib.suppress(KeyholeError):
+                keys = entries(client, self._job.application, self._job.probe[0]) if keys is None else keys
+            if events is None:
+                events = sum(topic_ends(self._stack.bootstrap_servers, self._job.topic).values())
+        return {
+            "keys": keys,
+            "epochs": verdict.epoch if verdict else self._epoch,
+            "events": events,
+            **more,
+            "mismatches": verdict.mismatches if verdict else None,
+            "agreed": verdict.agreed if verdict else None,
+            "seconds": round(time.monotonic() - self._began, 1),
+        }
