@@ -206,6 +206,28 @@ def test_a_result_that_is_not_as_declared_is_refused(
     assert isinstance(sink.failure, ValueMismatch)
 
 
+class Packed:
+    """Values as the job's own bytes."""
+
+    def encode(self, row: Any) -> bytes:
+        return b"\xff\x00" + str(row.v).encode()
+
+
+def test_values_may_be_encoded_by_the_job_itself(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    sink = queryable.value(
+        "packed", key="k", value=["v"], codec=Packed(), delete_when="v < 0", config=service.config(application)
+    )
+    batches = [[{"k": "a", "v": 1}, {"k": "b", "v": 2}], [{"k": "b", "v": -1}]]
+    run_query(stream(SCHEMA, batches), "append", sink)
+    with Client(service.proxy) as client:
+        kept, gone = client.get_many(application, "packed", ["a", "b"])
+        assert kept.value.value == b"\xff\x001"
+        assert not gone.found
+        assert [field.type for field in client.describe_state(application, "packed").value.fields] == ["binary"]
+
+
 def test_windows_are_entries_of_a_map(stream: Stream, run_query: RunQuery, service: Service, application: str) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     events = [{"k": KEYS[n % 2], "at": (start + timedelta(minutes=7 * n)).isoformat()} for n in range(40)]

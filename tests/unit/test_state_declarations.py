@@ -72,6 +72,8 @@ def test_what_all_kinds_refuse(make: Callable[..., Any], arguments: dict[str, An
         (queryable.list, {"max_length": 0}, "max_length is 0"),
         (queryable.list, {"mode": "prepend"}, "mode is 'prepend'; it must be append or replace"),
         (queryable.reducing, {"reducers": {"v": "mean"}}, "the reducers are sum, min"),
+        (queryable.reducing, {"codec": object()}, "a reducing state is made of its columns"),
+        (queryable.value, {"codec": object(), "order_by": "v"}, "order_by compares stored values, which codec hides"),
         (queryable.broadcast, {"key_groups": 8}, "key_groups can't be chosen; a broadcast state is on every server"),
         (queryable.broadcast, {"standbys": 1}, "standbys can't be chosen"),
     ],

@@ -22,6 +22,7 @@ from keyhole.spark.executors import ServerAddresses
 from keyhole.spark.operators import Subtasks
 from keyhole.spark.schema import Declaration
 from keyhole.spark.sink import Addresses, OnCommit, Part, Sink, checked_name
+from keyhole.spark.value_codec import ValueCodec
 from keyhole.steps import StepObserver
 from keyhole.types import StateKind, TtlClock
 
@@ -55,6 +56,7 @@ class StateOptions(QueryOptions, total=False):
     op: str | None
     delete_when: str | Column | None
     defaults: Mapping[str, object]
+    codec: ValueCodec | None
 
 
 def columns(names: Columns) -> tuple[str, ...]:
@@ -77,6 +79,9 @@ def build(
     unknown = given.keys() - StateOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"queryable.{kind}() got unexpected arguments: {', '.join(sorted(unknown))}")
+    codec: ValueCodec | None = given.pop("codec", None)
+    if codec is not None:
+        declared["encoded"] = True
     ttl: timedelta | None = given.pop("ttl", None)
     clock = given.pop("ttl_clock", TtlClock.PROCESSING_TIME)
     for problem in _lifetime_problems(ttl, clock):
@@ -91,7 +96,7 @@ def build(
     checked_name("the state's name", declaration.state, "choose another one")
     for problem in _problems(declaration):
         raise InvalidConfiguration(f"state {declaration.state!r}: {problem}", state=declaration.state)
-    return query_sink([Part(declaration, aggregator, subtasks)], typing.cast("QueryOptions", of_query))
+    return query_sink([Part(declaration, aggregator, subtasks, codec)], typing.cast("QueryOptions", of_query))
 
 
 def query_sink(parts: Sequence[Part], options: QueryOptions) -> Sink:
@@ -173,6 +178,10 @@ def _problems(of: Declaration) -> Iterator[str]:
     if of.kind is not StateKind.LIST and (twice := sorted({*key, *map_key} & others)):
         those = ", ".join(twice)
         yield f"{those} is part of the key, which every reader knows; leave it out of value, reducers and order_by"
+    if of.encoded and of.kind in (StateKind.REDUCING, StateKind.AGGREGATING):
+        yield f"a {of.kind} state is made of its columns; codec can't take their place"
+    if of.encoded and of.order_by is not None and of.kind is not StateKind.LIST:
+        yield "order_by compares stored values, which codec hides; leave one of the two out"
     if of.op is not None and of.delete_when is not None:
         yield "op and delete_when both say what a row does; give one of them"
     if of.op is not None and of.op in {*key, *map_key, *others}:

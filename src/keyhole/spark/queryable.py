@@ -20,6 +20,9 @@ What all states take:
     op: The column that says what a row does: "put" (also where it is null), "delete", and in maps and lists "clear"; in
         lists "append" and "replace". The other columns of a row that deletes are not looked at, but for the key's.
     delete_when: The condition (SQL text or a Column) under which a row deletes, in place of `op`.
+    codec: Makes the value of a row's value columns, as bytes of your own (keyhole.spark.value_codec.ValueCodec): the
+        value is then one binary field, `value`, which Keyhole passes on untouched. In value, map, list and broadcast
+        states.
     defaults: By value column, what entries that were written before the column was added have in it (default: null).
         Of a column that isn't new it is passed over.
 

@@ -12,6 +12,7 @@ from pyspark.sql import types as spark
 
 from keyhole.errors import KeyholeError, KeyMismatch, ValueMismatch
 from keyhole.reducers import parse
+from keyhole.spark.value_codec import ENCODED
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.value_types import value_type
 
@@ -68,6 +69,7 @@ class Declaration:
         delete_when: The condition under which a row deletes; None: none does.
         replaces: Of a list, whether an epoch's rows of a key take the place of those before.
         result: Of an aggregating state, the schema of the result, which is the value, as Spark writes it.
+        encoded: The job encodes the value itself.
         defaults: By field of the value, what rows have in it that were written before there was the field.
     """
 
@@ -88,6 +90,7 @@ class Declaration:
     replaces: bool = False
     result: str | spark.StructType | None = None
     defaults: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    encoded: bool = False
 
 
 def describe(declaration: Declaration, application: str, query: str, schema: spark.StructType) -> StateDescriptor:
@@ -104,7 +107,11 @@ def describe(declaration: Declaration, application: str, query: str, schema: spa
         _check_op(declaration, schema)
     if declaration.result is not None:
         schema = result_schema(declaration.result)
-    fields = tuple(_value_field(declaration, name, schema) for name in value_names(declaration, schema))
+    names = value_names(declaration, schema)
+    if declaration.encoded:
+        fields: tuple[ValueField, ...] = (ValueField(ENCODED, "binary", nullable=False),)
+    else:
+        fields = tuple(_value_field(declaration, name, schema) for name in names)
     if declaration.reducers:
         pairs = zip(fields, declaration.reducers, strict=True)
         fields = tuple(_reduced_field(declaration, field, reducer) for field, reducer in pairs)

@@ -31,6 +31,7 @@ from keyhole.spark.operators import KEY_SCHEMA, Subtasks, operator_state
 from keyhole.spark.partitioning import HashLayout, layout_of
 from keyhole.spark.schema import Declaration, describe
 from keyhole.spark.staging import StagedState, staged_state
+from keyhole.spark.value_codec import ValueCodec
 from keyhole.types import TtlClock
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Part:
     Attributes:
         aggregator: Of an aggregating state.
         subtasks: Of an operator state.
+        codec: What makes the value, where the job does that itself.
         select: From the batch to the state's rows; None: they are the batch's.
         in_order: Rows of one partition count in the order in which they come: of those that write one entry the last
             one stays, and one that clears a key clears what came before it.
@@ -72,6 +74,7 @@ class Part:
     declaration: Declaration
     aggregator: Aggregator | None = None
     subtasks: Subtasks | None = None
+    codec: ValueCodec | None = None
     select: Callable[[DataFrame], DataFrame] | None = None
     in_order: bool = False
 

@@ -20,6 +20,7 @@ from keyhole.spark.partitioning import HashLayout, by_key_group, column
 from keyhole.spark.reducing import reduced_columns
 from keyhole.spark.schema import Declaration, value_names
 from keyhole.spark.task import RECEIPT_SCHEMA, TaskState, stage_task
+from keyhole.spark.value_codec import Encoding
 from keyhole.types import StateDescriptor, StateKind
 
 
@@ -59,9 +60,13 @@ def staged_state(part: Any, plan: StatePlan, rows: ClassicDataFrame, layout: Has
     placed, partitions = by_key_group(rows, layout, key, descriptor.key_groups)
     aggregation = None
     inputs: tuple[str, ...] = ()
+    encoding = None
     if part.aggregator is not None:
         inputs = value_names(_inputs_only(declaration), rows.schema)
         aggregation = Aggregation(part.aggregator, inputs)
+    if part.codec is not None:
+        inputs = value_names(declaration, rows.schema)
+        encoding = Encoding(part.codec, inputs)
     acts = declaration.op is not None or declaration.delete_when is not None
     ordered = declaration.order_by is not None and (acts or descriptor.kind in _ORDERED_KINDS)
     if ordered:
@@ -69,7 +74,7 @@ def staged_state(part: Any, plan: StatePlan, rows: ClassicDataFrame, layout: Has
         placed = placed.sortWithinPartitions(column(declaration.order_by))
     # In a list nothing but clearing has to do with the rows before, and that comes first.
     folds = ordered and acts and descriptor.kind is not StateKind.LIST
-    task = TaskState(descriptor.state, in_order=part.in_order or folds, aggregation=aggregation)
+    task = TaskState(descriptor.state, in_order=part.in_order or folds, aggregation=aggregation, encoding=encoding)
     staged = placed.select(*_staged_columns(declaration, descriptor, inputs))
     return StagedState(
         plan, partitions, lambda order: staged.mapInArrow(functools.partial(stage_task, order, task), RECEIPT_SCHEMA)
@@ -85,11 +90,11 @@ def _inputs_only(declaration: Declaration) -> Declaration:
 
 
 def _staged_columns(declaration: Declaration, descriptor: StateDescriptor, inputs: Sequence[str]) -> list[Column]:
-    """The key's and the value's, as keyhole.arrow.encode takes them; or the aggregator's."""
+    """The key's and the value's, as keyhole.arrow.encode takes them; or the aggregator's or codec's."""
     columns = [column(part.name) for part in (*descriptor.key, *descriptor.map_key)]
     if descriptor.kind is StateKind.REDUCING:
         columns += reduced_columns(descriptor)
-    elif descriptor.kind is StateKind.AGGREGATING:
+    elif inputs:
         columns += [column(name) for name in inputs]
     else:
         columns += [column(field.name) for field in descriptor.value.fields]

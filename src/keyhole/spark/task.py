@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from keyhole.arrow import SEQUENCE, STORAGE_KEY, VALUE, encode
+from keyhole.arrow import OP, SEQUENCE, STORAGE_KEY, VALUE, encode
 from keyhole.codec import StateCodec
 from keyhole.coordinator.receipts import StageOrder
 from keyhole.coordinator.staging import stage_partition
 from keyhole.rpc.channels import sync_channel
 from keyhole.spark.aggregating import Aggregation, aggregated
 from keyhole.spark.folding import folded
+from keyhole.spark.value_codec import Encoding
 from keyhole.types import StateKind
 
 SUBTASK = "subtask"
@@ -35,12 +36,14 @@ class TaskState:
     Attributes:
         in_order: Of rows that write one entry the last one counts, and clearing a key clears what came before it.
         aggregation: Of an aggregating state.
+        encoding: Of a state whose value the job encodes itself.
         ready: Of an operator state: the rows have been aggregated already.
     """
 
     state: str
     in_order: bool = False
     aggregation: Aggregation | None = None
+    encoding: Encoding | None = None
     ready: bool = False
 
     def encoded(self, order: StageOrder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -51,6 +54,8 @@ class TaskState:
             return (_ready(batch, codec) for batch in batches)
         if self.aggregation is not None:
             return aggregated(order, descriptor, self.aggregation, batches, connect)
+        if self.encoding is not None:
+            batches = self.encoding.encoded(batches, OP)
         if descriptor.kind is StateKind.LIST:
             batches = _numbered(batches)
         rows = (encode(batch, descriptor) for batch in batches)
