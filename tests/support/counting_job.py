@@ -1,9 +1,11 @@
 """A driver in a process of its own, so that it can be killed: counts and maxima per key, from Kafka.
 
 `python -m tests.support.counting_job`; KEYHOLE_JOB_* as any job, and COUNTING_JOB, JSON: topic, bootstrap_servers,
-checkpoint, directory, jars, mode ("update" | "complete" | "reducing"), per_trigger. Reducing: Spark keeps no state, the
-rows are merged in the state servers; values have the field `total` too, a sum. And each batch is written elsewhere too:
-`published/<epoch>` in the directory, the number of its rows, moved there once the epoch is complete.
+checkpoint, directory, jars, per_trigger, mode ("update" | "complete" | "reducing" | "aggregating").
+
+Reducing: Spark keeps no state, the rows are merged in the state servers; values have the field `total` too, a sum. And
+each batch is written elsewhere too: `published/<epoch>` in the directory, the number of its rows, moved there once the
+epoch is complete. Aggregating: the same values, made by a class in the tasks.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -45,6 +48,25 @@ def counts(of: DataFrame) -> DataFrame:
 def rows(of: DataFrame) -> DataFrame:
     """One row per event, under the names of the fields that it is merged into."""
     return of.select("k", f.col("v").alias("events"), f.col("v").alias("highest"), f.col("v").alias("total"))
+
+
+class Summary:
+    """Number, maximum and sum, as what `Pipeline.answers` and the recounts ask for."""
+
+    commutative = True
+
+    def create(self) -> list[int]:
+        return [0, -1, 0]
+
+    def add(self, accumulator: list[int], row: Any) -> list[int]:
+        events, highest, total = accumulator
+        return [events + 1, max(highest, row.v), total + row.v]
+
+    def merge(self, one: list[int], other: list[int]) -> list[int]:
+        return [one[0] + other[0], max(one[1], other[1]), one[2] + other[2]]
+
+    def result(self, accumulator: list[int]) -> list[int]:
+        return accumulator
 
 
 class Outbox:
@@ -85,6 +107,17 @@ def main() -> None:
             outbox.write(batch)
             sums(batch, batch_id)
 
+    elif options["mode"] == "aggregating":
+        sink = queryable.aggregating(  # type: ignore[assignment]  # also one
+            STATE,
+            key="k",
+            aggregator=Summary(),
+            result="events bigint, highest bigint, total bigint",
+            key_groups=8,
+            strict=True,
+            observer=observer,
+        )
+        writing = source.writeStream.outputMode("append")
     else:
         sink = queryable.value(STATE, key="k", key_groups=8, observer=observer)  # type: ignore[assignment]  # also one
         writing = counts(source).writeStream.outputMode(options["mode"])
