@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+
+from keyhole.spark.dead_letters import Accept, drop, first_broken
 
 APPLICATION = "golden-signals"
 STATE = "golden_signals"
@@ -22,29 +26,34 @@ END_OF_TIME_MS = 4_102_444_800_000
 
 _MINUTE_MS = 60_000
 _RECORD = "service string, time bigint, duration bigint, status int, cpu int, memory int"
+# How long a minute can be read, from its last record on.
+KEPT_FOR = timedelta(days=7)
 _IS_REQUEST = f"duration between 0 and {LONGEST_US} and status between 100 and 599 and cpu is null and memory is null"
 _IS_LOAD = "cpu between 0 and 1000 and memory between 0 and 1000 and duration is null and status is null"
+# In this order; the first that fails is told. A record that is no JSON object has none of the fields.
+_RULES = {
+    rf"service rlike r'\A{NAME}\z' and service not in {NO_NAMES}": "service is no name",
+    f"time >= 0 and time < {END_OF_TIME_MS}": "time is no number of milliseconds from 1970 to 2099",
+    f"({_IS_REQUEST}) or ({_IS_LOAD})": "it is neither a request nor a sample of the load, or both",
+}
 
 
-def measurements(records: DataFrame) -> DataFrame:
-    """The measurements in Kafka's records; those that aren't any are dropped.
+def measurements(records: DataFrame, accept: Accept = drop) -> DataFrame:
+    """The measurements in Kafka's records.
 
     A failure is what the service is to blame for: a status of 500 or more.
 
     Args:
         records: `value`: a JSON object of service (a name) and time (milliseconds since 1970), and of either duration
             (microseconds) and status (HTTP's), or cpu and memory (permille).
+        accept: What to do with records that are none.
 
     Returns:
         service: string; minute: timestamp, its start; duration_us: bigint and failed: boolean, or else null;
         cpu_permille, memory_permille: int, or else null. A row each, not aggregated: the state does that.
     """
-    parsed = records.select(f.from_json(f.col("value").cast("string"), _RECORD).alias("record")).select("record.*")
-    valid = (
-        parsed.where(f.col("service").rlike(rf"\A{NAME}\z") & ~f.col("service").isin(*NO_NAMES))
-        .where(f"time >= 0 and time < {END_OF_TIME_MS}")
-        .where(f"({_IS_REQUEST}) or ({_IS_LOAD})")
-    )
+    parsed = records.withColumn("record", f.from_json(f.col("value").cast("string"), _RECORD))
+    valid = accept(parsed.select("*", "record.*").drop("record"), first_broken(_RULES))
     return valid.select(
         "service",
         f.timestamp_millis(f.col("time") - f.col("time") % _MINUTE_MS).alias("minute"),

@@ -1,4 +1,7 @@
-"""A made-up request log, the same for the same seed, and the real load of the machine that it runs on."""
+"""A made-up request log, the same for the same seed, and the real load of the machine that it runs on.
+
+`python -m jobs.golden_signals.source` sends them to a topic; settings: KEYHOLE_REQUESTS_*.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,22 @@ import itertools
 import json
 import math
 import random
+import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import psutil
 
+from keyhole.config import RequestsConfig
+from keyhole.local.sources import Sender, due, run_source
+
 MINUTE_MS = 60_000
+PARTITIONS = 3
+_SEED = 20_160_406
+_LOAD_SECONDS = 1.0
 
 
 class Service(NamedTuple):
@@ -116,3 +128,27 @@ def load_records(load: Load, time_ms: int, services: Iterable[Service] = SERVICE
         json.dumps({"service": service.name, "time": time_ms, "cpu": cpu, "memory": memory}).encode()
         for service in services
     ]
+
+
+def malformed(request: Request) -> bytes:
+    """The request as it comes out of a broken pipe."""
+    return record(request)[:-2]
+
+
+def feed(config: RequestsConfig, sender: Sender, stopped: threading.Event) -> None:
+    """Sends until it is stopped; the log's time is the clock's. Raises KafkaUnreachable."""
+    draw = random.Random(_SEED)  # noqa: S311 - made-up requests, no secrets
+    coming = requests(_SEED, round(time.time() * 1000), Shape(per_second=config.rate))
+    machine, next_load = Machine(), time.monotonic() + _LOAD_SECONDS
+    for more in due(config.rate, stopped):
+        for request in itertools.islice(coming, more):
+            sender.send(malformed(request) if draw.random() < config.malformed else record(request))
+        if time.monotonic() >= next_load:
+            next_load += _LOAD_SECONDS
+            for of_service in load_records(machine.load(), round(time.time() * 1000)):
+                sender.send(of_service)
+        sender.poll()
+
+
+if __name__ == "__main__":
+    sys.exit(run_source("requests", RequestsConfig, feed))

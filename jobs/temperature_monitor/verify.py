@@ -1,4 +1,4 @@
-"""`python -m jobs.temperature_monitor.verify`: counts the topic again, and asks readers' front door for every key."""
+"""`python -m jobs.temperature_monitor.verify`: counts the topic again, and asks the proxy for every key."""
 
 from __future__ import annotations
 

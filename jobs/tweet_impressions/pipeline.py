@@ -5,7 +5,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from keyhole.spark.dead_letters import Accept, drop, first_broken
+
 APPLICATION = "tweet-impressions"
+QUERY = "tweet_impressions"
 KEY_GROUPS = 64
 # The aggregation is by tweet and hour, and the states by one of the two: the sinks shuffle the rows that changed again.
 SHUFFLE_PARTITIONS = 4
@@ -22,21 +25,29 @@ DELAY = "10 minutes"
 END_OF_TIME_MS = 4_102_444_800_000
 
 _EVENT = "tweet bigint, kind string, time bigint"
-_IS_EVENT = f"tweet is not null and kind in ('impression', 'click') and time >= 0 and time < {END_OF_TIME_MS}"
+# In this order; the first that fails is told. A record that is no JSON object has none of the fields.
+_RULES = {
+    "tweet is not null": "tweet is no whole number of 64 bits",
+    "kind in ('impression', 'click')": "kind is neither impression nor click",
+    f"time >= 0 and time < {END_OF_TIME_MS}": "time is no number of milliseconds from 1970 to 2099",
+}
 
 
-def events(records: DataFrame) -> DataFrame:
-    """The events in Kafka's records; those that aren't any are dropped.
+def events(records: DataFrame, accept: Accept = drop) -> DataFrame:
+    """The events in Kafka's records.
 
     Args:
         records: `value`: a JSON object of tweet (a whole number of 64 bits), kind ("impression" or "click") and time
             (milliseconds since 1970).
+        accept: What to do with records that are none.
 
     Returns:
         tweet: bigint; kind: string; time: timestamp.
     """
-    parsed = records.select(f.from_json(f.col("value").cast("string"), _EVENT).alias("event")).select("event.*")
-    return parsed.where(_IS_EVENT).withColumn("time", f.timestamp_millis("time"))
+    parsed = records.withColumn("event", f.from_json(f.col("value").cast("string"), _EVENT))
+    return accept(parsed.select("*", "event.*").drop("event"), first_broken(_RULES)).withColumn(
+        "time", f.timestamp_millis("time")
+    )
 
 
 def tweet_hours(of: DataFrame) -> DataFrame:

@@ -1,13 +1,21 @@
-"""Made-up impressions and clicks, the same for the same seed: a few tweets have most of them, and some are late."""
+"""Made-up impressions and clicks, the same for the same seed: a few tweets have most of them, and some are late.
+
+`python -m jobs.tweet_impressions.source` sends them to a topic; settings: KEYHOLE_TWEETS_*.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import random
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from keyhole.config import TweetsConfig
+from keyhole.local.sources import Sender, due, run_source
 
 SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS
@@ -20,6 +28,12 @@ FIRST_TWEET = 1_859_000_000_000_000_000
 # an event counts must not hang on where Spark cuts its batches.
 LATE_MS = (MINUTE_MS, 8 * MINUTE_MS)
 TOO_LATE_MS = (3 * HOUR_MS, 5 * HOUR_MS)
+
+# 2026-11-21: event time begins there in every run, and goes faster than the clock.
+BEGIN_MS = 1_795_219_200_000
+# Late events, and how much is certain of them, go by the topic's order: there is one, in one partition.
+PARTITIONS = 1
+_SEED = 20_061_115
 
 
 class Event(NamedTuple):
@@ -81,3 +95,23 @@ def _behind_ms(draw: random.Random, shape: Shape, elapsed_ms: int) -> int:
 def record(event: Event) -> bytes:
     """The event as the job takes it from Kafka."""
     return json.dumps({"tweet": event.tweet, "kind": event.kind, "time": event.time_ms}).encode()
+
+
+def malformed(event: Event) -> bytes:
+    """The event as it comes out of a broken pipe."""
+    return record(event)[:-2]
+
+
+def feed(config: TweetsConfig, sender: Sender, stopped: threading.Event) -> None:
+    """Sends until it is stopped. Raises KafkaUnreachable."""
+    draw = random.Random(_SEED)  # noqa: S311 - made-up tweets, no secrets
+    shape = Shape(tweets=config.tweets, events_per_hour=config.events_per_hour)
+    coming = events(_SEED, BEGIN_MS, shape)
+    for more in due(config.rate, stopped):
+        for event in itertools.islice(coming, more):
+            sender.send(malformed(event) if draw.random() < config.malformed else record(event))
+        sender.poll()
+
+
+if __name__ == "__main__":
+    sys.exit(run_source("tweets", TweetsConfig, feed))

@@ -36,6 +36,7 @@ class TopTweets:
     """
 
     commutative = True
+    takes_running_results = True
 
     def __init__(self, size: int = DEFAULT_SIZE) -> None:
         self._size = size

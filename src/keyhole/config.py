@@ -112,19 +112,19 @@ class JobConfig:
     kafka_deadline_seconds: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class TemperatureMonitorConfig:
-    """The job temperature_monitor, beside JobConfig.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicJobConfig:
+    """What each of the jobs here has beside JobConfig: they all read one topic.
 
     Attributes:
-        topic: Where the readings are.
+        topic: Where its records are.
         checkpoint: Spark's checkpoint location.
         directory: For what Spark writes beside it.
         jars: Spark's Kafka connector, by path.
         max_offsets_per_trigger: Bounds an epoch, the first one after a long pause above all.
     """
 
-    PREFIX: ClassVar[str] = "KEYHOLE_TEMPERATURE_MONITOR_"
+    PREFIX: ClassVar[str]
 
     topic: str
     checkpoint: str
@@ -134,29 +134,98 @@ class TemperatureMonitorConfig:
     log_level: str = "INFO"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingsConfig:
-    """The source of the job temperature_monitor's readings.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemperatureMonitorConfig(TopicJobConfig):
+    """The job temperature_monitor."""
+
+    PREFIX: ClassVar[str] = "KEYHOLE_TEMPERATURE_MONITOR_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TweetImpressionsConfig(TopicJobConfig):
+    """The job tweet_impressions."""
+
+    PREFIX: ClassVar[str] = "KEYHOLE_TWEET_IMPRESSIONS_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """What each of the jobs' sources has.
 
     Attributes:
-        sensors: Of the synthetic fleet.
-        rate: Events per second, of the fleet.
+        rate: Records per second.
     """
 
-    PREFIX: ClassVar[str] = "KEYHOLE_READINGS_"
+    PREFIX: ClassVar[str]
 
     topic: str
     bootstrap_servers: str
-    sensors: int = 1000
     rate: int = 1000
     log_level: str = "INFO"
 
 
-_KINDS = (StateServerConfig, ClientProxyConfig, JobConfig, TemperatureMonitorConfig, ReadingsConfig)
-_Config = TypeVar(
-    "_Config",
-    bound=StateServerConfig | ClientProxyConfig | JobConfig | TemperatureMonitorConfig | ReadingsConfig,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingsConfig(SourceConfig):
+    """The source of the job temperature_monitor's readings. The rate is the synthetic fleet's.
+
+    Attributes:
+        sensors: Of the synthetic fleet.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_READINGS_"
+
+    sensors: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TweetsConfig(SourceConfig):
+    """The source of the job tweet_impressions' events.
+
+    Attributes:
+        tweets: How many there are.
+        events_per_hour: Of event time; at the rate of 1000, 20,000 make an hour pass in 20 s.
+        malformed: Which part of the records is no event.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_TWEETS_"
+
+    tweets: int = 1000
+    events_per_hour: int = 20_000
+    malformed: float = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenSignalsConfig(TopicJobConfig):
+    """The job golden_signals."""
+
+    PREFIX: ClassVar[str] = "KEYHOLE_GOLDEN_SIGNALS_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestsConfig(SourceConfig):
+    """The source of the job golden_signals' request log.
+
+    Attributes:
+        malformed: Which part of the log's records is broken.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_REQUESTS_"
+
+    malformed: float = 0.001
+
+
+_KINDS = (
+    StateServerConfig,
+    ClientProxyConfig,
+    JobConfig,
+    TemperatureMonitorConfig,
+    ReadingsConfig,
+    TweetImpressionsConfig,
+    TweetsConfig,
+    GoldenSignalsConfig,
+    RequestsConfig,
 )
+_Config = TypeVar("_Config", bound=StateServerConfig | ClientProxyConfig | JobConfig | TopicJobConfig | SourceConfig)
 
 
 def load(kind: type[_Config], environ: Mapping[str, str], **overrides: object) -> _Config:

@@ -4,56 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from keyhole.config import DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
 from keyhole.local.ports import is_free
+from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ, ports_in, processes_of
 
 pytestmark = pytest.mark.integration
 
-KEYHOLE = [sys.executable, "-m", "keyhole.cli.main"]
 # What a person is promised, and what a busy machine may add to it.
 END_SECONDS, GRACE_SECONDS = 10, 5
-
-
-def environ(tmp_path: Path) -> dict[str, str]:
-    """A temporary folder of the test's own, to see what is left in it."""
-    return {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "120"}
-
-
-def processes_of(tmp_path: Path) -> list[str]:
-    """All processes that have the folder in their command line or as their own temporary folder."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            command, temporary = " ".join(process.cmdline()), process.environ().get("TMPDIR", "")
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-        if str(tmp_path) in command or temporary.startswith(str(tmp_path)):
-            found.append(command)
-    return found
-
-
-def ports_in(output: str) -> list[int]:
-    """Of the state server and of the proxy, as they were printed."""
-    return [int(port) for port in re.findall(r"starting (?:state server|client proxy) on 127\.0\.0\.1:(\d+)", output)]
-
-
-def assert_nothing_is_left(tmp_path: Path, output: str) -> None:
-    assert processes_of(tmp_path) == []
-    assert [path.name for path in tmp_path.iterdir() if path.name != "demo.log"] == []
-    assert [port for port in ports_in(output) if not is_free(port)] == []
 
 
 @contextlib.contextmanager

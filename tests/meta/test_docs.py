@@ -26,6 +26,10 @@ KINDS = (
     config.JobConfig,
     config.TemperatureMonitorConfig,
     config.ReadingsConfig,
+    config.TweetImpressionsConfig,
+    config.TweetsConfig,
+    config.GoldenSignalsConfig,
+    config.RequestsConfig,
 )
 
 

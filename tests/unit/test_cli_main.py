@@ -13,12 +13,23 @@ import pytest
 from keyhole.cli.local_jobs import LOCAL_JOBS
 from keyhole.cli.main import JOBS, SERVICES, main
 from keyhole.config import (
+    GoldenSignalsConfig,
     ReadingsConfig,
+    RequestsConfig,
     TemperatureMonitorConfig,
+    TweetImpressionsConfig,
+    TweetsConfig,
     load,
 )
 
-KINDS = (TemperatureMonitorConfig, ReadingsConfig)
+KINDS = (
+    TemperatureMonitorConfig,
+    ReadingsConfig,
+    TweetImpressionsConfig,
+    TweetsConfig,
+    GoldenSignalsConfig,
+    RequestsConfig,
+)
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from keyhole.client.async_client import Key
@@ -94,4 +95,26 @@ TEMPERATURE_MONITOR = LocalJob(
     source_prefix="KEYHOLE_READINGS_",
 )
 
-LOCAL_JOBS = {job.name: job for job in (TEMPERATURE_MONITOR,)}
+TWEET_IMPRESSIONS = LocalJob(
+    name="tweet_impressions",
+    application="tweet-impressions",
+    # As jobs.tweet_impressions.source has its beginning.
+    probe=("top_tweets", datetime(2026, 11, 21, tzinfo=UTC)),
+    example="get tweet-impressions/top_tweets 2026-11-21T00:00:00Z",
+    topic="tweets",
+    partitions=1,
+    source_prefix="KEYHOLE_TWEETS_",
+)
+
+GOLDEN_SIGNALS = LocalJob(
+    name="golden_signals",
+    application="golden-signals",
+    probe=("golden_signals", ("web", datetime(2026, 11, 21, tzinfo=UTC))),
+    example="describe golden-signals/golden_signals",
+    topic="requests",
+    partitions=3,
+    source_prefix="KEYHOLE_REQUESTS_",
+    needs=("ddsketch", "psutil"),
+)
+
+LOCAL_JOBS = {job.name: job for job in (TEMPERATURE_MONITOR, TWEET_IMPRESSIONS, GOLDEN_SIGNALS)}

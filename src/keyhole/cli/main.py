@@ -28,7 +28,12 @@ SERVICES = {
     "state-server": Program("services.state_server", "server,kafka", ("grpc_health", "lmdb", "confluent_kafka")),
     "client-proxy": Program("services.client_proxy", "server", ("grpc_health", "uvloop")),
 }
-JOBS = {"temperature_monitor": Program("jobs.temperature_monitor", "spark", ("pyspark", "confluent_kafka"))}
+_OF_JOBS = ("pyspark", "confluent_kafka")
+JOBS = {
+    "golden_signals": Program("jobs.golden_signals", "jobs", (*_OF_JOBS, "ddsketch")),
+    "temperature_monitor": Program("jobs.temperature_monitor", "spark", _OF_JOBS),
+    "tweet_impressions": Program("jobs.tweet_impressions", "spark", _OF_JOBS),
+}
 
 _TO_READ = ("grpc", "rich")
 _TO_VERIFY = (*_TO_READ, "confluent_kafka", "lmdb")

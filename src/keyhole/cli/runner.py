@@ -237,6 +237,9 @@ class _Run:
             raise MachineError(f"the topic can't be counted again; the end of what was said:\n{output[-2000:]}")
         verdict = Verdict(**json.loads(output.splitlines()[-1]))
         self._console.print(f"verify: counted {verdict.events:,} events of {verdict.keys:,} keys up to epoch {epoch}")
+        if verdict.rejected:
+            kept = "all are" if not verdict.unkept else f"{verdict.unkept:,} are NOT"
+            self._console.print(f"verify: {verdict.rejected:,} records can't be taken; {kept} in the dead-letter topic")
         outcome = "all agree" if verdict.passed else f"{verdict.mismatches:,} DIFFER"
         self._console.print(f"verify: {verdict.agreed:,} of {verdict.keys:,} keys agree at epoch {epoch}: {outcome}")
         return verdict
@@ -277,5 +280,6 @@ class _Run:
             **more,
             "mismatches": verdict.mismatches if verdict else None,
             "agreed": verdict.agreed if verdict else None,
+            "rejected": verdict.rejected if verdict else None,
             "seconds": round(time.monotonic() - self._began, 1),
         }

@@ -11,19 +11,23 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from keyhole import Client
+from keyhole import Answer, Client
 
 _ASK_SECONDS = 10
 _ANSWER_SECONDS = 10
 _STANDSTILL_SECONDS = 20.0
 _BATCH = 10_000
+_KEYS = 5_000
 _DIFFERS, _CANT_TELL = 1, 2
+
+_Name = TypeVar("_Name")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class Verdict:
         agreed: Of these, how many were answered with exactly what was counted.
         surplus: How many keys more the state holds than were counted.
         events: Records counted.
+        rejected: Of these, how many are such as the job can't take.
+        unkept: How many of these are not in the dead-letter topic, and how many others are.
     """
 
     epoch: int
@@ -65,11 +71,13 @@ class Verdict:
     agreed: int
     surplus: int
     events: int
+    rejected: int = 0
+    unkept: int = 0
 
     @property
     def mismatches(self) -> int:
-        """Keys that differ, are missing, or should not be there."""
-        return self.keys - self.agreed + self.surplus
+        """Keys that differ, are missing, or should not be there; and dead letters likewise."""
+        return self.keys - self.agreed + self.surplus + self.unkept
 
     @property
     def passed(self) -> bool:
@@ -153,6 +161,34 @@ def committed_offsets(checkpoint: Path, batch: int) -> dict[int, int]:
     *_, offsets = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
     (partitions,) = json.loads(offsets).values()
     return {int(partition): end for partition, end in partitions.items()}
+
+
+def asked(
+    client: Client, application: str, state: str, keys: Mapping[Any, _Name], min_epoch: int
+) -> dict[_Name, Answer]:
+    """The answers for all keys, by what they are called."""
+    found: dict[_Name, Answer] = {}
+    pairs = list(keys.items())
+    for first in range(0, len(pairs), _KEYS):
+        some = pairs[first : first + _KEYS]
+        answers = client.get_many(application, state, [key for key, _ in some], min_epoch=min_epoch)
+        found.update(zip((name for _, name in some), answers, strict=True))
+    return found
+
+
+def unkept(subject: Subject, rejected: Set[tuple[int | None, int | None]]) -> int:
+    """How many records' dead letters are missing, or should not be there.
+
+    Args:
+        rejected: Partition and offset of each record that the job can't take.
+    """
+    topic = f"{subject.topic}.dead-letter"
+    ends = topic_ends(subject.bootstrap_servers, topic)
+    kept = set()
+    for message in records_before(subject.bootstrap_servers, topic, ends):
+        headers: dict[str, Any] = dict(message.headers() or ())
+        kept.add((int(headers["partition"]), int(headers["offset"])))
+    return len(rejected ^ kept)
 
 
 def entries(client: Client, application: str, state: str) -> int:

@@ -45,6 +45,8 @@ class Aggregator(Protocol):
             for accumulators of plain data (a tuple comes back as a list).
         commutative: True where neither the order of rows nor that of merges can be told from the encoded accumulator.
             A batch that is run again and gives another one is then found out.
+        takes_running_results: True where a row takes the place of what was added of the same thing before, as a highest
+            value does. Only then may the state be fed by a streaming aggregation in update mode.
     """
 
     def create(self) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from keyhole.errors import InvalidConfiguration
+from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.batch import MicroBatch, OutputMode, has_watermark
 from keyhole.spark.reducing import check_increments
 from keyhole.spark.schema import Declaration
@@ -13,17 +14,21 @@ from keyhole.types import StateKind, TtlClock
 _INCREMENTAL = (StateKind.REDUCING, StateKind.AGGREGATING)
 
 
-def check_feed(declaration: Declaration, batch: MicroBatch, operators: Collection[str]) -> None:
+def check_feed(
+    declaration: Declaration, batch: MicroBatch, operators: Collection[str], aggregator: Aggregator | None = None
+) -> None:
     """Refuses a query whose batches are not what the state takes.
 
     Args:
         operators: The plan's stateful operators (batch.state_operators).
+        aggregator: The state's, if it has one.
 
     Raises:
         InvalidConfiguration: It says what to do.
     """
     state = declaration.state
-    if declaration.kind in _INCREMENTAL:
+    takes_running_results = bool(getattr(aggregator, "takes_running_results", False))
+    if declaration.kind in _INCREMENTAL and not (takes_running_results and batch.output_mode is OutputMode.UPDATE):
         check_increments(state, batch.output_mode, operators, declaration.kind)
     if not declaration.ttl_ms:
         return

@@ -226,7 +226,7 @@ def aggregating(
     """A state with one value per key: the result of a user's aggregation of all rows of the key, each counted once.
 
     The aggregator runs in Spark's tasks, on the accumulator that the key's owner holds; readers get its result. As for
-    `reducing`, the stream brings what is new.
+    `reducing`, the stream brings what is new; but an aggregator may say that it takes running results.
 
     Args:
         aggregator: See keyhole.spark.Aggregator. Its class must be importable, or picklable, in Spark's workers.

@@ -249,7 +249,7 @@ class Sink:
                     self._leave(self._run)
                 operators = state_operators(batch.execution)
                 for part in self._parts:
-                    check_feed(part.declaration, batch, operators)
+                    check_feed(part.declaration, batch, operators, part.aggregator)
                 addresses = ServerAddresses(self._config.servers, functools.partial(live_executors, context))
                 coordinator = self._make_coordinator(self._config, query, addresses)
                 self._run = _Run(batch.run_id, batch.query, coordinator, stateful=bool(operators))

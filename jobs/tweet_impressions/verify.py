@@ -1,0 +1,86 @@
+"""`python -m jobs.tweet_impressions.verify`: counts the topic again, and asks the proxy for every tweet's hours.
+
+The best tweets of an hour are those of the hours that were answered, each of which was compared before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+from jobs.tweet_impressions.recount import event_of, recount
+from keyhole import Client
+from keyhole.cli.verify import Subject, Verdict, asked, committed_offsets, entries, main, records_before, unkept
+
+# As the pipeline has it, of which nothing here may know.
+APPLICATION, TWEET_HOURS, TOP_TWEETS = "tweet-impressions", "tweet_hours", "top_tweets"
+BEST = 10
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def check(subject: Subject, client: Client) -> Verdict:
+    """Every tweet and hour, the best of every hour, and that every record that is no event was kept."""
+    messages = list(records_before(subject.bootstrap_servers, subject.topic, subject.ends))
+    counted = recount(batches(subject, [message.value() for message in messages]))
+    answers = asked(
+        client,
+        APPLICATION,
+        TWEET_HOURS,
+        {(tweet, _EPOCH + timedelta(milliseconds=hour_ms)): key for key in counted for tweet, hour_ms in [key]},
+        subject.epoch,
+    )
+    agreed, hours = 0, defaultdict(list)
+    for key, answer in answers.items():
+        if not answer.found:
+            agreed += counted[key].may_be_absent
+            continue
+        impressions, clicks = answer.value.impressions, answer.value.clicks
+        agreed += counted[key].allows(impressions, clicks)
+        tweet, hour_ms = key
+        hours[hour_ms].append((tweet, impressions, clicks))
+    found = sum(map(len, hours.values()))
+    tops = {_EPOCH + timedelta(milliseconds=hour_ms): hour_ms for hour_ms in hours}
+    for hour_ms, answer in asked(client, APPLICATION, TOP_TWEETS, tops, subject.epoch).items():
+        agreed += answer.found and list(map(tuple, map(_fields, answer.value.tweets))) == best(hours[hour_ms])
+    surplus = entries(client, APPLICATION, TWEET_HOURS) - found + entries(client, APPLICATION, TOP_TWEETS) - len(hours)
+    rejected = {(m.partition(), m.offset()) for m in messages if event_of(m.value()) is None}
+    return Verdict(
+        subject.epoch,
+        keys=len(counted) + len(hours),
+        agreed=agreed,
+        surplus=max(0, surplus),
+        events=len(messages),
+        rejected=len(rejected),
+        unkept=unkept(subject, rejected),
+    )
+
+
+def batches(subject: Subject, values: list[bytes | None]) -> Iterator[list[bytes | None]]:
+    """The records as Spark took them. Of the first ones, whose batches the checkpoint has forgotten, each by itself."""
+    done = 0
+    for batch in range(subject.epoch):
+        try:
+            (end,) = committed_offsets(subject.checkpoint, batch).values()
+        except FileNotFoundError:
+            continue
+        if done == 0 and batch > 0:
+            yield from ([value] for value in values[:end])
+        else:
+            yield values[done:end]
+        done = end
+
+
+def best(of: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Of (tweet, impressions, clicks): most impressions first; of equals, the lower tweet."""
+    return sorted(of, key=lambda item: (-item[1], item[0]))[:BEST]
+
+
+def _fields(tweet: Mapping[str, int]) -> tuple[int, int, int]:
+    return tweet["tweet"], tweet["impressions"], tweet["clicks"]
+
+
+if __name__ == "__main__":
+    sys.exit(main(check))

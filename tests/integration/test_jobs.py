@@ -1,0 +1,39 @@
+"""`keyhole job NAME` for every job beside the demo's: Kafka, Spark, a server, a proxy, its source, and its recount."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from keyhole.cli.local_jobs import LOCAL_JOBS
+from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ
+
+pytestmark = pytest.mark.integration
+
+STATES = {
+    "golden_signals": ["golden_signals"],
+    "tweet_impressions": ["top_tweets", "tweet_hours"],
+}
+
+
+@pytest.mark.parametrize("name", sorted(STATES))
+def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    command = [*KEYHOLE, "job", name, "--seconds", "10", "--verify", "--json"]
+    malformed = {f"{LOCAL_JOBS[name].source_prefix}MALFORMED": "0.02"}
+    settings = environ(tmp_path, **malformed)
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    result = json.loads(done.stdout)
+    assert result["keys"] == result["agreed"] > 0
+    assert result["mismatches"] == 0
+    assert result["rejected"] > 0
+    assert result["epochs"] > 1
+    assert result["states"] == STATES[name]
+    assert_nothing_is_left(tmp_path, done.stderr)
+
+
+def test_every_job_is_run_here_or_by_the_demo() -> None:
+    assert {*STATES, "temperature_monitor"} == LOCAL_JOBS.keys()
