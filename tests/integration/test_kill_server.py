@@ -27,14 +27,26 @@ def pipeline(kafka: str, spark_jars: list[Path], tmp_path: Path) -> Iterator[Pip
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_server_killed_at_any_step_loses_nothing_and_counts_nothing_twice(pipeline: Pipeline, step: Step) -> None:
+    kill_at(pipeline, step, {})
+
+
+@pytest.mark.parametrize("step", [Step.SERVER_TRANSACTION_COMMITTED, Step.SERVER_STORE_WRITTEN])
+def test_a_server_with_its_states_in_rocksdb_that_is_killed_around_a_write_counts_nothing_twice(
+    pipeline: Pipeline, step: Step
+) -> None:
+    kill_at(pipeline, step, {"KEYHOLE_STATE_SERVER_STORE": "rocksdb"})
+    assert (pipeline.directory / "server-0" / "FORMAT").read_text() == "keyhole rocksdb 1\n"
+
+
+def kill_at(pipeline: Pipeline, step: Step, settings: dict[str, str]) -> None:
     pipeline.produce(1000)
     marker = pipeline.directory / "killed"
     kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
-    server = pipeline.start_server(kill, killable=True)
+    server = pipeline.start_server({**settings, **kill}, killable=True)
     driver = pipeline.start_driver(per_trigger=100)
     pipeline.await_(lambda: server.exit_code is not None, "the server's death")
     assert marker.exists()
-    pipeline.start_server()
+    pipeline.start_server(settings)
     pipeline.await_recount()
     assert driver.exit_code is None  # the same query: it never ended
 

@@ -45,7 +45,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class StoreSize:
-    """Entries and bytes used, of all key groups. Bytes as taken on disk (or in memory), not a sum of lengths."""
+    """Entries and bytes used, of all key groups. Bytes as taken on disk (or in memory), not a sum of lengths.
+
+    `entries` may be an estimate where they are many (more than 20,000): not every engine can tell without reading all.
+    """
 
     entries: int
     bytes: int

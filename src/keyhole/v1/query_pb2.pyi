@@ -715,6 +715,7 @@ class StateHolding(_message.Message):
     RECORDS_TO_RESTORE_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     entries: _builtins.int
+    """Where they are many, a store may estimate them (docs/stores.md)."""
     bytes: _builtins.int
     ready: _builtins.bool
     """While restoring: changelog records read so far, and to read in all."""
