@@ -463,3 +463,27 @@ def test_the_pairs_of_a_stream_stream_join_are_entries_of_a_map(
     with Client(service.proxy) as client:
         found = {ad: [entry.map_key.minute for entry in client.scan(application, "clicks", ad)] for ad in ("a", "b")}
     assert found == {"a": [20], "b": [30]}
+
+
+def test_several_states_are_made_of_one_stateful_batch(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    """The maximum of strings makes Spark sort, and such a batch can't be persisted as it is."""
+    rows = [[{"k": f"k{n % 5}", "m": n, "v": n} for n in range(start, start + 30)] for start in (0, 30)]
+    highest = (
+        stream(SCHEMA, rows)
+        .groupBy("k")
+        .agg(F.max(F.col("v").cast("string")).alias("word"), F.count("*").alias("events"))
+    )
+    config = service.config(application)
+    sink = queryable.together(
+        queryable.value("words", key="k", value=["word"], key_groups=8, config=config),
+        queryable.value("events", key="k", value=["events"], key_groups=8, config=config),
+        queryable.map("by_count", key="events", map_key="k", key_groups=8, config=config),
+    )
+    run_query(highest, "update", sink)
+    words = {key: max(str(row["v"]) for of in rows for row in of if row["k"] == key) for key in KEYS}
+    with Client(service.proxy) as client:
+        assert {key: client.get(application, "words", key).value.word for key in KEYS} == words
+        assert {client.get(application, "events", key).value.events for key in KEYS} == {12}
+        assert [entry.map_key for entry in client.scan(application, "by_count", 12)] == KEYS
