@@ -10,13 +10,14 @@ from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import NotOwner, OutcomeUnknown, StageLost
 from keyhole.steps import Step, StepObserver
 from keyhole.stored import Moment
-from keyhole.stores.base import Advance, Batch
+from keyhole.stores.base import Advance, Batch, Snapshot
 from keyhole.types import Position
 from services.state_server.hosted import HostedState
 from services.state_server.merge import changes
 from services.state_server.merging import Change, Epoch
 from services.state_server.spill import Spool, SpooledRows
 from services.state_server.staged import StagedAttempt, StagedGroup, winners
+from services.state_server.sweep import Swept, Written, beside
 
 # How much of what was on disk is in memory while it is written to a store; one key group may be more.
 _WRITE_BYTES = 16 << 20
@@ -61,11 +62,13 @@ class _Plan:
     """What is to be written, and what was written by an earlier run already.
 
     Attributes:
+        swept: By state, what is removed beside; among the changes too.
         spool: Holds the changes of key groups whose rows are on disk.
     """
 
     changes: list[PartitionChanges] = field(default_factory=list)
     already: list[GroupCommitted] = field(default_factory=list)
+    swept: dict[str, Swept] = field(default_factory=dict)
     spool: Spool | None = None
 
     def kept(self, changes: list[Change], rows: StagedGroup) -> Iterable[Change]:
@@ -106,9 +109,13 @@ def commit_epoch(
     try:
         for name, part in epoch.states.items():
             _plan_state(plan, epoch, hosted[name], part)
-        if not plan.changes:
-            return plan.already
-        return plan.already + _carry_out(plan, epoch, hosted, writer, observer, deadline_seconds)
+        committed = plan.already
+        if plan.changes:
+            committed = committed + _carry_out(plan, epoch, hosted, writer, observer, deadline_seconds)
+        for name, swept in plan.swept.items():
+            if (sweeper := hosted[name].sweeper) is not None:
+                sweeper.done(swept)
+        return committed
     finally:
         plan.close()
 
@@ -143,7 +150,6 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: Sta
         raise NotOwner(f"{len(foreign)} key groups of state {name} are staged here and not owned; stage them again")
     # Complete mode also empties the key groups that got no rows. And a replay may lack all rows of a key group.
     committed = {group for group in state.restored if state.position(group).epoch >= epoch.epoch}
-    touched = sorted(state.restored if part.replace else staged.keys() | committed)
     this = Epoch(
         epoch.epoch,
         Moment(epoch.commit_time_ms, epoch.watermark_ms),
@@ -151,6 +157,8 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: Sta
     )
     snapshot = state.store.snapshot()
     try:
+        swept = _sweep(plan, state, staged, this, snapshot) if not (part.replace or committed) else _not_swept(state)
+        touched = sorted(state.restored if part.replace else staged.keys() | committed | swept.changes.keys())
         for group in touched:
             rows = staged.get(group) or StagedGroup(state.merge)
             position = state.position(group)
@@ -159,10 +167,30 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: Sta
                 plan.already.append(_already(state, group, position, epoch.epoch, checksum))
                 continue
             written = changes(rows.merged(), snapshot, group, state.merge, this, replace=part.replace)
+            written = beside(written, swept.changes.get(group, []))
             if written:
                 plan.changes.append(_partition_changes(epoch, state, group, plan.kept(written, rows), checksum))
     finally:
         snapshot.close()
+
+
+def _sweep(
+    plan: _Plan, state: HostedState, staged: Mapping[int, StagedGroup], this: Epoch, snapshot: Snapshot
+) -> Swept:
+    if state.sweeper is None:
+        return Swept()
+    groups = staged.values()
+    rows = sum(len(group.rows) if group.spool is None else group.count for group in groups)
+    written = Written(rows, sum(group.bytes for group in groups), staged.keys())
+    swept = plan.swept[state.descriptor.state] = state.sweeper.look(snapshot, state.restored, this, written)
+    return swept
+
+
+def _not_swept(state: HostedState) -> Swept:
+    """An epoch that replaces everything leaves nothing that has expired; one that is run again has been through it."""
+    if state.sweeper is not None:
+        state.sweeper.begin_anew()
+    return Swept()
 
 
 def _already(state: HostedState, group: int, position: Position, epoch: int, checksum: int) -> GroupCommitted:

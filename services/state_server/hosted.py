@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from keyhole.evolution import succeeds
+from keyhole.stored import lifetime
 from keyhole.stores.base import Store
 from keyhole.types import START, Position, StateDescriptor
 from services.state_server.merge import merge_of
 from services.state_server.merging import Merge
+from services.state_server.sweep import Sweeper
 from services.state_server.table import Table
 
 _log = logging.getLogger(__name__)
@@ -23,6 +25,7 @@ class HostedState:
     Attributes:
         positions: How far the store is, by key group; what `apply` extends.
         restored: Key groups that hold all that was committed before this server's grant: these it may write.
+        sweeper: None: nothing expires.
         followed: Key groups of which it is a standby.
         shown: Of these, and of those that it is about to own, the ones that the standby copy answers for.
         warm: Followed ones that have caught up: they could be owned at once.
@@ -39,11 +42,14 @@ class HostedState:
     shown: set[int] = field(default_factory=set)
     warm: set[int] = field(default_factory=set)
     gaps: set[int] = field(default_factory=set)
+    sweeper: Sweeper | None = None
 
     @classmethod
     def open(cls, descriptor: StateDescriptor, store: Store, table: Table) -> HostedState:
         """Takes up where the store is."""
-        state = cls(descriptor, store, table, merge_of(descriptor), {}, set())
+        lives = lifetime(descriptor)
+        sweeper = None if lives is None else Sweeper(lives, lambda: store.size().entries)
+        state = cls(descriptor, store, table, merge_of(descriptor), {}, set(), sweeper=sweeper)
         state.read_positions()
         return state
 
@@ -51,6 +57,8 @@ class HostedState:
         """The same state has another descriptor from now on; an older one changes nothing."""
         if succeeds(descriptor, self.descriptor):
             self.descriptor, self.merge = descriptor, merge_of(descriptor)
+            if self.sweeper is not None and (lives := lifetime(descriptor)) is not None:
+                self.sweeper.lives = lives
 
     def read_positions(self) -> None:
         """As the store has them: a write of which it is not known whether it was done may have moved them."""

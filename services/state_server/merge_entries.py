@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from zlib import crc32
 
 from keyhole.codec import StateCodec, encode_integer, end_of_prefix
@@ -124,10 +123,17 @@ class Appending(Plain):
 
     def _by_key(self, rows: Rows) -> Iterator[tuple[bytes, list[bytes], bool]]:
         """Per key, ascending: what its storage keys begin with, its new elements, and whether the old ones go."""
-        codec = self._codec
-        for prefix, items in groupby(sorted(rows.items()), lambda item: item[0][: codec.prefix_length(item[0])]):
-            of_key = list(items)
-            yield prefix, [row for _, row in of_key if row is not None], of_key[0][0] == prefix
+        items = sorted(rows.items())
+        first = 0
+        while first < len(items):
+            name = items[first][0]
+            prefix = name[: self._codec.prefix_length(name)]
+            end = first + 1
+            # No encoded key is the beginning of another one; to find out where each ends would take longer.
+            while end < len(items) and items[end][0].startswith(prefix):
+                end += 1
+            yield prefix, [row for _, row in items[first:end] if row is not None], name == prefix
+            first = end
 
 
 def _position(storage_key: bytes) -> int:

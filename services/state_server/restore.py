@@ -68,6 +68,8 @@ def restore(
         reader.close()
     for name, groups in missing.items():
         states[name].restored.update(groups)
+        if (sweeper := states[name].sweeper) is not None and groups:
+            sweeper.begin_anew()
         # Offsets that hold no record of ours (Kafka's own, compacted ones) were passed over without being counted.
         states[name].table.progress.restored = states[name].table.progress.total
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import math
 import random
 from collections.abc import Sequence
-from contextlib import suppress
 from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyhole.codec import StateCodec, encode_row
-from keyhole.errors import KafkaUnreachable, OutcomeUnknown, StoreFull
 from keyhole.reducers import REDUCERS, Place, Reduce
-from keyhole.stores.base import Batch
-from keyhole.testing.changelog import NextCommit
 from keyhole.types import StateDescriptor, StateKind, ValueField, ValueSchema
 from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.merge import merge_of
 from services.state_server.staged import StagedAttempt
 from tests.support.bench import Bench
+from tests.support.fates import Fate, Fated
 from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in
 
 SUMS = descriptor(
@@ -36,30 +32,17 @@ CODEC = StateCodec(SUMS)
 Event = tuple[str, int | None]
 
 
-class Fate(enum.Enum):
-    """What happens to an attempt to commit an epoch; it is tried again until it goes well."""
-
-    GOES_WELL = enum.auto()
-    KAFKA_AWAY = enum.auto()
-    COMMITTED_UNANSWERED = enum.auto()
-    LOST_UNANSWERED = enum.auto()
-    CRASH_BEFORE_STORE = enum.auto()
-    REPLAYED = enum.auto()
-    STORE_LOST = enum.auto()
-
-
 class Owner:
     """A server that is restored under a new grant after whatever went wrong."""
 
     def __init__(self, of: StateDescriptor) -> None:
-        self.bench = Bench(of)
+        self.fated = Fated(Bench(of))
         self._of = of
-        self._grants = 1
 
     def run(self, number: int, events: Sequence[Event], fates: Sequence[Fate], seed: int) -> None:
         for fate in fates:
-            self._try(self._epoch(number, events, seed), fate)
-        committed = self.bench.commit(self._epoch(number, events, seed + 1))
+            self.fated.commit(self._epoch(number, events, seed), fate)
+        committed = self.fated.bench.commit(self._epoch(number, events, seed + 1))
         assert not any(item.differs for item in committed.values())
 
     def _epoch(self, number: int, events: Sequence[Event], seed: int) -> EpochToCommit:
@@ -74,54 +57,11 @@ class Owner:
         states = {"counts": StateToCommit([attempt], attempt.receipts(), False)}
         return EpochToCommit(number, 1, number, 0, 0, states)
 
-    def _try(self, epoch: EpochToCommit, fate: Fate) -> None:
-        kafka, state = self.bench.kafka, self.bench.state
-        match fate:
-            case Fate.KAFKA_AWAY:
-                kafka.down = True
-                with suppress(KafkaUnreachable):  # which nobody notices who has nothing to write
-                    self.bench.commit(epoch)
-                kafka.down = False
-            case Fate.COMMITTED_UNANSWERED | Fate.LOST_UNANSWERED:
-                committed = fate is Fate.COMMITTED_UNANSWERED
-                kafka.next_commit = (
-                    NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED if committed else NextCommit.IS_LOST_AND_NOT_ANSWERED
-                )
-                try:
-                    self.bench.commit(epoch)
-                except OutcomeUnknown:
-                    self._restore()
-                kafka.next_commit = NextCommit.SUCCEEDS
-            case Fate.CRASH_BEFORE_STORE:
-                apply = state.store.apply
-                state.store.apply = _full  # type: ignore[method-assign]
-                try:
-                    self.bench.commit(epoch)
-                except StoreFull:
-                    state.store.apply = apply  # type: ignore[method-assign]
-                    self._restore()
-                state.store.apply = apply  # type: ignore[method-assign]
-            case Fate.REPLAYED:
-                self.bench.commit(epoch)
-            case Fate.STORE_LOST:
-                state.forget(range(KEY_GROUPS), "the test says so")
-                self._restore()
-            case Fate.GOES_WELL:
-                pass
-
-    def _restore(self) -> None:
-        self._grants += 1
-        self.bench.restore_under(f"grant-{self._grants}")
-
     def rows(self) -> dict[str, tuple[object, ...]]:
-        found = content(self.bench.state.store)
+        found = content(self.fated.bench.state.store)
         return {
             name: tuple(CODEC.decode_row(found[key(name)]).asdict().values()) for name in NAMES if key(name) in found
         }
-
-
-def _full(batch: Batch) -> None:
-    raise StoreFull("full")
 
 
 def recount(events: Sequence[Event]) -> dict[str, tuple[object, ...]]:
@@ -163,7 +103,7 @@ def test_the_changelog_alone_gives_the_same_rows(of_epoch: list[Event]) -> None:
     for number in (1, 2):
         owner.run(number, of_epoch, [], seed=number)
     before = owner.rows()
-    owner._try(owner._epoch(2, of_epoch, 0), Fate.STORE_LOST)
+    owner.fated.lose_store()
     assert owner.rows() == before == recount(of_epoch * 2)
 
 

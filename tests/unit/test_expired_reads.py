@@ -59,7 +59,8 @@ def answers(world: World) -> list[tuple[Source, list[bytes | None]]]:
                     answer = copy.answers([name], copy.standings([name]))
                     within = EntryRange(name, name, name + b"\xff")
                     scanned = copy.scan(within, copy.standings([name])[0], descending=False)
-                    assert [row for _, row in scanned.entries] == list(answer.rows)
+                    # None, or not there any more.
+                    assert next((row for _, row in scanned.entries), None) == answer.rows[0]
                     scanned.close()
                     found.append((answer.sources[0], list(answer.rows)))
     assert [source.role for source, _ in found].count(ROLE_OWNER) == KEY_GROUPS

@@ -1,0 +1,230 @@
+"""The same machine as in test_protocol.py for maps, lists, aggregates, and for states whose entries expire.
+
+What these are is said by models (tests/support/models.py). When an entry expires depends on when its key group took the
+epoch, which its marker tells; so the models follow the markers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
+
+from keyhole.changelog.base import Partition
+from keyhole.changelog.records import MARKER_KEY, decode_marker
+from keyhole.codec import EntryRange, encode_integer, end_of_prefix
+from keyhole.errors import NotOwner, NotReady
+from keyhole.stored import Moment
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
+from keyhole.v1.state_pb2 import ROLE_OWNER, Source
+from tests.property.test_protocol import NAMES, Protocol, _time_passes_by_looking_at_it
+from tests.support.models import Model, Rows, Shown, State, aggregated
+from tests.support.states import KEY_GROUPS, descriptor, row
+
+__all__ = ["_time_passes_by_looking_at_it"]
+
+MAP_KEY = (KeyColumn("m", KeyType.INT),)
+TTL_MS = 3000
+numbers = st.sampled_from([1.0, 2.0, 3.0])
+
+
+class Written(NamedTuple):
+    """An epoch in a key group: as of when, and the state after it."""
+
+    epoch: int
+    moment: Moment
+    state: State
+
+
+NEVER = Written(0, Moment(0, 0), {})
+
+
+class KindsProtocol(Protocol):
+    """Subclasses say which state, and what a batch does to a key."""
+
+    standbys = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model(self.state)
+        # By key group: after each epoch that it was written in.
+        self.written: dict[int, list[Written]] = {group: [] for group in range(KEY_GROUPS)}
+
+    def batch(self, values: Mapping[str, object]) -> Rows:
+        return {name: value for key, of in values.items() for name, value in self.rows(key, of)}
+
+    def rows(self, key: str, of: object) -> Iterator[tuple[bytes, bytes | None]]:
+        """What is staged of one key."""
+        raise NotImplementedError
+
+    def apply(self, before: Mapping[bytes, bytes], rows: Rows) -> Mapping[bytes, bytes]:
+        return {}  # the models say what it is
+
+    def attempt(self, plan: object) -> None:
+        self.world.watermark_ms = self.watermark(self.done + 1)
+        super().attempt(plan)  # type: ignore[arg-type]
+
+    def watermark(self, epoch: int) -> int:
+        return 1000 * epoch
+
+    @rule(seconds=st.sampled_from([1, 2]))
+    def the_clock_goes_on(self, seconds: int) -> None:
+        self.world.clock.advance(seconds)
+
+    # --- what must hold -------------------------------------------------------------------------------------------
+
+    def take_note(self, group: int, epoch: int, moment: Moment) -> None:
+        """Of a marker; they are still in the log when it is looked at next."""
+        last = self.at(group, epoch)
+        if last.epoch == epoch:
+            assert last.moment == moment
+            return
+        self.nothing_is_missing(last, group, epoch - 1)
+        state = self.model.apply(last.state, self.of_batch(epoch, group), epoch, moment)
+        self.written[group].append(Written(epoch, moment, state))
+
+    def at(self, group: int, epoch: int) -> Written:
+        """The last epoch up to this one that the key group was written in."""
+        return next((of for of in reversed(self.written[group]) if of.epoch <= epoch), NEVER)
+
+    def nothing_is_missing(self, last: Written, group: int, epoch: int) -> None:
+        """Whatever epochs came since the last one that was written have changed nothing that can be seen."""
+        for number in range(last.epoch + 1, epoch + 1):
+            late = Moment(self.world.clock.now_ms(), self.watermark(number))
+            after = self.model.apply(last.state, self.of_batch(number, group), number, late)
+            assert self.model.living(after, late) == self.model.living(last.state, late)
+
+    def of_batch(self, epoch: int, group: int) -> Rows:
+        return {name: value for name, value in self.batches[epoch - 1].items() if name[:2] == group.to_bytes(2, "big")}
+
+    @invariant()
+    def the_changelog_is_the_epochs_one_after_the_other(self) -> None:
+        kafka, topic = self.world.kafka, self.state.topic
+        if kafka.topic_id(topic) is None:
+            return
+        for group in range(KEY_GROUPS):
+            content: dict[bytes, bytes] = {}
+            epochs = [0]
+            for offset, name, value in kafka.records(topic, group, 0, kafka.end(topic, group)):
+                if name == MARKER_KEY:
+                    marker = decode_marker(value, Partition("counts", group), offset)
+                    epochs.append(marker.epoch)
+                    self.take_note(group, marker.epoch, Moment(marker.commit_time_ms, marker.watermark_ms))
+                elif value is None:
+                    content.pop(name, None)
+                else:
+                    content[name] = value
+            assert epochs == sorted(set(epochs)), "an epoch was written twice, or after a later one"
+            last = self.at(group, len(self.batches))
+            self.nothing_is_missing(last, group, self.done)
+            self.model.check(content, last.state, last.moment)
+
+    @invariant()
+    def readers_see_whole_epochs_that_do_not_go_back(self) -> None:
+        self.the_changelog_is_the_epochs_one_after_the_other()
+        now_ms = self.world.clock.now_ms()
+        for group in range(KEY_GROUPS):
+            for source, shown in self.scans(group):
+                now = Moment(now_ms, source.watermark_ms)
+                expected = self.model.shown(self.at(group, source.epoch).state, now)
+                assert self.without_positions(shown) == expected, f"not the whole of epoch {source.epoch}"
+
+    def scans(self, group: int) -> Iterator[tuple[Source, Shown]]:
+        """All that every copy of a key group shows."""
+        for server in self.world.servers.values():
+            for table in server.tables.values():
+                with contextlib.suppress(NotOwner, NotReady):
+                    found: dict[bytes, tuple[tuple[bytes, bytes], ...]] = {}
+                    for key in map(self.world.codec.prefix, NAMES[group]):
+                        scanned = table.scan(EntryRange(key, key, end_of_prefix(key)))
+                        found[key] = tuple((name[len(key) :], row) for name, row in scanned.entries if row is not None)
+                        source = scanned.source
+                        scanned.close()
+                    yield source, {key: entries for key, entries in found.items() if entries}
+
+    def without_positions(self, shown: Shown) -> Shown:
+        if self.state.kind is not StateKind.LIST:
+            return shown
+        return {key: tuple((b"", value) for _, value in entries) for key, entries in shown.items()}
+
+    def every_copy_answers_and_the_servers_share_evenly(self) -> None:
+        owned: Counter[str] = Counter()
+        for group in range(KEY_GROUPS):
+            answers = list(self.scans(group))
+            assert all(source.epoch == self.done for source, _ in answers)
+            assert all(shown == answers[0][1] for _, shown in answers)
+            (owner,) = (source.server for source, _ in answers if source.role == ROLE_OWNER)
+            owned[owner] += 1
+            assert len(answers) - 1 == min(self.standbys, len(self.servers) - 1)
+        assert max(owned[name] for name in self.servers) - min(owned[name] for name in self.servers) <= 1
+
+
+class MapProtocol(KindsProtocol):
+    """Entries are put and deleted, and keys cleared."""
+
+    state: StateDescriptor = descriptor(kind=StateKind.MAP, map_key=MAP_KEY)
+    values = st.tuples(st.booleans(), st.dictionaries(st.integers(0, 2), st.none() | numbers, max_size=3))  # type: ignore[assignment]
+
+    def rows(self, key: str, of: tuple[bool, dict[int, float | None]]) -> Iterator[tuple[bytes, bytes | None]]:  # type: ignore[override]
+        clears, entries = of
+        prefix = self.world.codec.prefix(key)
+        if clears:
+            yield prefix, None
+        for name, n in entries.items():
+            yield prefix + encode_integer(name, 4), None if n is None else row(n)
+
+
+class ExpiringSumsProtocol(MapProtocol):
+    """Sums by a map key, which begin anew where they have expired."""
+
+    state = descriptor(kind=StateKind.REDUCING, reducers=("sum",), map_key=MAP_KEY, ttl_ms=TTL_MS)
+    servers = ("a", "b", "c")
+
+
+class ListProtocol(KindsProtocol):
+    """Elements are appended to lists, and lists replaced and cleared."""
+
+    state = descriptor(kind=StateKind.LIST, max_length=3)
+    values = st.tuples(st.sampled_from([False, False, True]), st.lists(numbers, max_size=4))  # type: ignore[assignment]
+
+    def rows(self, key: str, of: tuple[bool, list[float]]) -> Iterator[tuple[bytes, bytes | None]]:  # type: ignore[override]
+        clears, elements = of
+        prefix = self.world.codec.prefix(key)
+        if clears:
+            yield prefix, None
+        for at, n in enumerate(elements):
+            yield prefix + encode_integer(at, 8), row(n)
+
+
+class ExpiringListProtocol(ListProtocol):
+    """The same, and elements expire by the watermark."""
+
+    state = descriptor(kind=StateKind.LIST, max_length=3, ttl_ms=TTL_MS, ttl_clock=TtlClock.EVENT_TIME)
+
+
+class ExpiringAggregatesProtocol(KindsProtocol):
+    """Aggregates, by the clock."""
+
+    state = descriptor(kind=StateKind.AGGREGATING, ttl_ms=TTL_MS)
+    values = st.none() | numbers
+
+    def rows(self, key: str, of: float | None) -> Iterator[tuple[bytes, bytes | None]]:  # type: ignore[override]
+        yield self.world.codec.prefix(key), None if of is None else aggregated(row(of), b"%d" % of)
+
+
+_SETTINGS = settings(
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+TestMapProtocol = MapProtocol.TestCase
+TestExpiringSumsProtocol = ExpiringSumsProtocol.TestCase
+TestListProtocol = ListProtocol.TestCase
+TestExpiringListProtocol = ExpiringListProtocol.TestCase
+TestExpiringAggregatesProtocol = ExpiringAggregatesProtocol.TestCase
+TestMapProtocol.settings = TestExpiringSumsProtocol.settings = _SETTINGS
+TestListProtocol.settings = TestExpiringListProtocol.settings = TestExpiringAggregatesProtocol.settings = _SETTINGS
