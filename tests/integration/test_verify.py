@@ -13,7 +13,7 @@ from keyhole import Client
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.cli.main import main
 from keyhole.stores.base import Advance, Batch, StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
+from keyhole.stores.engines import make_engine
 from keyhole.verify.verify import describe
 from tests.support.counting_job import STATE
 from tests.support.pipeline import Pipeline
@@ -28,11 +28,11 @@ def pipeline(kafka: str, spark_jars: list[Path], tmp_path: Path) -> Iterator[Pip
     running.close()
 
 
-def change_a_row(pipeline: Pipeline) -> tuple[int, bytes]:
+def change_a_row(pipeline: Pipeline, in_store: str) -> tuple[int, bytes]:
     """Behind the back of the server, which is not running; its key group, and its storage key."""
     changelog = KafkaChangelog(pipeline.bootstrap_servers, pipeline.application)
     descriptor = describe(pipeline.application, STATE, changelog, 30)
-    engine = LmdbEngine(StoreLimits(pipeline.directory / "server-0"))
+    engine = make_engine(in_store, StoreLimits(pipeline.directory / "server-0"), {})
     store = engine.open(pipeline.application, STATE, descriptor.topic_id)
     snapshot = store.snapshot()
     group, key, row = next((group, *item) for group in range(descriptor.key_groups) for item in snapshot.items(group))
@@ -43,9 +43,12 @@ def change_a_row(pipeline: Pipeline) -> tuple[int, bytes]:
     return group, key
 
 
+@pytest.mark.parametrize("store", ["lmdb", "rocksdb"])
 def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
-    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str], store: str
 ) -> None:
+    environ = {"KEYHOLE_STATE_SERVER_STORE": store}
+
     def verify() -> tuple[int, dict[str, Any]]:
         path, kafka = f"{pipeline.application}/{STATE}", pipeline.bootstrap_servers
         code = main(["verify", path, "--bootstrap-servers", kafka, "--servers", pipeline.address, "--show=5", "--json"])
@@ -57,7 +60,7 @@ def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
             return bool(holdings) and all(holding.ready for holding in holdings)
 
     pipeline.produce(300)
-    server = pipeline.start_server()
+    server = pipeline.start_server(environ)
     pipeline.start_driver(per_trigger=100)
     pipeline.await_recount()
     code, told = verify()
@@ -67,8 +70,8 @@ def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
     ]
 
     server.kill()
-    group, key = change_a_row(pipeline)
-    pipeline.start_server()
+    group, key = change_a_row(pipeline, store)
+    pipeline.start_server(environ)
     pipeline.await_(ready, "the server's key groups")
     code, told = verify()
     assert code == 1
