@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -67,7 +68,7 @@ def _guarded(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
             responses = behaviour(request, context)
             try:
                 while (response := await following(responses, request, context)) is not None:
-                    await context.write(response)
+                    await _write(context, response)
             finally:
                 await responses.aclose()
 
@@ -88,6 +89,14 @@ def _guarded(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
             await _abort(context, error, method)
 
     return call
+
+
+async def _write(context: _Context, response: object) -> None:
+    try:
+        await context.write(response)
+    except grpc.aio.InternalError as error:
+        # The caller has just gone, and the cancellation is on its way. gRPC would log its own error with a traceback.
+        raise asyncio.CancelledError from error
 
 
 def _tolerant(decode: Callable[[bytes], object]) -> Callable[[bytes], object]:

@@ -1,0 +1,493 @@
+"""Scans through a proxy while copies are silent, break off and go; and what is left of scans that nobody wants."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+
+from keyhole import AsyncClient, Client, errors
+from keyhole.config import ClientProxyConfig
+from keyhole.errors import KeyholeError
+from keyhole.rpc import channels, status
+from keyhole.rpc.server import RpcServer
+from keyhole.stores.base import StoreEngine, StoreLimits
+from keyhole.stores.lmdb import LmdbEngine
+from keyhole.stores.memory import MemoryEngine
+from keyhole.testing.clock import ManualClock
+from keyhole.testing.fake_server import FakeServer
+from keyhole.types import Role, ValueField, ValueSchema
+from keyhole.v1 import query_pb2 as pb
+from keyhole.v1 import query_pb2_grpc
+from services.client_proxy.app import ClientProxy
+from services.state_server.copies import Lease
+from services.state_server.query_servicer import QueryServicer
+from services.state_server.registry import Registry
+from services.state_server.scans import ScanLimits
+from services.state_server.table import Table
+from tests.support.counting_engine import CountingEngine
+from tests.support.entries import APPLICATION, STATE, Epochs, hourly, hours, row, scan_request
+from tests.support.proxies import eventually, fake_servers, proxy_of, unused_address
+from tests.support.state_servers import RunningServer, state_server
+
+ENTRIES = hours("sensor-7", range(9))
+NEWER = hours("sensor-7", range(11), count=2)
+# An answer that does not fit into all the buffers between a server and a reader that does not read: 36 MB.
+LARGE = hourly(value=ValueSchema(1, (ValueField("text", "string"),)))
+TEXT = msgspec.msgpack.encode([1, "x" * 100_000])
+PARTS = [{("sensor-7", number): TEXT for number in range(start, start + 120)} for start in (0, 120, 240)]
+CHANGE = {("sensor-7", 359): msgspec.msgpack.encode([1, "changed"])}
+
+
+async def own_large(running: RunningServer) -> None:
+    """At epoch 3: an epoch's rows travel in one message."""
+    await running.own(LARGE)
+    for part in PARTS:
+        await running.commit(part)
+
+
+def reader(target: str) -> grpc.aio.Channel:
+    """That asks for no more than it reads."""
+    return grpc.aio.insecure_channel(target, options=(*channels.MESSAGE_SIZE, ("grpc.http2.bdp_probe", 0)))
+
+
+def host(owner: FakeServer, standby: FakeServer | None = None) -> None:
+    """The owner at epoch 1, the standby at epoch 2 with other entries, so that a mixture would be seen."""
+    owner.host(hourly(), ENTRIES)
+    if standby is not None:
+        standby.follow(hourly(), NEWER).epoch = 2
+
+
+async def told(call: Any) -> KeyholeError:
+    """What ends a call."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async for _ in call:
+            pass
+    return status.from_rpc_error(caught.value)
+
+
+async def scanned(client: AsyncClient, **how: Any) -> tuple[str, int]:
+    """Who answered, and of which epoch; its entries are that epoch's."""
+    answer = await client.scan(APPLICATION, STATE, "sensor-7", **how)
+    expected = {1: (len(ENTRIES), 1), 2: (len(NEWER), 2)}[answer.epoch]
+    assert (len(answer), {value.count for value in answer.values}) == (expected[0], {expected[1]})
+    return answer.source.server, answer.epoch
+
+
+# --- a silent copy --------------------------------------------------------------------------------------------------
+
+
+async def test_where_the_owner_is_silent_the_standby_is_scanned_and_the_owner_again_once_it_is_heard() -> None:
+    async with fake_servers("a", "b") as (a, b):
+        host(a, b)
+        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
+            assert await scanned(client) == ("a", 1)
+            a.hold.clear()
+            assert await scanned(client) == ("b", 2)
+            # The call to the owner was ended, and no other one is made while it is silent.
+            await eventually(lambda: a.scans == 0)
+            a.hold.set()
+            async with asyncio.timeout(5):
+                while await scanned(client) != ("a", 1):  # noqa: ASYNC110 - as a user would
+                    await asyncio.sleep(0.05)
+
+
+async def test_copies_that_are_all_slow_are_asked_once_and_whoever_begins_first_answers() -> None:
+    async with fake_servers("a", "b") as (a, b):
+        host(a, b)
+        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
+            await scanned(client)
+            a.hold.clear()
+            b.hold.clear()
+            waiting = asyncio.create_task(scanned(client))
+            await eventually(lambda: (a.scans, b.scans) == (1, 1))
+            await asyncio.sleep(0.5)  # several times the hop deadline
+            assert (a.scans, b.scans, waiting.done()) == (1, 1, False)
+            a.hold.set()
+            assert await waiting == ("a", 1)
+            await eventually(lambda: (a.scans, b.scans) == (0, 0))
+
+
+async def test_a_silent_owner_is_waited_for_where_nobody_else_may_answer_and_named_at_the_deadline() -> None:
+    async with fake_servers("a", "b") as (a, b):
+        host(a, b)
+        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
+            await scanned(client)
+            a.hold.clear()
+            with pytest.raises(errors.DeadlineExceeded, match=a.address):
+                await scanned(client, stale="never", timeout=0.5)
+            waiting = asyncio.create_task(scanned(client, stale="never"))
+            await asyncio.sleep(0.3)
+            assert (waiting.done(), b.scans) == (False, 0)
+            a.hold.set()
+            assert await waiting == ("a", 1)
+            await eventually(lambda: a.scans == 0)
+
+
+async def test_a_copy_that_is_restoring_makes_room_for_the_next_and_is_named_where_there_is_none() -> None:
+    async with fake_servers("a", "b") as (a, b):
+        host(a, b)
+        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
+            await scanned(client)
+            a.states[APPLICATION, STATE].ready = False
+            assert await scanned(client) == ("b", 2)
+            with pytest.raises(errors.DeadlineExceeded, match="restoring hourly: 3 of 10 records") as caught:
+                await scanned(client, stale="never", timeout=0.4)
+            assert caught.value.facts["cause"] == "NOT_READY"
+
+
+async def test_an_overloaded_server_is_not_asked_again_and_no_other_one_either() -> None:
+    async with fake_servers("a", "b") as (a, b):
+        host(a, b)
+        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
+            await scanned(client)
+            a.refuse = errors.Overloaded("64 scans are under way")
+            with pytest.raises(errors.Overloaded, match="64 scans"):
+                await scanned(client)
+
+
+async def test_without_any_server_the_deadline_says_which_was_lost() -> None:
+    async with fake_servers("a") as (a,):
+        host(a)
+        async with proxy_of(a.address) as proxy, AsyncClient(proxy.address) as client:
+            await scanned(client)
+            await a.stop()
+            with pytest.raises(errors.DeadlineExceeded, match=a.address) as caught:
+                await scanned(client, timeout=0.5)
+            assert caught.value.facts["cause"] in {"NO_SERVER", "SERVER_LOST"}
+
+
+async def test_a_restarted_server_is_waited_for_inside_the_deadline() -> None:
+    async with fake_servers("a") as (a,):
+        host(a)
+        async with proxy_of(a.address) as proxy, AsyncClient(proxy.address, timeout=20) as client:
+            await scanned(client)
+            await a.stop()
+            waiting = asyncio.create_task(scanned(client))
+            again = FakeServer("a", a.port)
+            await again.start()
+            host(again)
+            assert await waiting == ("a", 1)
+            await again.stop()
+
+
+# --- an answer that breaks off --------------------------------------------------------------------------------------
+
+
+async def test_a_copy_that_breaks_off_in_the_middle_is_server_lost_to_the_caller() -> None:
+    async with fake_servers("a", "b") as (a, b):
+        host(a, b)
+        async with proxy_of(a.address, b.address) as proxy, channels.aio_channel(proxy.address) as channel:
+            a.hold_after = 3
+            a.hold.clear()
+            call: Any = query_pb2_grpc.QueryStub(channel).Scan(scan_request(), timeout=5, wait_for_ready=True)
+            pages = aiter(call)
+            first = await anext(pages)
+            assert (first.source.server, len(first.values)) == ("a", 3)
+            await a.stop()
+            error = await told(pages)
+            assert isinstance(error, errors.ServerLost)
+            assert error.facts["address"] == a.address
+            assert "begin it again" in error.message
+
+
+async def test_the_client_begins_again_and_the_answer_is_of_one_copy_and_one_epoch() -> None:
+    async with fake_servers("a", "b") as (a, b):
+        host(a, b)
+        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
+            await scanned(client)
+            a.hold_after = 3
+            a.hold.clear()
+            waiting = asyncio.create_task(scanned(client))
+            await eventually(lambda: a.scans == 1)
+            await asyncio.sleep(0.05)
+            await a.stop()
+            assert await waiting == ("b", 2)
+
+
+async def test_an_answer_that_does_not_come_to_its_end_in_time_says_how_far_it_came() -> None:
+    async with fake_servers("a") as (a,):
+        host(a)
+        async with proxy_of(a.address) as proxy:
+            for target in (a.address, proxy.address):
+                async with AsyncClient(target) as client:
+                    await scanned(client)
+                    a.hold_after = 6
+                    a.hold.clear()
+                    with pytest.raises(errors.DeadlineExceeded, match=rf"6 entries were read .*{a.address}"):
+                        await scanned(client, timeout=0.5)
+                    a.hold.set()
+                    await eventually(lambda: a.scans == 0)
+
+
+class Discovered:
+    """Servers that come and go as the test says. See keyhole.discovery.Discovery."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.told: asyncio.Queue[frozenset[str]] = asyncio.Queue()
+        self.told.put_nowait(frozenset(addresses))
+
+    async def addresses(self) -> AsyncIterator[frozenset[str]]:
+        while True:
+            yield await self.told.get()
+
+
+@pytest.mark.parametrize("answered", [0, 3])
+async def test_a_server_that_is_no_longer_discovered_ends_its_scans_and_another_one_answers(answered: int) -> None:
+    async with fake_servers("a", "b") as (a, b):
+        host(a, b)
+        discovered = Discovered(a.address, b.address)
+        proxy = ClientProxy(ClientProxyConfig(servers=(a.address,), port=0, hop_timeout_seconds=30.0), discovered)
+        await proxy.start()
+        async with AsyncClient(proxy.address) as client:
+            await scanned(client)
+            a.hold_after = answered
+            a.hold.clear()
+            waiting = asyncio.create_task(scanned(client))
+            await eventually(lambda: a.scans == 1)
+            await asyncio.sleep(0.05)
+            discovered.told.put_nowait(frozenset([b.address]))
+            assert await waiting == ("b", 2)
+        await proxy.stop(0)
+
+
+# --- what is left behind --------------------------------------------------------------------------------------------
+
+
+async def test_a_scan_that_is_cancelled_ends_on_its_server_whether_it_has_begun_or_not() -> None:
+    async with fake_servers("a") as (a,):
+        host(a)
+        async with proxy_of(a.address) as proxy:
+            for target in (a.address, proxy.address):
+                for answered in (0, 3):
+                    async with AsyncClient(target) as client:
+                        await scanned(client)
+                        a.hold_after = answered
+                        a.hold.clear()
+                        scan = asyncio.create_task(scanned(client))
+                        await eventually(lambda: a.scans == 1)
+                        scan.cancel()
+                        with pytest.raises(asyncio.CancelledError):
+                            await scan
+                        await eventually(lambda: a.scans == 0)
+                        a.hold.set()
+                        assert await scanned(client) == ("a", 1)
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> CountingEngine:
+    inner: StoreEngine = MemoryEngine() if request.param == "memory" else LmdbEngine(StoreLimits(tmp_path, 1 << 30))
+    return CountingEngine(inner)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_waits_for_the_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("how", ["cancel", "close the channel", "deadline", "stop the proxy"])
+async def test_a_reader_that_goes_away_in_the_middle_leaves_no_snapshot_and_no_error_behind(
+    engine: CountingEngine, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with state_server("a", engine=engine) as running:
+        await own_large(running)
+        async with proxy_of(running.address) as proxy:
+            for target in (proxy.address,) if how == "stop the proxy" else (running.address, proxy.address):
+                await eventually(lambda: engine.snapshots == 1)
+                channel = reader(target)
+                timeout = 1.0 if how == "deadline" else 30.0
+                call: Any = query_pb2_grpc.QueryStub(channel).Scan(scan_request(), timeout=timeout, wait_for_ready=True)
+                first: pb.ScanResponse = await call.read()
+                await running.commit(CHANGE)
+                # What is being read, and what was just published.
+                assert (first.source.server, engine.snapshots) == ("a", 2)
+                if how == "cancel":
+                    call.cancel()
+                elif how == "close the channel":
+                    await channel.close()
+                elif how == "stop the proxy":
+                    await proxy.stop(0)
+                await eventually(lambda: engine.snapshots == 1)
+                await channel.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_a_reader_that_is_slow_gets_all_of_the_epoch_that_it_began_with(engine: CountingEngine) -> None:
+    async with state_server("a", engine=engine) as running:
+        await own_large(running)
+        async with proxy_of(running.address) as proxy, reader(proxy.address) as channel:
+            call: Any = query_pb2_grpc.QueryStub(channel).Scan(scan_request(), timeout=30, wait_for_ready=True)
+            pages = [await call.read()]
+            for _ in range(2):
+                await running.commit(CHANGE)
+            assert engine.snapshots == 2
+            while page := await call.read():
+                pages.append(page)
+            assert {page.source.epoch for page in pages} == {3}
+            assert [value for page in pages for value in page.values] == [TEXT] * 360
+            await eventually(lambda: engine.snapshots == 1)
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_proxy_refuses_scans_beyond_its_limit_and_takes_them_again_when_others_have_ended() -> None:
+    async with fake_servers("a") as (a,):
+        host(a)
+        async with proxy_of(a.address) as proxy, AsyncClient(proxy.address, timeout=30) as client:
+            await scanned(client)
+            a.hold.clear()
+            waiting = [asyncio.create_task(scanned(client)) for _ in range(256)]
+            await eventually(lambda: a.scans == 256, 20)
+            with pytest.raises(errors.Overloaded, match="256 scans are under way in this proxy"):
+                await scanned(client)
+            waiting.pop().cancel()
+            await eventually(lambda: a.scans == 255)
+            more = asyncio.create_task(scanned(client))
+            a.hold.set()
+            assert set(await asyncio.gather(more, *waiting)) == {("a", 1)}
+
+
+async def test_a_server_refuses_scans_beyond_its_limit_and_ends_those_that_nobody_reads() -> None:
+    engine = CountingEngine(MemoryEngine())
+    clock = ManualClock()
+    lease = Lease(clock, 3.0)
+    lease.confirm()
+    table = Table("server-a", LARGE, engine.open(APPLICATION, STATE, "topic-1"), lease)
+    epochs = Epochs(table)
+    for part in PARTS:
+        epochs.commit(part)
+    registry = Registry("server-a", "incarnation", lambda: "", 0, 511)
+    registry.tables[APPLICATION, STATE] = table
+    rpc = RpcServer("test", "127.0.0.1", 0)
+    servicer = QueryServicer(registry, ScanLimits(most=1, seconds=0.5))
+    rpc.add(query_pb2_grpc.add_QueryServicer_to_server, servicer, "keyhole.v1.Query")
+    await rpc.start()
+    async with reader(rpc.address) as channel:
+        stub: Any = query_pb2_grpc.QueryStub(channel)
+        unread = aiter(stub.Scan(scan_request()))
+        assert (await anext(unread)).values
+        assert isinstance(await told(stub.Scan(scan_request())), errors.Overloaded)
+        epochs.commit(CHANGE)
+        assert engine.snapshots == 2
+        await eventually(lambda: engine.snapshots == 1)
+        assert len([value async for page in stub.Scan(scan_request()) for value in page.values]) == 360
+        assert isinstance(await told(unread), errors.DeadlineExceeded)
+    await rpc.stop(0)
+    engine.close()
+
+
+async def test_a_draining_proxy_ends_the_scans_that_are_under_way_and_takes_no_more() -> None:
+    async with fake_servers("a") as (a,):
+        host(a)
+        async with proxy_of(a.address) as proxy, AsyncClient(proxy.address) as client:
+            await scanned(client)
+            a.hold_after = 3
+            a.hold.clear()
+            under_way = asyncio.create_task(scanned(client))
+            await eventually(lambda: a.scans == 1)
+            await asyncio.sleep(0.05)
+            stopping = asyncio.create_task(proxy.stop(5))
+            await asyncio.sleep(0.05)
+            a.hold.set()
+            assert await under_way == ("a", 1)
+            await stopping
+            with pytest.raises(errors.ServerLost):
+                await scanned(client)
+
+
+# --- the client -----------------------------------------------------------------------------------------------------
+
+
+async def test_an_unreachable_target_fails_at_once_and_names_it() -> None:
+    with unused_address() as address:
+        async with AsyncClient(address, timeout=30) as client, asyncio.timeout(10):
+            with pytest.raises(errors.ServerLost, match=address):
+                await scanned(client)
+
+
+async def test_a_target_that_goes_away_before_it_has_answered_is_not_asked_until_the_deadline() -> None:
+    async with fake_servers("a") as (a,):
+        host(a)
+        async with AsyncClient(a.address, timeout=30) as client, asyncio.timeout(10):
+            await scanned(client)
+            await a.stop()
+            with pytest.raises(errors.ServerLost, match=a.address):
+                await scanned(client)
+
+
+@pytest.mark.parametrize("answered", [0, 3])
+async def test_closing_the_client_ends_its_scans_with_client_closed(answered: int) -> None:
+    async with fake_servers("a") as (a,):
+        host(a)
+        client = AsyncClient(a.address)
+        await scanned(client)
+        a.hold_after = answered
+        a.hold.clear()
+        waiting = asyncio.create_task(scanned(client))
+        await eventually(lambda: a.scans == 1)
+        await asyncio.sleep(0.05)
+        await client.close()
+        for scan in (waiting, scanned(client)):
+            with pytest.raises(errors.ClientClosed):
+                await scan
+        await eventually(lambda: a.scans == 0)
+
+
+async def test_threads_and_sessions_scan_too_and_a_session_never_goes_back() -> None:
+    async with fake_servers("a") as (a,):
+        host(a)
+        state = a.states[APPLICATION, STATE]
+
+        def read() -> list[int]:
+            with Client(a.address) as client:
+                session = client.session()
+                epochs = [session.scan(APPLICATION, STATE, "sensor-7", start=2, stop=4).epoch]
+                state.epoch = 7
+                epochs.append(session.scan(APPLICATION, STATE, "sensor-7", descending=True, limit=1).epoch)
+                state.epoch = 6
+                with pytest.raises(errors.EpochNotReached):
+                    session.scan(APPLICATION, STATE, "sensor-7")
+                with pytest.raises(errors.EpochNotReached):
+                    session.get(APPLICATION, STATE, ("sensor-7", 1))
+                return epochs
+
+        assert await asyncio.to_thread(read) == [1, 7]
+        async with AsyncClient(a.address) as client:
+            session = client.session()
+            assert (await session.scan(APPLICATION, STATE, "sensor-7")).source.role is Role.OWNER
+            state.epoch = 5
+            with pytest.raises(errors.EpochNotReached):
+                await session.scan(APPLICATION, STATE, "sensor-7")
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1 << 64])
+async def test_a_limit_that_there_is_not_is_refused_without_asking_anyone(limit: int) -> None:
+    with unused_address() as address:
+        async with AsyncClient(address) as client:
+            with pytest.raises(errors.MalformedRequest, match="1 or more"):
+                await scanned(client, limit=limit)
+
+
+async def test_bounds_that_do_not_fit_are_refused_by_the_client_with_what_does() -> None:
+    async with fake_servers("a") as (a,):
+        host(a)
+        async with AsyncClient(a.address) as client:
+            for wrong in ({"start": "x"}, {"stop": (1, 2)}, {"start": 1 << 40}):
+                with pytest.raises(errors.KeyMismatch):
+                    await client.scan(APPLICATION, STATE, "sensor-7", **wrong)  # type: ignore[arg-type]
+            with pytest.raises(errors.NullKey):
+                await client.scan(APPLICATION, STATE, "sensor-7", start=(None,))  # type: ignore[arg-type]
+            assert len(await client.scan(APPLICATION, STATE, "sensor-7", start=())) == len(ENTRIES)
+            a.host(hourly(state="plain", map_key=(), kind="value"), {"sensor-7": row(1.0)})
+            with pytest.raises(errors.Unsupported, match="no entries to scan"):
+                await client.scan(APPLICATION, "plain", "sensor-7", start=1)
