@@ -185,6 +185,16 @@ async def test_the_elements_of_a_list_come_in_the_order_of_their_positions(serve
     assert list(page.values) == [row(4.0), row(3.0)]
 
 
+async def test_a_broadcast_state_is_scanned_whole_by_its_keys(served: Served) -> None:
+    of = hourly(kind=StateKind.BROADCAST, key_groups=1)
+    await served.host(of, {name: row(1.0) for name in ("b", "", "a", "c")})
+    assert await served.scan(scan_request(())) == ["", "a", "b", "c"]
+    assert await served.scan(scan_request((), start="a", stop="c", descending=True)) == ["b", "a"]
+    assert isinstance(await served.refusal(scan_request("a")), errors.KeyMismatch)
+    async with AsyncClient(served.address) as client:
+        assert [entry.map_key for entry in await client.scan(APPLICATION, STATE, (), limit=2)] == ["", "a"]
+
+
 async def test_a_key_without_entries_is_an_empty_answer_with_a_source(served: Served) -> None:
     await served.host(hourly(), hours("sensor-7", range(3)))
     for request in (scan_request("nobody"), scan_request(start=9)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import subprocess
 import sys
@@ -11,11 +12,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from keyhole.cli.main import main
+from keyhole.types import KeyType
+from tests.support.entries import hourly
 from tests.support.proxies import fake_servers, proxy_of, unused_address
-from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 
 PATH = f"{APPLICATION}/{STATE}"
+HOURLY, WINDOWS = f"{APPLICATION}/hourly", f"{APPLICATION}/windows"
 Command = Callable[..., Awaitable[int]]
+
+
+def hour(number: int) -> dt.datetime:
+    return dt.datetime(2026, 11, 21, number, tzinfo=dt.UTC)
 
 
 @pytest.fixture
@@ -23,6 +31,9 @@ async def keyhole() -> AsyncIterator[Command]:
     """Runs `keyhole ARGUMENTS --proxy ...` and returns the exit code."""
     async with fake_servers("server-a") as (server,):
         server.host(descriptor(), rows(100))
+        server.host(hourly(KeyType.TIMESTAMP), {("sensor-7", hour(n)): row(float(n)) for n in range(24)})
+        windows = {("sensor-7", name, n): row(float(n)) for name in ("a", "a,b") for n in (-1, 1)}
+        server.host(hourly(KeyType.STRING, KeyType.INT, state="windows"), windows)
         async with proxy_of(server.address) as proxy:
 
             async def run(*arguments: str) -> int:
@@ -33,8 +44,9 @@ async def keyhole() -> AsyncIterator[Command]:
 
 async def test_states_lists_what_can_be_read(keyhole: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert await keyhole("states", "--json") == 0
-    (state,) = json.loads(capsys.readouterr().out)
-    assert (state["state"], state["key"]) == (PATH, "sensor string")
+    listed = {state["state"]: state for state in json.loads(capsys.readouterr().out)}
+    assert (listed[PATH]["key"], listed[PATH]["map_key"]) == ("sensor string", None)
+    assert listed[WINDOWS]["map_key"] == "m0 string, m1 int"
     assert await keyhole("states") == 0
     assert PATH in capsys.readouterr().out
 
@@ -54,6 +66,77 @@ async def test_get_says_how_stale_an_answer_may_be_and_is(keyhole: Command, caps
     assert float(answer["age"].removesuffix(" s")) < 5
     assert await keyhole("get", PATH, "sensor-7", "--min-epoch", "9", "--timeout", "0.5") == 1
     assert "at epoch 1" in capsys.readouterr().err
+
+
+async def test_get_of_an_entry_takes_the_key_and_then_the_map_key(
+    keyhole: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await keyhole("get", HOURLY, "sensor-7,2026-11-21T07:00:00", "sensor-7,2026-11-20", "--json") == 0
+    found, absent = json.loads(capsys.readouterr().out)
+    assert (found["value"], absent["found"]) == ({"celsius": 7.0, "count": 1}, False)
+    assert await keyhole("get", WINDOWS, '["sensor-7", "a,b", -1]', "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["value"]["celsius"] == -1.0
+    assert await keyhole("get", WINDOWS, "sensor-7") == 1
+    assert "sensor string, m0 string, m1 int" in capsys.readouterr().err
+
+
+async def test_scan_lists_the_entries_of_a_key_in_a_range_from_either_end(
+    keyhole: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scan(*arguments: str) -> tuple[list[str], list[float]]:
+        assert await keyhole("scan", *arguments, "--json") == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["epoch"], told["server"], told["role"]) == (1, "server-a", "owner")
+        return [entry["map_key"] for entry in told["entries"]], [entry["value"]["celsius"] for entry in told["entries"]]
+
+    keys, values = await scan(HOURLY, "sensor-7")
+    assert (keys[7], values) == ("2026-11-21T07:00:00+00:00", [float(n) for n in range(24)])
+    assert (await scan(HOURLY, "sensor-7", "--from", "2026-11-21T20:00:00"))[1] == [20.0, 21.0, 22.0, 23.0]
+    # A map key as it was printed can be typed again.
+    assert (await scan(HOURLY, "sensor-7", "--from", keys[3], "--to", keys[5]))[1] == [3.0, 4.0]
+    assert (await scan(HOURLY, "sensor-7", "--to", keys[5], "--descending", "--limit", "2"))[1] == [4.0, 3.0]
+    assert await scan(HOURLY, "sensor-7", "--from", "2026-11-22") == await scan(HOURLY, "nobody") == ([], [])
+    assert (await scan(WINDOWS, "sensor-7"))[0] == [["a", -1], ["a", 1], ["a,b", -1], ["a,b", 1]]
+    assert (await scan(WINDOWS, "sensor-7", "--from", "a,1"))[0] == [["a", 1], ["a,b", -1], ["a,b", 1]]
+    assert (await scan(WINDOWS, "sensor-7", "--to", '["a,b"]'))[0] == [["a", -1], ["a", 1]]
+
+
+async def test_scan_shows_a_table_that_says_of_which_epoch(
+    keyhole: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await keyhole("scan", WINDOWS, "sensor-7", "--limit", "2", "--stale", "always", "--max-staleness", "5") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{WINDOWS} sensor-7: 2 entries by m0, m1, epoch 1" in shown
+    assert '["a", -1]' in shown
+    assert await keyhole("scan", WINDOWS, "nobody") == 0
+    assert "0 entries" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((PATH, "sensor-7"), "no entries to scan"),
+        ((PATH, "sensor-7", "--from", "a"), "no entries to scan"),
+        ((HOURLY, "sensor-7", "--from", "noon"), "give a time like"),
+        ((WINDOWS, "sensor-7", "--to", "a,b,c"), "has 3 columns"),
+        ((WINDOWS, "sensor-7", "--min-epoch", "9", "--timeout", "0.5"), "at epoch 1"),
+        (("weather/nothing", "sensor-7"), "windows"),
+    ],
+)
+async def test_a_scan_that_cant_be_is_one_message_and_exit_code_1(
+    keyhole: Command, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str
+) -> None:
+    assert await keyhole("scan", *arguments) == 1
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert shown.err.startswith("keyhole: ")
+    assert says in shown.err
+
+
+async def test_a_limit_of_nothing_is_wrong_usage() -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["scan", HOURLY, "sensor-7", "--limit", "0"])
+    assert caught.value.code == 2
 
 
 async def test_describe_and_status_tell_who_holds_what(keyhole: Command, capsys: pytest.CaptureFixture[str]) -> None:

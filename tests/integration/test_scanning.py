@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import msgspec
 import pytest
 
 from keyhole import AsyncClient, Client, errors
-from keyhole.config import ClientProxyConfig
+from keyhole.discovery import Discovery
 from keyhole.errors import KeyholeError
 from keyhole.rpc import channels, status
 from keyhole.rpc.server import RpcServer
@@ -32,9 +33,10 @@ from services.state_server.query_servicer import QueryServicer
 from services.state_server.registry import Registry
 from services.state_server.scans import ScanLimits
 from services.state_server.table import Table
+from tests.support import proxies
 from tests.support.counting_engine import CountingEngine
 from tests.support.entries import APPLICATION, STATE, Epochs, hourly, hours, row, scan_request
-from tests.support.proxies import eventually, fake_servers, proxy_of, unused_address
+from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.state_servers import RunningServer, state_server
 
 ENTRIES = hours("sensor-7", range(9))
@@ -65,6 +67,10 @@ def host(owner: FakeServer, standby: FakeServer | None = None) -> None:
         standby.follow(hourly(), NEWER).epoch = 2
 
 
+async def eventually(condition: Callable[[], bool]) -> None:
+    await proxies.eventually(condition, seconds=20)
+
+
 async def told(call: Any) -> KeyholeError:
     """What ends a call."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -81,150 +87,169 @@ async def scanned(client: AsyncClient, **how: Any) -> tuple[str, int]:
     return answer.source.server, answer.epoch
 
 
+class Proxied(NamedTuple):
+    """Servers with the state: an owner and perhaps a standby; a proxy that knows of them, and a client of that."""
+
+    servers: tuple[FakeServer, ...]
+    proxy: ClientProxy
+    client: AsyncClient
+
+
+@asynccontextmanager
+async def proxied(
+    *names: str, hop_seconds: float = 30.0, discover: Callable[..., Discovery] | None = None
+) -> AsyncIterator[Proxied]:
+    """`hop_seconds`: default: nobody is silent, however long it takes."""
+    async with fake_servers(*names) as servers:
+        host(*servers)
+        addresses = [server.address for server in servers]
+        discovery = discover(*addresses) if discover else None
+        async with (
+            proxy_of(*addresses, hop_seconds=hop_seconds, discovery=discovery) as proxy,
+            AsyncClient(proxy.address, timeout=30) as client,
+            channels.aio_channel(proxy.address) as channel,
+        ):
+            stub: Any = query_pb2_grpc.QueryStub(channel)
+            known = 0
+            async with asyncio.timeout(20):
+                while known < len(names):
+                    try:
+                        told = await stub.DescribeState(pb.DescribeStateRequest(state=scan_request().state))
+                        known = len(told.holdings)
+                    except grpc.aio.AioRpcError:
+                        await asyncio.sleep(0.005)
+            yield Proxied(tuple(servers), proxy, client)
+
+
+async def answers(client: AsyncClient, server: str, epoch: int) -> None:
+    """Waits until it does: it may have been too slow a moment ago."""
+    async with asyncio.timeout(20):
+        while await scanned(client) != (server, epoch):  # noqa: ASYNC110 - as a user would
+            await asyncio.sleep(0.05)
+
+
 # --- a silent copy --------------------------------------------------------------------------------------------------
 
 
 async def test_where_the_owner_is_silent_the_standby_is_scanned_and_the_owner_again_once_it_is_heard() -> None:
-    async with fake_servers("a", "b") as (a, b):
-        host(a, b)
-        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
-            assert await scanned(client) == ("a", 1)
-            a.hold.clear()
-            assert await scanned(client) == ("b", 2)
-            # The call to the owner was ended, and no other one is made while it is silent.
-            await eventually(lambda: a.scans == 0)
-            a.hold.set()
-            async with asyncio.timeout(5):
-                while await scanned(client) != ("a", 1):  # noqa: ASYNC110 - as a user would
-                    await asyncio.sleep(0.05)
+    async with proxied("a", "b", hop_seconds=0.1) as ((a, _), _, client):
+        await answers(client, "a", 1)
+        a.hold.clear()
+        assert await scanned(client) == ("b", 2)
+        # The call to the owner was ended, and no other one is made while it is silent.
+        await eventually(lambda: a.scans == 0)
+        a.hold.set()
+        await answers(client, "a", 1)
 
 
 async def test_copies_that_are_all_slow_are_asked_once_and_whoever_begins_first_answers() -> None:
-    async with fake_servers("a", "b") as (a, b):
-        host(a, b)
-        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
-            await scanned(client)
-            a.hold.clear()
-            b.hold.clear()
-            waiting = asyncio.create_task(scanned(client))
-            await eventually(lambda: (a.scans, b.scans) == (1, 1))
-            await asyncio.sleep(0.5)  # several times the hop deadline
-            assert (a.scans, b.scans, waiting.done()) == (1, 1, False)
-            a.hold.set()
-            assert await waiting == ("a", 1)
-            await eventually(lambda: (a.scans, b.scans) == (0, 0))
+    async with proxied("a", "b", hop_seconds=0.1) as ((a, b), _, client):
+        await scanned(client)
+        a.hold.clear()
+        b.hold.clear()
+        waiting = asyncio.create_task(scanned(client))
+        await eventually(lambda: (a.scans, b.scans) == (1, 1))
+        await asyncio.sleep(0.5)  # several times the hop deadline
+        assert (a.scans, b.scans, waiting.done()) == (1, 1, False)
+        a.hold.set()
+        assert await waiting == ("a", 1)
+        await eventually(lambda: (a.scans, b.scans) == (0, 0))
 
 
 async def test_a_silent_owner_is_waited_for_where_nobody_else_may_answer_and_named_at_the_deadline() -> None:
-    async with fake_servers("a", "b") as (a, b):
-        host(a, b)
-        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
-            await scanned(client)
-            a.hold.clear()
-            with pytest.raises(errors.DeadlineExceeded, match=a.address):
-                await scanned(client, stale="never", timeout=0.5)
-            waiting = asyncio.create_task(scanned(client, stale="never"))
-            await asyncio.sleep(0.3)
-            assert (waiting.done(), b.scans) == (False, 0)
-            a.hold.set()
-            assert await waiting == ("a", 1)
-            await eventually(lambda: a.scans == 0)
+    async with proxied("a", "b", hop_seconds=0.1) as ((a, b), _, client):
+        await scanned(client)
+        a.hold.clear()
+        with pytest.raises(errors.DeadlineExceeded, match=a.address):
+            await scanned(client, stale="never", timeout=1.0)
+        waiting = asyncio.create_task(scanned(client, stale="never"))
+        await asyncio.sleep(0.3)
+        assert (waiting.done(), b.scans) == (False, 0)
+        a.hold.set()
+        assert await waiting == ("a", 1)
+        await eventually(lambda: a.scans == 0)
 
 
 async def test_a_copy_that_is_restoring_makes_room_for_the_next_and_is_named_where_there_is_none() -> None:
-    async with fake_servers("a", "b") as (a, b):
-        host(a, b)
-        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
-            await scanned(client)
-            a.states[APPLICATION, STATE].ready = False
-            assert await scanned(client) == ("b", 2)
-            with pytest.raises(errors.DeadlineExceeded, match="restoring hourly: 3 of 10 records") as caught:
-                await scanned(client, stale="never", timeout=0.4)
-            assert caught.value.facts["cause"] == "NOT_READY"
+    async with proxied("a", "b") as ((a, _), _, client):
+        assert await scanned(client) == ("a", 1)
+        a.states[APPLICATION, STATE].ready = False
+        assert await scanned(client) == ("b", 2)
+        with pytest.raises(errors.DeadlineExceeded, match="restoring hourly: 3 of 10 records") as caught:
+            await scanned(client, stale="never", timeout=1.0)
+        assert caught.value.facts["cause"] == "NOT_READY"
 
 
 async def test_an_overloaded_server_is_not_asked_again_and_no_other_one_either() -> None:
-    async with fake_servers("a", "b") as (a, b):
-        host(a, b)
-        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
+    async with proxied("a", "b") as ((a, _), _, client):
+        assert await scanned(client) == ("a", 1)
+        a.refuse = errors.Overloaded("64 scans are under way")
+        with pytest.raises(errors.Overloaded, match="64 scans"):
             await scanned(client)
-            a.refuse = errors.Overloaded("64 scans are under way")
-            with pytest.raises(errors.Overloaded, match="64 scans"):
-                await scanned(client)
 
 
 async def test_without_any_server_the_deadline_says_which_was_lost() -> None:
-    async with fake_servers("a") as (a,):
-        host(a)
-        async with proxy_of(a.address) as proxy, AsyncClient(proxy.address) as client:
-            await scanned(client)
-            await a.stop()
-            with pytest.raises(errors.DeadlineExceeded, match=a.address) as caught:
-                await scanned(client, timeout=0.5)
-            assert caught.value.facts["cause"] in {"NO_SERVER", "SERVER_LOST"}
+    async with proxied("a") as ((a,), _, client):
+        await scanned(client)
+        await a.stop()
+        with pytest.raises(errors.DeadlineExceeded, match=a.address) as caught:
+            await scanned(client, timeout=1.5)
+        assert caught.value.facts["cause"] in {"NO_SERVER", "SERVER_LOST"}
 
 
 async def test_a_restarted_server_is_waited_for_inside_the_deadline() -> None:
-    async with fake_servers("a") as (a,):
-        host(a)
-        async with proxy_of(a.address) as proxy, AsyncClient(proxy.address, timeout=20) as client:
-            await scanned(client)
-            await a.stop()
-            waiting = asyncio.create_task(scanned(client))
-            again = FakeServer("a", a.port)
-            await again.start()
-            host(again)
-            assert await waiting == ("a", 1)
-            await again.stop()
+    async with proxied("a") as ((a,), _, client):
+        await scanned(client)
+        await a.stop()
+        waiting = asyncio.create_task(scanned(client))
+        again = FakeServer("a", a.port)
+        await again.start()
+        host(again)
+        assert await waiting == ("a", 1)
+        await again.stop()
 
 
 # --- an answer that breaks off --------------------------------------------------------------------------------------
 
 
 async def test_a_copy_that_breaks_off_in_the_middle_is_server_lost_to_the_caller() -> None:
-    async with fake_servers("a", "b") as (a, b):
-        host(a, b)
-        async with proxy_of(a.address, b.address) as proxy, channels.aio_channel(proxy.address) as channel:
-            a.hold_after = 3
-            a.hold.clear()
-            call: Any = query_pb2_grpc.QueryStub(channel).Scan(scan_request(), timeout=5, wait_for_ready=True)
-            pages = aiter(call)
-            first = await anext(pages)
-            assert (first.source.server, len(first.values)) == ("a", 3)
-            await a.stop()
-            error = await told(pages)
-            assert isinstance(error, errors.ServerLost)
-            assert error.facts["address"] == a.address
-            assert "begin it again" in error.message
+    async with proxied("a", "b") as ((a, _), proxy, _), channels.aio_channel(proxy.address) as channel:
+        a.hold_after = 3
+        a.hold.clear()
+        call: Any = query_pb2_grpc.QueryStub(channel).Scan(scan_request(), timeout=5, wait_for_ready=True)
+        pages = aiter(call)
+        first = await anext(pages)
+        assert (first.source.server, len(first.values)) == ("a", 3)
+        await a.stop()
+        error = await told(pages)
+        assert isinstance(error, errors.ServerLost)
+        assert error.facts["address"] == a.address
+        assert "begin it again" in error.message
 
 
 async def test_the_client_begins_again_and_the_answer_is_of_one_copy_and_one_epoch() -> None:
-    async with fake_servers("a", "b") as (a, b):
-        host(a, b)
-        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
-            await scanned(client)
-            a.hold_after = 3
-            a.hold.clear()
-            waiting = asyncio.create_task(scanned(client))
-            await eventually(lambda: a.scans == 1)
-            await asyncio.sleep(0.05)
-            await a.stop()
-            assert await waiting == ("b", 2)
+    async with proxied("a", "b") as ((a, _), _, client):
+        assert await scanned(client) == ("a", 1)
+        a.hold_after = 3
+        a.hold.clear()
+        waiting = asyncio.create_task(scanned(client))
+        await eventually(lambda: a.scans == 1)
+        await asyncio.sleep(0.05)
+        await a.stop()
+        assert await waiting == ("b", 2)
 
 
 async def test_an_answer_that_does_not_come_to_its_end_in_time_says_how_far_it_came() -> None:
-    async with fake_servers("a") as (a,):
-        host(a)
-        async with proxy_of(a.address) as proxy:
-            for target in (a.address, proxy.address):
-                async with AsyncClient(target) as client:
-                    await scanned(client)
-                    a.hold_after = 6
-                    a.hold.clear()
-                    with pytest.raises(errors.DeadlineExceeded, match=rf"6 entries were read .*{a.address}"):
-                        await scanned(client, timeout=0.5)
-                    a.hold.set()
-                    await eventually(lambda: a.scans == 0)
+    async with proxied("a") as ((a,), proxy, client):
+        for target in (a.address, proxy.address):
+            async with AsyncClient(target, timeout=30) as client:
+                await scanned(client)
+                a.hold_after = 6
+                a.hold.clear()
+                with pytest.raises(errors.DeadlineExceeded, match=rf"6 entries were read .*{a.address}"):
+                    await scanned(client, timeout=1.5)
+                a.hold.set()
+                await eventually(lambda: a.scans == 0)
 
 
 class Discovered:
@@ -241,44 +266,42 @@ class Discovered:
 
 @pytest.mark.parametrize("answered", [0, 3])
 async def test_a_server_that_is_no_longer_discovered_ends_its_scans_and_another_one_answers(answered: int) -> None:
-    async with fake_servers("a", "b") as (a, b):
-        host(a, b)
-        discovered = Discovered(a.address, b.address)
-        proxy = ClientProxy(ClientProxyConfig(servers=(a.address,), port=0, hop_timeout_seconds=30.0), discovered)
-        await proxy.start()
-        async with AsyncClient(proxy.address) as client:
-            await scanned(client)
-            a.hold_after = answered
-            a.hold.clear()
-            waiting = asyncio.create_task(scanned(client))
-            await eventually(lambda: a.scans == 1)
-            await asyncio.sleep(0.05)
-            discovered.told.put_nowait(frozenset([b.address]))
-            assert await waiting == ("b", 2)
-        await proxy.stop(0)
+    discovered: list[Discovered] = []
+
+    def discover(*addresses: str) -> Discovered:
+        discovered.append(Discovered(*addresses))
+        return discovered[0]
+
+    async with proxied("a", "b", discover=discover) as ((a, b), _, client):
+        assert await scanned(client) == ("a", 1)
+        a.hold_after = answered
+        a.hold.clear()
+        waiting = asyncio.create_task(scanned(client))
+        await eventually(lambda: a.scans == 1)
+        await asyncio.sleep(0.05)
+        discovered[0].told.put_nowait(frozenset([b.address]))
+        assert await waiting == ("b", 2)
 
 
 # --- what is left behind --------------------------------------------------------------------------------------------
 
 
 async def test_a_scan_that_is_cancelled_ends_on_its_server_whether_it_has_begun_or_not() -> None:
-    async with fake_servers("a") as (a,):
-        host(a)
-        async with proxy_of(a.address) as proxy:
-            for target in (a.address, proxy.address):
-                for answered in (0, 3):
-                    async with AsyncClient(target) as client:
-                        await scanned(client)
-                        a.hold_after = answered
-                        a.hold.clear()
-                        scan = asyncio.create_task(scanned(client))
-                        await eventually(lambda: a.scans == 1)
-                        scan.cancel()
-                        with pytest.raises(asyncio.CancelledError):
-                            await scan
-                        await eventually(lambda: a.scans == 0)
-                        a.hold.set()
-                        assert await scanned(client) == ("a", 1)
+    async with proxied("a") as ((a,), proxy, client):
+        for target in (a.address, proxy.address):
+            for answered in (0, 3):
+                async with AsyncClient(target, timeout=30) as client:
+                    await scanned(client)
+                    a.hold_after = answered
+                    a.hold.clear()
+                    scan = asyncio.create_task(scanned(client))
+                    await eventually(lambda: a.scans == 1)
+                    scan.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await scan
+                    await eventually(lambda: a.scans == 0)
+                    a.hold.set()
+                    assert await scanned(client) == ("a", 1)
 
 
 @pytest.fixture(params=["memory", "lmdb"])
@@ -304,7 +327,7 @@ async def test_a_reader_that_goes_away_in_the_middle_leaves_no_snapshot_and_no_e
             for target in (proxy.address,) if how == "stop the proxy" else (running.address, proxy.address):
                 await eventually(lambda: engine.snapshots == 1)
                 channel = reader(target)
-                timeout = 1.0 if how == "deadline" else 30.0
+                timeout = 3.0 if how == "deadline" else 30.0
                 call: Any = query_pb2_grpc.QueryStub(channel).Scan(scan_request(), timeout=timeout, wait_for_ready=True)
                 first: pb.ScanResponse = await call.read()
                 await running.commit(CHANGE)
@@ -341,27 +364,24 @@ async def test_a_reader_that_is_slow_gets_all_of_the_epoch_that_it_began_with(en
 
 
 async def test_a_proxy_refuses_scans_beyond_its_limit_and_takes_them_again_when_others_have_ended() -> None:
-    async with fake_servers("a") as (a,):
-        host(a)
-        async with proxy_of(a.address) as proxy, AsyncClient(proxy.address, timeout=30) as client:
+    async with proxied("a") as ((a,), _, client):
+        await scanned(client)
+        a.hold.clear()
+        waiting = [asyncio.create_task(scanned(client)) for _ in range(256)]
+        await eventually(lambda: a.scans == 256)
+        with pytest.raises(errors.Overloaded, match="256 scans are under way in this proxy"):
             await scanned(client)
-            a.hold.clear()
-            waiting = [asyncio.create_task(scanned(client)) for _ in range(256)]
-            await eventually(lambda: a.scans == 256, 20)
-            with pytest.raises(errors.Overloaded, match="256 scans are under way in this proxy"):
-                await scanned(client)
-            waiting.pop().cancel()
-            await eventually(lambda: a.scans == 255)
-            more = asyncio.create_task(scanned(client))
-            a.hold.set()
-            assert set(await asyncio.gather(more, *waiting)) == {("a", 1)}
+        waiting.pop().cancel()
+        await eventually(lambda: a.scans == 255)
+        more = asyncio.create_task(scanned(client))
+        a.hold.set()
+        assert set(await asyncio.gather(more, *waiting)) == {("a", 1)}
 
 
-async def test_a_server_refuses_scans_beyond_its_limit_and_ends_those_that_nobody_reads() -> None:
-    engine = CountingEngine(MemoryEngine())
-    clock = ManualClock()
-    lease = Lease(clock, 3.0)
-    lease.confirm()
+@asynccontextmanager
+async def limited(engine: CountingEngine, limits: ScanLimits) -> AsyncIterator[tuple[Epochs, Any]]:
+    """The service of a server that has the large state, and what its owner commits."""
+    lease = Lease(ManualClock(), 3.0)
     table = Table("server-a", LARGE, engine.open(APPLICATION, STATE, "topic-1"), lease)
     epochs = Epochs(table)
     for part in PARTS:
@@ -369,40 +389,53 @@ async def test_a_server_refuses_scans_beyond_its_limit_and_ends_those_that_nobod
     registry = Registry("server-a", "incarnation", lambda: "", 0, 511)
     registry.tables[APPLICATION, STATE] = table
     rpc = RpcServer("test", "127.0.0.1", 0)
-    servicer = QueryServicer(registry, ScanLimits(most=1, seconds=0.5))
-    rpc.add(query_pb2_grpc.add_QueryServicer_to_server, servicer, "keyhole.v1.Query")
+    rpc.add(query_pb2_grpc.add_QueryServicer_to_server, QueryServicer(registry, limits), "keyhole.v1.Query")
     await rpc.start()
-    async with reader(rpc.address) as channel:
-        stub: Any = query_pb2_grpc.QueryStub(channel)
-        unread = aiter(stub.Scan(scan_request()))
-        assert (await anext(unread)).values
+    try:
+        async with reader(rpc.address) as channel:
+            yield epochs, query_pb2_grpc.QueryStub(channel)
+    finally:
+        await rpc.stop(0)
+        engine.close()
+
+
+async def test_a_server_refuses_scans_beyond_its_limit_and_takes_them_again_when_others_have_ended(
+    engine: CountingEngine,
+) -> None:
+    async with limited(engine, ScanLimits(most=1)) as (_, stub):
+        unread = stub.Scan(scan_request())
+        assert (await unread.read()).values
         assert isinstance(await told(stub.Scan(scan_request())), errors.Overloaded)
-        epochs.commit(CHANGE)
-        assert engine.snapshots == 2
+        unread.cancel()
         await eventually(lambda: engine.snapshots == 1)
         assert len([value async for page in stub.Scan(scan_request()) for value in page.values]) == 360
+
+
+async def test_a_server_ends_a_scan_that_nobody_reads_and_what_it_kept(engine: CountingEngine) -> None:
+    async with limited(engine, ScanLimits(most=1, seconds=0.2)) as (epochs, stub):
+        unread = aiter(stub.Scan(scan_request()))
+        assert (await anext(unread)).values
+        epochs.commit(CHANGE)
+        await eventually(lambda: engine.snapshots == 1)
+        assert len([page async for page in stub.Scan(scan_request(limit=1))]) == 1
         assert isinstance(await told(unread), errors.DeadlineExceeded)
-    await rpc.stop(0)
-    engine.close()
 
 
 async def test_a_draining_proxy_ends_the_scans_that_are_under_way_and_takes_no_more() -> None:
-    async with fake_servers("a") as (a,):
-        host(a)
-        async with proxy_of(a.address) as proxy, AsyncClient(proxy.address) as client:
+    async with proxied("a") as ((a,), proxy, client):
+        await scanned(client)
+        a.hold_after = 3
+        a.hold.clear()
+        under_way = asyncio.create_task(scanned(client))
+        await eventually(lambda: a.scans == 1)
+        await asyncio.sleep(0.05)
+        stopping = asyncio.create_task(proxy.stop(5))
+        await asyncio.sleep(0.05)
+        a.hold.set()
+        assert await under_way == ("a", 1)
+        await stopping
+        with pytest.raises(errors.ServerLost):
             await scanned(client)
-            a.hold_after = 3
-            a.hold.clear()
-            under_way = asyncio.create_task(scanned(client))
-            await eventually(lambda: a.scans == 1)
-            await asyncio.sleep(0.05)
-            stopping = asyncio.create_task(proxy.stop(5))
-            await asyncio.sleep(0.05)
-            a.hold.set()
-            assert await under_way == ("a", 1)
-            await stopping
-            with pytest.raises(errors.ServerLost):
-                await scanned(client)
 
 
 # --- the client -----------------------------------------------------------------------------------------------------
@@ -462,7 +495,7 @@ async def test_threads_and_sessions_scan_too_and_a_session_never_goes_back() -> 
                 return epochs
 
         assert await asyncio.to_thread(read) == [1, 7]
-        async with AsyncClient(a.address) as client:
+        async with AsyncClient(a.address, timeout=30) as client:
             session = client.session()
             assert (await session.scan(APPLICATION, STATE, "sensor-7")).source.role is Role.OWNER
             state.epoch = 5
@@ -481,7 +514,7 @@ async def test_a_limit_that_there_is_not_is_refused_without_asking_anyone(limit:
 async def test_bounds_that_do_not_fit_are_refused_by_the_client_with_what_does() -> None:
     async with fake_servers("a") as (a,):
         host(a)
-        async with AsyncClient(a.address) as client:
+        async with AsyncClient(a.address, timeout=30) as client:
             for wrong in ({"start": "x"}, {"stop": (1, 2)}, {"start": 1 << 40}):
                 with pytest.raises(errors.KeyMismatch):
                     await client.scan(APPLICATION, STATE, "sensor-7", **wrong)  # type: ignore[arg-type]

@@ -176,19 +176,17 @@ def check(drawn: Drawn, *, lmdb: bool) -> None:
 
 
 @given(drawn())
-@settings(deadline=None)
 def test_a_scan_of_memory_gives_what_the_model_gives(drawn: Drawn) -> None:
     check(drawn, lmdb=False)
 
 
 @given(drawn())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_scan_of_lmdb_gives_what_the_model_gives(drawn: Drawn) -> None:
     check(drawn, lmdb=True)
 
 
 @given(drawn())
-@settings(deadline=None)
 def test_every_entry_is_in_the_range_of_its_key_and_of_no_other(drawn: Drawn) -> None:
     codec = StateCodec(drawn.of)
     entries = {at for changes in drawn.epochs for at in changes}

@@ -77,12 +77,12 @@ class Epochs:
         self.publish()
 
 
-def scan_request(key: str = "sensor-7", start: Any = None, stop: Any = None, **fields: Any) -> pb.ScanRequest:
-    """Of the state above; bounds as the client takes them, of the columns that fit their values."""
-    request = pb.ScanRequest(state=pb.StateRef(application=APPLICATION, state=STATE), key=key_of(key), **fields)
-    for bound, given in (("from", start), ("to", stop)):
+def scan_request(key: Any = "sensor-7", start: Any = None, stop: Any = None, **fields: Any) -> pb.ScanRequest:
+    """Of the state above; key and bounds as the client takes them, of the columns that fit their values."""
+    request = pb.ScanRequest(state=pb.StateRef(application=APPLICATION, state=STATE), **fields)
+    for part, given in (("key", key), ("from", start), ("to", stop)):
         if given is not None:
-            getattr(request, bound).CopyFrom(key_of(*given) if isinstance(given, tuple) else key_of(given))
+            getattr(request, part).CopyFrom(key_of(*given) if isinstance(given, tuple) else key_of(given))
     return request
 
 

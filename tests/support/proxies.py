@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from keyhole.config import ClientProxyConfig
-from keyhole.discovery import StaticDiscovery
+from keyhole.discovery import Discovery, StaticDiscovery
 from keyhole.testing.fake_server import FakeServer
 from services.client_proxy.app import ClientProxy
 
@@ -27,10 +27,14 @@ async def fake_servers(*names: str) -> AsyncIterator[list[FakeServer]]:
 
 
 @asynccontextmanager
-async def proxy_of(*addresses: str, timeout_seconds: float = 5.0) -> AsyncIterator[ClientProxy]:
-    """A started proxy, which may not have reached its servers yet."""
-    config = ClientProxyConfig(servers=addresses, port=0, default_timeout_seconds=timeout_seconds)
-    proxy = ClientProxy(config, StaticDiscovery(addresses))
+async def proxy_of(
+    *addresses: str, timeout_seconds: float = 5.0, hop_seconds: float = 0.1, discovery: Discovery | None = None
+) -> AsyncIterator[ClientProxy]:
+    """A started proxy, which may not have reached its servers yet. `discovery`: default: of the addresses."""
+    config = ClientProxyConfig(
+        servers=addresses, port=0, default_timeout_seconds=timeout_seconds, hop_timeout_seconds=hop_seconds
+    )
+    proxy = ClientProxy(config, discovery or StaticDiscovery(addresses))
     await proxy.start()
     try:
         yield proxy

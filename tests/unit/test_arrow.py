@@ -7,10 +7,11 @@ import re
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from keyhole.arrow import OP, encode, key_groups, storage_keys
+from keyhole.arrow import OP, SEQUENCE, encode, key_groups, storage_keys
 from keyhole.codec import StateCodec
 from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
 from keyhole.placement import key_group
@@ -223,3 +224,91 @@ def test_what_rows_clear_does_not_depend_on_how_they_are_cut_into_batches() -> N
     parts = [row for start in range(4) for row in encode(batch.slice(start, 1), of).to_pylist()]
     assert sorted(parts, key=str) == whole
     assert [row["value"] for row in whole].count(None) == 3
+
+
+def map_state(kind: StateKind = StateKind.MAP, *, nullable: bool = True) -> StateDescriptor:
+    """k -> m (of a map) -> v."""
+    of = descriptor(ValueField("v", "bigint", nullable))
+    map_key = (KeyColumn("m", KeyType.INT),) if kind is StateKind.MAP else ()
+    return msgspec.structs.replace(of, kind=kind, map_key=map_key)
+
+
+def changes(batch: pa.RecordBatch, of: StateDescriptor) -> list[tuple[bytes, Any]]:
+    """Storage keys without their key group, and values."""
+    codec = StateCodec(of)
+    encoded = encode(batch, of).to_pylist()
+    return [(row["storage_key"][2:], row["value"] and codec.decode_row(row["value"]).v) for row in encoded]
+
+
+def test_a_row_of_a_map_puts_or_deletes_one_entry_or_clears_the_key() -> None:
+    batch = pa.record_batch(
+        {
+            "k": ["a", "a", "a", "b"],
+            "m": pa.array([1, 2, None, 0], pa.int32()),
+            "v": pa.array([7, None, None, None], pa.int64()),
+            OP: ["put", "delete", "clear", None],
+        }
+    )
+    assert changes(batch, map_state()) == [
+        (b"a\0\0\x80\0\0\1", 7),
+        (b"a\0\0\x80\0\0\2", None),
+        (b"a\0\0", None),
+        (b"b\0\0\x80\0\0\0", None),
+    ]
+
+
+def test_what_deletes_and_clears_needs_no_values_and_what_puts_does() -> None:
+    columns = {"k": ["a", "a"], "m": pa.array([1, 2], pa.int32()), "v": pa.nulls(2, pa.int64())}
+    of = map_state(nullable=False)
+    assert len(changes(pa.record_batch(columns | {OP: ["delete", "clear"]}), of)) == 2
+    with pytest.raises(ValueMismatch, match="value column v is null in 1 rows"):
+        changes(pa.record_batch(columns | {OP: ["delete", "put"]}), of)
+
+
+def test_what_clears_needs_no_map_key_and_what_puts_or_deletes_does() -> None:
+    columns = {"k": ["a"], "m": pa.nulls(1, pa.int32()), "v": [1]}
+    assert changes(pa.record_batch(columns | {OP: ["clear"]}), map_state()) == [(b"a\0\0", None)]
+    for op in ("put", "delete"):
+        with pytest.raises(NullKey, match="map key column m is null in 1 rows"):
+            changes(pa.record_batch(columns | {OP: [op]}), map_state())
+
+
+def test_a_map_key_column_that_is_missing_or_of_another_type_is_refused_by_name() -> None:
+    with pytest.raises(KeyMismatch, match="one column m; it has k, v"):
+        encode(pa.record_batch({"k": ["a"], "v": [1]}), map_state())
+    with pytest.raises(KeyMismatch, match="map key column m is of type int; Arrow's int64"):
+        encode(pa.record_batch({"k": ["a"], "m": pa.array([1], pa.int64()), "v": [1]}), map_state())
+
+
+def test_a_row_of_a_list_is_appended_or_replaces_all_that_was_there() -> None:
+    of = map_state(StateKind.LIST)
+    batch = pa.record_batch(
+        {
+            "k": ["a", "a", "b", "c", "c"],
+            "v": [1, 2, 3, 4, 5],
+            SEQUENCE: pa.array([10, 11, 12, 13, 14], pa.int64()),
+            OP: [None, "append", "replace", "clear", "put"],
+        }
+    )
+
+    def position(number: int) -> bytes:
+        return b"\x80" + number.to_bytes(7, "big")
+
+    assert changes(batch, of) == [
+        (b"a\0\0" + position(10), 1),
+        (b"a\0\0" + position(11), 2),
+        (b"b\0\0", None),
+        (b"b\0\0" + position(12), 3),
+        (b"c\0\0", None),
+        (b"c\0\0" + position(14), 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "op"),
+    [(StateKind.MAP, "append"), (StateKind.VALUE, "replace"), (StateKind.MAP, "upsert"), (StateKind.MAP, "")],
+)
+def test_an_op_that_the_kind_does_not_take_is_refused_with_those_it_does(kind: StateKind, op: str) -> None:
+    batch = pa.record_batch({"k": ["a", "a"], "m": pa.array([1, 2], pa.int32()), "v": [1, 2], OP: ["put", op]})
+    with pytest.raises(ValueMismatch, match=f"{op!r} in its op column; rows of a {kind} state can put, delete, clear"):
+        encode(batch, map_state(kind))

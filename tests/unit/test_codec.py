@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keyhole.codec import KeyCodec, StateCodec, encode_row
+from keyhole.codec import KeyCodec, StateCodec, encode_row, end_of_prefix
 from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.value_types import value_type
@@ -176,3 +176,47 @@ def test_the_fast_way_for_whole_numbers_gives_what_the_general_way_gives(kind: K
         key = codec(key=one).storage_key(value)
         assert key == codec(key=one).storage_key((value,))
         assert key[2:] + b"\1" == codec(key=two).storage_key((value, True))[2:]
+
+
+def map_codec(*map_key: KeyType, kind: StateKind = StateKind.MAP) -> StateCodec:
+    described = codec().descriptor
+    columns = tuple(KeyColumn(f"m{number}", of) for number, of in enumerate(map_key))
+    return StateCodec(msgspec.structs.replace(described, kind=kind, map_key=columns))
+
+
+def test_the_bytes_of_an_entry_are_those_that_the_documentation_tells() -> None:
+    group = codec().storage_key("a")[:2]
+    of = map_codec(KeyType.STRING, KeyType.SMALLINT)
+    assert of.prefix("a") == group + b"a\0\0"
+    assert of.storage_key(("a", "b\0", 1)) == group + b"a\0\0" + b"b\0\xff\0\0" + b"\x80\x01"
+    elements = map_codec(kind=StateKind.LIST)
+    assert elements.storage_key(("a", 0)) == group + b"a\0\0" + b"\x80\0\0\0\0\0\0\0"
+
+
+def test_a_range_of_entries_is_a_range_of_bytes_and_without_bounds_the_whole_key() -> None:
+    of = map_codec(KeyType.STRING, KeyType.SMALLINT)
+    prefix = of.prefix("a")
+    assert of.entry_range("a", (), ()) == (prefix, prefix, prefix[:-1] + b"\1")
+    assert of.entry_range("a", ("b",), ("c", 1)) == (prefix, prefix + b"b\0\0", prefix + b"c\0\0\x80\x01")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "end"),
+    [(b"a", b"b"), (b"a\xff", b"b"), (b"\0\0", b"\0\1"), (b"\xff\xfe\xff\xff", b"\xff\xff"), (b"\xff\xff", None)],
+)
+def test_the_end_of_a_prefix_is_the_first_bytes_after_all_that_begin_so(prefix: bytes, end: bytes | None) -> None:
+    assert end_of_prefix(prefix) == end
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [(("a", 1, 2), KeyMismatch), ((1,), KeyMismatch), (("a", None), NullKey), ((b"a",), KeyMismatch)],
+)
+def test_a_bound_that_does_not_fit_is_refused_and_not_quoted(
+    values: tuple[object, ...], error: type[KeyMismatch]
+) -> None:
+    of = map_codec(KeyType.STRING, KeyType.SMALLINT)
+    for bounds in ((values, ()), ((), values)):
+        with pytest.raises(error, match=r"m0|m1") as caught:
+            of.entry_range("a", *bounds)
+        assert "'a'" not in caught.value.message

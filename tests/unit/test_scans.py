@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from keyhole.errors import (
 from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.lmdb import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
+from keyhole.stores.rocksdb import RocksdbEngine
 from keyhole.testing.clock import ManualClock
 from keyhole.types import KeyType, Position, ReadBounds, Stale, StateDescriptor, TtlClock
 from keyhole.v1.state_pb2 import ROLE_STANDBY
@@ -35,10 +36,16 @@ from tests.support.proxies import eventually
 ALL_GROUPS = frozenset(range(KEY_GROUPS))
 
 
-@pytest.fixture(params=["memory", "lmdb"])
+ENGINES: dict[str, Callable[[Path], StoreEngine]] = {
+    "memory": lambda path: MemoryEngine(),
+    "lmdb": lambda path: LmdbEngine(StoreLimits(path, 1 << 30)),
+    "rocksdb": lambda path: RocksdbEngine(StoreLimits(path, 1 << 30)),
+}
+
+
+@pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CountingEngine]:
-    inner: StoreEngine = MemoryEngine() if request.param == "memory" else LmdbEngine(StoreLimits(tmp_path, 4 << 20))
-    made = CountingEngine(inner)
+    made = CountingEngine(ENGINES[request.param](tmp_path))
     yield made
     made.close()
 

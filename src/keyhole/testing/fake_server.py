@@ -276,7 +276,9 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802
         copies = self._copies(request.state)
         within = scan_range(copies[0].codec, request)
-        _, (state,) = self._lookup(copies, [within.prefix], request.options)
+        if copies[0].descriptor.scan_key:  # else it is the key group itself
+            _check(copies[0], [within.prefix])
+        (state,) = self._chosen(copies, [within.prefix], request.options)
         entries = _entries(state, within, request)
         source = state.source(self._server.server)
         self._server.scans += 1
@@ -345,22 +347,22 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         self, copies: list[HostedState], keys: list[bytes], options: pb.ReadOptions
     ) -> tuple[list[bytes], list[HostedState]]:
         """The values, and which copy each is of."""
+        _check(copies[0], keys)
+        chosen = self._chosen(copies, keys, options)
+        return [_value(state, key, options) for key, state in zip(keys, chosen, strict=True)], chosen
+
+    def _chosen(self, copies: list[HostedState], keys: list[bytes], options: pb.ReadOptions) -> list[HostedState]:
+        """Of all keys, before any is answered: one that can't be fails the request."""
         if self._server.refuse is not None:
             raise self._server.refuse
         if options.consistency not in (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED):
             raise Unsupported("only COMMITTED reads are supported by this version")
         bounds = convert.bounds_from_proto(options)
-        for key in keys:
-            if len(key) <= 2 or int.from_bytes(key[:2], "big") >= copies[0].descriptor.key_groups:
-                raise MalformedRequest("not storage keys of this state")
-            if len(key) > MAX_KEY_BYTES:
-                raise KeyTooLong(f"a key is longer than the store takes: {MAX_KEY_BYTES} bytes, encoded")
-        # All are chosen before any is answered: one that can't be fails the request.
         chosen = [self._choose(copies, int.from_bytes(key[:2], "big"), bounds.stale) for key in keys]
         for state in copies:
             if state in chosen:
                 state.check(self._server.server, bounds)
-        return [_value(state, key, options) for key, state in zip(keys, chosen, strict=True)], chosen
+        return chosen
 
     def _choose(self, copies: list[HostedState], key_group: int, stale: Stale) -> HostedState:
         server = self._server.server
@@ -385,6 +387,14 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
             )
             raise kind(f"no state {ref.application}/{ref.state}; there are: {names}", states=names)
         return copies
+
+
+def _check(state: HostedState, keys: list[bytes]) -> None:
+    for key in keys:
+        if len(key) <= 2 or int.from_bytes(key[:2], "big") >= state.descriptor.key_groups:
+            raise MalformedRequest("not storage keys of this state")
+        if len(key) > MAX_KEY_BYTES:
+            raise KeyTooLong(f"a key is longer than the store takes: {MAX_KEY_BYTES} bytes, encoded")
 
 
 def _entries(state: HostedState, within: EntryRange, request: pb.ScanRequest) -> list[tuple[bytes, bytes]]:
