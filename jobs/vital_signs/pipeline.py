@@ -8,8 +8,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from jobs.vital_signs.chunks import MAX_CHUNK_BYTES, NAME, NO_NAMES, SAMPLE
 from jobs.vital_signs.processor import OUTPUT
+from keyhole.spark.dead_letters import Accept, drop, first_broken
 
 APPLICATION = "vital-signs"
+QUERY = "vital_signs"
 KEY = ("patient", "signal")
 KEY_GROUPS = 64
 # A divisor of the key groups, so that the sinks need no shuffle of their own after that of the grouping.
@@ -23,28 +25,37 @@ END_OF_TIME_US = 4_102_444_800_000_000
 _CHUNK = "patient string, signal string, start bigint, samples string"
 
 
-def chunks(records: DataFrame) -> DataFrame:
-    """The chunks in Kafka's records; those that aren't any are dropped.
+_NAMED = r"{name} rlike r'\A{NAME}\z' and {name} not in {NO_NAMES}"
+_SIZE = "octet_length(samples)"
+# In this order; the first that fails is told. A record that is no JSON object has none of the fields.
+_RULES = {
+    **{_NAMED.format(name=name, NAME=NAME, NO_NAMES=NO_NAMES): f"{name} is no name" for name in KEY},
+    f"start_us between 0 and {END_OF_TIME_US - 1}": "start is no number of microseconds from 1970 to 2099",
+    f"{_SIZE} between {SAMPLE.itemsize} and {MAX_CHUNK_BYTES} and {_SIZE} % {SAMPLE.itemsize} = 0": (
+        f"samples are not whole ones of {SAMPLE.itemsize} bytes in base64, or too many"
+    ),
+}
+
+
+def chunks(records: DataFrame, accept: Accept = drop) -> DataFrame:
+    """The chunks in Kafka's records.
 
     Args:
         records: `value`: a JSON object of patient and signal (names), start (microseconds since 1970) and samples
             (base64).
+        accept: What to do with records that are none.
 
     Returns:
         patient, signal: string; start_us: bigint; samples: binary, whole samples, at least one; time: timestamp.
     """
-    parsed = records.select(f.from_json(f.col("value").cast("string"), _CHUNK).alias("chunk")).select("chunk.*")
+    parsed = records.withColumn("chunk", f.from_json(f.col("value").cast("string"), _CHUNK))
     decoded = parsed.select(
-        *KEY, f.col("start").alias("start_us"), f.try_to_binary("samples", f.lit("base64")).alias("samples")
-    )
-    for name in KEY:
-        decoded = decoded.where(f.col(name).rlike(rf"\A{NAME}\z") & ~f.col(name).isin(*NO_NAMES))
-    size = f.octet_length("samples")
-    return decoded.where(
-        f.col("start_us").between(0, END_OF_TIME_US - 1)
-        & size.between(SAMPLE.itemsize, MAX_CHUNK_BYTES)
-        & (size % SAMPLE.itemsize == 0)
-    ).withColumn("time", f.timestamp_micros("start_us"))
+        "*",
+        *(f"chunk.{name}" for name in KEY),
+        f.col("chunk.start").alias("start_us"),
+        f.try_to_binary("chunk.samples", f.lit("base64")).alias("samples"),
+    ).drop("chunk")
+    return accept(decoded, first_broken(_RULES)).withColumn("time", f.timestamp_micros("start_us"))
 
 
 def monitored(of: DataFrame, processor: StatefulProcessor, *, output: str = OUTPUT, mode: str = "update") -> DataFrame:

@@ -4,6 +4,8 @@ The recordings are 25 s at 100 Hz, 128 s at 117 Hz and 682 s at 100 Hz, of a con
 They are resampled (linearly) to one rate, and each sample gets its own time and 32 bits: 12 bytes a sample. Where a
 recording begins again, its wave has a step. HeartPy's package is read, never imported: it wants SciPy, matplotlib, and
 pkg_resources, which setuptools has given up.
+
+`python -m jobs.vital_signs.source` sends them to a topic; settings: KEYHOLE_CHUNKS_*.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import importlib.util
 import itertools
 import json
 import random
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,9 +29,16 @@ import numpy as np
 import numpy.typing as npt
 
 from jobs.vital_signs.chunks import HIGHEST_HZ, LOWEST_HZ, SECOND_US, Chunk, encode
+from keyhole.config import ChunksConfig
 from keyhole.errors import InvalidConfiguration
+from keyhole.local.sources import Sender, due, run_source
 
 SIGNAL = "pleth"
+# 2026-11-21: the monitors begin then in every run.
+BEGIN_US = 1_795_219_200_000_000
+# Which chunks are too late goes by the topic's order: there is one, in one partition.
+PARTITIONS = 1
+_SEED = 20_190_717
 DEFAULT_RATE_HZ = 200
 
 
@@ -136,3 +147,23 @@ def record(sent: Sent) -> bytes:
     samples = base64.b64encode(sent.chunk.samples).decode()
     fields = {"patient": sent.patient, "signal": sent.signal, "start": sent.chunk.start_us, "samples": samples}
     return json.dumps(fields).encode()
+
+
+def malformed(sent: Sent) -> bytes:
+    """The chunk as it comes out of a broken pipe."""
+    return record(sent)[:-2]
+
+
+def feed(config: ChunksConfig, sender: Sender, stopped: threading.Event) -> None:
+    """Sends until it is stopped. Raises KeyholeError."""
+    draw = random.Random(_SEED)  # noqa: S311 - made-up faults, no secrets
+    coming = chunks(_SEED, BEGIN_US, Shape(patients=config.patients, rate_hz=config.rate))
+    for more in due(config.speed, stopped):
+        for second in itertools.islice(coming, more):
+            for sent in second:
+                sender.send(malformed(sent) if draw.random() < config.malformed else record(sent))
+        sender.poll()
+
+
+if __name__ == "__main__":
+    sys.exit(run_source("chunks", ChunksConfig, feed))

@@ -214,6 +214,38 @@ class RequestsConfig(SourceConfig):
     malformed: float = 0.001
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VitalSignsConfig(TopicJobConfig):
+    """The job vital_signs.
+
+    Attributes:
+        files: The folder of the closed blobs' files; all of Spark's executors must reach it.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_VITAL_SIGNS_"
+
+    files: Path
+    max_offsets_per_trigger: int = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunksConfig(SourceConfig):
+    """The source of the job vital_signs' chunks. The rate is each signal's samples per second, from 1 to 500.
+
+    Attributes:
+        patients: A signal, and so a chunk per second, of each.
+        speed: How many of the signals' seconds pass in one.
+        malformed: Which part of the records is no chunk.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_CHUNKS_"
+
+    rate: int = 200
+    patients: int = 20
+    speed: int = 10
+    malformed: float = 0.001
+
+
 _KINDS = (
     StateServerConfig,
     ClientProxyConfig,
@@ -224,6 +256,8 @@ _KINDS = (
     TweetsConfig,
     GoldenSignalsConfig,
     RequestsConfig,
+    VitalSignsConfig,
+    ChunksConfig,
 )
 _Config = TypeVar("_Config", bound=StateServerConfig | ClientProxyConfig | JobConfig | TopicJobConfig | SourceConfig)
 

@@ -29,12 +29,16 @@ RECORDS: Sequence[tuple[bytes | None, bytes | None]] = [
 BAD = {1: "no number", 3: "no number", 4: "too high"}
 
 
+def make(kafka: str, topic: str, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(30)
+
+
 @pytest.fixture
 def topic(kafka: str) -> str:
     """The records above, in one partition, by their places; a batch of three takes half of them."""
     name = f"numbers-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    make(kafka, name)
     producer = Producer({"bootstrap.servers": kafka})
     for key, value in RECORDS:
         producer.produce(name, value, key)
@@ -103,3 +107,24 @@ def test_of_an_aggregated_stream_too_and_again_where_a_batch_is_run_again(
 def test_a_topic_that_is_there_is_taken_as_it_is(spark: SparkSession, kafka: str, topic: str) -> None:
     first, second = DeadLetters(spark, kafka, topic), DeadLetters(spark, kafka, topic)
     assert first.topic == second.topic == f"{topic}.dead-letter"
+
+
+def test_of_one_that_is_too_large_for_the_topic_there_is_its_place_and_the_others_are_whole(
+    spark: SparkSession, kafka: str, topic: str, run_query: RunQuery
+) -> None:
+    make(kafka, f"{topic}.dead-letter", **{"max.message.bytes": "30000"})
+    producer = Producer({"bootstrap.servers": kafka})
+    for value in (b"small", b"x" * 40_000, b"small again"):
+        producer.produce(topic, value, b"key")
+    assert producer.flush(30) == 0
+    run_query(
+        numbers(spark, kafka, DeadLetters(spark, kafka, topic), topic), "append", lambda batch, _: batch.collect()
+    )
+    found = {
+        int(dict(message.headers() or ())["offset"]): message for message in letters(kafka, f"{topic}.dead-letter")
+    }
+    first = len(RECORDS)
+    assert found.keys() == {*BAD, first, first + 1, first + 2}
+    assert [found[first + more].value() for more in range(3)] == [b"small", None, b"small again"]
+    assert "omitted" in dict(found[first + 1].headers() or ())
+    assert found[first + 1].key() is None

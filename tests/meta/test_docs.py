@@ -30,6 +30,8 @@ KINDS = (
     config.TweetsConfig,
     config.GoldenSignalsConfig,
     config.RequestsConfig,
+    config.VitalSignsConfig,
+    config.ChunksConfig,
 )
 
 

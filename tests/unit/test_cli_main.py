@@ -13,12 +13,14 @@ import pytest
 from keyhole.cli.local_jobs import LOCAL_JOBS
 from keyhole.cli.main import JOBS, SERVICES, main
 from keyhole.config import (
+    ChunksConfig,
     GoldenSignalsConfig,
     ReadingsConfig,
     RequestsConfig,
     TemperatureMonitorConfig,
     TweetImpressionsConfig,
     TweetsConfig,
+    VitalSignsConfig,
     load,
 )
 
@@ -29,6 +31,8 @@ KINDS = (
     TweetsConfig,
     GoldenSignalsConfig,
     RequestsConfig,
+    VitalSignsConfig,
+    ChunksConfig,
 )
 
 

@@ -117,4 +117,16 @@ GOLDEN_SIGNALS = LocalJob(
     needs=("ddsketch", "psutil"),
 )
 
-LOCAL_JOBS = {job.name: job for job in (TEMPERATURE_MONITOR, TWEET_IMPRESSIONS, GOLDEN_SIGNALS)}
+VITAL_SIGNS = LocalJob(
+    name="vital_signs",
+    application="vital-signs",
+    probe=("vitals", ("patient-0", "pleth")),
+    example="get vital-signs/vitals patient-0,pleth",
+    topic="chunks",
+    partitions=1,
+    source_prefix="KEYHOLE_CHUNKS_",
+    files="FILES",
+    needs=("heartpy",),
+)
+
+LOCAL_JOBS = {job.name: job for job in (TEMPERATURE_MONITOR, TWEET_IMPRESSIONS, GOLDEN_SIGNALS, VITAL_SIGNS)}

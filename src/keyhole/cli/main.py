@@ -33,6 +33,7 @@ JOBS = {
     "golden_signals": Program("jobs.golden_signals", "jobs", (*_OF_JOBS, "ddsketch")),
     "temperature_monitor": Program("jobs.temperature_monitor", "spark", _OF_JOBS),
     "tweet_impressions": Program("jobs.tweet_impressions", "spark", _OF_JOBS),
+    "vital_signs": Program("jobs.vital_signs", "spark", _OF_JOBS),
 }
 
 _TO_READ = ("grpc", "rich")

@@ -256,10 +256,11 @@ class _Run:
                 # The first epoch of a fresh application is 1, of Spark's batch 0.
                 if epoch != reached and committed_offsets(self._stack.checkpoint, epoch - 1) == ends:
                     return epoch
-                reached = epoch
+                if epoch != reached:
+                    reached, until = epoch, time.monotonic() + _CATCH_UP_SECONDS
             time.sleep(0.1)
         raise MachineError(
-            f"the job has not caught up within {_CATCH_UP_SECONDS:.0f} s after the source stopped (epoch {reached}); "
+            f"the job has come no further than epoch {reached} for {_CATCH_UP_SECONDS:.0f} s, though there is more; "
             f"the end of its log:\n{self._stack.log_tail('job')}"
         )
 

@@ -40,6 +40,7 @@ _ADMIN_SECONDS = 30
 _FLUSH_SECONDS = 60
 _FULL_PAUSE_SECONDS = 0.5
 _LARGEST_BYTES = 100_000_000  # the broker's own limit comes first
+_BATCH_BYTES = 16_384
 
 
 def drop(parsed: DataFrame, problem: Column) -> DataFrame:
@@ -143,7 +144,13 @@ class _Sender:
     """An idempotent producer for one task's dead letters."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
-        settings = {"enable.idempotence": True, "linger.ms": 2, "message.max.bytes": _LARGEST_BYTES}
+        settings = {
+            "enable.idempotence": True,
+            "linger.ms": 2,
+            "message.max.bytes": _LARGEST_BYTES,
+            # The broker refuses whole batches: what is too large must be alone in its own.
+            "batch.size": _BATCH_BYTES,
+        }
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
         self._producer = Producer(common_settings(bootstrap_servers) | settings)

@@ -19,6 +19,15 @@ from keyhole.config import JobConfig, TopicJobConfig, load
 from keyhole.errors import KeyholeError
 from keyhole.spark.session import local_session, local_settings
 
+ROCKSDB: Mapping[str, str] = MappingProxyType(
+    {
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        )
+    }
+)
+"""For `session`: the state store that transformWithState needs."""
+
 _LOOK_SECONDS = 0.2
 
 _Config = TypeVar("_Config", bound=TopicJobConfig)

@@ -131,6 +131,15 @@ class Sink:
         parts = tuple(map(of_part, self._parts))
         return Sink(parts, self._query, self._config, self._make_coordinator, self._on_commit, self._options)
 
+    def in_order(self) -> Sink:
+        """A sink of the same states, for whose rows Spark's order counts: a key's are changes, one after another.
+
+        Then of those that write one entry the last one stays, and one that clears a key clears what came before it. All
+        rows of a key must stand in one partition, as the batches of transformWithState do.
+        """
+        parts = tuple(dataclasses.replace(part, in_order=True) for part in self._parts)
+        return Sink(parts, self._query, self._config, self._make_coordinator, self._on_commit, self._options)
+
     def parts_alone(self) -> tuple[Part, ...]:
         """The states, for a sink that has others too.
 

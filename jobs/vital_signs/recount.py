@@ -1,0 +1,107 @@
+"""What the states and the files should say, by the records alone. Imports nothing of the job, nor Spark.
+
+Of late chunks Spark promises one thing: with a delay of d, a chunk that begins after (newest beginning seen) - d is
+taken. Later ones may be taken or dropped.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+_SECOND_US = 1_000_000
+_DELAY_US = 10 * _SECOND_US
+_WINDOW_US = 60 * _SECOND_US
+_HOUR_US = 3600 * _SECOND_US
+_END_OF_TIME_US = 4_102_444_800_000_000
+_SAMPLE_BYTES = 12
+_MOST_BYTES = 500 * _SAMPLE_BYTES
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_NO_NAMES = ("true", "false", "null")
+
+Signal = tuple[str, str]
+"""A patient, and what is measured."""
+
+Segment = tuple[int, int]
+"""There is data from the first of these microseconds since 1970 up to the second."""
+
+
+@dataclass
+class Recorded:
+    """The chunks of one signal, by their beginnings; `doubtful`: those that may have come too late."""
+
+    chunks: dict[int, bytes] = field(default_factory=dict)
+    doubtful: set[int] = field(default_factory=set)
+
+    def segments(self) -> list[Segment]:
+        """Where there is data: in order, cut at full hours, neighbours made one."""
+        found: list[Segment] = []
+        for start, end in self._seconds():
+            if found and found[-1][1] >= start and start % _HOUR_US:
+                found[-1] = found[-1][0], max(end, found[-1][1])
+            else:
+                found.append((start, end))
+        return found
+
+    def _seconds(self) -> Iterator[Segment]:
+        for start in sorted(self.chunks):
+            end = start + _SECOND_US
+            hour = end - end % _HOUR_US
+            if start < hour < end:
+                yield start, hour
+                yield hour, end
+            else:
+                yield start, end
+
+    def last_piece(self) -> Segment:
+        """The last stretch without a gap, at one rate, of the last minute."""
+        starts = sorted(self.chunks)
+        first = last = starts[-1]
+        for start in reversed(starts[:-1]):
+            follows = start + _SECOND_US == first and len(self.chunks[start]) == len(self.chunks[first])
+            if not follows or start <= last - _WINDOW_US:
+                break
+            first = start
+        return first, last + _SECOND_US
+
+
+def chunk_of(value: bytes | None) -> tuple[Signal, int, bytes] | None:
+    """Whose it is, its beginning and its samples, by the job's README; None where it is no chunk."""
+    try:
+        record = json.loads(value or b"")
+        patient, signal, start, samples = (record[name] for name in ("patient", "signal", "start", "samples"))
+        data = base64.b64decode(samples, validate=True)
+    except (ValueError, TypeError, KeyError, binascii.Error):
+        return None
+    for name in (patient, signal):
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _NO_NAMES:
+            return None
+    if type(start) is not int or not 0 <= start < _END_OF_TIME_US:
+        return None
+    if not _SAMPLE_BYTES <= len(data) <= _MOST_BYTES or len(data) % _SAMPLE_BYTES:
+        return None
+    return (patient, signal), start, data
+
+
+def recount(values: Iterable[bytes | None]) -> dict[Signal, Recorded]:
+    """By signal, what was sent. Of two chunks with one beginning the later one counts.
+
+    Args:
+        values: In the topic's order, on which it depends what is in doubt.
+    """
+    recorded: defaultdict[Signal, Recorded] = defaultdict(Recorded)
+    newest = -1
+    for value in values:
+        if (chunk := chunk_of(value)) is None:
+            continue
+        signal, start, samples = chunk
+        recorded[signal].chunks[start] = samples
+        if newest >= 0 and start <= newest - _DELAY_US:
+            recorded[signal].doubtful.add(start)
+        newest = max(newest, start)
+    return dict(recorded)
