@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keyhole.changelog.base import ChangelogWriter, Marker, Partition, PartitionChanges
@@ -17,7 +17,7 @@ from services.state_server.merge import changes
 from services.state_server.merging import Change, Epoch
 from services.state_server.spill import Spool, SpooledRows
 from services.state_server.staged import StagedAttempt, StagedGroup, winners
-from services.state_server.sweep import Swept, Written, beside
+from services.state_server.sweep import Course, Sweeper, Written, beside
 
 # How much of what was on disk is in memory while it is written to a store; one key group may be more.
 _WRITE_BYTES = 16 << 20
@@ -62,22 +62,38 @@ class _Plan:
     """What is to be written, and what was written by an earlier run already.
 
     Attributes:
-        swept: By state, what is removed beside; among the changes too.
-        spool: Holds the changes of key groups whose rows are on disk.
+        courses: Of the states in which it was looked for what has expired.
+        spool: Holds the changes of key groups, where rows of the epoch are on disk.
     """
 
     changes: list[PartitionChanges] = field(default_factory=list)
     already: list[GroupCommitted] = field(default_factory=list)
-    swept: dict[str, Swept] = field(default_factory=dict)
+    courses: list[tuple[Sweeper, Course]] = field(default_factory=list)
     spool: Spool | None = None
 
-    def kept(self, changes: list[Change], rows: StagedGroup) -> Iterable[Change]:
-        """The changes, where the rows are that they were made of: memory holds those of one key group at a time."""
-        if rows.spool is None:
-            return changes
+    def make_room(self, staged: Iterable[StagedGroup]) -> None:
+        """On disk, where these rows are: memory holds the changes of one key group at a time."""
         if self.spool is None:
-            self.spool = rows.spool.for_changes()
-        return self.spool.keep(changes)
+            self.spool = next((rows.spool.for_changes() for rows in staged if rows.spool is not None), None)
+
+    def kept(self, changes: list[Change], rows: StagedGroup | None) -> Iterable[Change]:
+        """The changes, where the rows are that they were made of.
+
+        Args:
+            rows: None: there are none, and something has expired; it may be as much as others have rows.
+        """
+        in_memory = self.spool is None or (rows is not None and rows.spool is None)
+        return changes if self.spool is None or in_memory else self.spool.keep(changes)
+
+    def course(self, sweeper: Sweeper, snapshot: Snapshot, epoch: Epoch, written: Written | None) -> Course | None:
+        """Begins to look for what has expired; `written`: None: not in this epoch."""
+        if written is None:
+            sweeper.begin_anew()
+            return None
+        course = sweeper.begin(snapshot, epoch, written)
+        if course is not None:
+            self.courses.append((sweeper, course))
+        return course
 
     def close(self) -> None:
         if self.spool is not None:
@@ -112,9 +128,8 @@ def commit_epoch(
         committed = plan.already
         if plan.changes:
             committed = committed + _carry_out(plan, epoch, hosted, writer, observer, deadline_seconds)
-        for name, swept in plan.swept.items():
-            if (sweeper := hosted[name].sweeper) is not None:
-                sweeper.done(swept)
+        for sweeper, course in plan.courses:
+            sweeper.done(course)
         return committed
     finally:
         plan.close()
@@ -157,40 +172,31 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: Sta
     )
     snapshot = state.store.snapshot()
     try:
-        swept = _sweep(plan, state, staged, this, snapshot) if not (part.replace or committed) else _not_swept(state)
-        touched = sorted(state.restored if part.replace else staged.keys() | committed | swept.changes.keys())
-        for group in touched:
-            rows = staged.get(group) or StagedGroup(state.merge)
-            position = state.position(group)
-            checksum = rows.checksum & 0xFFFF_FFFF_FFFF_FFFF
+        plan.make_room(staged.values())
+        course: Course | None = None
+        if state.sweeper is not None:
+            # What replaces everything leaves nothing that has expired; what is run again has been through it.
+            amount = None if part.replace or committed else _amount(staged.values())
+            course = plan.course(state.sweeper, snapshot, this, amount)
+        for group in sorted(state.restored if part.replace or course is not None else staged.keys() | committed):
+            rows, position = staged.get(group), state.position(group)
+            checksum = rows.checksum & 0xFFFF_FFFF_FFFF_FFFF if rows is not None else 0
             if position.epoch >= epoch.epoch:
                 plan.already.append(_already(state, group, position, epoch.epoch, checksum))
                 continue
-            written = changes(rows.merged(), snapshot, group, state.merge, this, replace=part.replace)
-            written = beside(written, swept.changes.get(group, []))
+            merged = rows.merged() if rows is not None else {}
+            written = changes(merged, snapshot, group, state.merge, this, replace=part.replace)
+            if course is not None:
+                written = beside(written, course.of(group, written=bool(written)))
             if written:
                 plan.changes.append(_partition_changes(epoch, state, group, plan.kept(written, rows), checksum))
     finally:
         snapshot.close()
 
 
-def _sweep(
-    plan: _Plan, state: HostedState, staged: Mapping[int, StagedGroup], this: Epoch, snapshot: Snapshot
-) -> Swept:
-    if state.sweeper is None:
-        return Swept()
-    groups = staged.values()
-    rows = sum(len(group.rows) if group.spool is None else group.count for group in groups)
-    written = Written(rows, sum(group.bytes for group in groups), staged.keys())
-    swept = plan.swept[state.descriptor.state] = state.sweeper.look(snapshot, state.restored, this, written)
-    return swept
-
-
-def _not_swept(state: HostedState) -> Swept:
-    """An epoch that replaces everything leaves nothing that has expired; one that is run again has been through it."""
-    if state.sweeper is not None:
-        state.sweeper.begin_anew()
-    return Swept()
+def _amount(staged: Collection[StagedGroup]) -> Written:
+    entries = sum(len(rows.rows) if rows.spool is None else rows.count for rows in staged)
+    return Written(entries, sum(rows.bytes for rows in staged))
 
 
 def _already(state: HostedState, group: int, position: Position, epoch: int, checksum: int) -> GroupCommitted:

@@ -11,8 +11,9 @@ at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from keyhole.stored import NOT_KNOWN, STAMP_BYTES, Lifetime
 from services.state_server.merging import Change, Epoch, Stored
@@ -23,8 +24,7 @@ _ENTRIES = 2_000
 _BYTES = 8 << 20
 # A larger state is passed in a hundred epochs, where that takes no more than about 12 ms of each.
 _PARTS, _MOST_OF_PARTS = 100, 20_000
-# And at twice what the epoch itself writes. So, however much is written, what has expired never outgrows the rest: at
-# most half of what is passed is of the epochs since.
+# And at twice what the epoch itself writes: so at any rate of writing, what has expired does not outgrow the rest.
 _OF_WRITTEN = 2
 # Partitions that are in the transaction for this alone: each costs about 1 ms.
 _PARTITIONS = 8
@@ -32,28 +32,20 @@ _PARTITIONS = 8
 _KEY_GROUP = 5
 
 
-@dataclass(frozen=True)
-class Written:
-    """What the epoch brings itself: how much, about, and the key groups that are in its transaction anyway."""
+class Written(NamedTuple):
+    """How much the epoch itself brings, about."""
 
-    entries: int = 0
-    bytes: int = 0
-    key_groups: Container[int] = frozenset()
+    entries: int
+    bytes: int
 
 
-@dataclass(frozen=True)
-class Swept:
-    """What an epoch is to remove, or to give its time.
+@dataclass
+class Budget:
+    """What an epoch may still spend."""
 
-    Attributes:
-        changes: By key group, ascending by storage key.
-        at: The storage key, or the beginning of one, at which the next epoch goes on; empty: a new round begins.
-        due: See Sweeper.
-    """
-
-    changes: Mapping[int, list[Change]] = field(default_factory=dict)
-    at: bytes = b""
-    due: bytes = NOT_KNOWN
+    entries: int
+    bytes: int
+    partitions: int
 
 
 class Sweeper:
@@ -78,77 +70,75 @@ class Sweeper:
         """There are entries that it knows nothing of: restored ones, or those of an epoch that it did not look at."""
         self._at, self._due = b"", NOT_KNOWN
 
-    def look(self, stored: Stored, key_groups: Collection[int], epoch: Epoch, written: Written) -> Swept:
-        """Goes on for one epoch. The next one begins where this one did, until it is told by `done` to go on.
+    def begin(self, stored: Stored, epoch: Epoch, written: Written) -> Course | None:
+        """What one epoch is to look at; None: nothing. The next one begins where this one does, but for `done`.
 
         Args:
             stored: The state before the epoch.
-            key_groups: Those that may be written.
         """
         expired, stamp = self.lives.expired(epoch.moment), self.lives.stamp(epoch.written)
         # Also if the epoch should fail: it may turn out to have been committed.
         self._due = min(self._due, stamp)
         if expired == NOT_KNOWN or (not self._at and self._due > expired):
-            return Swept(due=self._due)
+            return None
         if not self._at:
             self._entries = self._count()
-        course = _Course(expired, stamp, self._due if self._at else stamp, self._budget(written))
-        at = course.pass_over(stored, key_groups, self._at, written.key_groups)
-        return Swept(course.changes, at, course.due)
+        return Course(stored, expired, stamp, self._at, self._due if self._at else stamp, self._budget(written))
 
-    def _budget(self, written: Written) -> _Budget:
+    def _budget(self, written: Written) -> Budget:
         part = min(self._entries // _PARTS, _MOST_OF_PARTS)
-        return _Budget(
+        return Budget(
             max(_ENTRIES, part, _OF_WRITTEN * written.entries), max(_BYTES, _OF_WRITTEN * written.bytes), _PARTITIONS
         )
 
-    def done(self, swept: Swept) -> None:
-        """The epoch is committed, with these changes."""
-        self._at, self._due = swept.at, swept.due
+    def done(self, course: Course) -> None:
+        """The epoch is committed, with what the course has found."""
+        self._at, self._due = course.at, course.due
 
 
-@dataclass
-class _Budget:
-    """What an epoch may still spend."""
+class Course:
+    """One epoch's part of a round: is shown the key groups, and says what is to be written to them.
 
-    entries: int
-    bytes: int
-    partitions: int
+    Attributes:
+        at: The storage key, or the beginning of one, at which the next epoch goes on; empty: a new round begins.
+        due: See Sweeper.
+    """
 
-
-class _Course:
-    """What one epoch does: see Sweeper.look."""
-
-    def __init__(self, expired: bytes, stamp: bytes, due: bytes, budget: _Budget) -> None:
-        self.changes: dict[int, list[Change]] = {}
+    def __init__(self, stored: Stored, expired: bytes, stamp: bytes, start: bytes, due: bytes, budget: Budget) -> None:
+        self.at = b""
         self.due = due
+        self._stored = stored
         self._expired = expired
         self._stamp = stamp
+        self._start = start
         self._budget = budget
 
-    def pass_over(self, stored: Stored, key_groups: Collection[int], at: bytes, beside: Container[int]) -> bytes:
-        """Where it stopped; empty: it has passed everything."""
-        for group in sorted(key_groups):
-            prefix = group.to_bytes(2, "big")
-            if prefix < at[:2]:
-                continue
-            if self._budget.partitions <= 0 or self._budget.entries <= 0:
-                return prefix
-            self._budget.entries -= _KEY_GROUP
-            stopped = self._key_group(stored, group, max(prefix, at))
-            if group in self.changes and group not in beside:
-                self._budget.partitions -= 1
-            if stopped:
-                return stopped
-        return b""
+    def of(self, key_group: int, *, written: bool) -> list[Change]:
+        """What is to be written to a key group for this alone, ascending by storage key.
 
-    def _key_group(self, stored: Stored, key_group: int, start: bytes) -> bytes:
-        """The storage key that it stopped at; empty: it has passed the key group."""
+        Called for all key groups that may be written, ascending: what is found is held for one of them at a time.
+
+        Args:
+            written: It is in the epoch's transaction anyway.
+        """
+        prefix, budget = key_group.to_bytes(2, "big"), self._budget
+        if self.at or prefix < self._start[:2]:
+            return []
+        if budget.partitions <= 0 or budget.entries <= 0 or budget.bytes <= 0:
+            self.at = prefix
+            return []
+        budget.entries -= _KEY_GROUP
+        found = self._look(key_group, max(prefix, self._start))
+        if found and not written:
+            budget.partitions -= 1
+        return found
+
+    def _look(self, key_group: int, start: bytes) -> list[Change]:
         found: list[Change] = []
-        budget, expired, due, stopped = self._budget, self._expired, self.due, b""
-        for key, entry in stored.items(key_group, start):
+        budget, expired, due = self._budget, self._expired, self.due
+        for key, entry in self._stored.items(key_group, start):
             if budget.entries <= 0 or budget.bytes <= 0:
-                stopped = key
+                self.at = key
                 break
             budget.entries -= 1
             budget.bytes -= len(entry)
@@ -160,9 +150,7 @@ class _Course:
             elif expires < due:
                 due = expires
         self.due = due
-        if found:
-            self.changes[key_group] = found
-        return stopped
+        return found
 
 
 def beside(written: list[Change], swept: list[Change]) -> list[Change]:

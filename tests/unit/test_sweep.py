@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from keyhole.changelog.base import Partition
+from keyhole.changelog.base import Partition, PartitionChanges
 from keyhole.changelog.records import MARKER_KEY, decode_marker
 from keyhole.errors import KafkaUnreachable, OutcomeUnknown
 from keyhole.stored import STAMP_BYTES, lifetime
@@ -20,7 +20,7 @@ from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.hosted import HostedState
 from services.state_server.merge import merge_of
 from services.state_server.merging import Change
-from services.state_server.spill import StagingRoom
+from services.state_server.spill import SpooledRows, StagingRoom
 from services.state_server.staged import StagedAttempt
 from tests.support.bench import Bench
 from tests.support.states import KEY_GROUPS, content, descriptor, epoch, key, names_in, row
@@ -222,6 +222,33 @@ def test_rows_on_disk_and_what_is_swept_beside_them_are_one_epoch(bench: Bench, 
     bench.state.forget(range(KEY_GROUPS), "the test says so")
     bench.restore_under("grant-2")
     assert stored(bench) == {key(A): row(4.0)}
+    assert room.disk_bytes == 0
+
+
+def test_where_rows_are_on_disk_all_that_is_swept_is_written_there_too(tmp_path: Path) -> None:
+    """It may be as much as the rows; memory holds that of one key group at a time."""
+    bench = Bench(OF)
+    everything = {name: 1.0 for group in range(KEY_GROUPS) for name in names_in(group, 9)}
+    run(bench, 1, everything)
+    room = StagingRoom(0, 1 << 20, tmp_path)
+    attempt = StagedAttempt("app/counts", KEY_GROUPS, 511, merge_of(OF), room)
+    last = names_in(3, 10)[9]
+    attempt.add([key(last)], [row(4.0)])
+    attempt.spill()
+    whole = epoch(4, {last: 4.0}, of=OF)
+    taken: list[bool] = []
+    commit = bench.writer.commit
+
+    def watched(parts: Sequence[PartitionChanges], deadline_seconds: float) -> Mapping[Partition, int]:
+        taken.extend(isinstance(part.changes, SpooledRows) for part in parts)
+        return commit(parts, deadline_seconds)
+
+    bench.writer.commit = watched  # type: ignore[method-assign]
+    part = dataclasses.replace(whole.states["counts"], attempts=[attempt])
+    bench.commit(dataclasses.replace(whole, states={"counts": part}))
+    attempt.close()
+    assert taken == [True] * KEY_GROUPS
+    assert stored(bench) == {key(last): row(4.0)}
     assert room.disk_bytes == 0
 
 
