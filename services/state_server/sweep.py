@@ -56,7 +56,7 @@ class Sweeper:
 
     Args:
         lives: May be replaced: what was written keeps its time.
-        entries: How many the store holds; asked once in a round.
+        entries: How many the store holds; asked once in a round, if that takes more than one epoch.
     """
 
     def __init__(self, lives: Lifetime, entries: Callable[[], int]) -> None:
@@ -81,8 +81,8 @@ class Sweeper:
         self._due = min(self._due, stamp)
         if expired == NOT_KNOWN or (not self._at and self._due > expired):
             return None
-        if not self._at:
-            self._entries = self._count()
+        # Not for a round that ends where it begins: a store may have to count.
+        self._entries = 0 if not self._at else self._entries or self._count()
         return Course(stored, expired, stamp, self._at, self._due if self._at else stamp, self._budget(written))
 
     def _budget(self, written: Written) -> Budget:

@@ -8,10 +8,11 @@ import pytest
 
 from keyhole.codec import EntryRange
 from keyhole.coordinator import run
+from keyhole.testing.clock import ManualClock
 from keyhole.types import StateDescriptor, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY, Source
 from tests.support.simulation import World
-from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
+from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row, standing, table
 
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 OTHERS = [key(names_in(group)[1]) for group in range(KEY_GROUPS)]
@@ -53,8 +54,8 @@ def answers(world: World) -> list[tuple[Source, list[bytes | None]]]:
     """Of every copy of every key group."""
     found = []
     for server in world.servers.values():
-        for table in server.tables.values():
-            for copy in (table.owned, table.standby):
+        for held in server.tables.values():
+            for copy in (held.owned, held.standby):
                 for name in filter(copy.holds, KEYS):
                     answer = copy.answers([name], copy.standings([name]))
                     within = EntryRange(name, name, name + b"\xff")
@@ -143,3 +144,19 @@ def test_a_state_that_is_reset_begins_with_the_new_checkpoints_watermark(by_wate
     by_watermark.settle()
     assert {source.watermark_ms for source, _ in answers(by_watermark)} == {7}
     assert shown(by_watermark) == {row(2.0)}
+
+
+def test_states_without_a_ttl_ask_no_clock() -> None:
+    class Stopping(ManualClock):
+        stopped = False
+
+        def now_ms(self) -> int:
+            assert not self.stopped
+            return super().now_ms()
+
+    clock = Stopping()
+    made = table(clock=clock)
+    made.publish(made.store.snapshot(), frozenset(range(KEY_GROUPS)), standing(1), {})
+    clock.stopped = True
+    assert list(made.lookup(KEYS).rows) == [None] * KEY_GROUPS
+    made.scan(EntryRange(KEYS[0], KEYS[0], None)).close()

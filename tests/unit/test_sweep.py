@@ -312,10 +312,10 @@ class TestBounds:
     def test_a_large_state_is_passed_in_a_number_of_epochs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sweep, "_PARTS", 3)
         left = [left for _, left in self.epochs()]
-        assert left[:3] == [200, 100, 0]
+        assert left[:5] == [260, 174, 88, 2, 0]
         monkeypatch.setattr(sweep, "_MOST_OF_PARTS", 60)
         left = [left for _, left in self.epochs()]
-        assert left[:3] == [240, 180, 120]
+        assert left[:4] == [260, 200, 140, 80]
 
     def test_an_epoch_looks_at_twice_what_it_writes(self) -> None:
         bench = Bench(OF)
