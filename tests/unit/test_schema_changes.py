@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.plan import RestoreOptions
 from keyhole.savepoint.restore import plan_of, restore
+from keyhole.stored import Aggregate
 from keyhole.testing.changelog import MemoryChangelog
 from keyhole.testing.clock import ManualClock
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
@@ -226,10 +227,50 @@ def test_a_savepoint_of_the_old_job_goes_on_as_the_new_one(tmp_path: Path) -> No
     world.close()
 
 
-def owned_rows(table: Table) -> list[bytes]:
-    """Of KEYS, in any order."""
-    mine = [name for name in KEYS if table.owned.holds(name)]
+def owned_rows(table: Table, keys: Collection[bytes] = KEYS) -> list[bytes]:
+    """In any order."""
+    mine = [name for name in keys if table.owned.holds(name)]
     return [row for row in table.lookup(mine).rows if row is not None]
+
+
+KINDS = {
+    "value": descriptor(),
+    "map": descriptor(kind=StateKind.MAP, map_key=(KeyColumn("m", KeyType.INT),)),
+    "list": descriptor(kind=StateKind.LIST, max_length=5),
+    "aggregating": descriptor(kind=StateKind.AGGREGATING),
+    "broadcast": descriptor(kind=StateKind.BROADCAST),
+}
+
+
+@pytest.mark.parametrize("ttl_ms", [0, 10_000], ids=["for ever", "with a time to live"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_entries_of_every_kind_are_read_by_the_new_fields_whatever_else_is_stored_with_a_row(
+    kind: str, ttl_ms: int
+) -> None:
+    old = msgspec.structs.replace(KINDS[kind], ttl_ms=ttl_ms)
+    new = msgspec.structs.replace(old, value=ValueSchema(1, (UNIT, ValueField("n", "double"))))
+    world = World(old)
+
+    def entries(number: int) -> list[bytes]:
+        """One of each key; of a list the element at that position."""
+        names = [names_in(group)[0] for group in range(KEY_GROUPS)]
+        return [world.codec.storage_key((name, number) if kind in ("map", "list") else name) for name in names]
+
+    def staged(row: bytes) -> bytes:
+        if kind != "aggregating":
+            return row
+        return bytes(4) + Aggregate(0, row, b"an accumulator", None).encode()
+
+    world.run_epoch(0, {name: staged(encode_row(1, [1.5])) for name in entries(0)})
+    restart(world, new)
+    world.run_epoch(1, {name: staged(encode_row(2, ["F", 2.5])) for name in entries(0)[:2]})
+    places = {*entries(0), *entries(1)}
+    found = [table.codec.decode_row(row) for table in tables(world).values() for row in owned_rows(table, places)]
+    one, other = ("C", 1.5), ("F", 2.5)
+    # A list has what was appended beside what there was.
+    wanted = [one] * 4 + [other] * 2 if kind == "list" else [one] * 2 + [other] * 2
+    assert sorted((row.unit, row.n) for row in found) == wanted
+    world.close()
 
 
 # --- an epoch that the old job has begun ------------------------------------------------------------------------------

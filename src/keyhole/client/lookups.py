@@ -148,40 +148,36 @@ class BatchSink:
     def answered(self, start: int, answers: Answers) -> None:
         waiters = self._batch.waiters[start : start + len(answers.values)]
         try:
-            rows = self._rows(answers.values)
+            if answers.failures or answers.source_of or not self._answer_alike(waiters, answers):
+                self._answer_each(start, waiters, answers)
         except StaleDescriptor as error:
-            # All of them: what was asked for together is to be of one schema.
+            # Nobody was told anything yet: what was asked for together is to be of one schema.
             self._on_newer(self._part(start, len(waiters)), error)
-            return
-        if answers.failures or answers.source_of:
-            self._answer_each(start, waiters, rows, answers)
-            return
+
+    def _answer_alike(self, waiters: Sequence[Waiter], answers: Answers) -> bool:
+        """From one source. False: a row can't be read, and nobody was told anything. Raises StaleDescriptor."""
+        decode = self._codec.decode_row
+        try:
+            rows = [decode(value) if value else None for value in answers.values]
+        except ValueMismatch:
+            return False
         source = convert.source_from_proto(answers.sources[0] if answers.sources else state_pb2.Source())
         absent = Answer(False, None, source)
         for waiter, row in zip(waiters, rows, strict=True):
-            if waiter.done():
-                continue
-            if isinstance(row, KeyholeError):
-                waiter.set_exception(row)
-            else:
+            if not waiter.done():
                 waiter.set_result(absent if row is None else Answer(True, row, source))
-
-    def _rows(self, values: Sequence[bytes]) -> list[Any]:
-        """None for an absent key; where a row can't be read, why. Raises StaleDescriptor."""
-        decode = self._codec.decode_row
-        try:
-            return [decode(value) if value else None for value in values]
-        except ValueMismatch:
-            return [self._row_or_why(value) for value in values]
+        return True
 
     def _row_or_why(self, value: bytes) -> Any:
+        """None for an absent key; where a row can't be read, why. Raises StaleDescriptor."""
         try:
             return self._codec.decode_row(value) if value else None
         except ValueMismatch as error:
             return error
 
-    def _answer_each(self, start: int, waiters: Sequence[Waiter], rows: Sequence[Any], answers: Answers) -> None:
-        sources = [convert.source_from_proto(source) for source in answers.sources]
+    def _answer_each(self, start: int, waiters: Sequence[Waiter], answers: Answers) -> None:
+        rows = [self._row_or_why(value) for value in answers.values]
+        sources = [convert.source_from_proto(source) for source in answers.sources or (state_pb2.Source(),)]
         pending = Batch(self._batch.bounds, self._batch.deadline, again=self._batch.again, patient=True)
         for index, (waiter, row) in enumerate(zip(waiters, rows, strict=True)):
             if waiter.done():

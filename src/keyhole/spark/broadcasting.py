@@ -97,10 +97,9 @@ def _table(descriptor: StateDescriptor, entries: Entries) -> pa.Table:
     schema = to_arrow_schema(spark.StructType([*key, *value_schema(descriptor).fields]), timezone="UTC")
     single = len(descriptor.key) == 1
     keys = [(entry.map_key,) if single else entry.map_key for entry in entries]
-    rows = [
-        dict(zip(schema.names, (*of, *as_arrow(entry.value).values()), strict=True))
-        for of, entry in zip(keys, entries, strict=True)
-    ]
+    names = [field.name for field in key]
+    # The value by its names: its fields may have changed since it was described.
+    rows = [dict(zip(names, of, strict=True)) | as_arrow(entry.value) for of, entry in zip(keys, entries, strict=True)]
     return pa.Table.from_pylist(rows, schema.with_metadata({_EPOCH: str(entries.epoch).encode()}))
 
 
