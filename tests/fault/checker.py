@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from keyhole.steps import Step
 from tests.fault.history import CHANGELOG, OWNER, Ended, EpochStep, Held, History, Injected, Read
-from tests.fault.workload import Recount, Row, Workload, names
+from tests.fault.recount import Question, Recount, Told, key_of, whole
+from tests.fault.workload import Workload, names
 
 CLOCK_JUMP, USURP = "clock_jump", "usurp"
 
@@ -68,7 +69,7 @@ class _Context:
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self.recount = Recount(Workload(history.seed, history.deletes))
+        self.recount = Recount(Workload(history.seed))
         self.reads = [event for event in history.events if isinstance(event, Read)]
         steps = sorted((event for event in history.events if isinstance(event, EpochStep)), key=lambda step: step.at)
         self.epochs = {state: _epochs(state, steps) for state in history.states}
@@ -102,10 +103,13 @@ def check(history: History) -> Verdict:
 
 
 def _every_answer_has_the_row_of_its_epoch(context: _Context) -> Iterator[str]:
-    """No answer out of thin air, no part of an epoch, nothing lost, nothing twice."""
+    """No answer out of thin air, no part of an epoch, nothing lost, nothing twice.
+
+    A scan has exactly the entries that the key had after its epoch, as far as they were asked for, in their order.
+    """
     for read in context.reads:
         for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
-            expected = context.recount.row(read.state, key, claim.epoch)
+            expected = context.recount.answer(read.state, key, claim.epoch)
             if row != expected:
                 where = _where_from(context, read.state, key, row)
                 yield f"{_told(read, key, row)} by {claim}, where that epoch has {expected}; {where}"
@@ -175,30 +179,30 @@ def _taken_back(context: _Context, *, rows_too: bool) -> Iterator[str]:
     An owner that is cut off may answer on with what it has: only its own version, and later ones, must not go back.
 
     Args:
-        rows_too: Only those where the row is taken back as well. An owner speaks for the whole epoch as soon as it has
-            committed its part; the next owner, of key groups that the epoch doesn't touch, may not know of it.
+        rows_too: Only those where the answer is taken back as well: that epoch has another one. An owner speaks for the
+            whole epoch as soon as it has committed its part; the next owner, of key groups that the epoch doesn't
+            touch, may not know of it.
     """
-    told: dict[tuple[str, str], dict[tuple[int, int], tuple[int, Row]]] = {}
+    told: dict[tuple[str, str], dict[tuple[int, int], int]] = {}
     under_way: list[tuple[float, int, Read]] = []
     for number, read in enumerate(sorted(context.reads, key=lambda read: read.began)):
         while under_way and under_way[0][0] < read.began:
             _, _, before = heapq.heappop(under_way)
-            for key, row, claim in zip(before.keys, before.rows, before.claims, strict=True):
+            for key, claim in zip(before.keys, before.claims, strict=True):
                 if claim.role == OWNER:
-                    of_key = told.setdefault((before.state, key), {})
+                    of_key = told.setdefault((before.state, key_of(key)), {})
                     standing = (claim.generation, claim.version)
-                    of_key[standing] = max(of_key.get(standing, (0, None)), (claim.epoch, row), key=lambda t: t[0])
+                    of_key[standing] = max(of_key.get(standing, 0), claim.epoch)
         heapq.heappush(under_way, (read.ended, number, read))
         for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
             if claim.role != OWNER:
                 continue
-            for standing, (epoch, seen) in told.get((read.state, key), {}).items():
-                if (
-                    standing <= (claim.generation, claim.version)
-                    and epoch > claim.epoch
-                    and (not rows_too or seen != row)
-                ):
-                    yield f"{_told(read, key, row)} by {claim}, after {standing} had told {seen} of epoch {epoch}"
+            for standing, epoch in told.get((read.state, key_of(key)), {}).items():
+                if standing > (claim.generation, claim.version) or epoch <= claim.epoch:
+                    continue
+                later = context.recount.answer(read.state, key, epoch)
+                if not rows_too or later != row:
+                    yield f"{_told(read, key, row)} by {claim}, after {standing} had told epoch {epoch}, with {later}"
                     break
 
 
@@ -238,33 +242,34 @@ def _the_end_equals_the_recount(context: _Context) -> Iterator[str]:
     if final < 0:
         yield "the cluster came to no rest after all faults had ended"
         return
-    whole: Counter[tuple[str, str, str]] = Counter()
+    holders: Counter[tuple[str, str, str]] = Counter()
     for held in context.history.events:
         if not isinstance(held, Held):
             continue
         for key, row in held.rows.items():
-            expected = context.recount.row(held.state, key, held.epoch)
+            asked = whole(held.state, key)
+            expected = context.recount.answer(held.state, asked, held.epoch)
             if row != expected:
-                where = _where_from(context, held.state, key, row)
+                where = _where_from(context, held.state, asked, row)
                 yield (
                     f"at the end, {held.where} ({held.role}) has {row} for {held.state} {key} as of epoch "
                     f"{held.epoch}, where that epoch has {expected}; {where}"
                 )
         if held.epoch != final:
             yield f"at the end, {held.where} ({held.role}) is at epoch {held.epoch} of {held.state}, not at {final}"
-        whole.update((held.state, held.role, key) for key in held.rows)
+        holders.update((held.state, held.role, key) for key in held.rows)
     for state in context.history.states:
         for role in (OWNER, CHANGELOG):
-            odd = [key for key in names() if whole[state, role, key] != 1]
+            odd = [key for key in names() if holders[state, role, key] != 1]
             if odd:
                 yield f"at the end, {len(odd)} keys of {state} have no {role}, or more than one"
 
 
-def _told(read: Read, key: str, row: Row) -> str:
+def _told(read: Read, key: Question, row: Told) -> str:
     return f"reader {read.reader} at {read.began:.3f}-{read.ended:.3f} got {row} for {read.state} {key}"
 
 
-def _where_from(context: _Context, state: str, key: str, row: Row) -> str:
+def _where_from(context: _Context, state: str, key: Question, row: Told) -> str:
     last = max(context.epochs[state].began_commit, default=0) + 1
     found = context.recount.epochs(state, key, row, last)
     return f"the row is that of epochs {found}" if found else "no epoch has that row"

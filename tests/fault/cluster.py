@@ -26,6 +26,7 @@ from tests.fault.schedule import Targets
 
 _HOST = "127.0.0.1"
 _EPOCH_DEADLINE_SECONDS = 20
+KILL_EPOCH = 10
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Plan:
         spark: The driver has Spark.
         executors: With Spark: how many processes run the tasks; 0: the driver's own.
         staged_bytes: What a server keeps of staged rows in memory; the others go to disk. 0: as many as by default.
-        plant: A bug that the state servers get (tests/fault/planted.py); empty: none.
-        kill_at: By process, the step (keyhole.steps) of epoch 20 at which it kills itself, once.
+        plant: A bug that the state servers get, or several (tests/fault/planted.py); empty: none.
+        kill_at: By process, the step (keyhole.steps) of epoch KILL_EPOCH at which it kills itself, once.
     """
 
     seed: int
@@ -62,10 +63,6 @@ class Plan:
     staged_bytes: int = 0
     plant: str = ""
     kill_at: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def deletes(self) -> bool:
-        return not self.spark
 
 
 class Cluster:
@@ -174,7 +171,7 @@ class Cluster:
         if name not in self.plan.kill_at:
             return {}
         marker = str(self.directory / f"{name}.killed")
-        return {"KILL_AT": self.plan.kill_at[name], "KILL_EPOCH": "20", "KILL_MARKER": marker}
+        return {"KILL_AT": self.plan.kill_at[name], "KILL_EPOCH": str(KILL_EPOCH), "KILL_MARKER": marker}
 
     def _clock(self, name: str) -> Path:
         return self.directory / f"{name}.clock"
@@ -208,7 +205,6 @@ class Cluster:
         plan = self.plan
         settings = Settings(
             seed=plan.seed,
-            deletes=plan.deletes,
             states=plan.states,
             directory=str(self.directory),
             pace_seconds=plan.pace_seconds,

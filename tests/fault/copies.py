@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import grpc
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from keyhole.changelog.records import MARKER_KEY
-from keyhole.codec import StateCodec
 from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.status import from_rpc_error
+from keyhole.stored import Moment, visible
 from keyhole.v1 import query_pb2_grpc
-from tests.fault.history import CHANGELOG, Asked, Held
-from tests.fault.readers import claim, get_many, row
-from tests.fault.states import descriptors
-from tests.fault.workload import KEY_GROUPS, Row, names
+from tests.fault.history import CHANGELOG, Asked, Claim, Held
+from tests.fault.questions import claim, entries_of, get_many, row_of, scan
+from tests.fault.recount import SHAPES, Question, ScanOf, Told, whole
+from tests.fault.states import CODECS
+from tests.fault.workload import names
 
 _TIMEOUT_SECONDS = 5.0
 _NOT_HERE = frozenset({"NOT_OWNER", "NOT_READY", "UNKNOWN_APPLICATION", "UNKNOWN_STATE"})
@@ -32,18 +34,16 @@ def held_by(holder: str, address: str, application: str, states: Sequence[str]) 
     with sync_channel(address) as channel:
         stub = query_pb2_grpc.QueryStub(channel)
         for state in states:
-            found: dict[tuple[str, int], dict[str, Row]] = defaultdict(dict)
+            found: dict[tuple[str, int], dict[str, Told]] = defaultdict(dict)
             for key in names():
                 try:
-                    request = get_many(application, state, [key], Asked(0, "always"))
-                    answer = stub.GetMany(request, timeout=_TIMEOUT_SECONDS).answers[0]
+                    told, by = _ask(stub, application, state, whole(state, key))
                 except grpc.RpcError as error:
                     cause = from_rpc_error(error, address)
                     if type(cause).reason in _NOT_HERE:
                         continue
                     raise cause from error
-                told = claim(answer.source)
-                found[told.role, told.epoch][key] = row(answer)
+                found[by.role, by.epoch][key] = told
             for (role, epoch), rows in found.items():
                 yield Held(holder, role, state, epoch, rows)
 
@@ -54,19 +54,42 @@ def held_by_changelog(bootstrap_servers: str, application: str, states: Sequence
     Raises:
         KafkaException: It can't be read.
     """
-    for of in descriptors(application, ""):
-        if of.state not in states:
-            continue
-        codec = StateCodec(of)
-        latest = _latest(bootstrap_servers, of.topic)
-        rows: dict[str, Row] = {}
-        for key in names():
-            stored = latest.get(codec.storage_key(key))
-            rows[key] = None if stored is None else tuple(msgspec.msgpack.decode(stored)[1:])
-        yield Held(CHANGELOG, CHANGELOG, of.state, epoch, rows)
+    for state in states:
+        latest = _latest(bootstrap_servers, f"keyhole.{application}.{state}", CODECS[state].descriptor.key_groups)
+        entries = {name: [] for name in names()} if SHAPES[state].entries else {}
+        rows: dict[str, Told] = dict.fromkeys(names())
+        for name, map_key, row in _stored(state, latest):
+            if map_key:
+                entries[name].append((*map_key, *row))
+            else:
+                rows[name] = row
+        rows |= {name: tuple(held) for name, held in entries.items()}
+        yield Held(CHANGELOG, CHANGELOG, state, epoch, rows)
 
 
-def _latest(bootstrap_servers: str, topic: str) -> dict[bytes | None, bytes | None]:
+def _ask(stub: Any, application: str, state: str, question: Question) -> tuple[Told, Claim]:
+    asked = Asked(0, "always")
+    if isinstance(question, ScanOf):
+        pages = list(stub.Scan(scan(application, state, question, asked), timeout=_TIMEOUT_SECONDS))
+        return entries_of(state, pages), claim(pages[0].source)
+    answer = stub.GetMany(get_many(application, state, [question], asked), timeout=_TIMEOUT_SECONDS).answers[0]
+    return row_of(answer), claim(answer.source)
+
+
+def _stored(state: str, latest: Mapping[bytes, bytes]) -> Iterator[tuple[str, tuple[Any, ...], tuple[int, ...]]]:
+    """Ascending: the key, the map key (empty: there is none), and the fields."""
+    codec = CODECS[state]
+    shown = visible(codec.descriptor)
+    for storage_key, stored in sorted(latest.items()):
+        key, map_key = codec.entry(storage_key)
+        row = stored if shown is None else shown(Moment(0, 0))(stored)
+        assert row is not None
+        # The entries of a broadcast state are keys.
+        name, map_key = (key[0], map_key) if key else (map_key[0], ())
+        yield str(name), map_key, tuple(msgspec.msgpack.decode(row)[1:])
+
+
+def _latest(bootstrap_servers: str, topic: str, partitions: int) -> dict[bytes, bytes]:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -76,10 +99,10 @@ def _latest(bootstrap_servers: str, topic: str) -> dict[bytes | None, bytes | No
             "enable.partition.eof": True,
         }
     )
-    latest: dict[bytes | None, bytes | None] = {}
+    latest: dict[bytes, bytes | None] = {}
     try:
-        consumer.assign([TopicPartition(topic, group, OFFSET_BEGINNING) for group in range(KEY_GROUPS)])
-        unread = set(range(KEY_GROUPS))
+        consumer.assign([TopicPartition(topic, group, OFFSET_BEGINNING) for group in range(partitions)])
+        unread = set(range(partitions))
         while unread:
             message = consumer.poll(30)
             if message is None:
@@ -89,8 +112,9 @@ def _latest(bootstrap_servers: str, topic: str) -> dict[bytes | None, bytes | No
                 unread.discard(message.partition())
             elif error is not None:
                 raise KafkaException(error)
-            elif message.key() != MARKER_KEY:
-                latest[message.key()] = message.value()
+            elif (key := message.key()) != MARKER_KEY:
+                assert key is not None
+                latest[key] = message.value()
     finally:
         consumer.close()
-    return latest
+    return {key: value for key, value in latest.items() if value is not None}

@@ -23,27 +23,30 @@ import msgspec
 import pyarrow as pa
 
 from keyhole import logs
+from keyhole.arrow import encode
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.clock import Clock
-from keyhole.codec import StateCodec, encode_row
 from keyhole.config import job_config
 from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.staging import stage_partition
 from keyhole.errors import KeyholeError
 from keyhole.rpc.channels import sync_channel
+from keyhole.spark.aggregating import Aggregation, aggregated
 from keyhole.steps import Step
 from keyhole.testing.kill_points import KillPoints
-from keyhole.types import StateDescriptor
+from keyhole.types import StateDescriptor, StateKind
 from tests.fault import hooks
+from tests.fault.chain import Chain
 from tests.fault.history import Ended, EpochStep
-from tests.fault.states import descriptors
-from tests.fault.workload import STATES, Batch, Workload
+from tests.fault.states import AMOUNTS, descriptors, rows_of
+from tests.fault.workload import Batch, Workload
 
 QUERY = "main"
 _PARTITIONS = 2
 _IDLE_SECONDS = 0.1
 _KEPT = 50
+FOLLOWED_BY_ALL = 1 << 16
 
 _log = logging.getLogger(__name__)
 
@@ -55,12 +58,11 @@ class Settings(msgspec.Struct, frozen=True):
         directory: Holds `checkpoint/`, `steps` (EpochSteps, one JSON a line), and `pause`: as long as it is there, no
             further batch begins, and `paused` holds the process id of the driver that waits.
         pace_seconds: The pause between two batches, at the most; it is random.
-        standbys: Copies per key group, beside the owner.
+        standbys: Copies per key group, beside the owner; a broadcast state has one on every server.
         executors: With Spark: how many processes run the tasks; 0: the driver's own.
     """
 
     seed: int
-    deletes: bool
     states: tuple[str, ...]
     directory: str
     pace_seconds: float = 0.2
@@ -118,25 +120,26 @@ class Stager:
         """One round, one task after the other."""
         return [
             stage_partition(
-                order, of.state, partition, next(self._attempts), _rows(of, batch, partition), self._connect
+                order,
+                of.state,
+                partition,
+                next(self._attempts),
+                self._staged(order, of.state, batch, partition),
+                self._connect,
             )
             for of in plans
             for partition in range(_PARTITIONS)
         ]
 
-
-def _rows(of: StateDescriptor, batch: Batch, partition: int) -> Iterator[pa.RecordBatch]:
-    codec = StateCodec(of)
-    rows, _ = STATES[of.state]
-    keys: list[bytes] = []
-    values: list[bytes | None] = []
-    for key, row in rows(batch):
-        storage_key = codec.storage_key(key)
-        if int.from_bytes(storage_key[:2], "big") % _PARTITIONS == partition:
-            keys.append(storage_key)
-            values.append(None if row is None else encode_row(of.value.version, row))
-    if keys:
-        yield pa.record_batch({"storage_key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
+    def _staged(self, order: StageOrder, state: str, batch: Batch, partition: int) -> Iterator[pa.RecordBatch]:
+        """As keyhole.spark.task, which can't be imported without Spark's own modules."""
+        of = order.descriptors[state]
+        changes = batch.of(state)
+        rows = [rows_of(of, changes, partition, _PARTITIONS)] if changes else []
+        if of.kind is StateKind.AGGREGATING:
+            yield from aggregated(order, of, Aggregation(Chain(), AMOUNTS), rows, self._connect)
+        else:
+            yield from (encode(some, of) for some in rows if some.num_rows)
 
 
 def wait_out_pause(directory: Path) -> None:
@@ -150,7 +153,7 @@ def run(settings: Settings, recorder: Recorder, clock: Clock) -> None:
     """Runs until it is killed, or an epoch fails."""
     config = job_config()
     directory = Path(settings.directory)
-    workload = Workload(settings.seed, settings.deletes)
+    workload = Workload(settings.seed)
     plans = [of for of in descriptors(config.application, QUERY) if of.state in settings.states]
     stager = Stager(functools.lru_cache(sync_channel))
     changelog = KafkaChangelog(config.bootstrap_servers, config.application)
@@ -166,7 +169,7 @@ def run(settings: Settings, recorder: Recorder, clock: Clock) -> None:
                 batch_id=number,
                 offsets_hash=number,
                 watermark_ms=0,
-                states=tuple(StatePlan(of, standbys=settings.standbys) for of in plans),
+                states=tuple(StatePlan(of, standbys=_standbys(of, settings)) for of in plans),
                 partitions=_PARTITIONS,
                 stage=functools.partial(stager.stage, plans, batch),
             )
@@ -175,6 +178,10 @@ def run(settings: Settings, recorder: Recorder, clock: Clock) -> None:
         checkpoint.done(number)
         number += 1
         time.sleep(random.uniform(0, settings.pace_seconds))
+
+
+def _standbys(of: StateDescriptor, settings: Settings) -> int:
+    return FOLLOWED_BY_ALL if of.kind is StateKind.BROADCAST else settings.standbys
 
 
 def main() -> int:

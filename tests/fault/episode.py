@@ -69,7 +69,7 @@ def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, mac
             watch.close()
         cluster.close()
     steps = [event for event in _steps(cluster) if isinstance(event, EpochStep)]
-    return History(plan.seed, plan.deletes, final, plan.states, [*steps, *injector.injected, *events])
+    return History(plan.seed, final, plan.states, [*steps, *injector.injected, *events])
 
 
 def _rest(cluster: Cluster) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.fault.workload import Row
+from tests.fault.recount import Question, Told
 
 OWNER = "owner"
 STANDBY = "standby"
@@ -38,15 +38,18 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
-    """One request that was answered: its keys, their rows, and who says so."""
+    """One request that was answered: what was asked, what was told, and who says so.
+
+    Of a scan that names several sources there is one answer for each: all of it must be true of each.
+    """
 
     reader: str
     began: float
     ended: float
     state: str
     asked: Asked
-    keys: tuple[str, ...]
-    rows: tuple[Row, ...]
+    keys: tuple[Question, ...]
+    rows: tuple[Told, ...]
     claims: tuple[Claim, ...]
 
 
@@ -99,7 +102,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
-    """At the end, all at rest: what one copy holds of some keys, as of an epoch.
+    """At the end, all at rest: what one copy holds of some keys (recount.whole), as of an epoch.
 
     `role`: OWNER, STANDBY or CHANGELOG.
     """
@@ -108,7 +111,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
     role: str
     state: str
     epoch: int
-    rows: dict[str, Row]
+    rows: dict[str, Told]
 
 
 Event = Read | FailedRead | EpochStep | Injected | Ended | Held
@@ -118,13 +121,11 @@ class History(msgspec.Struct):
     """An episode.
 
     Attributes:
-        deletes: See Workload.
         final_epoch: The last one that the driver saw complete; -1: the cluster came to no rest.
         states: Those that were fed.
     """
 
     seed: int
-    deletes: bool
     final_epoch: int
     states: tuple[str, ...]
     events: list[Event]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from keyhole.changelog.base import PartitionChanges
+from keyhole.changelog.base import PartitionChanges, RestoredEpochs
 from keyhole.changelog.transactions import Appending
 from keyhole.changelog.writer import KafkaWriter
-from services.state_server import commit
+from keyhole.stored import Aggregate
+from keyhole.stores.base import Advance, Batch
+from services.state_server import commit, host, merge_entries, standby
 from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.copies import Answers
+from services.state_server.copies import Answers, Scanned
 from services.state_server.hosted import HostedState
 from services.state_server.staged import StagedAttempt
 from services.state_server.table import Table
-from tests.fault.workload import VALUES
+from tests.fault.workload import CHAINS, NOTICES, SPANS, TRAILS, VALUES
 
 
 def drop_markers() -> None:
@@ -64,14 +66,94 @@ def show_uncommitted() -> None:
     Table.lookup = showing  # type: ignore[method-assign]
 
 
+def tear_scans() -> None:
+    """A scan of a map is made of two epochs: each second entry is as it was when it was first scanned."""
+    scan = Table.scan
+    before: dict[bytes, bytes | None] = {}
+
+    def entries(read: Iterator[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes | None]]:
+        for at, (key, row) in enumerate(read):
+            first = before.setdefault(key, row)
+            yield key, first if at % 2 else row
+
+    def torn(self: Table, *arguments: Any, **more: Any) -> Scanned:
+        scanned = scan(self, *arguments, **more)
+        if self.descriptor.state == SPANS:
+            scanned.entries = entries(scanned.entries)
+        return scanned
+
+    Table.scan = torn  # type: ignore[method-assign]
+
+
+def lose_elements() -> None:
+    """Whoever takes a key group over lacks the last element of its lists."""
+    restore = host.restore
+
+    def losing(states: Mapping[str, HostedState], wanted: Mapping[str, Iterable[int]], *of: Any, **more: Any) -> None:
+        new = set(wanted.get(TRAILS, ())) - states[TRAILS].restored if TRAILS in states else set()
+        restore(states, wanted, *of, **more)
+        for group in new:
+            state, codec = states[TRAILS], states[TRAILS].table.codec
+            snapshot = state.store.snapshot()
+            last = {key[: codec.prefix_length(key)]: key for key, _ in snapshot.items(group)}
+            snapshot.close()
+            here = Advance(state.position(group), state.position(group))
+            if last:
+                state.store.apply(Batch(deletes=sorted(last.values()), advances={group: here}))
+
+    host.restore = losing  # type: ignore[assignment]
+
+
+def merge_twice() -> None:
+    """A replay merges its rows into the aggregates that hold them already."""
+    plan_state = commit._plan_state
+
+    def forgetful(plan: Any, epoch: EpochToCommit, state: HostedState, part: StateToCommit) -> None:
+        positions = state.positions
+        if state.descriptor.state == CHAINS:
+            state.positions = {}
+        try:
+            plan_state(plan, epoch, state, part)
+        finally:
+            state.positions = positions
+
+    commit._plan_state = forgetful
+    Aggregate.as_of = lambda self, epoch: self.accumulator  # type: ignore[method-assign]
+
+
+def keep_deleted() -> None:
+    """Standbys of a broadcast state pass deletions over."""
+    apply_pieces = standby.apply_pieces
+
+    def keeping(state: HostedState, pieces: Iterable[RestoredEpochs]) -> None:
+        if state.descriptor.state == NOTICES:
+            pieces = [
+                dataclasses.replace(piece, changes=[change for change in piece.changes if change[1] is not None])
+                for piece in pieces
+            ]
+        apply_pieces(state, pieces)
+
+    standby.apply_pieces = keeping  # type: ignore[assignment]
+
+
+def reduce_cleared() -> None:
+    """What an epoch both clears and writes is merged with what it has cleared."""
+    merge_entries._Without.get_many = lambda self, keys: self._stored.get_many(keys)  # type: ignore[method-assign]
+
+
 PLANTS: Mapping[str, Callable[[], None]] = {
     "dropped marker": drop_markers,
     "double apply": apply_twice,
     "uncommitted answer": show_uncommitted,
+    "torn scan": tear_scans,
+    "lost element": lose_elements,
+    "aggregate merged twice": merge_twice,
+    "kept deletion": keep_deleted,
+    "reduced clear": reduce_cleared,
 }
 
 
-def plant(name: str) -> None:
-    """Changes the state server of this process. Empty: nothing."""
-    if name:
+def plant(names: str) -> None:
+    """Changes the state server of this process, by one of PLANTS or several, with commas. Empty: nothing."""
+    for name in names.split(",") if names else ():
         PLANTS[name]()

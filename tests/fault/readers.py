@@ -11,24 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import msgspec
 
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.status import from_rpc_error
-from keyhole.v1 import query_pb2, query_pb2_grpc, state_pb2
-from tests.fault.history import OWNER, STANDBY, Asked, Claim, FailedRead, Read
-from tests.fault.workload import Row, names
+from keyhole.v1 import query_pb2_grpc
+from tests.fault.history import Asked, Claim, FailedRead, Read
+from tests.fault.questions import claim, drawn, entries_of, get_many, row_of, scan
+from tests.fault.recount import Question, ScanOf, Told
 
 _TIMEOUT_SECONDS = 2.0
 _PAUSE_SECONDS = (0.0, 0.06)
-_MOST_KEYS = 6
-
-_STALE = {
-    "never": query_pb2.STALE_NEVER,
-    "when_needed": query_pb2.STALE_WHEN_NEEDED,
-    "always": query_pb2.STALE_ALWAYS,
-}
-_ROLES = {state_pb2.ROLE_OWNER: OWNER, state_pb2.ROLE_STANDBY: STANDBY}
 
 Note = Callable[[Read | FailedRead], None]
 
@@ -55,33 +47,7 @@ TEMPERS = (
 )
 
 
-def get_many(application: str, state: str, keys: Sequence[str], asked: Asked) -> query_pb2.GetManyRequest:
-    """As a message."""
-    return query_pb2.GetManyRequest(
-        state=query_pb2.StateRef(application=application, state=state),
-        keys=[query_pb2.Key(parts=[query_pb2.KeyPart(string=key)]) for key in keys],
-        options=query_pb2.ReadOptions(
-            min_epoch=asked.min_epoch, stale=_STALE[asked.stale], max_staleness_ms=asked.max_staleness_ms
-        ),
-    )
-
-
-def claim(source: state_pb2.Source) -> Claim:
-    return Claim(
-        source.server,
-        _ROLES[source.role],
-        source.epoch,
-        source.generation,
-        source.assignment_version,
-        source.unconfirmed,
-        source.as_of_ms,
-        source.lag_epochs,
-    )
-
-
-def row(answer: query_pb2.Answer) -> Row:
-    """The fields, as stored; at position 0 stands the schema's version."""
-    return tuple(msgspec.msgpack.decode(answer.value)[1:]) if answer.found else None
+_Told = tuple[tuple[Told, ...], tuple[Claim, ...]]
 
 
 class Readers:
@@ -116,25 +82,37 @@ class Readers:
         seen = dict.fromkeys(self._states, 0)
         while not self._closed.is_set():
             state = draw.choice(self._states)
-            keys = tuple(draw.sample(names(), draw.randint(1, _MOST_KEYS)))
             asked = Asked(seen[state] if temper.monotonic else 0, temper.stale, temper.max_staleness_ms)
-            event = await self._ask(stub, temper.name, state, keys, asked)
+            event = await self._ask(stub, temper.name, state, drawn(draw, state), asked)
             if isinstance(event, Read):
                 # All states are fed by one query, or else by queries that are each at an epoch of their own.
                 seen[state] = max(seen[state], *(claim.epoch for claim in event.claims))
             self._note(event)
             await asyncio.sleep(draw.uniform(*_PAUSE_SECONDS))
 
-    async def _ask(self, stub: Any, reader: str, state: str, keys: tuple[str, ...], asked: Asked) -> Read | FailedRead:
+    async def _ask(
+        self, stub: Any, reader: str, state: str, questions: tuple[Question, ...], asked: Asked
+    ) -> Read | FailedRead:
+        """Args: questions: Gets, or one scan."""
         began = time.monotonic()
         try:
-            request = get_many(self._application, state, keys, asked)
-            response = await stub.GetMany(request, timeout=_TIMEOUT_SECONDS)
+            if isinstance(questions[0], ScanOf):
+                told, claims = await self._scan(stub, state, questions[0], asked)
+            else:
+                told, claims = await self._get(stub, state, questions, asked)
         except grpc.RpcError as error:
             cause = from_rpc_error(error, self._target)
             message = cause.message[:200]
             return FailedRead(reader, began, time.monotonic(), state, asked, type(cause).reason, message)
         ended = time.monotonic()
-        rows = tuple(map(row, response.answers))
-        claims = tuple(claim(answer.source) for answer in response.answers)
-        return Read(reader, began, ended, state, asked, keys, rows, claims)
+        return Read(reader, began, ended, state, asked, questions * (len(claims) // len(questions)), told, claims)
+
+    async def _get(self, stub: Any, state: str, keys: Sequence[Any], asked: Asked) -> _Told:
+        response = await stub.GetMany(get_many(self._application, state, keys, asked), timeout=_TIMEOUT_SECONDS)
+        return tuple(map(row_of, response.answers)), tuple(claim(answer.source) for answer in response.answers)
+
+    async def _scan(self, stub: Any, state: str, of: ScanOf, asked: Asked) -> _Told:
+        call = stub.Scan(scan(self._application, state, of, asked), timeout=_TIMEOUT_SECONDS)
+        pages = [page async for page in call]
+        claims = tuple(dict.fromkeys(claim(page.source) for page in pages if page.HasField("source")))
+        return (entries_of(state, pages),) * len(claims), claims

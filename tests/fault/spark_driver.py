@@ -1,7 +1,7 @@
 """`python -m tests.fault.spark_driver`: a driver with Spark, for the whole write path at a slower pace.
 
 FAULT_DRIVER as tests.fault.driver. Its source is a directory with one file per batch, so that batch n is what the
-workload says it is; each state is fed by a query name of its own, from one streaming query.
+workload says it is; one streaming query feeds two sinks, under a query name each, with about half of the states each.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,11 +25,23 @@ from keyhole.spark.session import local_session, local_settings
 from keyhole.spark.sink import Sink
 from keyhole.testing.kill_points import KillPoints
 from tests.fault import hooks
+from tests.fault.chain import RESULT, Chain
 from tests.fault.driver import Recorder, Settings, wait_out_pause
 from tests.fault.history import Ended
-from tests.fault.workload import KEY_GROUPS, STATES, SUMS, VALUES, Workload
+from tests.fault.states import FIELDS, REDUCERS
+from tests.fault.workload import (
+    CHAINS,
+    KEY_GROUPS,
+    MAX_LENGTH,
+    NOTICES,
+    SPANS,
+    SUMS,
+    TALLIES,
+    TRAILS,
+    Workload,
+)
 
-_SCHEMA = "state string, k string, fields array<bigint>"
+_SCHEMA = "state string, k string, m bigint, op string, n bigint, fields array<bigint>"
 _FIRST_SECOND = 1_600_000_000
 _AHEAD = 20
 _CONCURRENT = "CONCURRENT_STREAM_LOG_UPDATE"
@@ -40,7 +53,7 @@ class Source:
     """The directory of batches: some more than have been taken."""
 
     def __init__(self, settings: Settings) -> None:
-        self._workload = Workload(settings.seed, settings.deletes)
+        self._workload = Workload(settings.seed)
         self._states = settings.states
         self.directory = Path(settings.directory) / "source"
         self._next = Path(settings.directory) / "source.next"
@@ -51,19 +64,61 @@ class Source:
         for number in range(len(list(self.directory.iterdir())), up_to + 1):
             batch = self._workload.batch(number)
             rows = [
-                {"state": state, "k": key, "fields": row}
+                {"state": state, "k": of.key, "m": of.map_key, "op": of.op, "n": n, "fields": of.fields or None}
                 for state in self._states
-                for key, row in STATES[state][0](batch)
+                for n, of in enumerate(batch.of(state))
             ]
             self._next.write_text("".join(json.dumps(row) + "\n" for row in rows))
             os.utime(self._next, (_FIRST_SECOND + number,) * 2)
             self._next.rename(self.directory / f"{number:08}.json")
 
 
-def fields(rows: DataFrame, state: str, *names: str) -> DataFrame:
-    """The rows of one state, its fields as columns."""
-    columns = [f.col("fields")[number].alias(name) for number, name in enumerate(names)]
-    return rows.where(f.col("state") == state).select("k", *columns)
+def sink(state: str, copies: int) -> Sink:
+    """Of one state, which takes its own rows of a batch. An `n` orders them where it matters."""
+    made: Sink
+    if state in (SUMS, TALLIES):
+        map_key = ("m",) if state == TALLIES else ()
+        made = queryable.reducing(
+            state, key="k", map_key=map_key, reducers=REDUCERS, op="op", key_groups=KEY_GROUPS, standbys=copies
+        )
+    elif state == SPANS:
+        made = queryable.map(state, key="k", map_key="m", op="op", key_groups=KEY_GROUPS, standbys=copies)
+    elif state == TRAILS:
+        made = queryable.list(
+            state,
+            key="k",
+            value=FIELDS[state],
+            max_length=MAX_LENGTH,
+            order_by="n",
+            op="op",
+            key_groups=KEY_GROUPS,
+            standbys=copies,
+        )
+    elif state == CHAINS:
+        made = queryable.aggregating(
+            state,
+            key="k",
+            value=FIELDS[state],
+            aggregator=Chain(),
+            result=", ".join(f"{name} bigint" for name in RESULT),
+            order_by="n",
+            op="op",
+            key_groups=KEY_GROUPS,
+            standbys=copies,
+        )
+    elif state == NOTICES:
+        made = queryable.broadcast(state, key="k", op="op")
+    else:
+        made = queryable.value(state, key="k", op="op", key_groups=KEY_GROUPS, standbys=copies)
+    columns = ["k", "op", *(["m"] if state in (TALLIES, SPANS) else []), *(["n"] if state in (TRAILS, CHAINS) else [])]
+    fields = [f.col("fields")[number].alias(name) for number, name in enumerate(FIELDS[state])]
+    return made.of(lambda rows: rows.where(f.col("state") == state).select(*columns, *fields))
+
+
+def halves(states: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """By query."""
+    named = {"first": tuple(states[::2]), "second": tuple(states[1::2])}
+    return {query: of for query, of in named.items() if of}
 
 
 def run(settings: Settings, observer: dict[str, Recorder]) -> None:
@@ -83,21 +138,16 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
             "spark.executor.memory": "512m",
         }
     spark = local_session("fault", spark_settings)
-    copies = settings.standbys
-    of_values = queryable.value(
-        VALUES, key="k", key_groups=KEY_GROUPS, standbys=copies, query=VALUES, observer=observer[VALUES]
-    )
-    reducers = {"total": "sum", "count": "count", "highest": "max"}
-    of_sums = queryable.reducing(
-        SUMS, key="k", reducers=reducers, key_groups=KEY_GROUPS, standbys=copies, query=SUMS, observer=observer[SUMS]
-    )
-    sinks: list[Sink] = [of_values, of_sums]
+    sinks = [
+        queryable.together(*(sink(state, settings.standbys) for state in states), query=name, observer=observer[name])
+        for name, states in halves(settings.states).items()
+    ]
 
     def each(rows: DataFrame, batch: int) -> None:
         wait_out_pause(directory)
         source.fill(batch + _AHEAD)
-        of_values(fields(rows, VALUES, "batch", "number"), batch)
-        of_sums(fields(rows, SUMS, "total", "count", "highest"), batch)
+        for feed in sinks:
+            feed(rows, batch)
 
     query = (
         spark.readStream.schema(_SCHEMA)
@@ -112,7 +162,7 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
         query.awaitTermination()
     except Exception:
         # Spark quotes the error of a sink as text; the sink has the error itself.
-        failures = [sink.failure for sink in sinks if sink.failure is not None]
+        failures = [feed.failure for feed in sinks if feed.failure is not None]
         if failures:
             raise failures[0] from None
         raise
@@ -124,16 +174,16 @@ def main() -> int:
     logs.configure("INFO")
     steps, clock = Path(settings.directory) / "steps", hooks.clock()
     kill_points = KillPoints.from_environ(os.environ)
-    recorders = {state: Recorder(steps, (state,), clock, kill_points) for state in settings.states}
+    recorders = {name: Recorder(steps, states, clock, kill_points) for name, states in halves(settings.states).items()}
     name = f"driver {os.getpid()}"
     try:
         run(settings, recorders)
     except KeyholeError as error:
-        recorders[VALUES].record(Ended(time.monotonic(), name, type(error).reason, error.message))
+        recorders["first"].record(Ended(time.monotonic(), name, type(error).reason, error.message))
     except Exception as error:  # noqa: BLE001 - the top of the process: the harness must hear of it
         # One that was taken for dead has completed the batch that this one runs again: Spark takes one of them.
         reason = _CONCURRENT if any(sign in str(error) for sign in _SIGNS_OF_CONCURRENT) else "INTERNAL"
-        recorders[VALUES].record(Ended(time.monotonic(), name, reason, str(error)[:2000]))
+        recorders["first"].record(Ended(time.monotonic(), name, reason, str(error)[:2000]))
     sys.stderr.flush()
     os._exit(1)
 

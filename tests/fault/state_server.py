@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 
 from keyhole.testing.kill_points import KillPoints
-from services.state_server import __main__, app
+from services.state_server import __main__, app, query_servicer
+from services.state_server.scans import ScanLimits
 from tests.fault import hooks, planted
+
+# So that the workload's scans have several pages, between which epochs may come.
+_SMALL_PAGES = dataclasses.replace(ScanLimits(), page_entries=2)
 
 if __name__ == "__main__":
     app.SystemClock = hooks.clock  # type: ignore[assignment,attr-defined]  # what `build` calls
+    query_servicer.ScanLimits = lambda: _SMALL_PAGES  # type: ignore[assignment,misc]  # likewise
     planted.plant(os.environ.get("FAULT_PLANT", ""))
     sys.exit(__main__.main(os.environ, KillPoints.from_environ(os.environ)))

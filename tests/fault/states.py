@@ -1,21 +1,88 @@
-"""The descriptors of the workload's states."""
+"""The descriptors of the workload's states, and its rows as tasks get them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from keyhole.arrow import OP, SEQUENCE, key_groups
+from keyhole.codec import StateCodec
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from tests.fault.workload import KEY_GROUPS, SUMS, VALUES
+from tests.fault.chain import RESULT
+from tests.fault.workload import (
+    CHAINS,
+    KEY_GROUPS,
+    MAX_LENGTH,
+    NOTICES,
+    SPANS,
+    SUMS,
+    TALLIES,
+    TRAILS,
+    VALUES,
+    Change,
+)
+
+AMOUNTS = ("amount",)
+REDUCERS = {"total": "sum", "count": "count", "highest": "max"}
+FIELDS: dict[str, tuple[str, ...]] = {
+    VALUES: ("batch", "number"),
+    SUMS: tuple(REDUCERS),
+    TALLIES: tuple(REDUCERS),
+    SPANS: ("batch", "number"),
+    TRAILS: ("batch", "number"),
+    CHAINS: AMOUNTS,
+    NOTICES: ("batch", "number"),
+}
+"""By state: the columns of its rows, apart from the keys'."""
 
 _KEY = (KeyColumn("k", KeyType.STRING),)
+_MAP_KEY = (KeyColumn("m", KeyType.BIGINT),)
 
 
 def descriptors(application: str, query: str) -> tuple[StateDescriptor, ...]:
     """As one query feeds them."""
 
-    def of(state: str, kind: StateKind, fields: tuple[str, ...], reducers: tuple[str, ...] = ()) -> StateDescriptor:
-        schema = ValueSchema(1, tuple(ValueField(name, "bigint") for name in fields))
-        return StateDescriptor(application, state, query, kind, KEY_GROUPS, _KEY, schema, reducers=reducers)
+    def of(state: str, kind: StateKind, *, map_key: bool = False, max_length: int = 0) -> StateDescriptor:
+        names = RESULT if kind is StateKind.AGGREGATING else FIELDS[state]
+        return StateDescriptor(
+            application,
+            state,
+            query,
+            kind,
+            1 if kind is StateKind.BROADCAST else KEY_GROUPS,
+            _KEY,
+            ValueSchema(1, tuple(ValueField(name, "bigint") for name in names)),
+            reducers=tuple(REDUCERS.values()) if kind is StateKind.REDUCING else (),
+            map_key=_MAP_KEY if map_key else (),
+            max_length=max_length,
+        )
 
     return (
-        of(VALUES, StateKind.VALUE, ("batch", "number")),
-        of(SUMS, StateKind.REDUCING, ("total", "count", "highest"), ("sum", "count", "max")),
+        of(VALUES, StateKind.VALUE),
+        of(SUMS, StateKind.REDUCING),
+        of(TALLIES, StateKind.REDUCING, map_key=True),
+        of(SPANS, StateKind.MAP, map_key=True),
+        of(TRAILS, StateKind.LIST, max_length=MAX_LENGTH),
+        of(CHAINS, StateKind.AGGREGATING),
+        of(NOTICES, StateKind.BROADCAST),
     )
+
+
+CODECS = {of.state: StateCodec(of) for of in descriptors("", "")}
+"""By state. Their descriptors are nobody's, but keys and rows are encoded alike."""
+
+
+def rows_of(of: StateDescriptor, changes: Sequence[Change], partition: int, partitions: int) -> pa.RecordBatch:
+    """The rows of one partition, as Spark hands them to a task."""
+    columns = {
+        "k": pa.array([change.key for change in changes], pa.string()),
+        OP: pa.array([str(change.op) for change in changes], pa.string()),
+        SEQUENCE: pa.array(range(len(changes)), pa.int64()),
+    }
+    if of.map_key:
+        columns["m"] = pa.array([change.map_key for change in changes], pa.int64())
+    for at, name in enumerate(FIELDS[of.state]):
+        columns[name] = pa.array([change.fields[at] if change.fields else None for change in changes], pa.int64())
+    groups = key_groups([columns["k"]], [KeyType.STRING], of.key_groups)
+    return pa.record_batch(columns).filter(pa.array(groups % partitions == partition))

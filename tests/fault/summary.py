@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tests.fault.availability import LEAST_ANSWERED, Availability, availability
 from tests.fault.checker import Verdict, check
 from tests.fault.history import FailedRead, History, Injected, Read
+from tests.fault.recount import ScanOf
 
 # Of an episode's violations, on the terminal: the first of each rule, and of each so many characters.
 _SHOWN = 3
@@ -23,6 +24,7 @@ class Summary:
     epochs: int = 0
     reads: int = 0
     answers: int = 0
+    scans: int = 0
     standby_answers: int = 0
     failed_reads: int = 0
     took_back: int = 0
@@ -50,6 +52,7 @@ class Summary:
         self.epochs += verdict.epochs
         self.reads += len(reads)
         self.answers += verdict.answers
+        self.scans += sum(isinstance(read.keys[0], ScanOf) for read in reads)
         self.standby_answers += sum(claim.role == "standby" for read in reads for claim in read.claims)
         self.failed_reads += failed
         self.took_back += verdict.took_back
@@ -74,6 +77,7 @@ class Summary:
             "reads": self.reads,
             "failed_reads": self.failed_reads,
             "answers_checked": self.answers,
+            "of_these_scans": self.scans,
             "standby_answers": self.standby_answers,
             "epoch_claims_taken_back": self.took_back,
             "faults": dict(sorted(self.faults.items())),

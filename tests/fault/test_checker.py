@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,15 +27,29 @@ from tests.fault.history import (
     Read,
     load,
 )
-from tests.fault.workload import STATES, SUMS, VALUES, Recount, Workload, names
+from tests.fault.recount import Recount, ScanOf, Told, whole
+from tests.fault.workload import DRAWN, NOTICES, SPANS, SUMS, VALUES, Workload, names
 
-SEED = 3
+SEED = 9
 EPOCHS = 40
 RECOUNT = Recount(Workload(SEED))
 OWNED = Claim("a", OWNER, 0, generation=1, version=1, unconfirmed=False, as_of_ms=0, lag_epochs=0)
 FOLLOWED = msgspec.structs.replace(OWNED, server="b", role=STANDBY)
 # A key whose sum changes with epoch 20, so that an answer that is off by one epoch differs.
-KEY = next(key for key in names() if RECOUNT.row(SUMS, key, 19) != RECOUNT.row(SUMS, key, 20))
+KEY = next(key for key in names() if RECOUNT.answer(SUMS, key, 19) != RECOUNT.answer(SUMS, key, 20))
+
+
+def entries(key: str, epoch: int) -> dict[Any, Any]:
+    return {entry[0]: entry for entry in RECOUNT.answer(SPANS, ScanOf(key), epoch) or ()}  # type: ignore[index]
+
+
+# A scan of several entries, some of which have another row after epoch TORN than before.
+SPAN, TORN = next(
+    (ScanOf(key), epoch)
+    for epoch in range(20, EPOCHS)
+    for key in names()
+    if any(entries(key, epoch - 1).get(entry, row) != row for entry, row in entries(key, epoch).items())
+)
 
 
 def at(epoch: int) -> float:
@@ -48,50 +63,69 @@ def read(
     """A right answer, right after the epoch was complete."""
     began = at(epoch) + 0.1 if began is None else began
     claim = msgspec.structs.replace(of, epoch=epoch)
-    row = RECOUNT.row(state, KEY, epoch)
-    return Read("r", began, began + 0.01, state, asked or Asked(0), (KEY,), (row,), (claim,))
+    question = whole(state, KEY)
+    row = RECOUNT.answer(state, question, epoch)
+    return Read("r", began, began + 0.01, state, asked or Asked(0), (question,), (row,), (claim,))
+
+
+def held(state: str, epoch: int) -> dict[str, Told]:
+    return {key: RECOUNT.answer(state, whole(state, key), epoch) for key in names()}
 
 
 def history() -> History:
     """A right one: an owner and a standby that answer after every epoch, and hold all at the end."""
     steps = [
-        EpochStep(at(epoch) - offset, int(1000 * (at(epoch) - offset)), step, epoch, 77, tuple(STATES))
+        EpochStep(at(epoch) - offset, int(1000 * (at(epoch) - offset)), step, epoch, 77, tuple(DRAWN))
         for epoch in range(1, EPOCHS + 1)
         for offset, step in ((0.5, Step.DRIVER_BEFORE_COMMIT), (0.0, Step.DRIVER_COMPLETE))
     ]
     reads = [
-        read(epoch, of=of, state=state) for epoch in range(EPOCHS + 1) for of in (OWNED, FOLLOWED) for state in STATES
+        read(epoch, of=of, state=state) for epoch in range(EPOCHS + 1) for of in (OWNED, FOLLOWED) for state in DRAWN
     ]
-    held = [
-        Held(where, role, state, EPOCHS, {key: RECOUNT.row(state, key, EPOCHS) for key in names()})
+    copies = [
+        Held(where, role, state, EPOCHS, held(state, EPOCHS))
         for where, role in (("a", OWNER), ("b", STANDBY), (CHANGELOG, CHANGELOG))
-        for state in STATES
+        for state in DRAWN
     ]
-    return History(SEED, True, EPOCHS, tuple(STATES), [*steps, *reads, *held])
+    return History(SEED, EPOCHS, tuple(DRAWN), [*steps, *reads, *copies])
 
 
 def test_a_right_history_is_right() -> None:
     verdict = check(history())
     assert verdict.right, verdict.violations
-    assert (verdict.epochs, verdict.answers, verdict.took_back) == (EPOCHS, 4 * (EPOCHS + 1), 0)
+    assert (verdict.epochs, verdict.answers, verdict.took_back) == (EPOCHS, 2 * len(DRAWN) * (EPOCHS + 1), 0)
 
 
 def with_row(of: Read, epoch: int) -> Read:
     """Claims its epoch, and has the row of another one."""
-    return msgspec.structs.replace(of, rows=(RECOUNT.row(of.state, KEY, epoch),))
+    return msgspec.structs.replace(of, rows=(RECOUNT.answer(of.state, KEY, epoch),))
 
 
 def doubled() -> Read:
     right = read(20)
-    before, after = RECOUNT.row(SUMS, KEY, 19), RECOUNT.row(SUMS, KEY, 20)
+    before, after = RECOUNT.answer(SUMS, KEY, 19), RECOUNT.answer(SUMS, KEY, 20)
     assert after is not None
     total, count = (before or (0, 0, 0))[:2]
     return msgspec.structs.replace(right, rows=((2 * after[0] - total, 2 * after[1] - count, after[2]),))
 
 
+def scan(epoch: int, told: Callable[[tuple[Any, ...]], tuple[Any, ...]], question: ScanOf = SPAN) -> Read:
+    """What is told is made of the right answer."""
+    state = SPANS if question.key else NOTICES
+    right = RECOUNT.answer(state, question, epoch)
+    assert right is not None
+    of = read(epoch, state=state)
+    return msgspec.structs.replace(of, keys=(question,), rows=(told(right),))
+
+
+def torn(told: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Its entries are of two epochs."""
+    return tuple(entries(SPAN.key, TORN - 1).get(entry[0], entry) for entry in told)
+
+
 def held_wrongly() -> Held:
-    rows = {key: RECOUNT.row(SUMS, key, EPOCHS) for key in names()}
-    return Held("c", STANDBY, SUMS, EPOCHS, rows | {KEY: RECOUNT.row(SUMS, KEY, 19)})
+    rows = held(SUMS, EPOCHS)
+    return Held("c", STANDBY, SUMS, EPOCHS, rows | {KEY: RECOUNT.answer(SUMS, KEY, 19)})
 
 
 def claimed(**changes: object) -> Claim:
@@ -105,6 +139,23 @@ DOCTORED: dict[str, tuple[str, Callable[[], list[object]]]] = {
     "a value out of thin air": (
         "every_answer_has_the_row_of_its_epoch",
         lambda: [msgspec.structs.replace(read(20, state=VALUES), rows=((1, 2),))],
+    ),
+    "a scan of two epochs": ("every_answer_has_the_row_of_its_epoch", lambda: [scan(TORN, torn)]),
+    "a scan that lacks an entry": ("every_answer_has_the_row_of_its_epoch", lambda: [scan(20, lambda of: of[1:])]),
+    "a scan in another order": (
+        "every_answer_has_the_row_of_its_epoch",
+        lambda: [scan(20, lambda of: of[::-1], ScanOf(""))],
+    ),
+    "a scan beyond its bounds": (
+        "every_answer_has_the_row_of_its_epoch",
+        lambda: [scan(20, lambda _: RECOUNT.answer(NOTICES, ScanOf(""), 20) or (), ScanOf("", limit=1))],
+    ),
+    "an owner that goes back, asked otherwise": (
+        "no_owner_takes_back_what_was_told",
+        lambda: [
+            scan(TORN, lambda told: told[:1], msgspec.structs.replace(SPAN, limit=1)),
+            msgspec.structs.replace(scan(TORN - 1, tuple), began=at(TORN) + 0.5, ended=at(TORN) + 0.6),
+        ],
     ),
     "an epoch told before its commit": (
         "no_answer_is_told_before_its_epoch_was_being_committed",
@@ -156,7 +207,7 @@ DOCTORED: dict[str, tuple[str, Callable[[], list[object]]]] = {
     "a copy that stays behind": ("the_end_equals_the_recount", lambda: [Held("c", STANDBY, SUMS, EPOCHS - 1, {})]),
     "two owners at the end": (
         "the_end_equals_the_recount",
-        lambda: [Held("c", OWNER, SUMS, EPOCHS, {KEY: RECOUNT.row(SUMS, KEY, EPOCHS)})],
+        lambda: [Held("c", OWNER, SUMS, EPOCHS, {KEY: RECOUNT.answer(SUMS, KEY, EPOCHS)})],
     ),
 }
 
@@ -198,7 +249,7 @@ def test_a_cut_off_owner_may_answer_on_with_what_it_has() -> None:
 
 def test_an_owner_may_claim_less_of_an_untouched_key_group_but_it_is_counted() -> None:
     quiet = next(
-        epoch for epoch in range(1, EPOCHS) if RECOUNT.row(SUMS, KEY, epoch) == RECOUNT.row(SUMS, KEY, epoch - 1)
+        epoch for epoch in range(1, EPOCHS) if RECOUNT.answer(SUMS, KEY, epoch) == RECOUNT.answer(SUMS, KEY, epoch - 1)
     )
     back = history()
     back.events.append(read(quiet - 1, at(quiet) + 0.5))

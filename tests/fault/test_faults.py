@@ -11,21 +11,34 @@ from tests.fault.checker import check
 from tests.fault.cluster import Machine, Plan
 from tests.fault.episode import run_episode
 from tests.fault.summary import Summary
-from tests.fault.workload import STATES
+from tests.fault.workload import DRAWN, SPARK_STATES
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize(
-    ("seed", "spark", "executors", "replicas"), [(1, False, 0, 1), (2, False, 0, 0), (3, True, 0, 0), (4, True, 2, 0)]
+    ("seed", "states", "spark", "executors", "replicas"),
+    [
+        (1, tuple(DRAWN), False, 0, 1),
+        (2, tuple(DRAWN), False, 0, 0),
+        (3, SPARK_STATES[0], True, 0, 0),
+        (4, SPARK_STATES[1], True, 2, 0),
+    ],
+    ids=["1", "2", "3-spark", "4-spark-executors"],
 )
 def test_under_any_schedule_of_faults_nothing_is_lost_nothing_twice_and_no_answer_is_wrong(
-    seed: int, spark: bool, executors: int, replicas: int, tmp_path: Path, machine: Machine
+    seed: int,
+    states: tuple[str, ...],
+    spark: bool,
+    executors: int,
+    replicas: int,
+    tmp_path: Path,
+    machine: Machine,
 ) -> None:
     plan = Plan(
         seed,
         150.0,
-        tuple(STATES),
+        states,
         spark=spark,
         executors=executors,
         replicas=replicas,

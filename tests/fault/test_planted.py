@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from keyhole.steps import Step
 from tests.fault.checker import check
-from tests.fault.cluster import Machine, Plan
+from tests.fault.cluster import KILL_EPOCH, Machine, Plan
 from tests.fault.episode import run_episode
+from tests.fault.history import Held, History, Read
 from tests.fault.planted import PLANTS
 from tests.fault.schedule import Fault, Kind
-from tests.fault.workload import STATES
+from tests.fault.workload import CHAINS, DRAWN, NOTICES, SPANS, TALLIES, TRAILS, Workload
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
 
+SEED = 11
 ROWS = "every_answer_has_the_row_of_its_epoch"
+END = "the_end_equals_the_recount"
 FAULTS = [Fault(8.0 + 3 * number, Kind.KILL, (f"server-{number}",), 1.0) for number in range(3)]
 
 # All of a server's transaction is in the changelog, and nothing in its store: the markers decide.
@@ -26,22 +30,48 @@ SERVER_DIES = {"server-0": Step.SERVER_TRANSACTION_COMMITTED}
 DRIVER_DIES = {"driver": Step.DRIVER_COMMITTED}
 
 
+# One for each kind, so that one episode shows them all.
+OF_KINDS = {
+    "torn scan": SPANS,
+    "lost element": TRAILS,
+    "aggregate merged twice": CHAINS,
+    "kept deletion": NOTICES,
+    "reduced clear": TALLIES,
+}
+
+
 def plan(plant: str, kill_at: Mapping[str, str]) -> Plan:
-    return Plan(5, 16.0, tuple(STATES), replicas=0, pace_seconds=0.1, plant=plant, kill_at=kill_at)
+    return Plan(SEED, 16.0, tuple(DRAWN), replicas=0, pace_seconds=0.1, plant=plant, kill_at=kill_at)
+
+
+def test_the_epoch_at_which_processes_die_has_rows_of_all_states() -> None:
+    assert set(Workload(SEED).batch(KILL_EPOCH - 1).changes) == set(DRAWN)
 
 
 @pytest.mark.parametrize(
     ("plant", "kill_at"),
     [("dropped marker", SERVER_DIES), ("double apply", DRIVER_DIES), ("uncommitted answer", {})],
-    ids=PLANTS,
+    ids=["dropped marker", "double apply", "uncommitted answer"],
 )
 def test_a_planted_bug_is_caught(plant: str, kill_at: Mapping[str, str], tmp_path: Path, machine: Machine) -> None:
     verdict = check(run_episode(plan(plant, kill_at), FAULTS, tmp_path, machine))
     assert verdict.violated[ROWS], verdict
 
 
+def test_a_planted_bug_of_each_kind_is_caught(tmp_path: Path, machine: Machine) -> None:
+    history = run_episode(plan(",".join(OF_KINDS), DRIVER_DIES), FAULTS, tmp_path, machine)
+    assert {state for state in DRAWN if wrong_rows(history, state)} == set(OF_KINDS.values())
+
+
+def wrong_rows(history: History, state: str) -> int:
+    """How many answers and copies of one state are wrong."""
+    kept = [event for event in history.events if not isinstance(event, (Read, Held)) or event.state == state]
+    violated = check(msgspec.structs.replace(history, states=(state,), events=kept)).violated
+    return violated[ROWS] + violated[END]
+
+
 def test_every_plant_is_tried() -> None:
-    assert set(PLANTS) == {"dropped marker", "double apply", "uncommitted answer"}
+    assert set(PLANTS) == {"dropped marker", "double apply", "uncommitted answer", *OF_KINDS}
 
 
 def test_without_a_planted_bug_the_same_episode_is_right(tmp_path: Path, machine: Machine) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 from collections import Counter
 
 from tests.fault.schedule import Kind, Targets, schedule
-from tests.fault.workload import KEYS, SUMS, VALUES, Recount, Row, Workload, names
 
 TARGETS = Targets(
     ("server-0", "server-1", "server-2"),
@@ -39,24 +38,3 @@ def test_no_two_faults_strike_one_target_at_once() -> None:
             for other in faults[number + 1 :]:
                 if other.at_seconds < fault.at_seconds + fault.seconds:
                     assert not set(fault.targets) & set(other.targets)
-
-
-def test_a_workload_can_be_recounted_at_any_epoch() -> None:
-    workload = Workload(9)
-    recount, sums = Recount(workload), Counter[str]()
-    rows: dict[str, Row] = {}
-    for number in range(60):
-        batch = workload.batch(number)
-        rows |= batch.values
-        for key, amount in batch.amounts:
-            sums[key] += amount
-    assert {key: recount.row(VALUES, key, 60) for key in names()} == {key: rows.get(key) for key in names()}
-    assert {key: (recount.row(SUMS, key, 60) or (0,))[0] for key in names()} == {key: sums[key] for key in names()}
-    assert recount.row(VALUES, names()[0], 0) is None
-
-
-def test_batches_of_every_size_and_deletions_come_up() -> None:
-    batches = [Workload(9).batch(number) for number in range(100)]
-    assert {len(batch.values) for batch in batches} >= {0, 1, KEYS}
-    assert any(row is None for batch in batches for row in batch.values.values())
-    assert all(row is not None for n in range(100) for row in Workload(9, deletes=False).batch(n).values.values())

@@ -1,57 +1,79 @@
-"""What the drivers write, as a function of a seed: any batch can be made again, and any state recounted. Pure.
+"""What the drivers write, as a function of a seed: any batch can be made again, and so any state recounted. Pure.
 
-Two states are fed by the same batches. `values` has the last row of a key, which names the batch it comes from. `sums`
-adds up: an epoch that is applied twice, or not at all, shows for ever after.
+All kinds of states, fed by the same batches. In `values`, `notices`, `spans` and `trails` each row names
+the batch it comes from. `sums`, `tallies` and `chains` add up: an epoch that is applied twice, or not at all, shows for
+ever after.
 """
 
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from keyhole.arrow import Op
 
 Row = tuple[int, ...] | None
-"""A state's fields; None: absent, or to be deleted."""
+"""A state's fields; None: absent."""
 
 VALUES = "values"
 SUMS = "sums"
-KEYS = 48
-KEY_GROUPS = 8
+TALLIES = "tallies"
+SPANS = "spans"
+TRAILS = "trails"
+CHAINS = "chains"
+NOTICES = "notices"
+
+KEYS = 24
+KEY_GROUPS = 4
+MAP_KEYS = 12
+MAX_LENGTH = 5
+
+
+@dataclass(frozen=True)
+class Change:
+    """One row that the drivers write.
+
+    Attributes:
+        map_key: None: the state has none, or the row is of the whole key.
+        fields: Empty: the row deletes or clears.
+    """
+
+    key: str
+    op: Op = Op.PUT
+    map_key: int | None = None
+    fields: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch.
-
-    Attributes:
-        values: By key, the new row (batch, number); None deletes the key.
-        amounts: Rows to be summed: key and amount; several of a key.
-    """
+    """One micro-batch: the rows of each state, in their order. A state that gets none is missing."""
 
     number: int
-    values: Mapping[str, Row]
-    amounts: tuple[tuple[str, int], ...]
+    changes: Mapping[str, tuple[Change, ...]]
+
+    def of(self, state: str) -> tuple[Change, ...]:
+        return self.changes.get(state, ())
 
 
 @dataclass(frozen=True)
 class Workload:
-    """All batches of one seed. `deletes`: some rows delete their key (which Spark's update mode can't)."""
+    """All batches of one seed."""
 
     seed: int
-    deletes: bool = True
 
     def batch(self, number: int) -> Batch:
         """The batch of this number, from 0 on; always the same."""
-        draw = random.Random(f"{self.seed} {number}")
-        # Mostly small, so that epochs leave key groups untouched; some empty, some of everything.
-        size = draw.choice((0, 1, 2, 4, 8, 8, 16, KEYS))
-        values: dict[str, Row] = {}
-        for key in draw.sample(range(KEYS), size):
-            deleted = self.deletes and draw.random() < 0.15
-            values[name(key)] = None if deleted else (number, draw.randrange(1 << 40))
-        amounts = tuple((name(draw.randrange(KEYS)), draw.randrange(1, 1000)) for _ in range(size))
-        return Batch(number, values, amounts)
+        changes: dict[str, tuple[Change, ...]] = {}
+        for state, drawn in DRAWN.items():
+            # Of its own, so that a state's rows don't depend on which others there are.
+            draw = random.Random(f"{self.seed} {number} {state}")
+            # Mostly small, so that epochs leave key groups, and whole states, untouched; some of everything.
+            size = draw.choice((0, 0, 0, 1, 2, 4, 8, KEYS))
+            if size:
+                keys = [name(key) for key in draw.sample(range(KEYS), size)]
+                changes[state] = tuple(change for key in keys for change in drawn(draw, number, key))
+        return Batch(number, changes)
 
 
 def name(key: int) -> str:
@@ -63,64 +85,65 @@ def names() -> list[str]:
     return [name(key) for key in range(KEYS)]
 
 
-Fold = Callable[[Row, Row], Row]
+def _replaced(draw: random.Random, number: int, key: str) -> Iterator[Change]:
+    if draw.random() < 0.15:
+        yield Change(key, Op.DELETE)
+    else:
+        yield Change(key, fields=(number, draw.randrange(1 << 40)))
 
 
-def replaced(_: Row, row: Row) -> Row:
-    """Kind VALUE."""
-    return row
+def _summed(draw: random.Random, number: int, key: str) -> Iterator[Change]:
+    for _ in range(draw.randint(1, 3)):
+        amount = draw.randrange(1, 1000)
+        yield Change(key, fields=(amount, 1, amount))
 
 
-def summed(before: Row, row: Row) -> Row:
-    """Kind REDUCING: (sum of the amounts, their number, the highest)."""
-    assert row is not None
-    if before is None:
-        return row
-    return before[0] + row[0], before[1] + row[1], max(before[2], row[2])
+def _tallied(draw: random.Random, number: int, key: str) -> Iterator[Change]:
+    if draw.random() < 0.1:
+        yield Change(key, Op.CLEAR)
+    for map_key in draw.sample(range(MAP_KEYS), draw.randint(0, 3)):
+        if draw.random() < 0.1:
+            yield Change(key, Op.DELETE, map_key)
+        else:
+            yield from (Change(key, Op.PUT, map_key, of.fields) for of in _summed(draw, number, key))
 
 
-def values_of(batch: Batch) -> Iterator[tuple[str, Row]]:
-    yield from batch.values.items()
+def _spanned(draw: random.Random, number: int, key: str) -> Iterator[Change]:
+    if draw.random() < 0.15:
+        yield Change(key, Op.CLEAR)
+    for map_key in draw.sample(range(MAP_KEYS), draw.randint(0, 5)):
+        if draw.random() < 0.2:
+            yield Change(key, Op.DELETE, map_key)
+        else:
+            yield Change(key, Op.PUT, map_key, (number, draw.randrange(1 << 40)))
 
 
-def amounts_of(batch: Batch) -> Iterator[tuple[str, Row]]:
-    yield from ((key, (amount, 1, amount)) for key, amount in batch.amounts)
+def _trailed(draw: random.Random, number: int, key: str) -> Iterator[Change]:
+    kind = draw.random()
+    if kind < 0.1:
+        yield Change(key, Op.CLEAR)
+    op = Op.REPLACE if kind > 0.85 else Op.APPEND
+    for _ in range(draw.choice((0, 1, 1, 2, 3, MAX_LENGTH + 2))):
+        yield Change(key, op, fields=(number, draw.randrange(1 << 40)))
 
 
-STATES: Mapping[str, tuple[Callable[[Batch], Iterator[tuple[str, Row]]], Fold]] = {
-    VALUES: (values_of, replaced),
-    SUMS: (amounts_of, summed),
+def _chained(draw: random.Random, number: int, key: str) -> Iterator[Change]:
+    if draw.random() < 0.05:
+        yield Change(key, Op.DELETE)
+    for _ in range(draw.randint(0, 3)):
+        yield Change(key, fields=(draw.randrange(1, 1000),))
+
+
+DRAWN: Mapping[str, Callable[[random.Random, int, str], Iterator[Change]]] = {
+    VALUES: _replaced,
+    SUMS: _summed,
+    TALLIES: _tallied,
+    SPANS: _spanned,
+    TRAILS: _trailed,
+    CHAINS: _chained,
+    NOTICES: _replaced,
 }
-"""By state: its rows of a batch, and how they come to what was there. Further kinds join here."""
+"""By state: the rows of one key in one batch."""
 
-
-@dataclass
-class Recount:
-    """Every state after every epoch. Epoch e is batch e - 1: a run's first epoch is 1."""
-
-    workload: Workload
-    _changes: dict[tuple[str, str], list[tuple[int, Row]]] = field(default_factory=dict)
-    _epoch: int = 0
-
-    def row(self, state: str, key: str, epoch: int) -> Row:
-        """What the state holds of the key once the epoch is committed, and no later one."""
-        self._count(epoch)
-        changes = self._changes.get((state, key), [])
-        at = bisect_right(changes, epoch, key=lambda change: change[0])
-        return changes[at - 1][1] if at else None
-
-    def epochs(self, state: str, key: str, row: Row, up_to: int) -> list[tuple[int, int]]:
-        """The ranges of epochs (first, last) after which the key has this row: where a wrong answer may come from."""
-        self._count(up_to)
-        changes = [(0, None), *self._changes.get((state, key), [])]
-        lasts = [epoch - 1 for epoch, _ in changes[1:]] + [up_to]
-        return [(first, last) for (first, held), last in zip(changes, lasts, strict=True) if held == row]
-
-    def _count(self, epoch: int) -> None:
-        while self._epoch < epoch:
-            batch = self.workload.batch(self._epoch)
-            self._epoch += 1
-            for state, (rows, fold) in STATES.items():
-                for key, row in rows(batch):
-                    changes = self._changes.setdefault((state, key), [])
-                    changes.append((self._epoch, fold(changes[-1][1] if changes else None, row)))
+SPARK_STATES = ((VALUES, SPANS, TRAILS, CHAINS), (SUMS, TALLIES, CHAINS, NOTICES))
+"""What episodes with Spark have, in turn: each state costs a job per batch, and few batches tell little."""

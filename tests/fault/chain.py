@@ -1,0 +1,28 @@
+"""The aggregation of the workload's aggregating state. Imported by Spark's workers too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+BASE, LIMIT = 1_000_003, (1 << 61) - 1
+
+RESULT = ("count", "total", "chain")
+
+
+class Chain:
+    """How many amounts there were, their sum, and a number that depends on each of them and on their order."""
+
+    def create(self) -> list[int]:
+        return [0, 0, 0]
+
+    def add(self, accumulator: list[int], row: Any) -> list[int]:
+        count, total, chain = accumulator
+        return [count + 1, total + row.amount, (chain * BASE + row.amount) % LIMIT]
+
+    def merge(self, one: list[int], other: list[int]) -> list[int]:
+        moved = one[2] * pow(BASE, other[0], LIMIT)
+        return [one[0] + other[0], one[1] + other[1], (moved + other[2]) % LIMIT]
+
+    def result(self, accumulator: list[int]) -> Mapping[str, int]:
+        return dict(zip(RESULT, accumulator, strict=True))

@@ -1,0 +1,215 @@
+"""What readers may ask, and the right answer to it after every epoch. Pure: nothing here is Keyhole's own code."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TypeAlias
+
+import msgspec
+
+from keyhole.arrow import Op
+from tests.fault.chain import BASE, LIMIT
+from tests.fault.workload import (
+    CHAINS,
+    MAX_LENGTH,
+    NOTICES,
+    SPANS,
+    SUMS,
+    TALLIES,
+    TRAILS,
+    VALUES,
+    Change,
+    Row,
+    Workload,
+    names,
+)
+
+
+class EntryOf(msgspec.Struct, frozen=True, array_like=True, tag="entry"):
+    """A Get of one entry of a key."""
+
+    key: str
+    map_key: int
+
+
+class ScanOf(msgspec.Struct, frozen=True, array_like=True, tag="scan"):
+    """A Scan of a key's entries; of a broadcast state, of the whole: then the key is empty, and keys are entries.
+
+    `start` (inclusive) and `stop` (exclusive) are None where there is no bound; `limit` is 0.
+    """
+
+    key: str
+    start: int | str | None = None
+    stop: int | str | None = None
+    descending: bool = False
+    limit: int = 0
+
+
+Question: TypeAlias = str | EntryOf | ScanOf
+"""A string: a Get of this key."""
+
+Told: TypeAlias = tuple[int | tuple[int | str, ...], ...] | None
+"""An answer. Of a Get: the fields; None: absent. Of a Scan: by entry, in order, its map key and then its fields."""
+
+Entries = tuple[tuple[int | str, ...], ...]
+
+
+def key_of(question: Question) -> str:
+    return question if isinstance(question, str) else question.key
+
+
+def whole(state: str, key: str) -> Question:
+    """What tells all that a state holds of a key."""
+    return ScanOf(key) if SHAPES[state].entries else key
+
+
+def _last(before: Told, changes: Sequence[Change]) -> Told:
+    return changes[-1].fields or None
+
+
+def _merged(before: Row, changes: Sequence[Change]) -> Row:
+    """Sum, number and highest. Rows of an epoch have no order: a deletion takes the others of its key along."""
+    if any(change.op is Op.DELETE for change in changes):
+        return None
+    rows = [change.fields for change in changes] + ([before] if before is not None else [])
+    return sum(row[0] for row in rows), sum(row[1] for row in rows), max(row[2] for row in rows)
+
+
+def _summed(before: Told, changes: Sequence[Change]) -> Told:
+    return _merged(before, changes)  # type: ignore[arg-type]  # a Row
+
+
+def chained(before: Row, amount: int) -> tuple[int, ...]:
+    """How many amounts there were, their sum, and what depends on each of them and on their order."""
+    count, total, chain = before or (0, 0, 0)
+    return count + 1, total + amount, (chain * BASE + amount) % LIMIT
+
+
+def _aggregated(before: Told, changes: Sequence[Change]) -> Told:
+    row: Row = before  # type: ignore[assignment]
+    for change in changes:
+        row = None if change.op is Op.DELETE else chained(row, change.fields[0])
+    return row
+
+
+def _entries(merge: Callable[[Row, Sequence[Change]], Row]) -> Callable[[Told, Sequence[Change]], Told]:
+    def folded(before: Told, changes: Sequence[Change]) -> Told:
+        cleared = any(change.op is Op.CLEAR for change in changes)
+        held = {} if cleared else {entry[0]: entry[1:] for entry in before or ()}  # type: ignore[index]
+        of_entries = sorted((c for c in changes if c.map_key is not None), key=lambda c: c.map_key or 0)
+        for map_key, group in groupby(of_entries, lambda change: change.map_key):
+            assert map_key is not None
+            row = merge(held.pop(map_key, None), list(group))  # type: ignore[arg-type]
+            if row is not None:
+                held[map_key] = row
+        return tuple((map_key, *held[map_key]) for map_key in sorted(held))  # type: ignore[type-var]
+
+    return folded
+
+
+def _appended(before: Told, changes: Sequence[Change]) -> Told:
+    cleared = any(change.op is not Op.APPEND for change in changes)
+    held: Entries = () if cleared else before or ()  # type: ignore[assignment]
+    first = 1 + int(held[-1][0]) if held else 0
+    elements = [change.fields for change in changes if change.fields]
+    return (*held, *((first + at, *fields) for at, fields in enumerate(elements)))[-MAX_LENGTH:]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a state is like.
+
+    Attributes:
+        fold: What a key has after an epoch, from what it had before and the epoch's rows of it.
+        entries: A key has several; `fold` makes what a Scan of all tells.
+        gets: What there is can be asked for one by one, too.
+        scans_keys: A Scan is of the whole state.
+    """
+
+    fold: Callable[[Told, Sequence[Change]], Told]
+    entries: bool = False
+    gets: bool = True
+    scans_keys: bool = False
+
+
+SHAPES: Mapping[str, Shape] = {
+    VALUES: Shape(_last),
+    SUMS: Shape(_summed),
+    TALLIES: Shape(_entries(_merged), entries=True),
+    SPANS: Shape(_entries(lambda _, changes: changes[-1].fields or None), entries=True),
+    TRAILS: Shape(_appended, entries=True, gets=False),
+    CHAINS: Shape(_aggregated),
+    NOTICES: Shape(_last, scans_keys=True),
+}
+
+
+@dataclass
+class Recount:
+    """Every state after every epoch. Epoch e is batch e - 1: a run's first epoch is 1."""
+
+    workload: Workload
+    _history: dict[tuple[str, str], list[tuple[int, Told]]] = field(default_factory=dict)
+    _epoch: int = 0
+
+    def answer(self, state: str, question: Question, epoch: int) -> Told:
+        """What is told once the epoch is committed, and no later one."""
+        self._count(epoch)
+        if isinstance(question, str):
+            return self._content(state, question, epoch)
+        if isinstance(question, EntryOf):
+            found = [entry[1:] for entry in self._entries(state, question.key, epoch) if entry[0] == question.map_key]
+            return found[0] if found else None  # type: ignore[return-value]
+        return _asked(self._entries(state, question.key, epoch), question)
+
+    def epochs(self, state: str, question: Question, told: Told, up_to: int) -> list[tuple[int, int]]:
+        """The ranges of epochs (first, last) after which this is the answer: where a wrong one may come from."""
+        self._count(up_to)
+        keys = [key] if (key := key_of(question)) else names()
+        changed = sorted({0, *(epoch for of in keys for epoch, _ in self._history.get((state, of), ()))})
+        lasts = [epoch - 1 for epoch in changed[1:]] + [up_to]
+        return [
+            (first, last)
+            for first, last in zip(changed, lasts, strict=True)
+            if self.answer(state, question, first) == told
+        ]
+
+    def _content(self, state: str, key: str, epoch: int) -> Told:
+        changes = self._history.get((state, key), [])
+        at = bisect_right(changes, epoch, key=lambda change: change[0])
+        return changes[at - 1][1] if at else None
+
+    def _entries(self, state: str, key: str, epoch: int) -> Entries:
+        if key:
+            return self._content(state, key, epoch) or ()  # type: ignore[return-value]
+        return tuple((name, *row) for name in sorted(names()) if (row := self._content(state, name, epoch)) is not None)  # type: ignore[misc]
+
+    def _count(self, epoch: int) -> None:
+        while self._epoch < epoch:
+            batch = self.workload.batch(self._epoch)
+            self._epoch += 1
+            for state, shape in SHAPES.items():
+                for key, changes in _by_key(batch.of(state)):
+                    history = self._history.setdefault((state, key), [])
+                    history.append((self._epoch, shape.fold(history[-1][1] if history else None, changes)))
+
+
+def _by_key(changes: Iterable[Change]) -> Iterable[tuple[str, list[Change]]]:
+    found: dict[str, list[Change]] = {}
+    for change in changes:
+        found.setdefault(change.key, []).append(change)
+    return found.items()
+
+
+def _asked(entries: Entries, scan: ScanOf) -> Entries:
+    start, stop = scan.start, scan.stop
+    inside = [
+        entry
+        for entry in entries
+        if (start is None or entry[0] >= start) and (stop is None or entry[0] < stop)  # type: ignore[operator]
+    ]
+    if scan.descending:
+        inside.reverse()
+    return tuple(inside[: scan.limit or None])

@@ -1,0 +1,169 @@
+"""The recount knows the right answer to every question, after every epoch; here it is told in other words."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+
+from keyhole.arrow import Op
+from tests.fault.chain import RESULT, Chain
+from tests.fault.questions import drawn
+from tests.fault.recount import SHAPES, EntryOf, Question, Recount, ScanOf, whole
+from tests.fault.workload import (
+    CHAINS,
+    DRAWN,
+    KEYS,
+    MAP_KEYS,
+    MAX_LENGTH,
+    NOTICES,
+    SPANS,
+    SUMS,
+    TALLIES,
+    TRAILS,
+    VALUES,
+    Change,
+    Workload,
+    names,
+)
+
+WORKLOAD = Workload(9)
+RECOUNT = Recount(WORKLOAD)
+EPOCHS = 60
+BATCHES = [WORKLOAD.batch(number) for number in range(EPOCHS)]
+
+
+@pytest.mark.parametrize("state", [VALUES, NOTICES])
+def test_the_last_row_of_a_key_stays_until_it_is_deleted(state: str) -> None:
+    rows = {change.key: change.fields or None for batch in BATCHES for change in batch.of(state)}
+    assert {key: RECOUNT.answer(state, key, EPOCHS) for key in names()} == {key: rows.get(key) for key in names()}
+    assert RECOUNT.answer(state, names()[0], 0) is None
+
+
+def test_sums_are_of_all_amounts() -> None:
+    sums = Counter[str]()
+    for batch in BATCHES:
+        for change in batch.of(SUMS):
+            sums[change.key] += change.fields[0]
+    assert {key: (RECOUNT.answer(SUMS, key, EPOCHS) or (0,))[0] for key in names()} == {
+        key: sums[key] for key in names()
+    }
+
+
+def test_chains_are_what_the_aggregator_makes_of_them_epoch_by_epoch() -> None:
+    class Row(NamedTuple):
+        amount: int
+
+    chain, held = Chain(), dict[str, list[int]]()
+    for batch in BATCHES:
+        of_keys = defaultdict[str, list[Change]](list)
+        for change in batch.of(CHAINS):
+            of_keys[change.key].append(change)
+        for key, changes in of_keys.items():
+            gathered = chain.create()
+            for change in changes:
+                if change.op is Op.DELETE:
+                    held.pop(key, None)
+                else:
+                    gathered = chain.add(gathered, Row(change.fields[0]))
+            if gathered[0]:
+                held[key] = chain.merge(held[key], gathered) if key in held else gathered
+    results = {key: chain.result(of) for key, of in held.items()}
+    told = {key: RECOUNT.answer(CHAINS, key, EPOCHS) for key in names()}
+    assert {key: dict(zip(RESULT, row, strict=True)) for key, row in told.items() if row is not None} == results
+
+
+@pytest.mark.parametrize("state", [SPANS, TALLIES])
+def test_an_entry_is_what_came_since_it_was_deleted_or_its_key_cleared(state: str) -> None:
+    held: dict[tuple[str, int], tuple[int, ...]] = {}
+    for batch in BATCHES:
+        changes = batch.of(state)
+        cleared = {change.key for change in changes if change.op is Op.CLEAR}
+        deleted = {(change.key, change.map_key) for change in changes if change.op is Op.DELETE}
+        held = {entry: row for entry, row in held.items() if entry[0] not in cleared and entry not in deleted}
+        for key, _, map_key, fields in ((c.key, c.op, c.map_key, c.fields) for c in changes if c.fields):
+            assert map_key is not None
+            before = held.get((key, map_key))
+            if state == SPANS or before is None:
+                held[key, map_key] = fields
+            else:
+                held[key, map_key] = (before[0] + fields[0], before[1] + 1, max(before[2], fields[2]))
+    told = {
+        (key, map_key): RECOUNT.answer(state, EntryOf(key, map_key), EPOCHS)
+        for key in names()
+        for map_key in range(MAP_KEYS)
+    }
+    assert {entry: row for entry, row in told.items() if row is not None} == held
+
+
+def test_a_list_has_the_last_elements_at_positions_that_grow() -> None:
+    for key in names():
+        elements: list[tuple[int, ...]] = []
+        for batch in BATCHES:
+            changes = [change for change in batch.of(TRAILS) if change.key == key]
+            if any(change.op in (Op.CLEAR, Op.REPLACE) for change in changes):
+                elements = []
+            elements = (elements + [change.fields for change in changes if change.fields])[-MAX_LENGTH:]
+        told = RECOUNT.answer(TRAILS, ScanOf(key), EPOCHS)
+        assert told is not None
+        assert [entry[1:] for entry in told] == elements  # type: ignore[index]
+        assert all(after[0] == before[0] + 1 for before, after in pairwise(told))  # type: ignore[index]
+
+
+def test_a_scan_has_what_is_within_its_bounds_in_its_order_up_to_its_limit() -> None:
+    key = max(names(), key=lambda key: len(RECOUNT.answer(SPANS, ScanOf(key), EPOCHS) or ()))
+    entries = RECOUNT.answer(SPANS, ScanOf(key), EPOCHS) or ()
+    assert len(entries) > 4
+    start, stop = entries[1][0], entries[3][0]  # type: ignore[index]
+    assert RECOUNT.answer(SPANS, ScanOf(key, start, stop), EPOCHS) == entries[1:3]
+    assert RECOUNT.answer(SPANS, ScanOf(key, start, descending=True, limit=2), EPOCHS) == entries[:-3:-1]
+    assert RECOUNT.answer(SPANS, ScanOf(key), 0) == ()
+
+
+def test_a_broadcast_state_is_scanned_whole() -> None:
+    told = RECOUNT.answer(NOTICES, ScanOf(""), EPOCHS)
+    assert told is not None
+    assert told == tuple(
+        (key, *row) for key in sorted(names()) if (row := RECOUNT.answer(NOTICES, key, EPOCHS)) is not None
+    )
+    assert RECOUNT.answer(NOTICES, ScanOf("", limit=1), EPOCHS) == told[:1]
+
+
+@pytest.mark.parametrize("state", DRAWN)
+def test_the_epochs_of_an_answer_are_those_after_which_it_is_right(state: str) -> None:
+    asked = whole(state, names()[3])
+    told = RECOUNT.answer(state, asked, 30)
+    found = {epoch for first, last in RECOUNT.epochs(state, asked, told, EPOCHS) for epoch in range(first, last + 1)}
+    assert found == {epoch for epoch in range(EPOCHS + 1) if RECOUNT.answer(state, asked, epoch) == told}
+
+
+def test_batches_of_every_size_and_all_that_a_row_can_do_come_up() -> None:
+    for state in DRAWN:
+        assert {len({change.key for change in batch.of(state)}) for batch in BATCHES} >= {0, 1}
+    assert any(len(batch.of(VALUES)) == KEYS for batch in BATCHES)
+    done = {state: {change.op for batch in BATCHES for change in batch.of(state)} for state in DRAWN}
+    assert done == {
+        VALUES: {Op.PUT, Op.DELETE},
+        SUMS: {Op.PUT},
+        TALLIES: {Op.PUT, Op.DELETE, Op.CLEAR},
+        SPANS: {Op.PUT, Op.DELETE, Op.CLEAR},
+        TRAILS: {Op.APPEND, Op.REPLACE, Op.CLEAR},
+        CHAINS: {Op.PUT, Op.DELETE},
+        NOTICES: {Op.PUT, Op.DELETE},
+    }
+
+
+def test_readers_ask_everything_that_a_state_can_be_asked() -> None:
+    draw = random.Random(1)
+    asked: dict[str, list[Question]] = {state: [q for _ in range(100) for q in drawn(draw, state)] for state in DRAWN}
+    for state, shape in SHAPES.items():
+        scans = [question for question in asked[state] if isinstance(question, ScanOf)]
+        assert bool(scans) is (shape.entries or shape.scans_keys)
+        assert (len(scans) < len(asked[state])) is shape.gets
+        if scans:
+            assert {scan.descending for scan in scans} == {True, False}
+            assert {scan.start is None for scan in scans} == {scan.stop is None for scan in scans} == {True, False}
+            assert {bool(scan.limit) for scan in scans} == {True, False}
