@@ -575,7 +575,9 @@ class QueryHost:
             raise NotOwner(f"the assignment is at version {self._version}, not {version}", version=self._version)
         for name in epoch.states:
             self._state(name)
-        return await asyncio.shield(asyncio.ensure_future(self._commit(epoch, version, deadline_seconds)))
+        committing = asyncio.ensure_future(self._commit(epoch, version, deadline_seconds))
+        committing.add_done_callback(_told)
+        return await asyncio.shield(committing)
 
     async def _commit(self, epoch: EpochToCommit, version: int, deadline_seconds: float) -> list[GroupCommitted]:
         committed, views = await self._on_thread(self._commit_on_thread, epoch, deadline_seconds)
@@ -702,3 +704,9 @@ class QueryHost:
 
     async def _on_thread(self, call: Callable[..., _Result], *args: object) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *args)
+
+
+def _told(committing: asyncio.Future[list[GroupCommitted]]) -> None:
+    """A caller that has gone away doesn't hear why a commit failed; it asks again."""
+    if not committing.cancelled() and (error := committing.exception()) is not None:
+        _log.info("a commit failed", extra={"why": str(error)})
