@@ -13,7 +13,7 @@ from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, Valu
 from keyhole.spark import queryable
 from keyhole.spark.batch import OutputMode
 from keyhole.spark.reducing import check_increments
-from keyhole.spark.schema import Declaration, describe
+from keyhole.spark.schema import Declaration, describe, value_names
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 
 CONFIG = JobConfig("app", ("127.0.0.1:1",), "127.0.0.1:1")
@@ -180,6 +180,14 @@ def test_the_column_that_orders_rows_is_stored_with_the_value() -> None:
     assert [field.name for field in already.value.fields] == ["at", "highest"]
 
 
+@pytest.mark.parametrize("kind", [StateKind.LIST, StateKind.AGGREGATING])
+def test_the_column_that_orders_the_rows_of_a_batch_is_not_stored_unless_it_is_a_value(kind: StateKind) -> None:
+    assert value_names(declared(kind=kind, value=("highest",), order_by="at"), SCHEMA) == ("highest",)
+    assert "at" in value_names(declared(kind=kind, order_by="at"), SCHEMA)
+    with pytest.raises(ValueMismatch, match="order_by column 'when' does not exist"):
+        describe(declared(kind=kind, value=("highest",), order_by="when"), "app", "query", SCHEMA)
+
+
 @pytest.mark.parametrize(
     ("kind", "key_type"),
     [
@@ -215,7 +223,7 @@ def test_every_key_type_is_taken_by_sparks_name_of_it(kind: spark.DataType, key_
         ("k string collate UNICODE_CI, v int", {"key": ("k",)}, KeyMismatch, 'collation UNICODE_CI.*cast\\("string"'),
         ("k string", {"key": ("k",)}, ValueMismatch, "no column beside the key"),
         ("k string, v int", {"key": ("k",), "value": ("w",)}, ValueMismatch, "value column 'w' does not exist"),
-        ("k string, v int", {"key": ("k",), "order_by": "at"}, ValueMismatch, "value column 'at' does not exist"),
+        ("k string, v int", {"key": ("k",), "order_by": "at"}, ValueMismatch, "order_by column 'at' does not exist"),
         ("k string, v variant", {"key": ("k",)}, ValueMismatch, "'v' is of type variant"),
         ("k string, v array<interval day>", {"key": ("k",)}, ValueMismatch, "interval day can't be stored"),
         ("k string, v map<string,void>", {"key": ("k",)}, ValueMismatch, "void can't be stored"),

@@ -105,6 +105,8 @@ def describe(declaration: Declaration, application: str, query: str, schema: spa
     map_key = tuple(_key_column(declaration, "map key", name, schema) for name in declaration.map_key)
     if declaration.op is not None:
         _check_op(declaration, schema)
+    if declaration.order_by is not None:
+        _check_order(declaration, declaration.order_by, schema)
     if declaration.result is not None:
         schema = result_schema(declaration.result)
     names = value_names(declaration, schema)
@@ -146,8 +148,10 @@ def value_names(declaration: Declaration, schema: spark.StructType) -> tuple[str
     if names is None:
         others = {*declaration.key, *declaration.map_key, declaration.op}
         names = tuple(name for name in schema.names if name not in others)
-    if declaration.order_by is not None and declaration.order_by not in names:
-        names = (*names, declaration.order_by)
+    # What a row ranks by is compared with later rows'; what only orders those of a batch is not needed after it.
+    order_by = declaration.order_by if declaration.kind in _RANKED_KINDS else None
+    if order_by is not None and order_by not in names:
+        names = (*names, order_by)
     if not names:
         raise ValueMismatch(
             f"state {declaration.state!r}: the batch has no column beside the key ({', '.join(declaration.key)}); "
@@ -174,6 +178,17 @@ def _check_op(declaration: Declaration, schema: spark.StructType) -> None:
             f"state {declaration.state!r}: op column {declaration.op!r} is of type {kind.simpleString()}; it must be a "
             "string that says what the row does",
             column=declaration.op,
+        )
+
+
+def _check_order(declaration: Declaration, name: str, schema: spark.StructType) -> None:
+    kind = _column(declaration, "order_by", name, schema, ValueMismatch).dataType
+    if not isinstance(kind, _ORDERED_VALUES):
+        raise ValueMismatch(
+            f"state {declaration.state!r}: order_by column {name!r} is of type {kind.simpleString()}, whose values "
+            "have no highest; take a number, a string, a date or a timestamp",
+            column=name,
+            type=kind.simpleString(),
         )
 
 
@@ -204,13 +219,6 @@ def _value_field(declaration: Declaration, name: str, schema: spark.StructType) 
     if problem is not None:
         raise ValueMismatch(
             f"state {declaration.state!r}: value column {name!r} is of type {type_name}: {problem}",
-            column=name,
-            type=type_name,
-        )
-    if name == declaration.order_by and not isinstance(column.dataType, _ORDERED_VALUES):
-        raise ValueMismatch(
-            f"state {declaration.state!r}: order_by column {name!r} is of type {type_name}, whose values have no "
-            "highest; take a number, a string, a date or a timestamp",
             column=name,
             type=type_name,
         )
