@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=Path("fault-runs"), help="what violated episodes left")
     parser.add_argument("--keep-all", action="store_true", help="keep every episode's files")
     parser.add_argument(
-        "--states", nargs="+", choices=list(DRAWN), help="default: all; with Spark one half, or the other"
+        "--states", nargs="+", choices=list(DRAWN), help="default: all; with Spark three of them, in turn"
     )
     parser.add_argument(
         "--spark-every",
@@ -53,7 +53,7 @@ def main() -> int:
         plan = Plan(
             seed,
             arguments.episode_seconds,
-            tuple(arguments.states or (SPARK_STATES[seed // 8 % 2] if spark else DRAWN)),
+            tuple(arguments.states or (SPARK_STATES[seed // 4 % len(SPARK_STATES)] if spark else DRAWN)),
             spark=spark,
             executors=executors,
             # Where there is no replica, standbys alone must do.

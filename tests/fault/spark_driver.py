@@ -1,7 +1,7 @@
 """`python -m tests.fault.spark_driver`: a driver with Spark, for the whole write path at a slower pace.
 
 FAULT_DRIVER as tests.fault.driver. Its source is a directory with one file per batch, so that batch n is what the
-workload says it is; one streaming query feeds two sinks, under a query name each, with about half of the states each.
+workload says it is; one streaming query feeds two sinks, under a query name each, with about half of its states each.
 """
 
 from __future__ import annotations

@@ -145,5 +145,5 @@ DRAWN: Mapping[str, Callable[[random.Random, int, str], Iterator[Change]]] = {
 }
 """By state: the rows of one key in one batch."""
 
-SPARK_STATES = ((VALUES, SPANS, TRAILS, CHAINS), (SUMS, TALLIES, CHAINS, NOTICES))
+SPARK_STATES = ((VALUES, SPANS, CHAINS), (TALLIES, TRAILS, NOTICES), (SUMS, TRAILS, CHAINS))
 """What episodes with Spark have, in turn: each state costs a job per batch, and few batches tell little."""
