@@ -27,10 +27,12 @@ from keyhole.testing.clock import ManualClock
 from keyhole.types import KeyType, Position, ReadBounds, Stale, StateDescriptor, TtlClock
 from keyhole.v1.state_pb2 import ROLE_STANDBY
 from services.state_server.copies import Lease, Standing
+from services.state_server.query_servicer import QueryServicer
+from services.state_server.registry import Registry
 from services.state_server.scans import ScanLimits, Scans
 from services.state_server.table import Table
 from tests.support.counting_engine import CountingEngine
-from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, Epochs, hourly, hours, row
+from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, Epochs, hourly, hours, row, scan_request
 from tests.support.proxies import eventually
 
 ALL_GROUPS = frozenset(range(KEY_GROUPS))
@@ -245,6 +247,34 @@ async def test_entries_that_are_not_shown_take_their_turns_too_and_do_not_count(
     Epochs(table).commit({("sensor-7", n): stamp.to_bytes(8, "big") + row(float(n)) for n, stamp in enumerate(stamps)})
     assert collect(Scans(ScanLimits(turn_entries=4)), table) == [0, 0, 2, 0]
     assert collect(Scans(ScanLimits(turn_entries=4)), table, limit=1) == [0, 0, 1]
+
+
+async def test_between_two_pages_and_among_entries_that_are_hidden_others_have_their_turn(
+    engine: CountingEngine,
+) -> None:
+    """U11: a scan of all that a key has does not keep lookups waiting."""
+    table = table_on(engine, hourly(ttl_ms=1000))
+    hidden = {("sensor-7", n): (1).to_bytes(8, "big") + row(0.0) for n in range(100)}
+    shown = {("sensor-7", n): (10**15).to_bytes(8, "big") + row(0.0) for n in range(100, 200)}
+    Epochs(table).commit(hidden | shown)
+    registry = Registry("server-a", "incarnation", lambda: "", 0, 511)
+    registry.tables[APPLICATION, STATE] = table
+    servicer = QueryServicer(registry, ScanLimits(page_entries=10, turn_entries=10))
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    others = asyncio.create_task(other())
+    found = 0
+    async for page in servicer.Scan(scan_request(), None):  # type: ignore[arg-type]  # it needs no context
+        found += len(page.values)
+    others.cancel()
+    assert found == 100
+    assert turns >= 19
 
 
 async def test_beyond_so_many_scans_another_one_is_refused_until_one_has_ended(
