@@ -12,7 +12,7 @@ from keyhole.testing.clock import ManualClock
 from keyhole.types import StateDescriptor, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY, Source
 from tests.support.simulation import World
-from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row, standing, table
+from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in, row, standing, table
 
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 OTHERS = [key(names_in(group)[1]) for group in range(KEY_GROUPS)]
@@ -97,6 +97,27 @@ def test_a_clock_that_is_behind_shows_nothing_that_had_expired_when_the_epoch_wa
     by_clock.follow()
     by_clock.clock.jump(-3600)
     assert shown(by_clock) == {None}
+
+
+def test_an_epoch_that_only_removes_what_has_expired_is_complete_in_every_key_group(by_clock: World) -> None:
+    by_clock.clock.advance(TTL_MS / 1000)
+    by_clock.run_epoch(1, {})
+    assert by_clock.coordinator is not None
+    complete = by_clock.coordinator._run.complete
+    assert complete is not None
+    topic = by_clock.descriptor.topic
+    # Each key group's last record is the marker; after it stands Kafka's own note of the transaction's end.
+    assert complete.markers["counts"] == [by_clock.kafka.end(topic, group) - 2 for group in range(KEY_GROUPS)]
+    by_clock.settle()
+    for server in by_clock.servers.values():
+        assert content(server.tables["app", "counts"].store) == {}
+    assert {source.epoch for source, _ in answers(by_clock)} == {2}
+    # The next run finds all that it takes for complete.
+    by_clock.driver_dies()
+    by_clock.servers["a"].die(lose_store=True)
+    by_clock.run_epoch(2, {name: row(3.0) for name in KEYS})
+    by_clock.settle()
+    assert shown(by_clock) == {row(3.0)}
 
 
 def test_by_the_watermark_every_copy_hides_what_has_expired_as_of_its_epoch(by_watermark: World) -> None:

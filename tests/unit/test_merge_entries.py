@@ -9,13 +9,14 @@ import pytest
 from keyhole.codec import StateCodec, encode_integer
 from keyhole.errors import DuplicateKey
 from keyhole.stored import STAMP_BYTES, decode_aggregate
+from keyhole.stores.memory import MemoryEngine
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind
 from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.merge import merge_of
+from services.state_server.merge import changes, merge_of
 from services.state_server.staged import StagedAttempt
 from tests.support.bench import Bench
 from tests.support.models import aggregated
-from tests.support.states import KEY_GROUPS, content, descriptor, names_in, row
+from tests.support.states import EPOCH, KEY_GROUPS, content, descriptor, names_in, row
 
 NAME, OTHER = names_in(0, 2)
 LIST = descriptor(kind=StateKind.LIST)
@@ -97,6 +98,13 @@ class TestLists:
         owner.run(elements(1.0, 2.0))
         owner.run(elements(3.0, first=9), replace=True)
         assert owner.held() == {0: 3.0}
+
+    def test_neighbouring_keys_have_lists_of_their_own(self) -> None:
+        of = descriptor(kind=StateKind.LIST, key=(KeyColumn("k", KeyType.BIGINT),), key_groups=1)
+        names = [StateCodec(of).prefix(number) + encode_integer(0, 8) for number in range(-1, 3)]
+        empty = MemoryEngine().open("app", "counts", "topic").snapshot()
+        rows = {name: row(float(at)) for at, name in enumerate(names)}
+        assert dict(changes(rows, empty, 0, merge_of(of), EPOCH, replace=False)) == rows
 
     def test_two_elements_of_one_number_are_refused(self) -> None:
         attempt = StagedAttempt("app/counts", KEY_GROUPS, 511, merge_of(LIST))
