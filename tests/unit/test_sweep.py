@@ -186,6 +186,28 @@ def test_what_another_owner_has_written_is_removed_in_its_own_time_too(bench: Be
     assert stored(bench) == {key(A): row(3.0)}
 
 
+def test_what_a_reset_has_written_at_an_earlier_watermark_is_removed_in_its_own_time() -> None:
+    bench = Bench(BY_WATERMARK)
+    run(bench, 1, {A: 1.0}, watermark_ms=10_000)
+    reset = epoch(2, {B: 2.0}, replace=True, of=BY_WATERMARK)
+    bench.commit(dataclasses.replace(reset, watermark_ms=1_000))
+    run(bench, 3, {}, watermark_ms=2_249)
+    assert stored(bench) == {key(B): row(2.0)}
+    run(bench, 4, {}, watermark_ms=2_250)
+    assert stored(bench) == {}
+
+
+def test_entries_that_live_shorter_since_the_ttl_was_changed_are_removed_in_their_own_time() -> None:
+    bench = Bench(descriptor(ttl_ms=10_000))
+    run(bench, 1, {A: 1.0})
+    bench.state.evolve(descriptor(ttl_ms=1_000))
+    run(bench, 2, {B: 2.0})
+    run(bench, 3, {})
+    assert stored(bench) == {key(A): row(1.0)}
+    run(bench, 11, {})
+    assert stored(bench) == {}
+
+
 def test_an_owner_that_has_restored_removes_what_expired_before(bench: Bench) -> None:
     run(bench, 1, {A: 1.0})
     run(bench, 4, {})
@@ -316,6 +338,29 @@ class TestBounds:
         monkeypatch.setattr(sweep, "_MOST_OF_PARTS", 60)
         left = [left for _, left in self.epochs()]
         assert left[:4] == [260, 200, 140, 80]
+
+    def test_what_has_not_expired_is_passed_and_not_looked_at_again_in_the_round(self) -> None:
+        bench = Bench(OF)
+        names = sorted(names_in(0, 100), key=key)
+        run(bench, 1, dict.fromkeys(names, 1.0))
+        # All but the last ones of the key group are written again.
+        run(bench, 3, dict.fromkeys(names[:90], 3.0))
+        for number in (4, 5, 6):
+            run(bench, number, {}, commit_time_ms=4_000)
+        assert stored(bench).keys() == set(map(key, names[:90]))
+
+    def test_a_round_of_several_epochs_remembers_what_expires_first(self) -> None:
+        bench = Bench(OF)
+        names = sorted(names_in(0, 100), key=key)
+        run(bench, 1, {names[99]: 1.0})
+        run(bench, 2, {names[0]: 2.0})
+        run(bench, 3, dict.fromkeys(names[1:99], 3.0))
+        # Three epochs of one moment pass all of it, the first of them what expires at 4.5 s.
+        for number in (4, 5, 6):
+            run(bench, number, {}, commit_time_ms=4_000)
+        assert len(stored(bench)) == 99
+        run(bench, 7, {}, commit_time_ms=4_500)
+        assert len(stored(bench)) == 98
 
     def test_an_epoch_looks_at_twice_what_it_writes(self) -> None:
         bench = Bench(OF)
