@@ -48,6 +48,7 @@ class Plan:
         executors: With Spark: how many processes run the tasks; 0: the driver's own.
         staged_bytes: What a server keeps of staged rows in memory; the others go to disk. 0: as many as by default.
         plant: A bug that the state servers get, or several (tests/fault/planted.py); empty: none.
+        epochs: How many are completed at least, however slow the machine is.
         kill_at: By process, the step (keyhole.steps) of epoch KILL_EPOCH at which it kills itself, once.
     """
 
@@ -62,6 +63,7 @@ class Plan:
     pace_seconds: float = 0.2
     staged_bytes: int = 0
     plant: str = ""
+    epochs: int = 0
     kill_at: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -74,8 +74,8 @@ def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, mac
 
 def _rest(cluster: Cluster) -> int:
     """Waits until epochs are completed again, and then until none is under way. Returns the last one; -1: never."""
-    reached = _complete(cluster)
-    if not _await(lambda: _complete(cluster) >= reached + 2, _REST_SECONDS):
+    wanted = max(_complete(cluster) + 2, cluster.plan.epochs)
+    if not _await(lambda: _complete(cluster) >= wanted, _REST_SECONDS):
         return -1
     cluster.pause_driver()
     driver = cluster.processes["driver"]

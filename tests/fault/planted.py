@@ -67,14 +67,14 @@ def show_uncommitted() -> None:
 
 
 def tear_scans() -> None:
-    """A scan of a map is made of two epochs: each second entry is as it was when it was first scanned."""
+    """A scan of a map is made of two epochs: all but the first entry is as it was when first scanned."""
     scan = Table.scan
     before: dict[bytes, bytes | None] = {}
 
     def entries(read: Iterator[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes | None]]:
         for at, (key, row) in enumerate(read):
             first = before.setdefault(key, row)
-            yield key, first if at % 2 else row
+            yield key, first if at else row
 
     def torn(self: Table, *arguments: Any, **more: Any) -> Scanned:
         scanned = scan(self, *arguments, **more)
