@@ -63,7 +63,7 @@ def test_a_second_state_under_the_same_name_is_refused(
     ("schema", "declaration", "difference"),
     [
         (SCHEMA, {"key_groups": 32}, "key_groups was 64, is 32"),
-        ("k string, v double", {}, "value was v bigint, is v double"),
+        ("k string, v double", {}, "field 'v' was bigint and is double"),
         ("k bigint, v bigint", {}, "key was k string, is k bigint"),
         (SCHEMA, {"order_by": "v"}, "order_by was none, is v"),
     ],
