@@ -15,10 +15,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
+from keyhole.spark.exposed import GROUPING_KEY
+
 _PLANS = "org.apache.spark.sql.catalyst.plans.physical"
 _ATTRIBUTE = "org.apache.spark.sql.catalyst.expressions.AttributeReference"
 _LOGICAL_RDD = "org.apache.spark.sql.execution.LogicalRDD"
-_ADAPTIVE = "org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec"
+_EXECUTION = "org.apache.spark.sql.execution"
+_ADAPTIVE = f"{_EXECUTION}.adaptive.AdaptiveSparkPlanExec"
+_CACHED = f"{_EXECUTION}.columnar.InMemoryTableScanExec"
+_ROWS = f"{_EXECUTION}.RDDScanExec"
+_ROW_BY_ROW = frozenset(
+    f"{_EXECUTION}.{name}" for name in ("ProjectExec", "FilterExec", "WholeStageCodegenExec", "InputAdapter")
+)
+_TRANSFORM_WITH_STATE = "TransformWithStateInPySparkExec"
 
 
 @dataclass(frozen=True)
@@ -80,12 +89,54 @@ def layout_of(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | No
         if plan.getClass().getName() == _ADAPTIVE:
             return None  # says what it plans to do; may merge partitions when it runs
     ids = {attribute.exprId().id(): name for attribute, name in zip(_items(plan.output()), names, strict=True)}
-    return _layout(plan.outputPartitioning(), ids)
+    layout = _layout(plan.outputPartitioning(), ids)
+    return _processor_layout(batch, execution) if layout is None else layout
 
 
 def _is_whole_batch(logical: JavaObject, execution: JavaObject) -> bool:
     """Whether the data frame is the micro-batch as foreachBatch got it, with nothing done to it."""
     return bool(logical.getClass().getName() == _LOGICAL_RDD and logical.rdd().equals(execution.toRdd()))
+
+
+def _processor_layout(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
+    """The same where the batch holds change rows of a queryable processor (keyhole.spark.processor).
+
+    Spark's transformWithState gives out rows where it has their group, but doesn't say so: what the columns hold that a
+    function gives out is not for Spark to know. The columns with GROUPING_KEY in their metadata are Keyhole's own,
+    and hold the group's key.
+    """
+    key = {field.metadata[GROUPING_KEY]: field.name for field in batch.schema.fields if GROUPING_KEY in field.metadata}
+    if not key or not _stays_in_place(batch, execution):
+        return None
+    operator = _below(execution.executedPlan())
+    if operator.getClass().getSimpleName() != _TRANSFORM_WITH_STATE:
+        return None
+    grouping = _items(operator.groupingAttributes())
+    if sorted(key) != list(range(len(grouping))):
+        return None
+    ids = {attribute.exprId().id(): key[number] for number, attribute in enumerate(grouping)}
+    return _layout(operator.left().outputPartitioning(), ids)
+
+
+def _stays_in_place(batch: ClassicDataFrame, execution: JavaObject) -> bool:
+    """Whether each row of the data frame is still in the partition in which the micro-batch had it."""
+    query = batch._jdf.queryExecution()
+    if _is_whole_batch(query.logical(), execution):
+        return True
+    plan = _below(query.executedPlan())
+    return bool(plan.getClass().getName() == _ROWS and plan.rdd().equals(execution.toRdd()))
+
+
+def _below(plan: JavaObject) -> JavaObject:
+    """The first operator, from the top, that does more than look at one row after the other."""
+    while True:
+        name = plan.getClass().getName()
+        if name == _CACHED:
+            plan = plan.relation().cachedPlan()
+        elif name in _ROW_BY_ROW:
+            plan = plan.children().apply(0)
+        else:
+            return plan
 
 
 def _layout(partitioning: JavaObject, ids: dict[int, str]) -> HashLayout | None:
@@ -105,4 +156,9 @@ def _items(scala_seq: JavaObject) -> list[JavaObject]:
 
 def column(name: str) -> Column:
     """The column of exactly this name, whatever characters it has."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """The name as Spark reads it where a name may have parts."""
+    return "`" + name.replace("`", "``") + "`"

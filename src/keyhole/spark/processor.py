@@ -1,0 +1,294 @@
+"""Makes the states of a processor queryable that was written for Spark's transformWithState.
+
+    exposing = QueryableProcessor(Alerts(), key="sensor", expose={"last": ExposedValue("celsius double")})
+    alerts = exposing.transform(readings, "sensor string, celsius double", time_mode="eventTime")
+
+In foreachBatch, `split(batch)` parts the processor's own rows from the changes of the exposed states. The columns in
+which both leave Spark's operator stand in keyhole.spark.exposed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.errors import ParseException
+from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType, TimestampType
+from pyspark.util import PythonEvalType
+
+from keyhole.arrow import OP
+from keyhole.errors import InvalidConfiguration
+from keyhole.spark.batch import classic
+from keyhole.spark.exposed import (
+    CHANGE_PREFIX,
+    GROUPING_KEY,
+    KEY_PREFIX,
+    PREFIX,
+    STATE_COLUMN,
+    ExposedList,
+    ExposedMap,
+    ExposedState,
+    ExposedValue,
+    output_schema,
+)
+from keyhole.spark.partitioning import column, quoted
+from keyhole.spark.processor_check import check_init
+from keyhole.spark.processor_task import Output, PandasOutput, RecordingProcessor, RecordingUdf, RowOutput
+from keyhole.spark.state_values import Rows
+from keyhole.types import StateKind
+
+Exposed = ExposedValue | ExposedList | ExposedMap
+
+
+class QueryableProcessor:
+    """A StatefulProcessor of the user's, some states of which are to be readable from outside.
+
+    The processor stays as it is: its timers, time to live and initial state do what they do without Keyhole. What it
+    changes in an exposed state leaves Spark's operator as change rows, in one data frame with its own rows. Driver
+    only; Spark sends the processor to its workers, as it would anyway.
+
+    Args:
+        key: The column, or columns, that the stream is grouped by.
+        expose: The states by the names under which the processor's `init` declares them, as what it declares them.
+
+    Raises:
+        InvalidConfiguration: There is no key, or nothing to expose.
+    """
+
+    def __init__(
+        self, processor: StatefulProcessor, *, key: str | Sequence[str], expose: Mapping[str, Exposed]
+    ) -> None:
+        self.key: tuple[str, ...] = (key,) if isinstance(key, str) else tuple(key)
+        self._processor = processor
+        self._expose = dict(expose)
+        if not self.key or len(set(self.key)) < len(self.key):
+            raise InvalidConfiguration("key names the columns that the stream is grouped by: one at least, each once")
+        if len({name.lower() for name in expose}) < len(expose):
+            # Spark finds columns by their names whatever the case, and each state has one.
+            raise InvalidConfiguration(f"the names of two exposed states differ by case alone: {', '.join(expose)}")
+        if not expose:
+            raise InvalidConfiguration(
+                'expose names no state; give it at least one, as {"last": ExposedValue("v double")}'
+            )
+
+    @functools.cached_property
+    def states(self) -> tuple[ExposedState, ...]:
+        """The exposed states, in the order given. Needs a Spark session, which knows how schemas are written.
+
+        Raises:
+            InvalidConfiguration: A schema is none, or two columns of a state have one name.
+            ValueMismatch: A column is of a type that can't be exposed.
+        """
+        return tuple(self._state(name, declared) for name, declared in self._expose.items())
+
+    def transform(
+        self,
+        data: DataFrame,
+        output: StructType | str,
+        *,
+        output_mode: str = "update",
+        time_mode: str = "none",
+        initial_state: GroupedData | None = None,
+    ) -> DataFrame:
+        """`data.groupBy(key).transformWithState(processor, ...)`, whose rows have the changes beside them.
+
+        Runs `init` and `close` of a copy of the processor here already, as Spark does again when a query starts.
+
+        Args:
+            output: The schema of the processor's own rows.
+            output_mode, time_mode, initial_state: As transformWithState takes them.
+
+        Raises:
+            InvalidConfiguration: The data has no such key column, a name is taken, or `init` doesn't declare the states
+                as they are exposed.
+            ValueMismatch: As `states`. Also in the task, where the processor puts a value into an exposed state that
+                Spark would store as another one, or as null: as text in the error that ends the query.
+            Exception: What `init` raises.
+        """
+        return self._transform(data, output, output_mode, time_mode, initial_state, pandas=False)
+
+    def transform_in_pandas(
+        self,
+        data: DataFrame,
+        output: StructType | str,
+        *,
+        output_mode: str = "update",
+        time_mode: str = "none",
+        initial_state: GroupedData | None = None,
+    ) -> DataFrame:
+        """The same with `transformWithStateInPandas`, for a processor that takes and gives pandas data frames.
+
+        Raises:
+            InvalidConfiguration, ValueMismatch: As `transform`; also where a key column is of type timestamp.
+        """
+        return self._transform(data, output, output_mode, time_mode, initial_state, pandas=True)
+
+    def _transform(
+        self,
+        data: DataFrame,
+        output: StructType | str,
+        output_mode: str,
+        time_mode: str,
+        initial_state: GroupedData | None,
+        *,
+        pandas: bool,
+    ) -> DataFrame:
+        own = _struct("output", output)
+        key = self._key_schema(data.schema, pandas)
+        taken = [name for name in (*own.names, *data.schema.names) if name.lower().startswith(PREFIX)]
+        if taken:
+            raise InvalidConfiguration(f"column {taken[0]!r}: names that begin with {PREFIX} are Keyhole's; rename it")
+        schema = output_schema(own, key, self.states)
+        form: Output = PandasOutput(own.names, schema.names) if pandas else RowOutput()
+        recording = RecordingProcessor(self._processor, self.states, key, form)
+        check_init(recording)
+        udf = RecordingUdf(recording, time_mode)
+        return _operator(classic(data), self.key, udf, schema, (output_mode, time_mode), initial_state, pandas)
+
+    def _key_schema(self, data: StructType, pandas: bool) -> StructType:
+        missing = [name for name in self.key if data.names.count(name) != 1]
+        if missing:
+            raise InvalidConfiguration(
+                f"key column {missing[0]!r} exists {data.names.count(missing[0])} times in the data, whose columns are "
+                f"{', '.join(data.names)}",
+                column=missing[0],
+            )
+        key = StructType([data[name] for name in self.key])
+        for field in key.fields if pandas else ():
+            if isinstance(field.dataType, TimestampType):
+                raise InvalidConfiguration(
+                    f"key column {field.name!r} is a timestamp, which pandas is given without its time zone; use "
+                    "transform, or cast it",
+                    column=field.name,
+                )
+        Rows("the grouping key", key)
+        return key
+
+    def _state(self, name: str, declared: Exposed) -> ExposedState:
+        what = f"state {name!r}"
+        match declared:
+            case ExposedValue(schema):
+                state = ExposedState(name, StateKind.VALUE, _struct(what, schema), StructType())
+            case ExposedList(schema):
+                state = ExposedState(name, StateKind.LIST, _struct(what, schema), StructType())
+            case ExposedMap(key, value):
+                state = ExposedState(name, StateKind.MAP, _struct(what, value), _struct(what, key))
+            case _:
+                raise InvalidConfiguration(
+                    f"{what} is exposed as a {type(declared).__name__}; say ExposedValue, ExposedList or ExposedMap",
+                    state=name,
+                )
+        # Spark finds columns by their names whatever the case.
+        lowered = [part.lower() for part in (*self.key, *state.entry.names)]
+        for part in state.entry.names:
+            if lowered.count(part.lower()) > 1:
+                raise InvalidConfiguration(
+                    f"{what}: {part!r} names more than one of its columns, which are the grouping key's "
+                    f"({', '.join(self.key)}), its map key's and its value's; rename the state's own",
+                    state=name,
+                    column=part,
+                )
+            if part.lower().startswith(PREFIX):
+                raise InvalidConfiguration(f"{what}: names that begin with {PREFIX} are Keyhole's; rename {part!r}")
+        Rows(what, state.entry)
+        return state
+
+
+@dataclass(frozen=True)
+class Split:
+    """One micro-batch of a queryable processor in parts. Each use of one runs the batch's plan, unless it is persisted.
+
+    Attributes:
+        rows: The processor's own rows. For Spark each column may be null.
+        changes: By exposed state, its change rows: `_keyhole_op` (an Op), the columns of the grouping key, those of the
+            map key if it is a map, and those of the value. All rows of a key are in one partition, and stand there in
+            the order in which they take effect. A clear has the grouping key alone, a delete that and the map key; the
+            rest is null.
+    """
+
+    rows: DataFrame
+    changes: Mapping[str, DataFrame]
+
+
+def split(batch: DataFrame) -> Split:
+    """Parts what QueryableProcessor.transform gives out, or a micro-batch of it; doesn't run anything.
+
+    Raises:
+        InvalidConfiguration: It is something else.
+    """
+    names = batch.columns
+    if STATE_COLUMN not in names:
+        raise InvalidConfiguration(
+            "the batch is not the output of a queryable processor; give the data frame on as foreachBatch gave it"
+        )
+    key = [
+        column(field.name).alias(field.name.removeprefix(KEY_PREFIX))
+        for field in batch.schema.fields
+        if GROUPING_KEY in field.metadata
+    ]
+    state = column(STATE_COLUMN)
+    changes = {}
+    for name in names:
+        if name.startswith(CHANGE_PREFIX):
+            exposed = name.removeprefix(CHANGE_PREFIX)
+            entry = F.col(f"{quoted(name)}.*")
+            changes[exposed] = batch.filter(state == exposed).select(column(OP), *key, entry)
+    own = [column(name) for name in names if not name.startswith(PREFIX)]
+    return Split(batch.filter(state.isNull()).select(*own), changes)
+
+
+def _struct(what: str, schema: StructType | str) -> StructType:
+    try:
+        struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    except ParseException as error:
+        raise InvalidConfiguration(f"{what}: {schema!r} is no schema, as {{'a double, b string'}}") from error
+    if not isinstance(struct, StructType) or not struct.fields:
+        raise InvalidConfiguration(
+            f"{what}: its schema must name at least one column with its type, as 'celsius double'"
+        )
+    return struct
+
+
+def _operator(
+    data: ClassicDataFrame,
+    key: Sequence[str],
+    udf: RecordingUdf,
+    schema: StructType,
+    modes: tuple[str, str],
+    initial_state: GroupedData | None,
+    pandas: bool,
+) -> DataFrame:
+    """As GroupedData.transformWithState makes it (Spark 4.2), which leaves no say in the function that Spark calls.
+
+    The changes of an initial state whose key has no rows could not leave otherwise: no call of the processor gives out
+    rows then.
+    """
+    function = udf.transformWithStateUDF if initial_state is None else udf.transformWithStateWithInitStateUDF
+    kind = _FUNCTION_TYPES[pandas, initial_state is not None]
+    made = pandas_udf(function, returnType=schema, functionType=kind)  # type: ignore[call-overload]  # kinds of its own
+    grouped = data.groupBy(*map(column, key))._jgd
+    session = data.sparkSession
+    operator = grouped.transformWithStateInPandas if pandas else grouped.transformWithStateInPySpark
+    java = operator(
+        made(*(data[quoted(name)] for name in data.columns))._jc,
+        session._jsparkSession.parseDataType(schema.json()),
+        *modes,
+        None if initial_state is None else initial_state._jgd,
+        "",
+    )
+    return ClassicDataFrame(java, session)
+
+
+_FUNCTION_TYPES = {
+    (False, False): PythonEvalType.SQL_TRANSFORM_WITH_STATE_PYTHON_ROW_UDF,
+    (False, True): PythonEvalType.SQL_TRANSFORM_WITH_STATE_PYTHON_ROW_INIT_STATE_UDF,
+    (True, False): PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF,
+    (True, True): PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_INIT_STATE_UDF,
+}
+"""By whether rows are pandas data frames, and whether there is an initial state."""

@@ -1,0 +1,124 @@
+"""What a queryable processor refuses where it is made, and the columns of its output. Without a running Spark."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import DayTimeIntervalType, StructType
+
+from keyhole.errors import InvalidConfiguration, KeyholeError, ValueMismatch
+from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue, output_schema
+from keyhole.spark.processor import QueryableProcessor
+from keyhole.spark.processor_check import check_init
+from keyhole.spark.processor_task import RecordingProcessor, RowOutput
+
+
+class Nothing(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+        return iter([])
+
+
+CELSIUS = StructType().add("celsius", "double")
+HOUR = StructType().add("hour", "timestamp")
+
+
+def exposing(**arguments: Any) -> QueryableProcessor:
+    return QueryableProcessor(Nothing(), **({"key": "sensor", "expose": {"last": ExposedValue(CELSIUS)}} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"key": ()}, InvalidConfiguration, "key names the columns"),
+        ({"key": ["a", "a"]}, InvalidConfiguration, "key names the columns .* each once"),
+        ({"expose": {}}, InvalidConfiguration, "expose names no state"),
+        (
+            {"expose": {"last": ExposedValue(CELSIUS), "Last": ExposedValue(CELSIUS)}},
+            InvalidConfiguration,
+            "differ by case alone: last, Last",
+        ),
+        ({"expose": {"last": CELSIUS}}, InvalidConfiguration, "'last' is exposed as a StructType; say ExposedValue"),
+        ({"expose": {"last": ExposedValue(StructType())}}, InvalidConfiguration, "'last': its schema must name"),
+        ({"expose": {"last": ExposedMap(StructType(), CELSIUS)}}, InvalidConfiguration, "'last': its schema must name"),
+        ({"key": "Celsius"}, InvalidConfiguration, r"'celsius' names more than one of its columns.*key's \(Celsius\)"),
+        ({"expose": {"hours": ExposedMap(HOUR, HOUR)}}, InvalidConfiguration, "'hour' names more than one"),
+        (
+            {"expose": {"l": ExposedList(StructType().add("_keyhole_op", "string"))}},
+            InvalidConfiguration,
+            "names that begin with _keyhole_ are Keyhole's; rename '_keyhole_op'",
+        ),
+        (
+            {"expose": {"l": ExposedList(StructType().add("for", DayTimeIntervalType()))}},
+            ValueMismatch,
+            "state 'l': field 'for' is of type interval day to second; .* can't be exposed",
+        ),
+    ],
+)
+def test_what_cannot_be_exposed_is_refused_where_it_is_said(
+    arguments: dict[str, Any], error: type[KeyholeError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        _ = exposing(**arguments).states
+
+
+def test_the_output_has_the_processors_columns_the_grouping_key_and_a_struct_for_each_state() -> None:
+    own = StructType().add("sensor", "string", nullable=False, metadata={"comment": "own"})
+    key = StructType().add("sensor", "string", nullable=False).add("day", "date")
+    states = exposing(expose={"last": ExposedValue(CELSIUS), "hours": ExposedMap(HOUR, CELSIUS)}).states
+    schema = output_schema(own, key, states)
+    assert [(field.name, field.dataType.simpleString()) for field in schema.fields] == [
+        ("sensor", "string"),
+        ("_keyhole_state", "string"),
+        ("_keyhole_op", "string"),
+        ("_keyhole_key_sensor", "string"),
+        ("_keyhole_key_day", "date"),
+        ("_keyhole_change_last", "struct<celsius:double>"),
+        ("_keyhole_change_hours", "struct<hour:timestamp,celsius:double>"),
+    ]
+    assert all(field.nullable for field in schema.fields)
+    assert [field.metadata for field in schema.fields[:5]] == [
+        {"comment": "own"},
+        {},
+        {},
+        {"keyhole.grouping_key": 0},
+        {"keyhole.grouping_key": 1},
+    ]
+
+
+class Declaring(Nothing):
+    def init(self, handle: Any) -> None:
+        self.ready = True
+        handle.deleteIfExists("before")
+        handle.getValueState("last", CELSIUS, 1000)
+        handle.getListState("alerts", CELSIUS)
+        handle.getMapState("hours", HOUR, CELSIUS)
+
+
+@pytest.mark.parametrize(
+    ("expose", "message"),
+    [
+        ({"last": ExposedValue(CELSIUS), "alerts": ExposedList(CELSIUS), "hours": ExposedMap(HOUR, CELSIUS)}, None),
+        (
+            {"last": ExposedList(CELSIUS)},
+            "'last' is exposed as list of .*, but the processor's init declares a value of",
+        ),
+        ({"hours": ExposedMap(CELSIUS, HOUR)}, "'hours' is exposed as map of .* to .*, but"),
+        (
+            {"first": ExposedValue(CELSIUS)},
+            "'first' is exposed, but the processor's init declares no state of this name",
+        ),
+        ({"before": ExposedValue(CELSIUS)}, "'before' is exposed, and the processor's init deletes it"),
+    ],
+)
+def test_what_init_declares_is_known_before_there_is_a_query(expose: dict[str, Any], message: str | None) -> None:
+    processor = Declaring()
+    recording = RecordingProcessor(processor, exposing(expose=expose).states, StructType(), RowOutput())
+    with nullcontext() if message is None else pytest.raises(InvalidConfiguration, match=message):
+        check_init(recording)
+    assert not hasattr(processor, "ready"), "it was a copy"
