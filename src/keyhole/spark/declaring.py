@@ -21,7 +21,7 @@ from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.executors import ServerAddresses
 from keyhole.spark.operators import Subtasks
 from keyhole.spark.schema import Declaration
-from keyhole.spark.sink import Addresses, OnCommit, Part, Sink, checked_name
+from keyhole.spark.sink import Addresses, OnCommit, OnRows, Part, Sink, checked_name
 from keyhole.spark.value_codec import ValueCodec
 from keyhole.steps import StepObserver
 from keyhole.types import StateKind, TtlClock
@@ -99,7 +99,7 @@ def build(
     return query_sink([Part(declaration, aggregator, subtasks, codec)], typing.cast("QueryOptions", of_query))
 
 
-def query_sink(parts: Sequence[Part], options: QueryOptions) -> Sink:
+def query_sink(parts: Sequence[Part], options: QueryOptions, on_rows: OnRows | None = None) -> Sink:
     """A sink of the states of one query. Raises InvalidConfiguration."""
     settings = _QuerySettings(**options)
     config = settings.config or job_config()
@@ -132,7 +132,9 @@ def query_sink(parts: Sequence[Part], options: QueryOptions) -> Sink:
             allow_dropped_states=settings.allow_dropped_states,
         )
 
-    return Sink(tuple(parts), settings.query, config, make, settings.on_commit, frozenset(options) - {"config"})
+    return Sink(
+        tuple(parts), settings.query, config, make, settings.on_commit, frozenset(options) - {"config"}, on_rows
+    )
 
 
 @dataclass(frozen=True)

@@ -44,28 +44,39 @@ All raise InvalidConfiguration where an argument is wrong, and name it.
 
 from __future__ import annotations
 
+import builtins
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Unpack
+from typing import Any, Unpack, cast
 
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from keyhole.arrow import OP
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.broadcasting import BroadcastReader
 from keyhole.spark.declaring import Columns, QueryOptions, StateOptions, build, columns, query_sink
+from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.lookup import lookup
 from keyhole.spark.operators import Mode, Operator, Subtask, Subtasks
-from keyhole.spark.sink import Sink
+from keyhole.spark.processor import QueryableProcessor, split
+from keyhole.spark.sink import OnRows, Part, Sink
 from keyhole.spark.task import SUBTASK
 from keyhole.types import StateKind
 
 __all__ = [
     "Aggregator",
     "BroadcastReader",
+    "ExposedList",
+    "ExposedMap",
+    "ExposedValue",
     "Operator",
+    "QueryableProcessor",
     "Subtask",
     "aggregating",
     "broadcast",
+    "exposed",
     "list",
     "lookup",
     "map",
@@ -295,6 +306,38 @@ def operator(
         raise InvalidConfiguration(f"state {state!r}: subtasks is {subtasks}; it must be 1 or more", state=state)
     made = Subtasks(operator, mode, subtasks)
     return build(StateKind.AGGREGATING, state, options, key=(SUBTASK,), result=result, subtasks=made)
+
+
+def exposed(processor: QueryableProcessor, *, rows: OnRows | None = None, **options: Unpack[StateOptions]) -> Sink:
+    """The exposed states of a queryable processor, each under its name, as one epoch per batch of its `transform`.
+
+    Args:
+        rows: Is called with the processor's own rows of each batch, and its id, once the batch's epoch is complete;
+            again where a batch is run again.
+        options: Of all the states, and of the query; not `op`, `delete_when`, `codec` and `defaults`. A ttl in the
+            processor needs the same one here, as Spark tells nobody what it expires.
+
+    Needs a Spark session, which knows how schemas are written.
+    """
+    if own := sorted({"op", "delete_when", "codec", "defaults"} & options.keys()):
+        raise InvalidConfiguration(f"{', '.join(own)} can't be given: the processor says what is done to its states")
+    of_query = {name: options.pop(name) for name in QueryOptions.__annotations__ if name in options}  # type: ignore[misc]
+    parts: builtins.list[Part] = []
+    for state in processor.states:
+        alone: Any = {**options, "op": OP} | ({"config": of_query["config"]} if "config" in of_query else {})
+        map_key, value = tuple(state.map_key.names), tuple(state.value.names)
+        sink = build(state.kind, state.name, alone, key=processor.key, map_key=map_key, value=value)
+        parts += sink.of(functools.partial(_changes_of, state.name)).in_order().parts_alone()
+    on_rows = None if rows is None else functools.partial(_own_rows, rows)
+    return query_sink(parts, cast("QueryOptions", of_query), on_rows)
+
+
+def _changes_of(state: str, batch: DataFrame) -> DataFrame:
+    return split(batch).changes[state]
+
+
+def _own_rows(rows: OnRows, batch: DataFrame, batch_id: int) -> None:
+    rows(split(batch).rows, batch_id)
 
 
 def together(*sinks: Sink, **options: Unpack[QueryOptions]) -> Sink:

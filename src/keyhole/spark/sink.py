@@ -53,6 +53,9 @@ Addresses = Callable[[], Collection[str]]
 OnCommit = Callable[[int], object]
 """Is told an epoch that is complete: all servers have it, and readers see it."""
 
+OnRows = Callable[[DataFrame, int], object]
+"""Gets the batch, and its id, once its epoch is complete."""
+
 MakeCoordinator = Callable[[JobConfig, str, Addresses], EpochRunner]
 """(configuration, the query's stable name, servers) -> the coordinator of one run. Must not block: the first epoch may.
 """
@@ -94,6 +97,7 @@ class Sink:
         make_coordinator: MakeCoordinator,
         on_commit: OnCommit | None = None,
         options: frozenset[str] = frozenset(),
+        on_rows: OnRows | None = None,
     ) -> None:
         self._parts = parts
         self._query = query
@@ -101,6 +105,7 @@ class Sink:
         self._make_coordinator = make_coordinator
         self._on_commit = on_commit
         self._options = options
+        self._on_rows = on_rows
         self._id = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._run: _Run | None = None
@@ -129,7 +134,9 @@ class Sink:
             return dataclasses.replace(part, select=made)
 
         parts = tuple(map(of_part, self._parts))
-        return Sink(parts, self._query, self._config, self._make_coordinator, self._on_commit, self._options)
+        return Sink(
+            parts, self._query, self._config, self._make_coordinator, self._on_commit, self._options, self._on_rows
+        )
 
     def in_order(self) -> Sink:
         """A sink of the same states, for whose rows Spark's order counts: a key's are changes, one after another.
@@ -138,7 +145,20 @@ class Sink:
         rows of a key must stand in one partition, as the batches of transformWithState do.
         """
         parts = tuple(dataclasses.replace(part, in_order=True) for part in self._parts)
-        return Sink(parts, self._query, self._config, self._make_coordinator, self._on_commit, self._options)
+        return Sink(
+            parts, self._query, self._config, self._make_coordinator, self._on_commit, self._options, self._on_rows
+        )
+
+    def _of_parts(self, parts: tuple[Part, ...]) -> Sink:
+        return Sink(
+            parts,
+            self._query,
+            self._config,
+            self._make_coordinator,
+            self._on_commit,
+            self._options,
+            self._on_rows,
+        )
 
     def parts_alone(self) -> tuple[Part, ...]:
         """The states, for a sink that has others too.
@@ -185,7 +205,8 @@ class Sink:
         self._claim(frame, batch, query)
         run = self._run_of(batch, query, frame.sparkSession.sparkContext)
         layout = layout_of(frame, batch.execution)
-        with kept(frame) if len(self._parts) > 1 else nullcontext(frame) as rows:
+        several = len(self._parts) > 1 or self._on_rows is not None
+        with kept(frame) if several else nullcontext(frame) as rows:
             staged = [self._staged(part, rows, layout, batch, query) for part in self._parts]
             result = run.coordinator.run_epoch(
                 EpochBatch(
@@ -201,6 +222,8 @@ class Sink:
                     next_watermark_ms=functools.partial(next_watermark_ms, batch) if self._ages else None,
                 )
             )
+            if self._on_rows is not None:
+                self._on_rows(rows, batch_id)
         _log.debug(
             "committed",
             extra={"query": query, "epoch": result.epoch, "replayed": result.replayed, "rounds": result.rounds},

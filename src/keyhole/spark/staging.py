@@ -16,7 +16,8 @@ from keyhole.arrow import OP, Op
 from keyhole.coordinator.coordinator import StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.spark.aggregating import Aggregation
-from keyhole.spark.partitioning import HashLayout, by_key_group, column
+from keyhole.spark.batch import classic
+from keyhole.spark.partitioning import HashLayout, by_key_group, can_reuse, column
 from keyhole.spark.reducing import reduced_columns
 from keyhole.spark.schema import Declaration, value_names
 from keyhole.spark.task import RECEIPT_SCHEMA, TaskState, stage_task
@@ -57,7 +58,13 @@ def staged_state(part: Any, plan: StatePlan, rows: ClassicDataFrame, layout: Has
     declaration: Declaration = part.declaration
     descriptor = plan.descriptor
     key = [column.name for column in descriptor.key]
+    # Else a shuffle comes in between, which would lose the order of the rows.
+    numbered = part.in_order and not can_reuse(layout, key, descriptor.key_groups)
+    if numbered:
+        rows = classic(rows.withColumn(_ORDER, F.monotonically_increasing_id()))
     placed, partitions = by_key_group(rows, layout, key, descriptor.key_groups)
+    if numbered:
+        placed = placed.sortWithinPartitions(_ORDER)
     aggregation = None
     inputs: tuple[str, ...] = ()
     encoding = None
@@ -81,6 +88,7 @@ def staged_state(part: Any, plan: StatePlan, rows: ClassicDataFrame, layout: Has
     )
 
 
+_ORDER = "_keyhole_order"
 _ORDERED_KINDS = (StateKind.LIST, StateKind.AGGREGATING)
 
 
