@@ -150,9 +150,9 @@ def measured(kind: str, spark: SparkSession, running: Cluster, source: Path) -> 
     seconds: dict[str, list[float]] = {"plain": [], "keyhole": []}
     rows = 0
     for turn in range(2):
-        seconds["plain"] += timed(case, spark, source, plain, f"plain-{kind}-{turn}")
+        seconds["plain"] += timed(case, spark, source, plain, f"plain-{kind}", turn)
         sink = case.sink(config)
-        counted = timed(case, spark, source, sink, f"keyhole-{kind}-{turn}")
+        counted = timed(case, spark, source, sink, f"keyhole-{kind}", turn)
         seconds["keyhole"] += counted
         rows = pq.ParquetFile(next(source.iterdir())).metadata.num_rows
     of_plain, of_keyhole = (statistics.median(of) for of in seconds.values())
@@ -173,7 +173,7 @@ def plain(batch: DataFrame, batch_id: int) -> None:
 
 
 def timed(
-    case: Case, spark: SparkSession, source: Path, sink: Callable[[DataFrame, int], None], name: str
+    case: Case, spark: SparkSession, source: Path, sink: Callable[[DataFrame, int], None], name: str, turn: int
 ) -> list[float]:
     """Of each batch after the first ones, from beginning to end, Spark's own bookkeeping included."""
     began: list[float] = []
@@ -183,7 +183,8 @@ def timed(
         began.append(time.perf_counter())
 
     data = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
-    checkpoint = source.parent / "checkpoints" / name
+    # The query's name stays: it is the one that feeds the state.
+    checkpoint = source.parent / "checkpoints" / f"{name}-{turn}"
     query = (
         case.plan(data)
         .writeStream.outputMode(case.mode)
