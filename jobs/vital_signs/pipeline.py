@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from jobs.vital_signs.chunks import MAX_CHUNK_BYTES, NAME, NO_NAMES, SAMPLE
-from jobs.vital_signs.processor import OUTPUT
+from jobs.vital_signs.processor import EXPOSED, OUTPUT, VitalSigns
 from keyhole.spark.dead_letters import Accept, drop, first_broken
+from keyhole.spark.processor import QueryableProcessor
 
 APPLICATION = "vital-signs"
 QUERY = "vital_signs"
@@ -58,16 +58,14 @@ def chunks(records: DataFrame, accept: Accept = drop) -> DataFrame:
     return accept(decoded, first_broken(_RULES)).withColumn("time", f.timestamp_micros("start_us"))
 
 
-def monitored(of: DataFrame, processor: StatefulProcessor, *, output: str = OUTPUT, mode: str = "update") -> DataFrame:
-    """Runs a VitalSigns processor, or one that wraps it, over the chunks.
+def exposing() -> QueryableProcessor:
+    """The processor, with the states that readers find."""
+    return QueryableProcessor(VitalSigns(), key=KEY, expose=EXPOSED)
+
+
+def monitored(of: DataFrame, processor: QueryableProcessor) -> DataFrame:
+    """Runs the processor over the chunks: closed blobs, and what changes in its states (keyhole.spark.processor.split).
 
     Needs `spark.sql.streaming.stateStore.providerClass` to be RocksDB's.
-
-    Args:
-        output: The schema of the processor's rows; default: closed blobs.
     """
-    return (
-        of.withWatermark("time", DELAY)
-        .groupBy(*KEY)
-        .transformWithState(processor, outputStructType=output, outputMode=mode, timeMode="eventTime")
-    )
+    return processor.transform(of.withWatermark("time", DELAY), OUTPUT, time_mode="eventTime")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import (
@@ -11,21 +11,35 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessorHandle,
     TimerValues,
 )
+from pyspark.sql.types import StructType
 
 from jobs.vital_signs.blobs import BLOB_US, Blob, blob_start, gathered
 from jobs.vital_signs.chunks import CALIBRATIONS, CHUNK_US, SAMPLE, Chunk, decode
 from jobs.vital_signs.segments import Segment, applied, extended
 from jobs.vital_signs.vitals import vitals
+from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 
 # The pulse wave, of which the rates are told; other signals are only kept.
 PULSE = "pleth"
 WINDOW_US = 60_000_000
 
-# The three states that readers will find.
-SEGMENTS, SEGMENTS_MAP_KEY, SEGMENTS_VALUE = "segments", "start_us bigint", "end_us bigint"
-OPEN_CHUNKS, OPEN_CHUNKS_VALUE = "open_chunks", "start_us bigint, samples binary"
-VITALS = "vitals"
-VITALS_VALUE = "heart_rate double, breathing_rate double, beats int, begin_us bigint, end_us bigint"
+# The three states that readers find, and what `init` declares them as.
+SEGMENTS, OPEN_CHUNKS, VITALS = "segments", "open_chunks", "vitals"
+_SEGMENTS = ExposedMap(StructType().add("start_us", "long"), StructType().add("end_us", "long"))
+_OPEN_CHUNKS = ExposedList(StructType().add("start_us", "long").add("samples", "binary"))
+_VITALS = ExposedValue(
+    StructType()
+    .add("heart_rate", "double")
+    .add("breathing_rate", "double")
+    .add("beats", "integer")
+    .add("begin_us", "long")
+    .add("end_us", "long")
+)
+EXPOSED: Mapping[str, ExposedValue | ExposedList | ExposedMap] = {
+    SEGMENTS: _SEGMENTS,
+    OPEN_CHUNKS: _OPEN_CHUNKS,
+    VITALS: _VITALS,
+}
 
 OUTPUT = "patient string, signal string, blob_us bigint, chunks array<struct<start_us:bigint,samples:binary>>"
 """The processor's own rows: a blob each, to be written to its file before the epoch is committed."""
@@ -41,9 +55,9 @@ class VitalSigns(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Spark calls it once per task."""
         self._handle = handle
-        self._segments = handle.getMapState(SEGMENTS, SEGMENTS_MAP_KEY, SEGMENTS_VALUE)
-        self._open_chunks = handle.getListState(OPEN_CHUNKS, OPEN_CHUNKS_VALUE)
-        self._vitals = handle.getValueState(VITALS, VITALS_VALUE)
+        self._segments = handle.getMapState(SEGMENTS, _SEGMENTS.key, _SEGMENTS.value)
+        self._open_chunks = handle.getListState(OPEN_CHUNKS, _OPEN_CHUNKS.schema)
+        self._vitals = handle.getValueState(VITALS, _VITALS.schema)
         self._open_segments = handle.getListState("open_segments", "start_us bigint, end_us bigint")
         self._recent = handle.getMapState("recent", "start_us bigint", "samples binary")
 

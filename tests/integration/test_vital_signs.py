@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from jobs.vital_signs import source
 from jobs.vital_signs.blobs import Archive, Blob, blob_start, write_blob
 from jobs.vital_signs.chunks import SECOND_US, Chunk
-from jobs.vital_signs.pipeline import chunks, monitored
-from jobs.vital_signs.processor import VitalSigns
+from jobs.vital_signs.pipeline import chunks, exposing, monitored
 from jobs.vital_signs.source import Sent, Shape
+from keyhole.spark.processor import split
 from tests.integration.conftest import RunQuery, Stream
 from tests.support.vital_signs import BEGIN_US, chunk
 
@@ -104,13 +104,13 @@ def test_a_stream_of_chunks_ends_up_in_files_each_once(stream: Stream, run_query
     blobs: list[Row] = []
 
     def write(batch: DataFrame, _: int) -> None:
-        for row in batch.collect():
+        for row in split(batch).rows.collect():
             blobs.append(row)
             stored = tuple(Chunk(item.start_us, bytes(item.samples)) for item in row.chunks)
             write_blob(tmp_path / "blobs", Blob(row.patient, row.signal, row.blob_us, stored))
 
     data = stream("value string", [[{"value": source.record(item).decode()} for item in batch] for batch in batches])
-    run_query(monitored(chunks(data), VitalSigns()), "update", write)
+    run_query(monitored(chunks(data), exposing()), "update", write)
 
     expected = {(item.patient, blob_start(item.chunk.start_us)) for item in sent}
     assert sorted((row.patient, row.blob_us) for row in blobs) == sorted(expected)

@@ -10,18 +10,27 @@ from typing import Any
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 from pyspark.sql.streaming.tws_tester import TwsTester
+from pyspark.sql.types import StringType, StructField, StructType
 
 from jobs.vital_signs import recount, source
 from jobs.vital_signs.chunks import SECOND_US, Chunk
-from jobs.vital_signs.processor import OPEN_CHUNKS, SEGMENTS, VITALS, last_piece
+from jobs.vital_signs.pipeline import KEY as PIPELINE_KEY
+from jobs.vital_signs.pipeline import exposing
+from jobs.vital_signs.processor import OPEN_CHUNKS, SEGMENTS, VITALS, VitalSigns, last_piece
 from jobs.vital_signs.segments import HOUR_US, Segment, covered
 from jobs.vital_signs.source import Sent
-from jobs.vital_signs.told import COLUMNS, ToldVitalSigns
+from keyhole.arrow import OP
+from keyhole.spark.exposed import CHANGE_PREFIX, KEY_PREFIX, STATE_COLUMN
+from keyhole.spark.processor_task import RecordingProcessor, RowOutput
 from tests.support.vital_signs import BEGIN_US, KEY, chunk
 
 
-class OfTwoColumns(ToldVitalSigns):
+class OfTwoColumns(RecordingProcessor):
     """Spark's tester knows keys of one column only: it gives the pair as if it were one."""
+
+    def __init__(self) -> None:
+        key = StructType([StructField(name, StringType()) for name in PIPELINE_KEY])
+        super().__init__(VitalSigns(), exposing().states, key, RowOutput())
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
         return super().handleInputRows(key[0], rows, timerValues)
@@ -45,9 +54,12 @@ class Readers:
         self.blobs: list[int] = []
 
     def take(self, row: Row) -> None:
-        assert (row.patient, row.signal) == KEY
-        values = tuple(row[name] for name in COLUMNS.get(row.state, ()))
-        match row.state, row.op:
+        of = row.asDict()
+        state = of.get(STATE_COLUMN)
+        names = PIPELINE_KEY if state is None else [KEY_PREFIX + name for name in PIPELINE_KEY]
+        assert tuple(of[name] for name in names) == KEY
+        values = tuple(of.get(f"{CHANGE_PREFIX}{state}", {}).values())
+        match state, of.get(OP):
             case None, None:
                 self.blobs.append(row.blob_us)
             case "segments", "put":
