@@ -182,7 +182,10 @@ class Scanning:
             self._hope = ""
 
     def _too_late(self) -> KeyholeError:
-        course, silent = self._course, ", ".join(sorted(self._course.under_way))
+        course = self._course
+        # One that was asked again a moment ago is not silent: what it said before tells more.
+        asked_just_now = self._hope if course.cause is not None and self._loop.time() < self._due else ""
+        silent = ", ".join(sorted(course.under_way - {asked_just_now}))
         if course.bound is not None or not silent:
             return course.too_late(self._attempts)
         also = f"; another failed because {course.cause.message}" if course.cause else ""

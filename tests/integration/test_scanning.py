@@ -180,6 +180,20 @@ async def test_a_copy_that_is_restoring_makes_room_for_the_next_and_is_named_whe
         assert caught.value.facts["cause"] == "NOT_READY"
 
 
+async def test_a_copy_that_refused_and_was_asked_again_just_before_the_deadline_is_not_called_silent() -> None:
+    async with proxied("a") as ((a,), _, client):
+        a.states[APPLICATION, STATE].ready = False
+        waiting = asyncio.create_task(scanned(client, timeout=2.0))
+        await asyncio.sleep(0.5)
+        # From now on it would answer, were it given the time: a hop deadline is longer than what is left.
+        a.hold.clear()
+        a.states[APPLICATION, STATE].ready = True
+        await eventually(lambda: a.scans == 1)
+        with pytest.raises(errors.DeadlineExceeded, match="restoring hourly: 3 of 10 records") as caught:
+            await waiting
+        assert caught.value.facts["cause"] == "NOT_READY"
+
+
 async def test_an_overloaded_server_is_not_asked_again_and_no_other_one_either() -> None:
     async with proxied("a", "b") as ((a, _), _, client):
         assert await scanned(client) == ("a", 1)
