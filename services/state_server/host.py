@@ -32,7 +32,7 @@ from keyhole.errors import (
     StageLost,
 )
 from keyhole.steps import Step, StepObserver
-from keyhole.stored import NOT_KNOWN, STAMP_BYTES, decode_aggregate, lifetime
+from keyhole.stored import decode_aggregate, lifetime, living
 from keyhole.stores.base import Snapshot, StoreEngine
 from keyhole.types import Position, Run, StateDescriptor
 from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
@@ -486,7 +486,7 @@ class QueryHost:
             for key in keys:
                 stored = snapshot.get(key)
                 if stored is not None and expired is not None:
-                    stored = None if NOT_KNOWN < stored[:STAMP_BYTES] <= expired else stored[STAMP_BYTES:]
+                    stored = living(stored, expired)
                 bases.append(None if stored is None else decode_aggregate(stored).as_of(epoch.number))
                 size += len(bases[-1] or b"")
                 if size > _BASE_BYTES:

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from keyhole.codec import StateCodec, encode_integer, end_of_prefix
 from keyhole.errors import DuplicateKey
-from keyhole.stored import NOT_KNOWN, STAMP_BYTES, Aggregate, Lifetime, decode_aggregate
+from keyhole.stored import DIGEST_BYTES, STAMP_BYTES, Aggregate, Lifetime, decode_aggregate, living
 from services.state_server.merging import Change, Epoch, Merge, Plain, Row, Rows, Stored
 
 _POSITION_BYTES = 8
@@ -29,7 +29,7 @@ class Entries:
         return self._merge.staged(row, other)
 
     def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
-        cleared = [key for key, row in rows.items() if row is None and self._codec.prefix_length(key) == len(key)]
+        cleared = {key for key, row in rows.items() if row is None and self._is_whole_key(key)}
         if not cleared:
             return self._merge.with_stored(rows, stored, epoch)
         gone: Rows = {
@@ -37,15 +37,16 @@ class Entries:
             for prefix in cleared
             for key, _ in stored.items(int.from_bytes(prefix[:2], "big"), prefix, end_of_prefix(prefix))
         }
-        entries = {key: row for key, row in rows.items() if key not in set(cleared)}
+        entries = {key: row for key, row in rows.items() if key not in cleared}
         written = self._merge.with_stored(entries, _Without(stored, frozenset(gone)), epoch)
         return sorted((dict(gone) | dict(written)).items())
 
     def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
-        entries = {
-            key: row for key, row in rows.items() if row is not None or self._codec.prefix_length(key) != len(key)
-        }
+        entries = {key: row for key, row in rows.items() if row is not None or not self._is_whole_key(key)}
         return self._merge.replacing(entries, epoch)
+
+    def _is_whole_key(self, key: bytes) -> bool:
+        return self._codec.prefix_length(key) == len(key)
 
 
 class _Without:
@@ -140,9 +141,6 @@ def _position(storage_key: bytes) -> int:
     return int.from_bytes(storage_key[-_POSITION_BYTES:], "big") - (1 << 8 * _POSITION_BYTES - 1)
 
 
-_DIGEST_BYTES = 4
-
-
 class Aggregating(Plain):
     """Kind AGGREGATING: an epoch has one row per key, which holds what the task has merged with what was stored.
 
@@ -170,7 +168,7 @@ class Aggregating(Plain):
     def _entry(self, staged: Row, before: bytes | None, epoch: int) -> Row:
         if staged is None:
             return None
-        entry = decode_aggregate(staged[_DIGEST_BYTES:])
+        entry = decode_aggregate(staged[DIGEST_BYTES:])
         accumulator = None if before is None else decode_aggregate(before).accumulator
         return Aggregate(epoch, entry.row, entry.accumulator, accumulator).encode()
 
@@ -178,7 +176,7 @@ class Aggregating(Plain):
         return {key: self._entry(row, None, epoch.number) for key, row in rows.items()}
 
     def digest(self, key: bytes, row: Row) -> int:
-        return crc32(key) if row is None else crc32(row[:_DIGEST_BYTES], crc32(key))
+        return crc32(key) if row is None else crc32(row[:DIGEST_BYTES], crc32(key))
 
 
 class Expiring:
@@ -222,10 +220,7 @@ class _Living:
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
         expired = self._expired
-        return [
-            None if row is None or NOT_KNOWN < row[:STAMP_BYTES] <= expired else row[STAMP_BYTES:]
-            for row in self._stored.get_many(storage_keys)
-        ]
+        return [None if row is None else living(row, expired) for row in self._stored.get_many(storage_keys)]
 
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False

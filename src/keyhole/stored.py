@@ -10,6 +10,7 @@ docs/changelog.md tells the same to those who read a changelog in another langua
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from typing import NamedTuple
 from keyhole.types import StateDescriptor, StateKind, TtlClock
 
 STAMP_BYTES = 8
+DIGEST_BYTES = 4
+"""Before a staged Aggregate: of what the epoch brought, or zeros where that depends on the order of rows."""
 NOT_KNOWN = bytes(STAMP_BYTES)
 """The stamp of an entry that was written before its query had a watermark: its time has not begun yet."""
 _AGGREGATE = struct.Struct(">QIII")
@@ -116,15 +119,26 @@ def visible(descriptor: StateDescriptor) -> Callable[[Moment], Visible] | None:
     lives = lifetime(descriptor)
     inner = _aggregate_row if descriptor.kind is StateKind.AGGREGATING else None
     if lives is not None:
-        return lambda now: _living(lives.expired(now), inner)
+        return lambda now: _visible(lives.expired(now), inner)
     return None if inner is None else lambda now: inner
 
 
-def _living(expired: bytes, inner: Callable[[bytes], bytes] | None) -> Visible:
+def living(stored: bytes, expired: bytes) -> bytes | None:
+    """What stands behind an entry's stamp; None: the entry has expired.
+
+    Args:
+        expired: See Lifetime.expired.
+    """
     # Once for each row that is read: a comparison of bytes is all that it takes.
+    return None if NOT_KNOWN < stored[:STAMP_BYTES] <= expired else stored[STAMP_BYTES:]
+
+
+def _visible(expired: bytes, inner: Callable[[bytes], bytes] | None) -> Visible:
+    if inner is None:
+        return functools.partial(living, expired=expired)
+
     def row(stored: bytes) -> bytes | None:
-        if NOT_KNOWN < stored[:STAMP_BYTES] <= expired:
-            return None
-        return stored[STAMP_BYTES:] if inner is None else inner(stored[STAMP_BYTES:])
+        entry = living(stored, expired)
+        return None if entry is None else inner(entry)
 
     return row

@@ -22,13 +22,13 @@ from keyhole.coordinator.servers import run_to_proto
 from keyhole.coordinator.staging import NotTaken
 from keyhole.errors import ConflictError, RequestError, ValueMismatch
 from keyhole.rpc.status import from_rpc_error
-from keyhole.stored import Aggregate
+from keyhole.stored import DIGEST_BYTES, Aggregate
 from keyhole.types import StateDescriptor
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 from keyhole.value_types import optional, value_type
 
 _KEYS_PER_REQUEST = 2_000
-_NO_DIGEST = b"\0\0\0\0"
+_NO_DIGEST = bytes(DIGEST_BYTES)
 
 Connect = Callable[[str], grpc.Channel]
 
@@ -169,7 +169,7 @@ def staged_aggregate(row: bytes, accumulator: bytes, digest: bytes = _NO_DIGEST)
     """A staged row, as the state server's strategy for aggregating states takes it.
 
     Args:
-        digest: 4 bytes: of what the epoch brought; zeros where that may be another when the batch is run again.
+        digest: See DIGEST_BYTES.
     """
     return digest + Aggregate(0, row, accumulator, None).encode()
 
