@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
-from keyhole.errors import InvalidConfiguration, KeyMismatch, UnknownState
+from keyhole.errors import InvalidConfiguration, KeyMismatch, UnknownApplication, UnknownState
 from keyhole.spark import queryable
 from tests.integration.conftest import RunQuery, Service, Stream
 
@@ -92,9 +92,9 @@ def test_a_batch_that_is_run_again_reads_the_rules_that_it_read_before(
         pass
 
     def process(data: DataFrame, batch_id: int) -> None:
-        found = rules.read(data, batch_id)
+        found = rules.read(data)
         (rule,) = data.join(F.broadcast(found), "k").collect()
-        read.append((batch_id, rule.threshold, rules.epoch(data, batch_id)))
+        read.append((batch_id, rule.threshold, rules.epoch(data)))
         if len(read) == 2:
             raise Broken("as if it was killed, after its first stage")
 
@@ -108,6 +108,29 @@ def test_a_batch_that_is_run_again_reads_the_rules_that_it_read_before(
     assert read[1][2] == read[2][2] < read[3][2]
 
 
+def test_nothing_broadcast_yet_is_refused_or_read_as_no_entries_again_too(
+    stream: Stream, run_query: RunQuery, service: Service, application: str, announce: Announce
+) -> None:
+    of, columns = f"{application}/rules", "k string, threshold long"
+    rules = queryable.BroadcastReader(of, proxy=service.proxy, or_empty=columns)
+    read: list[tuple[int, list[tuple[str, int]], bool]] = []
+
+    def process(data: DataFrame, batch_id: int) -> None:
+        if not read:
+            with pytest.raises((UnknownApplication, UnknownState)):
+                queryable.BroadcastReader(of, proxy=service.proxy).read(data)
+        read.append((batch_id, [tuple(row) for row in rules.read(data).collect()], rules.epoch(data) > 0))
+        if len(read) == 1:
+            raise ValueError("as if it was killed")
+
+    elements = stream(SCHEMA, [[{"k": "k0", "v": 10}], [{"k": "k0", "v": 11}]])
+    with pytest.raises(StreamingQueryException, match="as if it was killed"):
+        run_query(elements, "append", process, checkpoint="elements")
+    announce(1)
+    run_query(elements, "append", process, checkpoint="elements")
+    assert read == [(0, [], False), (0, [], False), (1, [("k0", 1)], True)]
+
+
 def test_only_a_broadcast_state_is_read_whole(
     stream: Stream, run_query: RunQuery, service: Service, application: str
 ) -> None:
@@ -117,7 +140,7 @@ def test_only_a_broadcast_state_is_read_whole(
     reader = queryable.BroadcastReader(f"{application}/last", proxy=service.proxy)
 
     def process(data: DataFrame, batch_id: int) -> None:
-        reader.read(data, batch_id)
+        reader.read(data)
 
     with pytest.raises(StreamingQueryException, match="only a broadcast state can be read whole"):
         run_query(stream(SCHEMA, rows), "append", process, checkpoint="second")

@@ -19,7 +19,9 @@ class LocalJob:
         name: The package below `jobs`; it has the modules `source` and `verify`.
         probe: A state, and any key of it: by its answers it is seen how far the job is.
         example: What a person may type first, after `keyhole `; --proxy is put behind its first word.
-        topic, partitions: The source's.
+        topic, partitions: The source's, whose records are counted again.
+        more_topics: By the part of a setting's name that names it, for the job and for the source: a topic of rules,
+            say, of one partition.
         source_prefix: Of the names of the source's settings. The job's follow from its name.
         source_environ: Settings of the source.
         files: The name of the job's setting for a folder that it writes files to, if it has one.
@@ -34,6 +36,7 @@ class LocalJob:
     partitions: int
     source_prefix: str
     source_environ: Mapping[str, str] = field(default_factory=dict)
+    more_topics: Mapping[str, str] = field(default_factory=dict)
     files: str = ""
     needs: tuple[str, ...] = ()
 
@@ -66,15 +69,16 @@ class LocalJob:
             f"{self.prefix}DIRECTORY": str(directory / "spark"),
             f"{self.prefix}JARS": jars,
         }
+        of_source = {f"{self.source_prefix}TOPIC": self.topic, **self.source_environ}
+        for setting, topic in self.more_topics.items():
+            ours[f"{self.prefix}{setting}"] = of_source[f"{self.source_prefix}{setting}"] = topic
         if self.files:
             ours[f"{self.prefix}{self.files}"] = str(self.files_in(directory))
-        of_source = {f"{self.source_prefix}TOPIC": self.topic, **self.source_environ}
         return JobSpec(
             job=f"jobs.{self.name}",
             source=f"jobs.{self.name}.source",
             source_prefix=self.source_prefix,
-            topic=self.topic,
-            partitions=self.partitions,
+            topics={self.topic: self.partitions, **dict.fromkeys(self.more_topics.values(), 1)},
             job_environ=_given(environ, self.prefix) | ours,
             source_environ=_given(environ, self.source_prefix) | of_source,
         )

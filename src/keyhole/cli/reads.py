@@ -17,8 +17,8 @@ from keyhole.cli.keys import parse_bound, parse_key
 from keyhole.cli.values import to_json
 from keyhole.client.bounds import StalePolicy
 from keyhole.client.views import ServerStatus, StateHolding
-from keyhole.errors import InvalidConfiguration
 from keyhole.rpc.scanning import check_has_entries
+from keyhole.state_path import state_path
 
 # Columns that people copy from.
 _WHOLE = frozenset({"state", "server", "address", "key"})
@@ -49,14 +49,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def state_path(text: str) -> tuple[str, str]:
-    """APP/STATE. Raises InvalidConfiguration."""
-    application, slash, state = text.partition("/")
-    if not (application and slash and state):
-        raise InvalidConfiguration(f"{text!r} names no state; write APPLICATION/STATE, as `keyhole states` lists them")
-    return application, state
 
 
 def states(client: Client, output: Output) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from keyhole import Client
 from keyhole.changelog.kafka import KafkaChangelog
-from keyhole.cli.reads import Output, state_path
+from keyhole.cli.reads import Output
+from keyhole.state_path import state_path
 from keyhole.verify.copies import RemoteDump, Server
 from keyhole.verify.verify import Finding, Verdict, describe, verify
 

@@ -47,15 +47,14 @@ class JobSpec:
     """A job and its source, by module name, and their environments but for what the stack knows.
 
     Attributes:
-        topic: Made anew, with this many partitions.
+        topics: Made anew, each with so many partitions.
         source_prefix: Of the names of the source's settings.
     """
 
     job: str
     source: str
     source_prefix: str
-    topic: str
-    partitions: int
+    topics: Mapping[str, int]
     job_environ: Mapping[str, str]
     source_environ: Mapping[str, str]
 
@@ -211,8 +210,9 @@ class Stack:
         self._cleanup.callback(self._kafka.stop, _KAFKA_STOP_SECONDS)
         self._kafka.start()
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        topic = NewTopic(self._spec.topic, self._spec.partitions, 1)
-        admin.create_topics([topic])[self._spec.topic].result(_TOPIC_TIMEOUT_SECONDS)
+        topics = [NewTopic(name, partitions, 1) for name, partitions in self._spec.topics.items()]
+        for made in admin.create_topics(topics).values():
+            made.result(_TOPIC_TIMEOUT_SECONDS)
 
     def _spawn(self, name: str) -> Child:
         with self._uninterrupted():

@@ -30,6 +30,7 @@ class MicroBatch:
     """A micro-batch of a running query.
 
     Attributes:
+        number: Spark's batch id.
         query_id: Stays the same as long as the checkpoint does.
         run_id: New with every start of the query.
         name: The query's name; None: it has none.
@@ -41,6 +42,7 @@ class MicroBatch:
         execution: The JVM's IncrementalExecution of this batch.
     """
 
+    number: int
     query_id: str
     run_id: str
     name: str | None
@@ -66,16 +68,19 @@ def classic(data: DataFrame) -> ClassicDataFrame:
     return data
 
 
-def current(data: ClassicDataFrame, batch_id: int) -> MicroBatch:
+def current(data: ClassicDataFrame, batch_id: int | None = None) -> MicroBatch:
     """The batch that this thread is running. For the thread, and the time, of a foreachBatch call only.
+
+    Args:
+        batch_id: As Spark gave it, to be checked.
 
     Raises:
         InvalidConfiguration: There is none, or it has another number.
     """
     session = data.sparkSession
     context = session.sparkContext
-    query_id = context.getLocalProperty(_QUERY_ID)
-    if query_id is None or context.getLocalProperty(_BATCH_ID) != str(batch_id):
+    query_id, running = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+    if query_id is None or running is None or (batch_id is not None and running != str(batch_id)):
         raise InvalidConfiguration(
             "called outside of a streaming query; give the sink to writeStream.foreachBatch(...), or call it there, on "
             "the thread that Spark calls, with the data frame and the batch id that Spark gave"
@@ -88,8 +93,9 @@ def current(data: ClassicDataFrame, batch_id: int) -> MicroBatch:
     execution = query.lastExecution()
     name = query.name()
     log = query.offsetLog()
-    entry = log.get(batch_id).get()
+    entry = log.get(int(running)).get()
     return MicroBatch(
+        number=int(running),
         query_id=query.id().toString(),
         run_id=query.runId().toString(),
         name=str(name) if name is not None else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 from py4j.java_gateway import JavaObject
@@ -10,11 +10,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from keyhole.client import Client
-from keyhole.errors import InvalidConfiguration
+from keyhole.errors import InvalidConfiguration, UnknownApplication, UnknownState
 from keyhole.spark.batch import classic, current
 from keyhole.spark.lookup import as_arrow, spark_type, value_schema
+from keyhole.spark.schema import struct
+from keyhole.state_path import state_path
 from keyhole.types import Entries, StateDescriptor, StateKind
 
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager"
@@ -29,8 +32,7 @@ class BroadcastReader:
         thresholds = BroadcastReader("rules-app/thresholds", proxy="localhost:7400")
 
         def process(readings, batch_id):
-            rules = thresholds.read(readings, batch_id)
-            sink(alerts(readings, rules), batch_id)
+            sink(alerts(readings, thresholds.read(readings)), batch_id)
 
     What a batch reads is written to its query's checkpoint before the batch's first stage, as Spark writes the offsets
     that it reads from its sources: a batch that is run again, by whichever driver, reads that. Read-only.
@@ -39,47 +41,53 @@ class BroadcastReader:
         state: APPLICATION/STATE, of kind broadcast.
         proxy: host:port of a client proxy.
         timeout: Seconds that a read may take.
+        or_empty: The columns of the key and of the value, as Spark writes a schema: a batch that runs before anything
+            has been broadcast then reads no entries of these columns. Default: it can't be run.
     """
 
-    def __init__(self, state: str, *, proxy: str, timeout: float = 30.0) -> None:
-        application, slash, name = state.partition("/")
-        if not (application and slash and name):
-            raise InvalidConfiguration(f"{state!r} names no state; write APPLICATION/STATE")
-        self._application = application
-        self._state = name
+    def __init__(self, state: str, *, proxy: str, timeout: float = 30.0, or_empty: str | StructType = "") -> None:
+        self._application, self._state = state_path(state)
         self._proxy = proxy
         self._timeout = timeout
+        self._or_empty = or_empty
 
-    def read(self, data: DataFrame, batch_id: int) -> DataFrame:
+    def read(self, data: DataFrame) -> DataFrame:
         """All entries, one row each: the key's columns, then the value's. On the thread that Spark calls.
 
         Args:
-            data, batch_id: As foreachBatch gave them.
+            data: As foreachBatch gave it, or made of that.
 
         Raises:
-            UnknownApplication, UnknownState: Nothing has been broadcast yet: the batch can't be run.
+            UnknownApplication, UnknownState: Nothing has been broadcast yet, and there is no `or_empty`.
             InvalidConfiguration: The state is of another kind; or called outside of foreachBatch.
             KeyholeError: The state can't be read now.
         """
-        return self._frame(classic(data), self._pinned(classic(data), batch_id))
+        content = self._pinned(classic(data))
+        return classic(data).sparkSession.createDataFrame(content.replace_schema_metadata(None))
 
-    def epoch(self, data: DataFrame, batch_id: int) -> int:
-        """The epoch of the broadcast state that the batch reads. As `read`."""
-        metadata = self._pinned(classic(data), batch_id).schema.metadata or {}
+    def epoch(self, data: DataFrame) -> int:
+        """The epoch of the broadcast state that the batch reads; 0: nothing had been broadcast. As `read`."""
+        metadata = self._pinned(classic(data)).schema.metadata or {}
         return int(metadata[_EPOCH])
 
-    def _pinned(self, frame: ClassicDataFrame, batch_id: int) -> pa.Table:
-        pins = _Pins(frame, current(frame, batch_id).query, f"{self._application}.{self._state}")
-        content = pins.read(batch_id)
+    def _pinned(self, frame: ClassicDataFrame) -> pa.Table:
+        batch = current(frame)
+        pins = _Pins(frame, batch.query, f"{self._application}.{self._state}")
+        content = pins.read(batch.number)
         if content is None:
             content = _encoded(self._fetched())
-            pins.write(batch_id, content)
-            pins.forget(batch_id - _KEPT_BATCHES)
+            pins.forget(batch.number - _KEPT_BATCHES)
+            pins.write(batch.number, content)
         return pa.ipc.open_stream(content).read_all()
 
     def _fetched(self) -> pa.Table:
         with Client(self._proxy, timeout=self._timeout) as client:
-            descriptor = client.describe_state(self._application, self._state)
+            try:
+                descriptor = client.describe_state(self._application, self._state)
+            except (UnknownApplication, UnknownState):
+                if not self._or_empty:
+                    raise
+                return _table_of(struct("or_empty", self._or_empty), [], 0)
             if descriptor.kind is not StateKind.BROADCAST:
                 raise InvalidConfiguration(
                     f"state {self._application}/{self._state} is of kind {descriptor.kind}; only a broadcast state can "
@@ -87,20 +95,20 @@ class BroadcastReader:
                 )
             return _table(descriptor, client.scan(self._application, self._state, ()))
 
-    @staticmethod
-    def _frame(frame: ClassicDataFrame, content: pa.Table) -> DataFrame:
-        return frame.sparkSession.createDataFrame(content.replace_schema_metadata(None))
-
 
 def _table(descriptor: StateDescriptor, entries: Entries) -> pa.Table:
     key = [spark.StructField(column.name, spark_type(column.type.value)) for column in descriptor.key]
-    schema = to_arrow_schema(spark.StructType([*key, *value_schema(descriptor).fields]), timezone="UTC")
     single = len(descriptor.key) == 1
     keys = [(entry.map_key,) if single else entry.map_key for entry in entries]
     names = [field.name for field in key]
     # The value by its names: its fields may have changed since it was described.
     rows = [dict(zip(names, of, strict=True)) | as_arrow(entry.value) for of, entry in zip(keys, entries, strict=True)]
-    return pa.Table.from_pylist(rows, schema.with_metadata({_EPOCH: str(entries.epoch).encode()}))
+    return _table_of(spark.StructType([*key, *value_schema(descriptor).fields]), rows, entries.epoch)
+
+
+def _table_of(schema: StructType, rows: list[dict[str, Any]], epoch: int) -> pa.Table:
+    columns = to_arrow_schema(schema, timezone="UTC")
+    return pa.Table.from_pylist(rows, columns.with_metadata({_EPOCH: str(epoch).encode()}))
 
 
 def _encoded(table: pa.Table) -> bytes:
@@ -149,10 +157,6 @@ class _Pins:
             stream.cancel()
             raise
 
-    def forget(self, before: int) -> None:
-        """Drops what no batch can ask for any more."""
-        found: Sequence[JavaObject] = self._files.list(self._path(self._folder))
-        for status in found:
-            name = status.getPath().getName()
-            if name.isdigit() and int(name) < before:
-                self._files.delete(status.getPath())
+    def forget(self, batch_id: int) -> None:
+        """Drops what no batch can ask for any more. It needn't be there."""
+        self._files.delete(self._path(f"{self._folder}/{batch_id}"))

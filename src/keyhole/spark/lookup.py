@@ -15,6 +15,7 @@ from keyhole.client import Client
 from keyhole.client.bounds import StalePolicy
 from keyhole.errors import InvalidConfiguration, KeyMismatch
 from keyhole.spark.declaring import Columns, columns
+from keyhole.state_path import state_path
 from keyhole.types import Stale, StateDescriptor
 
 _KEYS_PER_REQUEST = 4_096
@@ -49,9 +50,7 @@ def lookup(
         KeyMismatch: The key's columns don't fit.
         InvalidConfiguration: `state` is no APPLICATION/STATE, or there is a column `into` already.
     """
-    application, slash, name = state.partition("/")
-    if not (application and slash and name):
-        raise InvalidConfiguration(f"{state!r} names no state; write APPLICATION/STATE")
+    application, name = state_path(state)
     with Client(proxy, timeout=timeout) as client:
         descriptor = client.describe_state(application, name)
     names, target = columns(key), into or name

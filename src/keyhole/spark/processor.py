@@ -13,7 +13,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -40,6 +39,7 @@ from keyhole.spark.exposed import (
 from keyhole.spark.partitioning import column, quoted
 from keyhole.spark.processor_check import check_init
 from keyhole.spark.processor_task import Output, PandasOutput, RecordingProcessor, RecordingUdf, RowOutput
+from keyhole.spark.schema import struct
 from keyhole.spark.state_values import Rows
 from keyhole.types import StateKind
 
@@ -139,7 +139,7 @@ class QueryableProcessor:
         *,
         pandas: bool,
     ) -> DataFrame:
-        own = _struct("output", output)
+        own = struct("output", output)
         key = self._key_schema(data.schema, pandas)
         taken = [name for name in (*own.names, *data.schema.names) if name.lower().startswith(PREFIX)]
         if taken:
@@ -174,11 +174,11 @@ class QueryableProcessor:
         what = f"state {name!r}"
         match declared:
             case ExposedValue(schema):
-                state = ExposedState(name, StateKind.VALUE, _struct(what, schema), StructType())
+                state = ExposedState(name, StateKind.VALUE, struct(what, schema), StructType())
             case ExposedList(schema):
-                state = ExposedState(name, StateKind.LIST, _struct(what, schema), StructType())
+                state = ExposedState(name, StateKind.LIST, struct(what, schema), StructType())
             case ExposedMap(key, value):
-                state = ExposedState(name, StateKind.MAP, _struct(what, value), _struct(what, key))
+                state = ExposedState(name, StateKind.MAP, struct(what, value), struct(what, key))
             case _:
                 raise InvalidConfiguration(
                     f"{what} is exposed as a {type(declared).__name__}; say ExposedValue, ExposedList or ExposedMap",
@@ -241,18 +241,6 @@ def split(batch: DataFrame) -> Split:
             changes[exposed] = batch.filter(state == exposed).select(column(OP), *key, entry)
     own = [column(name) for name in names if not name.startswith(PREFIX)]
     return Split(batch.filter(state.isNull()).select(*own), changes)
-
-
-def _struct(what: str, schema: StructType | str) -> StructType:
-    try:
-        struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    except ParseException as error:
-        raise InvalidConfiguration(f"{what}: {schema!r} is no schema, as {{'a double, b string'}}") from error
-    if not isinstance(struct, StructType) or not struct.fields:
-        raise InvalidConfiguration(
-            f"{what}: its schema must name at least one column with its type, as 'celsius double'"
-        )
-    return struct
 
 
 def _operator(

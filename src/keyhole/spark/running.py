@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -70,30 +70,34 @@ def records(spark: SparkSession, bootstrap_servers: str, config: TopicJobConfig)
     )
 
 
-def run_job(name: str, start: Callable[[Mapping[str, str]], StreamingQuery]) -> int:
-    """The whole life of a job's process: until the query fails or SIGTERM comes.
+def run_job(name: str, start: Callable[[Mapping[str, str]], StreamingQuery | Sequence[StreamingQuery]]) -> int:
+    """The whole life of a job's process: until one of its queries fails or SIGTERM comes.
 
     Args:
         name: For a person.
-        start: Starts Spark and the query, from the environment.
+        start: Starts Spark and the query, or the queries, from the environment.
 
     Returns:
         The process's exit code.
 
     Raises:
-        StreamingQueryException: What ended the query.
+        StreamingQueryException: What ended a query. The others are stopped.
     """
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
-        query = start(os.environ)
+        started = start(os.environ)
     except KeyholeError as error:
         print(f"{name}: {error.message}", file=sys.stderr)  # noqa: T201 - for a person
         return 1
     # The handler itself can't stop the query: it may interrupt this thread in the middle of a call to the JVM.
-    while query.isActive and not stopped.wait(_LOOK_SECONDS):
+    queries = [started] if isinstance(started, StreamingQuery) else started
+    while all(query.isActive for query in queries) and not stopped.wait(_LOOK_SECONDS):
         pass
+    ended = [query for query in queries if not query.isActive]
+    for query in queries:
+        query.stop()
     if not stopped.is_set():
-        query.awaitTermination()  # raises what ended it
-    query.stop()
+        for query in ended:
+            query.awaitTermination()  # raises what ended it
     return 0

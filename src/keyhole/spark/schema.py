@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+from pyspark.errors import ParseException
 from pyspark.sql import Column
 from pyspark.sql import types as spark
 
-from keyhole.errors import KeyholeError, KeyMismatch, ValueMismatch
+from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, ValueMismatch
 from keyhole.reducers import parse
 from keyhole.spark.value_codec import ENCODED
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
@@ -168,6 +169,26 @@ def result_schema(result: str | spark.StructType) -> spark.StructType:
     parsed = spark.StructType.fromDDL(result)
     # One name alone is read as a type.
     return parsed if isinstance(parsed, spark.StructType) else spark.StructType([spark.StructField("value", parsed)])
+
+
+def struct(what: str, schema: str | spark.StructType) -> spark.StructType:
+    """A schema of at least one column. Needs a Spark session where it is given as text.
+
+    Args:
+        what: For the error.
+
+    Raises:
+        InvalidConfiguration: It is no such schema.
+    """
+    try:
+        made = spark.StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    except ParseException as error:
+        raise InvalidConfiguration(f"{what}: {schema!r} is no schema, as {{'a double, b string'}}") from error
+    if not isinstance(made, spark.StructType) or not made.fields:
+        raise InvalidConfiguration(
+            f"{what}: its schema must name at least one column with its type, as 'celsius double'"
+        )
+    return made
 
 
 def _check_op(declaration: Declaration, schema: spark.StructType) -> None:
