@@ -100,6 +100,7 @@ class JobConfig:
         servers: host:port of each state server; with {executor} or {host} in it: one beside each of Spark's executors.
         epoch_deadline_seconds: How long one epoch may take, lost servers and restores included, before the query ends.
         server_wait_seconds: How long a run waits at its start for the servers that don't answer yet, once one does.
+        proxy: host:port of a client proxy; only for jobs that read states.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_JOB_"
@@ -110,6 +111,7 @@ class JobConfig:
     epoch_deadline_seconds: float = 300.0
     server_wait_seconds: float = 5.0
     kafka_deadline_seconds: float = 30.0
+    proxy: str = f"127.0.0.1:{DEFAULT_PROXY_PORT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

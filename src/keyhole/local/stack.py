@@ -237,6 +237,7 @@ class Stack:
             addresses = {
                 "KEYHOLE_JOB_SERVERS": self.server,
                 "KEYHOLE_JOB_BOOTSTRAP_SERVERS": self.bootstrap_servers,
+                "KEYHOLE_JOB_PROXY": self.proxy,
             }
             return self._python(name, spec.job, {**addresses, **spec.job_environ})
         return self._python(
