@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ class Cluster:
         children: The servers' processes.
         links: To the relayed servers, named by their addresses; each may be cut.
         ports: That the servers listen on.
+        pids: Of the processes that were started, by their names.
     """
 
     directory: Path
@@ -36,6 +37,7 @@ class Cluster:
     children: list[Child]
     links: Network
     ports: tuple[int, ...]
+    pids: Mapping[str, int]
 
     def start_again(self, number: int) -> None:
         """A server that has ended, on its old port and with its old store."""
@@ -86,4 +88,5 @@ def cluster(servers: int = 1, *, relayed: int = 0) -> Iterator[Cluster]:
             children,
             links,
             tuple(ports),
+            {child.name: child.pid for child in (*children, proxy)} | {"kafka": kafka.pid or 0},
         )
