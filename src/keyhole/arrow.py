@@ -117,6 +117,37 @@ def key_names(batch: pa.RecordBatch, descriptor: StateDescriptor) -> pa.BinaryAr
     return _encoder(descriptor).names(batch, whole=False)
 
 
+def row_ops(batch: pa.RecordBatch, descriptor: StateDescriptor) -> list[str]:
+    """What each row does: an Op. Raises ValueMismatch where rows of the state can't."""
+    ops = _checked_ops(batch, descriptor)
+    return [Op.PUT] * batch.num_rows if ops is None else ops.to_pylist()
+
+
+def _checked_ops(batch: pa.RecordBatch, descriptor: StateDescriptor) -> pa.Array | None:
+    """None: all of them put."""
+    if OP not in batch.schema.names or batch.column(OP).null_count == batch.num_rows:
+        return None
+    ops = batch.column(OP).fill_null(Op.PUT)
+    taken = OPS[descriptor.kind]
+    wrong = pc.invert(pc.is_in(ops, _ops(*taken)))
+    if pc.any(wrong).as_py():
+        raise ValueMismatch(
+            f"a row says {ops.filter(wrong)[0].as_py()!r} in its op column; rows of a {descriptor.kind} state can "
+            f"{', '.join(taken)}",
+            state=descriptor.state,
+        )
+    return ops
+
+
+def ipc_stream(batch: pa.RecordBatch | pa.Table) -> bytes:
+    """The rows with their schema, as Arrow's stream format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
 def key_groups(columns: Sequence[pa.Array], types: Sequence[KeyType], number: int) -> npt.NDArray[np.uint16]:
     """The key group of each row: placement.key_group, a column at a time."""
     hashes: _Words = np.full(len(columns[0]), SEED, dtype=np.uint32)
@@ -153,10 +184,9 @@ class _Encoder:
         self._encode = msgspec.msgpack.Encoder().encode
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if OP not in batch.schema.names or batch.column(OP).null_count == batch.num_rows:
+        ops = _checked_ops(batch, self._descriptor)
+        if ops is None:
             return self._put(batch)
-        ops = batch.column(OP).fill_null(Op.PUT)
-        self._check_ops(ops)
         places = pa.array(np.arange(batch.num_rows))
         parts = []
         # What clears comes before what the same row puts.
@@ -172,16 +202,6 @@ class _Encoder:
         changes = pa.Table.from_batches([change for change, _ in parts])
         order = np.argsort(np.concatenate([places.to_numpy() for _, places in parts]), kind="stable")
         return changes.take(pa.array(order)).combine_chunks().to_batches()[0]
-
-    def _check_ops(self, ops: pa.Array) -> None:
-        taken = OPS[self._descriptor.kind]
-        wrong = pc.invert(pc.is_in(ops, _ops(*taken)))
-        if pc.any(wrong).as_py():
-            raise ValueMismatch(
-                f"a row says {ops.filter(wrong)[0].as_py()!r} in its op column; rows of a {self._descriptor.kind} "
-                f"state can {', '.join(taken)}",
-                state=self._descriptor.state,
-            )
 
     def _put(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         descriptor = self._descriptor

@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 import pyarrow as pa
 
+from keyhole.arrow import ipc_stream
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
 from keyhole.coordinator.servers import run_to_proto
 from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
@@ -114,7 +115,7 @@ class _ServerStream:
 
     def send(self, rows: pa.RecordBatch) -> None:
         for chunk in chunks(rows):
-            self._put(state_server_pb2.StageRequest(chunk=_ipc(chunk)))
+            self._put(state_server_pb2.StageRequest(chunk=ipc_stream(chunk)))
 
     def _put(self, message: state_server_pb2.StageRequest | None) -> None:
         """Waits for room, but not for a call that has ended: its result says why."""
@@ -161,11 +162,3 @@ def chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             yield from chunks(piece.slice(half))
         else:
             yield piece
-
-
-def _ipc(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data

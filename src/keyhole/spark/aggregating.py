@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import struct
-from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -15,13 +13,14 @@ import grpc
 import msgspec
 import pyarrow as pa
 
-from keyhole.arrow import OP, STORAGE_KEY, VALUE, Op, key_names
+from keyhole.arrow import STORAGE_KEY, VALUE, Op, key_names, row_ops
 from keyhole.codec import encode_row
 from keyhole.coordinator.receipts import StageOrder, Target
 from keyhole.coordinator.servers import run_to_proto
 from keyhole.coordinator.staging import NotTaken
 from keyhole.errors import ConflictError, RequestError, ValueMismatch
 from keyhole.rpc.status import from_rpc_error
+from keyhole.spark.rows import rows_of
 from keyhole.stored import DIGEST_BYTES, Aggregate
 from keyhole.types import StateDescriptor
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
@@ -109,13 +108,12 @@ def aggregated(
         KeyholeError: As keyhole.arrow.encode; and ValueMismatch where a result is not as declared.
     """
     gathered = _gather(descriptor, aggregation, batches)
-    finish = _Finisher(descriptor, aggregation)
     reader = BaseReader(order, descriptor.state, connect)
     keys = sorted(gathered)
     for start in range(0, len(keys), _KEYS_PER_REQUEST):
         some = keys[start : start + _KEYS_PER_REQUEST]
         bases = reader.bases([key for key in some if not gathered[key].cleared])
-        rows = [finish.row(gathered[key], bases.get(key)) for key in some]
+        rows = [_staged_row(descriptor, aggregation, gathered[key], bases.get(key)) for key in some]
         yield pa.record_batch({STORAGE_KEY: pa.array(some, pa.binary()), VALUE: pa.array(rows, pa.binary())})
 
 
@@ -124,45 +122,31 @@ def _gather(
 ) -> dict[bytes, _Gathered]:
     gathered: dict[bytes, _Gathered] = {}
     create, add = aggregation.aggregator.create, aggregation.aggregator.add
-    # The names may be any that a column can have; those that an attribute can't have become _0, _1, ...
-    make: Any = namedtuple("Row", aggregation.columns, rename=True)._make  # type: ignore[attr-defined]
     for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in aggregation.columns]
-        ops = batch.column(OP).to_pylist() if OP in batch.schema.names else itertools.repeat(None)
-        keys, rows = key_names(batch, descriptor).to_pylist(), map(make, zip(*columns, strict=True))
-        for key, op, row in zip(keys, ops, rows, strict=False):
+        keys, rows = key_names(batch, descriptor).to_pylist(), rows_of(batch, aggregation.columns)
+        for key, op, row in zip(keys, row_ops(batch, descriptor), rows, strict=True):
             of = gathered.get(key)
             if of is None:
                 of = gathered[key] = _Gathered(create())
-            if op is None or op == Op.PUT:
+            if op == Op.PUT:
                 of.accumulator = add(of.accumulator, row)
                 of.rows += 1
-            elif op in (Op.DELETE, Op.CLEAR):
-                gathered[key] = _Gathered(create(), cleared=True)
             else:
-                raise ValueMismatch(
-                    f"a row says {op!r} in its op column; rows of an aggregating state can put, delete, clear",
-                    state=descriptor.state,
-                )
+                gathered[key] = _Gathered(create(), cleared=True)
     return gathered
 
 
-class _Finisher:
-    """Makes the staged rows."""
-
-    def __init__(self, descriptor: StateDescriptor, aggregation: Aggregation) -> None:
-        self._aggregation = aggregation
-        self._descriptor = descriptor
-
-    def row(self, of: _Gathered, base: bytes | None) -> bytes | None:
-        if of.cleared and not of.rows:
-            return None
-        aggregation, accumulator = self._aggregation, of.accumulator
-        digest = struct.pack(">I", crc32(aggregation.encode(accumulator))) if aggregation.commutative else _NO_DIGEST
-        if base is not None:
-            accumulator = aggregation.aggregator.merge(aggregation.decode(base), accumulator)
-        row = result_row(self._descriptor, aggregation.aggregator.result(accumulator))
-        return staged_aggregate(row, aggregation.encode(accumulator), digest)
+def _staged_row(
+    descriptor: StateDescriptor, aggregation: Aggregation, of: _Gathered, base: bytes | None
+) -> bytes | None:
+    if of.cleared and not of.rows:
+        return None
+    accumulator = of.accumulator
+    digest = struct.pack(">I", crc32(aggregation.encode(accumulator))) if aggregation.commutative else _NO_DIGEST
+    if base is not None:
+        accumulator = aggregation.aggregator.merge(aggregation.decode(base), accumulator)
+    row = result_row(descriptor, aggregation.aggregator.result(accumulator))
+    return staged_aggregate(row, aggregation.encode(accumulator), digest)
 
 
 def staged_aggregate(row: bytes, accumulator: bytes, digest: bytes = _NO_DIGEST) -> bytes:

@@ -12,6 +12,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from keyhole.arrow import ipc_stream
 from keyhole.client import Client
 from keyhole.errors import InvalidConfiguration, UnknownApplication, UnknownState
 from keyhole.spark.batch import classic, current
@@ -75,7 +76,7 @@ class BroadcastReader:
         pins = _Pins(frame, batch.query, f"{self._application}.{self._state}")
         content = pins.read(batch.number)
         if content is None:
-            content = _encoded(self._fetched())
+            content = ipc_stream(self._fetched())
             pins.forget(batch.number - _KEPT_BATCHES)
             pins.write(batch.number, content)
         return pa.ipc.open_stream(content).read_all()
@@ -109,14 +110,6 @@ def _table(descriptor: StateDescriptor, entries: Entries) -> pa.Table:
 def _table_of(schema: StructType, rows: list[dict[str, Any]], epoch: int) -> pa.Table:
     columns = to_arrow_schema(schema, timezone="UTC")
     return pa.Table.from_pylist(rows, columns.with_metadata({_EPOCH: str(epoch).encode()}))
-
-
-def _encoded(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
 
 
 class _Pins:

@@ -74,8 +74,7 @@ def build(
     **declared: Any,
 ) -> Sink:
     """A sink of one state. Raises InvalidConfiguration."""
-    given: dict[str, Any] = dict(options)
-    of_query = {name: given.pop(name) for name in QueryOptions.__annotations__ if name in given}
+    of_query, given = parted(options)
     unknown = given.keys() - StateOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"queryable.{kind}() got unexpected arguments: {', '.join(sorted(unknown))}")
@@ -96,7 +95,14 @@ def build(
     checked_name("the state's name", declaration.state, "choose another one")
     for problem in _problems(declaration):
         raise InvalidConfiguration(f"state {declaration.state!r}: {problem}", state=declaration.state)
-    return query_sink([Part(declaration, aggregator, subtasks, codec)], typing.cast("QueryOptions", of_query))
+    return query_sink([Part(declaration, aggregator, subtasks, codec)], of_query)
+
+
+def parted(options: Mapping[str, Any]) -> tuple[QueryOptions, dict[str, Any]]:
+    """What concerns the query, and what concerns its states."""
+    of_query = {name: value for name, value in options.items() if name in QueryOptions.__annotations__}
+    of_states = {name: value for name, value in options.items() if name not in of_query}
+    return typing.cast("QueryOptions", of_query), of_states
 
 
 def query_sink(parts: Sequence[Part], options: QueryOptions, on_rows: OnRows | None = None) -> Sink:

@@ -4,7 +4,6 @@ changes (Flink's list and union-list state)."""
 from __future__ import annotations
 
 import functools
-from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -21,7 +20,8 @@ from keyhole.coordinator.coordinator import StatePlan
 from keyhole.coordinator.receipts import StageOrder
 from keyhole.spark.aggregating import BaseReader, result_row, staged_aggregate
 from keyhole.spark.batch import classic
-from keyhole.spark.partitioning import by_key_group, partitions_for
+from keyhole.spark.partitioning import by_key_group, shuffle_partitions
+from keyhole.spark.rows import rows_of
 from keyhole.spark.staging import StagedState
 from keyhole.spark.task import RECEIPT_SCHEMA, SUBTASK, TaskState, connect, stage_task
 
@@ -82,7 +82,6 @@ def operator_state(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame) 
         rows = classic(rows.repartition(count))
     schema = spark.StructType([*KEY_SCHEMA.fields, spark.StructField(VALUE, spark.BinaryType(), nullable=False)])
     descriptor = plan.descriptor
-    wanted = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
 
     def receipts(order: StageOrder) -> Any:
         task = functools.partial(_process, order, descriptor.state, subtasks, count, tuple(rows.columns))
@@ -91,7 +90,7 @@ def operator_state(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame) 
         encode = TaskState(descriptor.state, ready=True)
         return placed.mapInArrow(functools.partial(stage_task, order, encode), RECEIPT_SCHEMA)
 
-    return StagedState(plan, partitions_for(descriptor.key_groups, wanted), receipts)
+    return StagedState(plan, shuffle_partitions(rows, descriptor.key_groups), receipts)
 
 
 def _partitions(rows: ClassicDataFrame) -> int:
@@ -128,9 +127,8 @@ def _process(
 
 
 def _rows(columns: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    make: Any = namedtuple("Row", columns, rename=True)._make  # type: ignore[attr-defined]
     for batch in batches:
-        yield from map(make, zip(*(batch.column(name).to_pylist() for name in columns), strict=True))
+        yield from rows_of(batch, columns)
 
 
 class _Before:

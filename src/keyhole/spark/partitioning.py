@@ -57,19 +57,22 @@ def by_key_group(
         layout: What `layout_of` says of it.
 
     Returns:
-        The batch itself where its partitions are already so; else one more shuffle, over the largest divisor of
-        `key_groups` that is at most `spark.sql.shuffle.partitions`.
+        The batch itself where its partitions are already so; else one more shuffle, over `shuffle_partitions`.
     """
     if can_reuse(layout, key, key_groups):
         assert layout is not None
         return batch, layout.partitions
-    wanted = int(batch.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-    partitions = partitions_for(key_groups, wanted)
+    partitions = shuffle_partitions(batch, key_groups)
     # Not repartition(partitions, key): where the plan has a shuffle by the same expressions and number already, Spark
     # drops that one as redundant, and then coalesces the other (seen with Spark 4.2). What says outright which
     # partition a row belongs to is neither dropped nor coalesced.
     partition = F.pmod(F.hash(*map(column, key)), F.lit(partitions))
     return batch.repartitionById(partitions, partition), partitions
+
+
+def shuffle_partitions(batch: ClassicDataFrame, key_groups: int) -> int:
+    """The largest divisor of `key_groups` that is at most `spark.sql.shuffle.partitions`."""
+    return partitions_for(key_groups, int(batch.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1))
 
 
 def layout_of(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:

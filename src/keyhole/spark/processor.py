@@ -222,25 +222,34 @@ def split(batch: DataFrame) -> Split:
     Raises:
         InvalidConfiguration: It is something else.
     """
-    names = batch.columns
-    if STATE_COLUMN not in names:
-        raise InvalidConfiguration(
-            "the batch is not the output of a queryable processor; give the data frame on as foreachBatch gave it"
-        )
+    states = [name.removeprefix(CHANGE_PREFIX) for name in batch.columns if name.startswith(CHANGE_PREFIX)]
+    return Split(own_rows(batch), {state: changes_of(state, batch) for state in states})
+
+
+def own_rows(batch: DataFrame) -> DataFrame:
+    """Split.rows. Raises as `split`."""
+    _check_is_output(batch)
+    own = [column(name) for name in batch.columns if not name.startswith(PREFIX)]
+    return batch.filter(column(STATE_COLUMN).isNull()).select(*own)
+
+
+def changes_of(state: str, batch: DataFrame) -> DataFrame:
+    """Split.changes of one exposed state. Raises as `split`."""
+    _check_is_output(batch)
     key = [
         column(field.name).alias(field.name.removeprefix(KEY_PREFIX))
         for field in batch.schema.fields
         if GROUPING_KEY in field.metadata
     ]
-    state = column(STATE_COLUMN)
-    changes = {}
-    for name in names:
-        if name.startswith(CHANGE_PREFIX):
-            exposed = name.removeprefix(CHANGE_PREFIX)
-            entry = F.col(f"{quoted(name)}.*")
-            changes[exposed] = batch.filter(state == exposed).select(column(OP), *key, entry)
-    own = [column(name) for name in names if not name.startswith(PREFIX)]
-    return Split(batch.filter(state.isNull()).select(*own), changes)
+    entry = F.col(f"{quoted(CHANGE_PREFIX + state)}.*")
+    return batch.filter(column(STATE_COLUMN) == state).select(column(OP), *key, entry)
+
+
+def _check_is_output(batch: DataFrame) -> None:
+    if STATE_COLUMN not in batch.columns:
+        raise InvalidConfiguration(
+            "the batch is not the output of a queryable processor; give the data frame on as foreachBatch gave it"
+        )
 
 
 def _operator(

@@ -47,7 +47,7 @@ from __future__ import annotations
 import builtins
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -56,11 +56,11 @@ from keyhole.arrow import OP
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.broadcasting import BroadcastReader
-from keyhole.spark.declaring import Columns, QueryOptions, StateOptions, build, columns, query_sink
+from keyhole.spark.declaring import Columns, QueryOptions, StateOptions, build, columns, parted, query_sink
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.lookup import lookup
 from keyhole.spark.operators import Mode, Operator, Subtask, Subtasks
-from keyhole.spark.processor import QueryableProcessor, split
+from keyhole.spark.processor import QueryableProcessor, changes_of, own_rows
 from keyhole.spark.sink import OnRows, Part, Sink
 from keyhole.spark.task import SUBTASK
 from keyhole.types import StateKind
@@ -321,23 +321,19 @@ def exposed(processor: QueryableProcessor, *, rows: OnRows | None = None, **opti
     """
     if own := sorted({"op", "delete_when", "codec", "defaults"} & options.keys()):
         raise InvalidConfiguration(f"{', '.join(own)} can't be given: the processor says what is done to its states")
-    of_query = {name: options.pop(name) for name in QueryOptions.__annotations__ if name in options}  # type: ignore[misc]
+    of_query, of_states = parted(options)
     parts: builtins.list[Part] = []
     for state in processor.states:
-        alone: Any = {**options, "op": OP} | ({"config": of_query["config"]} if "config" in of_query else {})
+        alone: Any = {**of_states, "op": OP, "config": of_query.get("config")}
         map_key, value = tuple(state.map_key.names), tuple(state.value.names)
         sink = build(state.kind, state.name, alone, key=processor.key, map_key=map_key, value=value)
-        parts += sink.of(functools.partial(_changes_of, state.name)).in_order().parts_alone()
+        parts += sink.of(functools.partial(changes_of, state.name)).in_order().parts_alone()
     on_rows = None if rows is None else functools.partial(_own_rows, rows)
-    return query_sink(parts, cast("QueryOptions", of_query), on_rows)
-
-
-def _changes_of(state: str, batch: DataFrame) -> DataFrame:
-    return split(batch).changes[state]
+    return query_sink(parts, of_query, on_rows)
 
 
 def _own_rows(rows: OnRows, batch: DataFrame, batch_id: int) -> None:
-    rows(split(batch).rows, batch_id)
+    rows(own_rows(batch), batch_id)
 
 
 def together(*sinks: Sink, **options: Unpack[QueryOptions]) -> Sink:

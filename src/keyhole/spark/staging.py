@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
@@ -23,6 +23,12 @@ from keyhole.spark.schema import Declaration, value_names
 from keyhole.spark.task import RECEIPT_SCHEMA, TaskState, stage_task
 from keyhole.spark.value_codec import Encoding
 from keyhole.types import StateDescriptor, StateKind
+
+if TYPE_CHECKING:
+    from keyhole.spark.sink import Part
+
+_ORDER = "_keyhole_order"
+_ORDERED_KINDS = (StateKind.LIST, StateKind.AGGREGATING)
 
 
 @dataclass(frozen=True)
@@ -48,14 +54,13 @@ class StagedState:
         return [PartitionReceipt.from_row(bytes(row[0])) for row in collected]
 
 
-def staged_state(part: Any, plan: StatePlan, rows: ClassicDataFrame, layout: HashLayout | None) -> StagedState:
+def staged_state(part: Part, plan: StatePlan, rows: ClassicDataFrame, layout: HashLayout | None) -> StagedState:
     """A state's rows, each key group's in one partition.
 
     Args:
-        part: sink.Part.
         layout: How the rows are partitioned; None: in no way that is known.
     """
-    declaration: Declaration = part.declaration
+    declaration = part.declaration
     descriptor = plan.descriptor
     key = [column.name for column in descriptor.key]
     # Else a shuffle comes in between, which would lose the order of the rows.
@@ -86,10 +91,6 @@ def staged_state(part: Any, plan: StatePlan, rows: ClassicDataFrame, layout: Has
     return StagedState(
         plan, partitions, lambda order: staged.mapInArrow(functools.partial(stage_task, order, task), RECEIPT_SCHEMA)
     )
-
-
-_ORDER = "_keyhole_order"
-_ORDERED_KINDS = (StateKind.LIST, StateKind.AGGREGATING)
 
 
 def _inputs_only(declaration: Declaration) -> Declaration:

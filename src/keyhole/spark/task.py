@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from keyhole.arrow import OP, SEQUENCE, STORAGE_KEY, VALUE, encode
+from keyhole.arrow import SEQUENCE, STORAGE_KEY, VALUE, encode
 from keyhole.codec import StateCodec
 from keyhole.coordinator.receipts import StageOrder
 from keyhole.coordinator.staging import stage_partition
@@ -55,7 +54,7 @@ class TaskState:
         if self.aggregation is not None:
             return aggregated(order, descriptor, self.aggregation, batches, connect)
         if self.encoding is not None:
-            batches = self.encoding.encoded(batches, OP)
+            batches = self.encoding.encoded(batches, descriptor)
         if descriptor.kind is StateKind.LIST:
             batches = _numbered(batches)
         rows = (encode(batch, descriptor) for batch in batches)
@@ -86,11 +85,10 @@ def stage_task(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordB
 
 def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """With the position of each row among those of the task."""
-    rows = itertools.count()
+    before = 0
     for batch in batches:
-        first = next(rows)
-        positions = np.arange(first, first + batch.num_rows, dtype=np.int64)
-        rows = itertools.count(first + batch.num_rows)
+        positions = np.arange(before, before + batch.num_rows, dtype=np.int64)
+        before += batch.num_rows
         yield batch.append_column(SEQUENCE, pa.array(positions))
 
 

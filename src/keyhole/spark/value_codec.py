@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
+
+from keyhole.arrow import Op, row_ops
+from keyhole.spark.rows import rows_of
+from keyhole.types import StateDescriptor
 
 ENCODED = "value"
 """The one field of such a state's value: binary."""
@@ -30,19 +33,10 @@ class Encoding:
     codec: ValueCodec
     columns: tuple[str, ...]
 
-    def encoded(self, batches: Iterable[pa.RecordBatch], deleting: str) -> Iterator[pa.RecordBatch]:
-        """With the column ENCODED in place of its own.
-
-        Args:
-            deleting: Name of the column that says what a row does; where it says delete or clear, nothing is encoded.
-        """
-        make: Any = namedtuple("Row", self.columns, rename=True)._make  # type: ignore[attr-defined]
+    def encoded(self, batches: Iterable[pa.RecordBatch], descriptor: StateDescriptor) -> Iterator[pa.RecordBatch]:
+        """With the column ENCODED in place of its own; of rows that delete or clear nothing is encoded."""
         for batch in batches:
-            names = batch.schema.names
-            ops = batch.column(deleting).to_pylist() if deleting in names else [None] * batch.num_rows
-            rows = map(make, zip(*(batch.column(name).to_pylist() for name in self.columns), strict=True))
-            values = [
-                b"" if op in ("delete", "clear") else self.codec.encode(row) for op, row in zip(ops, rows, strict=True)
-            ]
-            kept = batch.select([name for name in names if name not in self.columns])
+            rows = zip(row_ops(batch, descriptor), rows_of(batch, self.columns), strict=True)
+            values = [b"" if op in (Op.DELETE, Op.CLEAR) else self.codec.encode(row) for op, row in rows]
+            kept = batch.select([name for name in batch.schema.names if name not in self.columns])
             yield kept.append_column(ENCODED, pa.array(values, pa.binary()))
