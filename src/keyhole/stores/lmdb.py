@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import lmdb
 
-from keyhole.errors import InternalError, KeyholeError, NotReady, StoreLocked
+from keyhole.errors import InternalError, KeyholeError, NotReady
 from keyhole.stores import rules
 from keyhole.stores.base import FORMAT_VERSION, Batch, StoreLimits, StoreSize
-from keyhole.stores.directory import StoreDirectory
+from keyhole.stores.engine_on_disk import EngineOnDisk
 from keyhole.stores.lmdb_environment import OpenEnvironment, open_environment
 from keyhole.stores.lmdb_errors import errors_told
 from keyhole.stores.on_disk import Identity, decode_position, encode_position
@@ -174,7 +175,7 @@ def _told(error: lmdb.Error, opened: OpenEnvironment, *, closed: bool) -> Keyhol
     )
 
 
-class LmdbEngine:
+class LmdbEngine(EngineOnDisk[LmdbStore]):
     """See base.StoreEngine. One thread opens, destroys and closes.
 
     Raises:
@@ -184,29 +185,8 @@ class LmdbEngine:
     """
 
     def __init__(self, limits: StoreLimits) -> None:
+        super().__init__(limits.directory, "lmdb", FORMAT_VERSION)
         self._limits = limits
-        self._directory = StoreDirectory(limits.directory, "lmdb", FORMAT_VERSION)
-        # LMDB must not open one environment twice in a process: closing one would drop the locks of both.
-        self._stores: dict[tuple[str, str], LmdbStore] = {}
 
-    def open(self, application: str, state: str, topic_id: str) -> LmdbStore:
-        self._refuse_open(application, state)
-        path = self._directory.state_path(application, state)
-        store = LmdbStore(open_environment(path, Identity(application, state, topic_id), self._limits.bytes))
-        self._stores[application, state] = store
-        return store
-
-    def destroy(self, application: str, state: str) -> None:
-        self._refuse_open(application, state)
-        self._directory.remove(application, state)
-
-    def close(self) -> None:
-        for store in self._stores.values():
-            store.close()
-        self._stores.clear()
-        self._directory.close()
-
-    def _refuse_open(self, application: str, state: str) -> None:
-        store = self._stores.get((application, state))
-        if store is not None and not store.closed:
-            raise StoreLocked(f"the store of {application}/{state} is already open in this process; close it first")
+    def _opened(self, path: Path, identity: Identity) -> LmdbStore:
+        return LmdbStore(open_environment(path, identity, self._limits.bytes))

@@ -13,14 +13,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from rocksdict import Cache, WriteBatch
 
-from keyhole.errors import InvalidConfiguration, NotReady, StoreLocked
+from keyhole.errors import InvalidConfiguration, NotReady
 from keyhole.stores import rules
 from keyhole.stores.base import Batch, StoreLimits, StoreSize
-from keyhole.stores.directory import StoreDirectory
+from keyhole.stores.engine_on_disk import EngineOnDisk
 from keyhole.stores.on_disk import Identity, decode_position, encode_position
 from keyhole.stores.rocksdb_database import ENTRIES, POSITIONS, Database, View, end_of
 from keyhole.stores.rocksdb_opening import COMPRESSIONS, FORMAT_VERSION, Tuning, open_database
@@ -204,7 +205,7 @@ class RocksdbStore:
         return self._counted[1]
 
 
-class RocksdbEngine:
+class RocksdbEngine(EngineOnDisk[RocksdbStore]):
     """See base.StoreEngine. One thread opens, destroys and closes.
 
     Args:
@@ -231,33 +232,13 @@ class RocksdbEngine:
         _at_least("memtable_bytes", memtable_bytes, _MIN_MEMTABLE_BYTES)
         if compression not in COMPRESSIONS:
             raise InvalidConfiguration(f"compression is {compression!r}; it must be one of {', '.join(COMPRESSIONS)}")
+        super().__init__(limits.directory, "rocksdb", FORMAT_VERSION)
         self._limits = limits
-        self._directory = StoreDirectory(limits.directory, "rocksdb", FORMAT_VERSION)
         self._tuning = Tuning(Cache(block_cache_bytes), memtable_bytes, compression)
-        self._stores: dict[tuple[str, str], RocksdbStore] = {}
 
-    def open(self, application: str, state: str, topic_id: str) -> RocksdbStore:
-        self._refuse_open(application, state)
-        path = self._directory.state_path(application, state)
-        database = open_database(path, Identity(application, state, topic_id), self._tuning)
-        store = RocksdbStore(database, self._limits.bytes, self._tuning.memtable_bytes)
-        self._stores[application, state] = store
-        return store
-
-    def destroy(self, application: str, state: str) -> None:
-        self._refuse_open(application, state)
-        self._directory.remove(application, state)
-
-    def close(self) -> None:
-        for store in self._stores.values():
-            store.close()
-        self._stores.clear()
-        self._directory.close()
-
-    def _refuse_open(self, application: str, state: str) -> None:
-        store = self._stores.get((application, state))
-        if store is not None and not store.closed:
-            raise StoreLocked(f"the store of {application}/{state} is already open in this process; close it first")
+    def _opened(self, path: Path, identity: Identity) -> RocksdbStore:
+        database = open_database(path, identity, self._tuning)
+        return RocksdbStore(database, self._limits.bytes, self._tuning.memtable_bytes)
 
 
 def _at_least(name: str, value: object, least: int) -> None:
