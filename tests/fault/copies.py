@@ -19,7 +19,7 @@ from tests.fault.history import CHANGELOG, Asked, Claim, Held
 from tests.fault.questions import claim, entries_of, get_many, row_of, scan
 from tests.fault.recount import SHAPES, Question, ScanOf, Told, whole
 from tests.fault.states import CODECS
-from tests.fault.workload import names
+from tests.fault.workload import names, watermark_ms
 
 _TIMEOUT_SECONDS = 5.0
 _NOT_HERE = frozenset({"NOT_OWNER", "NOT_READY", "UNKNOWN_APPLICATION", "UNKNOWN_STATE"})
@@ -58,7 +58,7 @@ def held_by_changelog(bootstrap_servers: str, application: str, states: Sequence
         latest = _latest(bootstrap_servers, f"keyhole.{application}.{state}", CODECS[state].descriptor.key_groups)
         entries = {name: [] for name in names()} if SHAPES[state].entries else {}
         rows: dict[str, Told] = dict.fromkeys(names())
-        for name, map_key, row in _stored(state, latest):
+        for name, map_key, row in _stored(state, latest, epoch):
             if map_key:
                 entries[name].append((*map_key, *row))
             else:
@@ -76,14 +76,18 @@ def _ask(stub: Any, application: str, state: str, question: Question) -> tuple[T
     return row_of(answer), claim(answer.source)
 
 
-def _stored(state: str, latest: Mapping[bytes, bytes]) -> Iterator[tuple[str, tuple[Any, ...], tuple[int, ...]]]:
-    """Ascending: the key, the map key (empty: there is none), and the fields."""
+def _stored(
+    state: str, latest: Mapping[bytes, bytes], epoch: int
+) -> Iterator[tuple[str, tuple[Any, ...], tuple[int, ...]]]:
+    """Ascending: the key, the map key (empty: there is none), and the fields, of what has not expired."""
+    moment = Moment(0, watermark_ms(epoch - 1))
     codec = CODECS[state]
     shown = visible(codec.descriptor)
     for storage_key, stored in sorted(latest.items()):
         key, map_key = codec.entry(storage_key)
-        row = stored if shown is None else shown(Moment(0, 0))(stored)
-        assert row is not None
+        row = stored if shown is None else shown(moment)(stored)
+        if row is None:
+            continue
         # The entries of a broadcast state are keys.
         name, map_key = (key[0], map_key) if key else (map_key[0], ())
         yield str(name), map_key, tuple(msgspec.msgpack.decode(row)[1:])

@@ -40,7 +40,7 @@ from tests.fault import hooks
 from tests.fault.chain import Chain
 from tests.fault.history import Ended, EpochStep
 from tests.fault.states import AMOUNTS, descriptors, rows_of
-from tests.fault.workload import Batch, Workload
+from tests.fault.workload import Batch, Workload, watermark_ms
 
 QUERY = "main"
 _PARTITIONS = 2
@@ -168,7 +168,8 @@ def run(settings: Settings, recorder: Recorder, clock: Clock) -> None:
                 spark_query_id=checkpoint.id,
                 batch_id=number,
                 offsets_hash=number,
-                watermark_ms=0,
+                watermark_ms=watermark_ms(number),
+                next_watermark_ms=functools.partial(watermark_ms, number + 1),
                 states=tuple(StatePlan(of, standbys=_standbys(of, settings)) for of in plans),
                 partitions=_PARTITIONS,
                 stage=functools.partial(stager.stage, plans, batch),

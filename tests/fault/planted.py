@@ -9,7 +9,7 @@ from typing import Any
 from keyhole.changelog.base import PartitionChanges, RestoredEpochs
 from keyhole.changelog.transactions import Appending
 from keyhole.changelog.writer import KafkaWriter
-from keyhole.stored import Aggregate
+from keyhole.stored import STAMP_BYTES, Aggregate
 from keyhole.stores.base import Advance, Batch
 from services.state_server import commit, host, merge_entries, standby
 from services.state_server.commit import EpochToCommit, StateToCommit
@@ -141,6 +141,15 @@ def reduce_cleared() -> None:
     merge_entries._Without.get_many = lambda self, keys: self._stored.get_many(keys)  # type: ignore[method-assign]
 
 
+def count_expired() -> None:
+    """What an epoch brings is merged with what has expired."""
+
+    def get_many(self: merge_entries._Living, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None if row is None else row[STAMP_BYTES:] for row in self._stored.get_many(keys)]
+
+    merge_entries._Living.get_many = get_many  # type: ignore[method-assign]
+
+
 PLANTS: Mapping[str, Callable[[], None]] = {
     "dropped marker": drop_markers,
     "double apply": apply_twice,
@@ -150,6 +159,7 @@ PLANTS: Mapping[str, Callable[[], None]] = {
     "aggregate merged twice": merge_twice,
     "kept deletion": keep_deleted,
     "reduced clear": reduce_cleared,
+    "expired counted": count_expired,
 }
 
 

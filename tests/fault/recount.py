@@ -14,6 +14,8 @@ from keyhole.arrow import Op
 from tests.fault.chain import BASE, LIMIT
 from tests.fault.workload import (
     CHAINS,
+    LEASE_MS,
+    LEASES,
     MAX_LENGTH,
     NOTICES,
     SPANS,
@@ -25,6 +27,7 @@ from tests.fault.workload import (
     Row,
     Workload,
     names,
+    watermark_ms,
 )
 
 
@@ -127,12 +130,14 @@ class Shape:
         entries: A key has several; `fold` makes what a Scan of all tells.
         gets: What there is can be asked for one by one, too.
         scans_keys: A Scan is of the whole state.
+        ttl_ms: How long entries live by event time; 0: for ever.
     """
 
     fold: Callable[[Told, Sequence[Change]], Told]
     entries: bool = False
     gets: bool = True
     scans_keys: bool = False
+    ttl_ms: int = 0
 
 
 SHAPES: Mapping[str, Shape] = {
@@ -143,6 +148,7 @@ SHAPES: Mapping[str, Shape] = {
     TRAILS: Shape(_appended, entries=True, gets=False),
     CHAINS: Shape(_aggregated),
     NOTICES: Shape(_last, scans_keys=True),
+    LEASES: Shape(_entries(_merged), entries=True, ttl_ms=LEASE_MS),
 }
 
 
@@ -152,6 +158,7 @@ class Recount:
 
     workload: Workload
     _history: dict[tuple[str, str], list[tuple[int, Told]]] = field(default_factory=dict)
+    _ends: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     _epoch: int = 0
 
     def answer(self, state: str, question: Question, epoch: int) -> Told:
@@ -191,9 +198,25 @@ class Recount:
             batch = self.workload.batch(self._epoch)
             self._epoch += 1
             for state, shape in SHAPES.items():
+                if shape.ttl_ms:
+                    self._expire(state)
                 for key, changes in _by_key(batch.of(state)):
                     history = self._history.setdefault((state, key), [])
                     history.append((self._epoch, shape.fold(history[-1][1] if history else None, changes)))
+                    # By the time that it is once the batch's own rows are in.
+                    ends = watermark_ms(batch.number + 1) + shape.ttl_ms
+                    of_key = self._ends.setdefault((state, key), {})
+                    of_key |= {of.map_key: ends for of in changes if of.map_key is not None and of.fields}
+
+    def _expire(self, state: str) -> None:
+        """What has expired by the epoch's watermark is no more, neither to readers nor to the epoch's own rows."""
+        now = watermark_ms(self._epoch - 1)
+        for key in names():
+            history, ends = self._history.get((state, key)), self._ends.get((state, key), {})
+            held: Entries = history[-1][1] or () if history else ()  # type: ignore[assignment]
+            living = tuple(entry for entry in held if ends[int(entry[0])] > now)
+            if history and living != held:
+                history.append((self._epoch, living))
 
 
 def _by_key(changes: Iterable[Change]) -> Iterable[tuple[str, list[Change]]]:

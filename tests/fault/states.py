@@ -8,11 +8,13 @@ import pyarrow as pa
 
 from keyhole.arrow import OP, SEQUENCE, key_groups
 from keyhole.codec import StateCodec
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from tests.fault.chain import RESULT
 from tests.fault.workload import (
     CHAINS,
     KEY_GROUPS,
+    LEASE_MS,
+    LEASES,
     MAX_LENGTH,
     NOTICES,
     SPANS,
@@ -33,6 +35,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     TRAILS: ("batch", "number"),
     CHAINS: AMOUNTS,
     NOTICES: ("batch", "number"),
+    LEASES: tuple(REDUCERS),
 }
 """By state: the columns of its rows, apart from the keys'."""
 
@@ -43,7 +46,9 @@ _MAP_KEY = (KeyColumn("m", KeyType.BIGINT),)
 def descriptors(application: str, query: str) -> tuple[StateDescriptor, ...]:
     """As one query feeds them."""
 
-    def of(state: str, kind: StateKind, *, map_key: bool = False, max_length: int = 0) -> StateDescriptor:
+    def of(
+        state: str, kind: StateKind, *, map_key: bool = False, max_length: int = 0, ttl_ms: int = 0
+    ) -> StateDescriptor:
         names = RESULT if kind is StateKind.AGGREGATING else FIELDS[state]
         return StateDescriptor(
             application,
@@ -56,6 +61,8 @@ def descriptors(application: str, query: str) -> tuple[StateDescriptor, ...]:
             reducers=tuple(REDUCERS.values()) if kind is StateKind.REDUCING else (),
             map_key=_MAP_KEY if map_key else (),
             max_length=max_length,
+            ttl_ms=ttl_ms,
+            ttl_clock=TtlClock.EVENT_TIME,
         )
 
     return (
@@ -66,6 +73,7 @@ def descriptors(application: str, query: str) -> tuple[StateDescriptor, ...]:
         of(TRAILS, StateKind.LIST, max_length=MAX_LENGTH),
         of(CHAINS, StateKind.AGGREGATING),
         of(NOTICES, StateKind.BROADCAST),
+        of(LEASES, StateKind.REDUCING, map_key=True, ttl_ms=LEASE_MS),
     )
 
 

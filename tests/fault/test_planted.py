@@ -15,7 +15,7 @@ from tests.fault.episode import run_episode
 from tests.fault.history import Held, History, Read
 from tests.fault.planted import PLANTS
 from tests.fault.schedule import Fault, Kind
-from tests.fault.workload import CHAINS, DRAWN, NOTICES, SPANS, TALLIES, TRAILS, Workload
+from tests.fault.workload import CHAINS, DRAWN, LEASES, NOTICES, SPANS, TALLIES, TRAILS, Workload
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
 
@@ -37,6 +37,7 @@ OF_KINDS = {
     "aggregate merged twice": CHAINS,
     "kept deletion": NOTICES,
     "reduced clear": TALLIES,
+    "expired counted": LEASES,
 }
 
 

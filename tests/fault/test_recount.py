@@ -17,6 +17,8 @@ from tests.fault.workload import (
     CHAINS,
     DRAWN,
     KEYS,
+    LEASE_MS,
+    LEASES,
     MAP_KEYS,
     MAX_LENGTH,
     NOTICES,
@@ -28,6 +30,7 @@ from tests.fault.workload import (
     Change,
     Workload,
     names,
+    watermark_ms,
 )
 
 WORKLOAD = Workload(9)
@@ -74,6 +77,24 @@ def test_chains_are_what_the_aggregator_makes_of_them_epoch_by_epoch() -> None:
     results = {key: chain.result(of) for key, of in held.items()}
     told = {key: RECOUNT.answer(CHAINS, key, EPOCHS) for key in names()}
     assert {key: dict(zip(RESULT, row, strict=True)) for key, row in told.items() if row is not None} == results
+
+
+def test_an_entry_with_a_lifetime_is_what_came_since_it_expired_last() -> None:
+    expired = 0
+    for key, map_key in ((key, map_key) for key in names() for map_key in range(MAP_KEYS)):
+        total, ends = 0, 0
+        for number, batch in enumerate(BATCHES):
+            if total and ends <= watermark_ms(number):
+                total, expired = 0, expired + 1
+            changes = [change for change in batch.of(LEASES) if change.key == key]
+            of_entry = [change for change in changes if change.map_key == map_key]
+            if any(change.op is Op.CLEAR for change in changes) or Op.DELETE in {change.op for change in of_entry}:
+                total = 0
+            if amounts := [change.fields[0] for change in of_entry if change.fields]:
+                total, ends = total + sum(amounts), watermark_ms(number + 1) + LEASE_MS
+            told = RECOUNT.answer(LEASES, EntryOf(key, map_key), number + 1)
+            assert (told[0] if told else 0) == total
+    assert expired > 100
 
 
 @pytest.mark.parametrize("state", [SPANS, TALLIES])
@@ -153,6 +174,7 @@ def test_batches_of_every_size_and_all_that_a_row_can_do_come_up() -> None:
         TRAILS: {Op.APPEND, Op.REPLACE, Op.CLEAR},
         CHAINS: {Op.PUT, Op.DELETE},
         NOTICES: {Op.PUT, Op.DELETE},
+        LEASES: {Op.PUT, Op.DELETE, Op.CLEAR},
     }
 
 

@@ -2,7 +2,7 @@
 
 All kinds of states, fed by the same batches. In `values`, `notices`, `spans` and `trails` each row names
 the batch it comes from. `sums`, `tallies` and `chains` add up: an epoch that is applied twice, or not at all, shows for
-ever after.
+ever after. In `leases` entries add up likewise, and expire by event time.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ SPANS = "spans"
 TRAILS = "trails"
 CHAINS = "chains"
 NOTICES = "notices"
+LEASES = "leases"
 
 KEYS = 24
 KEY_GROUPS = 4
 MAP_KEYS = 12
 MAX_LENGTH = 5
+LEASE_MS = 6_000
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ class Workload:
                 keys = [name(key) for key in draw.sample(range(KEYS), size)]
                 changes[state] = tuple(change for key in keys for change in drawn(draw, number, key))
         return Batch(number, changes)
+
+
+def watermark_ms(number: int) -> int:
+    """Before the batch of this number: a second more for each batch, and three more for each seventh."""
+    return 1000 * (number + 1 + number // 7 * 3)
 
 
 def name(key: int) -> str:
@@ -142,6 +149,7 @@ DRAWN: Mapping[str, Callable[[random.Random, int, str], Iterator[Change]]] = {
     TRAILS: _trailed,
     CHAINS: _chained,
     NOTICES: _replaced,
+    LEASES: _tallied,
 }
 """By state: the rows of one key in one batch."""
 
