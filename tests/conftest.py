@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
 
 # A busy machine is no failure: what takes too long ends by pytest's own limit.
-settings.register_profile("keyhole", deadline=None)
+settings.register_profile("keyhole", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("keyhole")
 
 # So that what a store did otherwise is told, and not only that it did.

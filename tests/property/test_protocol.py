@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -337,9 +337,7 @@ class ReducingProtocol(Protocol):
         return float(self.world.codec.decode_row(value)["n"]) if value is not None else 0.0
 
 
-_SETTINGS = settings(
-    max_examples=75, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+_SETTINGS = settings(max_examples=75, stateful_step_count=30)
 
 TestProtocol = Protocol.TestCase
 TestOrderedProtocol = OrderedProtocol.TestCase

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
@@ -217,9 +217,7 @@ class ExpiringAggregatesProtocol(KindsProtocol):
         yield self.world.codec.prefix(key), None if of is None else aggregated(row(of), b"%d" % of)
 
 
-_SETTINGS = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+_SETTINGS = settings(max_examples=40, stateful_step_count=30)
 
 TestMapProtocol = MapProtocol.TestCase
 TestExpiringSumsProtocol = ExpiringSumsProtocol.TestCase

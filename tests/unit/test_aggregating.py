@@ -87,7 +87,7 @@ def owner() -> Iterator[Owner]:
 
 
 def order(target: Target) -> StageOrder:
-    return StageOrder(Run("app", "main", 1, "run"), 5, 0, 1, (target,), {"folded": (0,) * 4}, 10.0, {})
+    return StageOrder(Run("app", "main", 1, "run"), 5, 0, 1, (target,), {"folded": (0,) * 4}, 60.0, {})
 
 
 def run(owner: Owner, aggregator: Any, batches: Iterable[pa.RecordBatch]) -> dict[str, Aggregate | None]:
