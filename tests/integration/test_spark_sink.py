@@ -24,8 +24,9 @@ from keyhole.coordinator.decisions import Proceed, decide
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder, Target
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, NullKey, by_reason
 from keyhole.spark.executors import Executor, live_executors
+from keyhole.spark.parts import Part
 from keyhole.spark.schema import Declaration
-from keyhole.spark.sink import Addresses, Part, Sink
+from keyhole.spark.sink import Addresses, Sink
 from keyhole.types import Run
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
@@ -85,6 +86,9 @@ class RecordingCoordinator:
         self.closed = threading.Event()
         self._addresses = addresses
         self._server = server
+
+    def bootstrapped(self, name: str) -> bool:
+        raise AssertionError("nothing here is bootstrapped")
 
     def run_epoch(self, batch: EpochBatch) -> EpochResult:
         epoch, (plan,) = batch.batch_id + 1, batch.states

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import enum
 import itertools
 import tempfile
@@ -246,11 +247,14 @@ class World:
         offsets_hash: int | None = None,
         on_new_checkpoint: OnNewCheckpoint = "refuse",
         strict: bool = False,
+        bootstrap: str = "",
     ) -> EpochResult:
         """Runs the batch in the running driver, or in a new one. Raises as Coordinator.run_epoch, or DriverDied."""
         if self.coordinator is None:
             self.coordinator = self._new_coordinator(on_new_checkpoint, strict)
         self._last_batch = self.batch(batch_id, rows, replace, spark_query_id, offsets_hash)
+        if bootstrap:
+            self._last_batch = dataclasses.replace(self._last_batch, spark_query_id="", bootstrap=bootstrap)
         driver = self.coordinator
         try:
             return driver.run_epoch(self._last_batch)

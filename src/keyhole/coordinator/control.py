@@ -37,6 +37,7 @@ class QueryRecord(msgspec.Struct, frozen=True):
         stateful: Spark keeps state of its own for the query: its checkpoint is part of a savepoint.
         evolved_epoch: The first epoch after the schema of a state has changed last: an earlier version of the job may
             have committed it in some key groups, and its rows can't be compared with those; 0: none.
+        bootstrap: The name of the bootstrap that the states began with; empty: they began empty.
     """
 
     spark_query_id: str
@@ -45,6 +46,12 @@ class QueryRecord(msgspec.Struct, frozen=True):
     first_epoch: int = 1
     stateful: bool = False
     evolved_epoch: int = 0
+    bootstrap: str = ""
+
+    @property
+    def bootstraps(self) -> bool:
+        """It is the record of the bootstrap itself, which has no checkpoint: no stream has followed yet."""
+        return not self.spark_query_id
 
 
 class CompleteRecord(msgspec.Struct, frozen=True):

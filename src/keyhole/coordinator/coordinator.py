@@ -19,7 +19,8 @@ import msgspec
 from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
-from keyhole.coordinator.control import CompleteRecord, QueryRecord
+from keyhole.coordinator import bootstrapping
+from keyhole.coordinator.control import CompleteRecord, QueryControl, QueryRecord
 from keyhole.coordinator.decisions import (
     OnNewCheckpoint,
     Proceed,
@@ -80,6 +81,7 @@ class EpochBatch:
         offsets: The batch's entry in Spark's offset log; empty: unknown.
         stateful: Spark keeps state of its own for the query.
         next_watermark_ms: The watermark after the batch, asked for once its rows are staged; None: nobody needs it.
+        bootstrap: The name of the bootstrap that the batch is, of no stream; empty: it is one of a stream.
     """
 
     spark_query_id: str
@@ -92,6 +94,7 @@ class EpochBatch:
     offsets: str = ""
     stateful: bool = False
     next_watermark_ms: Callable[[], int] | None = None
+    bootstrap: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,12 +147,25 @@ class Coordinator:
         self._closed = threading.Event()
         self._heartbeat = threading.Thread(target=self._beat, name=f"keyhole-heartbeat-{query}", daemon=True)
 
+    def bootstrapped(self, name: str) -> bool:
+        """Whether the query's states have begun with this bootstrap already. Disturbs no other run.
+
+        Raises:
+            StateConflict: They have begun otherwise, and it may not take the place of what they hold.
+            KafkaUnreachable: Nobody could be asked.
+        """
+        control = self._run.known()
+        if bootstrapping.done(control.query, control.complete, name):
+            return True
+        self._bootstrap_record(control, name)
+        return False
+
     def run_epoch(self, batch: EpochBatch) -> EpochResult:
         """Makes the batch one epoch of the query's states; returns when it is complete.
 
         Raises:
             CheckpointMismatch, StateConflict, StateChanged, SavepointMismatch, TopicMismatch, ChangelogRecreated: At a
-                run's first batch.
+                run's first batch, and a bootstrap that comes too late.
             RequestError: The rows are wrong (DuplicateKey, NullKey, ...). Nothing was committed.
             Fenced: A newer run has taken the query over. This one can change nothing any more.
             EpochFailed: Not within `epoch_deadline_seconds`. Running the batch again is safe.
@@ -206,15 +222,10 @@ class Coordinator:
 
     def _start(self, batch: EpochBatch) -> int:
         control = self._run.take()
-        record = check_start(
-            self._query,
-            control.query,
-            control.complete,
-            batch.spark_query_id,
-            batch.batch_id,
-            batch.offsets_hash,
-            self._on_new_checkpoint,
-        )
+        if batch.bootstrap:
+            record = self._bootstrap_record(control, batch.bootstrap)
+        else:
+            record = self._stream_record(control, batch)
         record = msgspec.structs.replace(record, stateful=batch.stateful)
         declared = self._names(batch)
         dropped = dropped_states(self._query, control.savepoint, declared, allowed=self._allow_dropped_states)
@@ -228,6 +239,21 @@ class Coordinator:
         self._record = record
         self._heartbeat.start()
         return record.base + batch.batch_id
+
+    def _stream_record(self, control: QueryControl, batch: EpochBatch) -> QueryRecord:
+        return check_start(
+            self._query,
+            control.query,
+            control.complete,
+            batch.spark_query_id,
+            batch.batch_id,
+            batch.offsets_hash,
+            self._on_new_checkpoint,
+        )
+
+    def _bootstrap_record(self, control: QueryControl, name: str) -> QueryRecord:
+        reset = self._on_new_checkpoint == "reset"
+        return bootstrapping.check_bootstrap(self._query, control.query, control.complete, name, reset=reset)
 
     def _watermark_ms(self, batch: EpochBatch, epoch: int) -> int:
         """The batch's, and never below that of the last complete epoch, unless the states begin anew.

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from keyhole.coordinator.bootstrapping import first_of_stream, unused_epoch
 from keyhole.coordinator.control import CompleteRecord, QueryRecord
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, Target
 from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
@@ -94,7 +95,8 @@ def check_start(
 
     A run may begin with the batch after the last complete epoch, or with that epoch itself (Spark had not yet written
     its commit log), read from the same offsets. Everything else means that the checkpoint was deleted, replaced or set
-    back: its batches would be taken for replays of committed ones, and swallowed.
+    back: its batches would be taken for replays of committed ones, and swallowed. After a bootstrap any new checkpoint
+    goes on.
 
     Args:
         offsets_hash: Of the batch's source offsets.
@@ -103,6 +105,9 @@ def check_start(
         CheckpointMismatch: With the ways out.
     """
     last = complete.epoch if complete else 0
+    if known is not None and known.bootstraps and (last >= known.first_epoch or on_new_checkpoint != "reset"):
+        continues = on_new_checkpoint == "continue"
+        return first_of_stream(query, known, complete, spark_query_id, batch_id, continues=continues)
     same = known is not None and known.spark_query_id == spark_query_id
     if known is not None and same and known.base + batch_id in _next_epochs(known, last):
         if complete is None or known.base + batch_id > last or complete.offsets_hash == offsets_hash:
@@ -119,25 +124,16 @@ def check_start(
     # Nothing was ever completed under another checkpoint: nobody can miss what it held.
     if on_new_checkpoint == "refuse" and (last > 0 or same):
         raise CheckpointMismatch(_mismatch(query, last, what), query=query, epoch=last)
-    epoch = _unused_epoch(known, last)
-    reset = epoch if on_new_checkpoint == "reset" else 0
-    return QueryRecord(spark_query_id, base=epoch - batch_id, reset_epoch=reset, first_epoch=epoch)
+    epoch = unused_epoch(known, last)
+    if on_new_checkpoint == "reset":
+        return QueryRecord(spark_query_id, base=epoch - batch_id, reset_epoch=epoch, first_epoch=epoch)
+    kept = known.bootstrap if known is not None else ""
+    return QueryRecord(spark_query_id, base=epoch - batch_id, first_epoch=epoch, bootstrap=kept)
 
 
 def _next_epochs(record: QueryRecord, last: int) -> tuple[int, ...]:
     """What the next batch of a checkpoint can be: the last complete epoch again, or the one after it."""
     return (last, last + 1) if last >= record.first_epoch else (record.first_epoch,)
-
-
-def _unused_epoch(known: QueryRecord | None, last: int) -> int:
-    """The first epoch that no other checkpoint can have begun.
-
-    The one after the last complete epoch may be committed on some servers: key groups there would take this
-    checkpoint's rows for a replay, and swallow them.
-    """
-    if known is None and last == 0:
-        return 1
-    return 1 + max(last + 1, known.first_epoch if known is not None else 0)
 
 
 def _mismatch(query: str, last: int, what: str) -> str:

@@ -83,6 +83,14 @@ class QueryRun:
         self.complete: CompleteRecord | None = None
         self.membership = Membership({}, AssignmentRecord(0, (), {}))
 
+    def known(self) -> QueryControl:
+        """What the control topic says, without taking the query over: nobody is fenced."""
+        try:
+            records = self._control.read(self._config.kafka_deadline_seconds)
+        except ChangelogRecreated:
+            records = {}  # there is no control topic: the application is new
+        return read_control(records, self._query)
+
     def take(self) -> QueryControl:
         """Takes the query over from any earlier run, which can record nothing from now on."""
         deadline = self._config.kafka_deadline_seconds

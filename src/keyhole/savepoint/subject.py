@@ -45,7 +45,8 @@ def subject_of(application: str, records: Mapping[str, bytes]) -> Subject:
 
     Raises:
         UnknownApplication: No state of it has a complete epoch.
-        SavepointMismatch: A query has begun from a new checkpoint, and not completed an epoch of it.
+        SavepointMismatch: A query has begun from a new checkpoint, or been bootstrapped, and not completed an epoch of
+            its stream.
     """
     states = sorted(read_control(records, "").states.values(), key=lambda state: state.state)
     names = sorted({state.query for state in states})
@@ -54,6 +55,12 @@ def subject_of(application: str, records: Mapping[str, bytes]) -> Subject:
         control = read_control(records, name)
         if control.complete is None or control.query is None:
             skipped.append(name)
+        elif control.query.bootstraps:
+            raise SavepointMismatch(
+                f"query {name!r} has been bootstrapped, and its stream has not completed an epoch: try again when it "
+                "has",
+                query=name,
+            )
         elif control.complete.epoch < control.query.first_epoch:
             raise SavepointMismatch(
                 f"query {name!r} has begun from a new checkpoint, and has not completed an epoch of it: try again when "

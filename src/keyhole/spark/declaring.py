@@ -20,8 +20,9 @@ from keyhole.reducers import problems
 from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.executors import ServerAddresses
 from keyhole.spark.operators import Subtasks
+from keyhole.spark.parts import Part
 from keyhole.spark.schema import Declaration
-from keyhole.spark.sink import Addresses, OnCommit, OnRows, Part, Sink, checked_name
+from keyhole.spark.sink import Addresses, OnCommit, OnRows, Sink, checked_name
 from keyhole.spark.value_codec import ValueCodec
 from keyhole.steps import StepObserver
 from keyhole.types import StateKind, TtlClock

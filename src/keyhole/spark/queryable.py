@@ -6,7 +6,8 @@
         queryable.value("max_temperature", key="sensor")
     ).start()
 
-Each function here gives what `foreachBatch` takes; `together` makes one of several. docs/spark.md tells what each
+Each function here gives what `foreachBatch` takes; `together` makes one of several. Its `bootstrap` makes a table what
+the states begin with. docs/spark.md tells what each
 output mode means, and what the job must keep to for exactly once.
 
 What all states take:
@@ -60,8 +61,9 @@ from keyhole.spark.declaring import Columns, QueryOptions, StateOptions, build, 
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.lookup import lookup
 from keyhole.spark.operators import Mode, Operator, Subtask, Subtasks
+from keyhole.spark.parts import Part
 from keyhole.spark.processor import QueryableProcessor, changes_of, own_rows
-from keyhole.spark.sink import OnRows, Part, Sink
+from keyhole.spark.sink import OnRows, Sink
 from keyhole.spark.task import SUBTASK
 from keyhole.types import StateKind
 

@@ -11,27 +11,24 @@ import uuid
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from py4j.java_gateway import JavaObject
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.config import JobConfig
-from keyhole.coordinator.coordinator import EpochBatch, EpochResult, StatePlan
+from keyhole.coordinator.coordinator import EpochBatch, EpochResult
 from keyhole.coordinator.decisions import offsets_hash
 from keyhole.errors import InvalidConfiguration, KeyholeError
-from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.batch import MicroBatch, OutputMode, classic, current, next_watermark_ms, state_operators
+from keyhole.spark.bootstrapping import BOOTSTRAP, bootstrap_batch, checked_bootstrap
 from keyhole.spark.executors import ServerAddresses, live_executors
 from keyhole.spark.feeding import check_feed
 from keyhole.spark.keeping import kept
-from keyhole.spark.operators import KEY_SCHEMA, Subtasks, operator_state
-from keyhole.spark.partitioning import HashLayout, layout_of
-from keyhole.spark.schema import Declaration, describe
-from keyhole.spark.staging import StagedState, staged_state
-from keyhole.spark.value_codec import ValueCodec
+from keyhole.spark.partitioning import layout_of
+from keyhole.spark.parts import Part, PartStaging
 from keyhole.types import TtlClock
 
 _log = logging.getLogger(__name__)
@@ -41,6 +38,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 class EpochRunner(Protocol):
     """What the sink needs of a Coordinator."""
+
+    def bootstrapped(self, name: str) -> bool: ...
 
     def run_epoch(self, batch: EpochBatch) -> EpochResult: ...
 
@@ -59,27 +58,6 @@ OnRows = Callable[[DataFrame, int], object]
 MakeCoordinator = Callable[[JobConfig, str, Addresses], EpochRunner]
 """(configuration, the query's stable name, servers) -> the coordinator of one run. Must not block: the first epoch may.
 """
-
-
-@dataclass(frozen=True)
-class Part:
-    """One state of a sink.
-
-    Attributes:
-        aggregator: Of an aggregating state.
-        subtasks: Of an operator state.
-        codec: What makes the value, where the job does that itself.
-        select: From the batch to the state's rows; None: they are the batch's.
-        in_order: Rows of one partition count in the order in which they come: of those that write one entry the last
-            one stays, and one that clears a key clears what came before it.
-    """
-
-    declaration: Declaration
-    aggregator: Aggregator | None = None
-    subtasks: Subtasks | None = None
-    codec: ValueCodec | None = None
-    select: Callable[[DataFrame], DataFrame] | None = None
-    in_order: bool = False
 
 
 class Sink:
@@ -197,6 +175,48 @@ class Sink:
         if self._on_commit is not None:
             self._on_commit(epoch)
 
+    def bootstrap(self, rows: DataFrame, *, name: str = BOOTSTRAP, watermark: datetime | None = None) -> bool:
+        """Makes the rows of a plain data frame what the states begin with, as one epoch, before their stream.
+
+            history = spark.read.parquet("/history/payments")
+            spent = queryable.reducing("spent", key="customer", reducers={"amount": "sum"}, query="payments")
+            spent.bootstrap(history)  # does nothing when the job is started again
+            payments.writeStream.foreachBatch(spent).option("checkpointLocation", ...).start()
+
+        Exactly once: a bootstrap is known by its name. One that was broken off is finished by calling it again, with
+        the same rows; one that is done is not done again, and its rows aren't computed. The stream that follows starts
+        with a new checkpoint and needs no other option. The rows are staged and merged as those of a batch; where they
+        make several states they are kept (as `persist` does) meanwhile. Blocks, at most
+        `KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS`. `on_commit` is not called.
+
+        Args:
+            watermark: The event time up to which the history goes, aware; for states whose ttl goes by event time.
+
+        Returns:
+            Whether it has been done now.
+
+        Raises:
+            StateConflict: The states have begun otherwise; it says what can be done.
+            InvalidConfiguration: The sink has no `query=`, or an operator state; the rows are a stream's; `watermark`
+                lacks.
+            KeyMismatch, ValueMismatch: The columns don't fit the declaration.
+            KeyholeError: As Coordinator.run_epoch. Call it again, with the same rows.
+        """
+        frame = classic(rows)
+        query = checked_bootstrap(self._parts, frame, self._query, watermark)
+        executors = functools.partial(live_executors, frame.sparkSession.sparkContext)
+        coordinator = self._make_coordinator(self._config, query, ServerAddresses(self._config.servers, executors))
+        try:
+            if coordinator.bootstrapped(name):
+                return False
+            with kept(frame) if len(self._parts) > 1 else nullcontext(frame) as once:
+                states = PartStaging(self._config.application, query)
+                staged = [states.of(part, once) for part in self._parts]
+                coordinator.run_epoch(bootstrap_batch(name, staged, watermark))
+            return True
+        finally:
+            coordinator.close()
+
     def _commit(self, data: DataFrame, batch_id: int) -> int:
         """The epoch that the batch became."""
         frame = classic(data)
@@ -207,7 +227,9 @@ class Sink:
         layout = layout_of(frame, batch.execution)
         several = len(self._parts) > 1 or self._on_rows is not None
         with kept(frame) if several else nullcontext(frame) as rows:
-            staged = [self._staged(part, rows, layout, batch, query) for part in self._parts]
+            replaces = batch.output_mode is OutputMode.COMPLETE
+            states = PartStaging(self._config.application, query, replaces, batch.execution)
+            staged = [states.of(part, rows, layout) for part in self._parts]
             result = run.coordinator.run_epoch(
                 EpochBatch(
                     spark_query_id=batch.query_id,
@@ -234,21 +256,6 @@ class Sink:
     def _ages(self) -> bool:
         """Entries expire by event time."""
         return any(part.declaration.ttl_clock is TtlClock.EVENT_TIME for part in self._parts)
-
-    def _staged(
-        self, part: Part, rows: ClassicDataFrame, layout: HashLayout | None, batch: MicroBatch, query: str
-    ) -> StagedState:
-        """Args: rows: The batch's, whose layout it has."""
-        declaration = part.declaration
-        if part.select is not None:
-            rows = classic(part.select(rows))
-            layout = layout_of(rows, batch.execution)
-        schema = rows.schema if part.subtasks is None else KEY_SCHEMA
-        descriptor = describe(declaration, self._config.application, query, schema)
-        plan = StatePlan(descriptor, batch.output_mode is OutputMode.COMPLETE, declaration.standbys)
-        if part.subtasks is not None:
-            return operator_state(part.subtasks, plan, rows)
-        return staged_state(part, plan, rows, layout)
 
     def _query_name(self, batch: MicroBatch) -> str:
         """The query's stable name: as given, else Spark's name of it, else the state's."""

@@ -25,7 +25,7 @@ from keyhole.spark.value_codec import Encoding
 from keyhole.types import StateDescriptor, StateKind
 
 if TYPE_CHECKING:
-    from keyhole.spark.sink import Part
+    from keyhole.spark.parts import Part
 
 _ORDER = "_keyhole_order"
 _ORDERED_KINDS = (StateKind.LIST, StateKind.AGGREGATING)
