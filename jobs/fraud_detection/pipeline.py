@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from jobs.fraud_detection.processor import OUTPUT
+from jobs.fraud_detection.processor import EXPOSED, OUTPUT, PairFinder
+from keyhole.spark.dead_letters import Accept, drop, first_broken
+from keyhole.spark.processor import QueryableProcessor
 
 APPLICATION = "fraud-detection"
+QUERY = "fraud_detection"
+KEY = "account"
 KEY_GROUPS = 64
 # A divisor of the key groups, so that alerts need no shuffle of their own after that of the grouping.
 SHUFFLE_PARTITIONS = 4
 
-ALERTS, ALERTS_KEY, ALERTS_MAP_KEY = "alerts", "account", ("time_ms", "payment")
+ALERTS, ALERTS_MAP_KEY = "alerts", ("time_ms", "payment")
 TOTALS, TOTALS_KEY, TOTALS_MAP_KEY = "totals", ("aggregation", "of"), "window"
 TOTALS_REDUCERS = {"spent_cents": "sum", "payments": "count", "highest_cents": "max"}
 RULES, RULES_KEY = "rules", "rule"
 AGGREGATIONS, AGGREGATIONS_KEY = "aggregations", "aggregation"
+# Of two records about one rule, or one aggregation, the one that was published last counts.
+PUBLISHED = "published"
+RULES_SCHEMA = "rule bigint, since_ms bigint, small_cents bigint, large_cents bigint, published bigint"
+AGGREGATIONS_SCHEMA = (
+    "aggregation string, by string, window_ms bigint, since_ms bigint, until_ms bigint, published bigint"
+)
 
 # How late a payment may come and still be half of a pair. Totals take all.
 DELAY = "10 seconds"
@@ -34,94 +43,129 @@ _RULE = "rule bigint, since bigint, small bigint, large bigint"
 _AGGREGATION = "aggregation string, by string, window bigint, since bigint, until bigint"
 
 
-def payments(records: DataFrame) -> DataFrame:
-    """The payments in Kafka's records; those that aren't any are dropped.
+def _is_name(column: str) -> str:
+    return rf"{column} rlike r'\A{NAME}\z' and {column} not in {NO_NAMES}"
+
+
+# In this order; the first that fails is told. A record that is no JSON object has none of the fields.
+_PAYMENTS_RULES = {
+    _is_name("account"): "account is no name",
+    _is_name("merchant"): "merchant is no name",
+    "payment is not null": "payment is no whole number of 64 bits",
+    f"time >= 0 and time < {END_OF_TIME_MS}": "time is no number of milliseconds from 1970 to 2099",
+    f"cents between 1 and {MOST_CENTS}": f"cents is no whole number from 1 to {MOST_CENTS}",
+}
+_RULES_RULES = {
+    "rule is not null": "rule is no whole number of 64 bits",
+    # jobs.fraud_detection.pairs relies on it.
+    "since >= 0 and since % 1000 = 0": "since is no full second, in milliseconds since 1970",
+    "small >= 0 and small < large": "small and large are no amounts, the one below the other",
+}
+_AGGREGATIONS_RULES = {
+    _is_name("aggregation"): "aggregation is no name",
+    "by in ('account', 'merchant')": "by is neither account nor merchant",
+    f"window between 1 and {LONGEST_WINDOW_MS}": "window is no number of milliseconds up to a year",
+    "since >= 0": "since is no number of milliseconds since 1970",
+}
+
+
+def payments(records: DataFrame, accept: Accept = drop) -> DataFrame:
+    """The payments in Kafka's records.
 
     Args:
         records: `value`: a JSON object of account, merchant (names), payment (a whole number of 64 bits), time
             (milliseconds since 1970) and cents (whole, more than 0).
+        accept: What to do with records that are none.
 
     Returns:
         account: string, payment: bigint, merchant: string, time_ms: bigint, cents: bigint; time: timestamp.
     """
-    parsed = _parsed(records, _PAYMENT).where(f.col("payment").isNotNull())
-    valid = _named(_named(parsed, "account"), "merchant").where(
-        f"time >= 0 and time < {END_OF_TIME_MS} and cents between 1 and {MOST_CENTS}"
-    )
+    valid = accept(_parsed(records, _PAYMENT), first_broken(_PAYMENTS_RULES))
     return valid.withColumnRenamed("time", "time_ms").withColumn("time", f.timestamp_millis("time_ms"))
 
 
-def rules(records: DataFrame) -> DataFrame:
-    """The rules in Kafka's records: rule, since_ms, small_cents, large_cents, all bigint."""
-    parsed = _parsed(records, _RULE).where("rule is not null and since >= 0 and small >= 0 and small < large")
-    return parsed.select(
+def rules(records: DataFrame, accept: Accept = drop) -> DataFrame:
+    """The rules in Kafka's records (value, offset), by RULES_SCHEMA."""
+    valid = accept(_published(records, _RULE), first_broken(_RULES_RULES))
+    return valid.select(
         "rule",
         f.col("since").alias("since_ms"),
         f.col("small").alias("small_cents"),
         f.col("large").alias("large_cents"),
+        PUBLISHED,
     )
 
 
-def aggregations(records: DataFrame) -> DataFrame:
-    """The aggregations in Kafka's records: aggregation and by: string; window_ms, since_ms, until_ms: bigint.
+def aggregations(records: DataFrame, accept: Accept = drop) -> DataFrame:
+    """The aggregations in Kafka's records (value, offset), by AGGREGATIONS_SCHEMA.
 
     `until_ms` is null where an aggregation goes on.
     """
-    parsed = _named(_parsed(records, _AGGREGATION), "aggregation").where(
-        f"by in ('account', 'merchant') and window between 1 and {LONGEST_WINDOW_MS} and since >= 0"
-    )
-    return parsed.select(
+    valid = accept(_published(records, _AGGREGATION), first_broken(_AGGREGATIONS_RULES))
+    return valid.select(
         "aggregation",
         "by",
         f.col("window").alias("window_ms"),
         f.col("since").alias("since_ms"),
         f.col("until").alias("until_ms"),
+        PUBLISHED,
     )
 
 
-def judged(of: DataFrame, by: DataFrame) -> DataFrame:
-    """The payments, and whether each is small or large by the rule that was in force when it was made.
-
-    Args:
-        of: As `payments` gives them; may be a stream.
-        by: As `rules` gives them, each once; not a stream. A batch judges by the rules that it finds: one that is
-            published after payments of its time were judged changes nothing about them, unless the batch is run again.
-
-    Returns:
-        The columns of `of`; small, large: boolean.
-    """
-    following = f.lead("since_ms").over(Window.orderBy("since_ms", "rule"))
-    in_force = f.broadcast(by.withColumn("until_ms", following))
-    time = f.col("time_ms")
-    within = (time >= f.col("since_ms")) & (f.col("until_ms").isNull() | (time < f.col("until_ms")))
-    return of.join(in_force, within, "left").select(
-        *(of[name] for name in of.columns),
-        f.coalesce(f.col("cents") <= f.col("small_cents"), f.lit(False)).alias("small"),
-        f.coalesce(f.col("cents") >= f.col("large_cents"), f.lit(False)).alias("large"),
-    )
+def exposing() -> QueryableProcessor:
+    """The processor, with the state that readers find."""
+    return QueryableProcessor(PairFinder(), key=KEY, expose=EXPOSED)
 
 
-def alerts(of: DataFrame, processor: StatefulProcessor, *, output: str = OUTPUT, mode: str = "update") -> DataFrame:
-    """Runs a FraudDetector, or a processor that wraps it, over judged payments.
+def paired(of: DataFrame, processor: QueryableProcessor) -> DataFrame:
+    """Runs the processor over payments: its own rows, and what changes in its state (keyhole.spark.processor.split).
 
     Needs `spark.sql.streaming.stateStore.providerClass` to be RocksDB's.
+    """
+    # Without the column that the watermark is on, Spark drops no late rows in front of the processor, which tells them
+    # apart itself: they are in no pair, but in the totals.
+    return processor.transform(of.withWatermark("time", DELAY).drop("time"), OUTPUT, time_mode="eventTime")
+
+
+def arrived(rows: DataFrame) -> DataFrame:
+    """Of the processor's own rows, the payments as they came: each record once."""
+    return rows.where("merchant is not null").drop("smalls")
+
+
+def alerts(rows: DataFrame, by: DataFrame) -> DataFrame:
+    """Of the processor's own rows, the payments that are large, and one before them is small, each once.
+
+    Each of the two is judged by the rule in force when it was made.
 
     Args:
-        output: The schema of the processor's rows; default: alerts.
+        by: By RULES_SCHEMA, each rule once; not a stream. All that a batch finds is judged by the rules that it is
+            given, and never again.
+
+    Returns:
+        account: string; time_ms, payment, cents: bigint.
     """
-    return (
-        of.withWatermark("time", DELAY)
-        .groupBy("account")
-        .transformWithState(processor, outputStructType=output, outputMode=mode, timeMode="eventTime")
-    )
+    table = by.agg(f.array_agg(f.struct("since_ms", "rule", "small_cents", "large_cents")).alias("rules"))
+    judged = rows.where("smalls is not null").crossJoin(f.broadcast(table))
+    is_large = f.col("cents") >= _in_force(f.col("time_ms"))["large_cents"]
+    found = judged.where(is_large & f.exists("smalls", _is_small))
+    return found.select("account", "time_ms", "payment", "cents")
+
+
+def _in_force(time_ms: Column) -> Column:
+    """The rule of a moment, null where there is none: of the highest since_ms, then of the highest number."""
+    return f.array_max(f.filter("rules", lambda rule: rule["since_ms"] <= time_ms))
+
+
+def _is_small(payment: Column) -> Column:
+    return payment["cents"] <= _in_force(payment["time_ms"])["small_cents"]
 
 
 def contributions(of: DataFrame, to: DataFrame) -> DataFrame:
     """What each payment brings to each aggregation: rows for a reducing state, by TOTALS_REDUCERS.
 
     Args:
-        of: As `payments` gives them; may be a stream.
-        to: As `aggregations` gives them, each once; not a stream.
+        of: As `payments` or `arrived` give them; may be a stream.
+        to: By AGGREGATIONS_SCHEMA, each aggregation once; not a stream.
 
     Returns:
         aggregation, of: string; window: timestamp, its start; spent_cents, payments, highest_cents: bigint.
@@ -139,8 +183,9 @@ def contributions(of: DataFrame, to: DataFrame) -> DataFrame:
 
 
 def _parsed(records: DataFrame, schema: str) -> DataFrame:
-    return records.select(f.from_json(f.col("value").cast("string"), schema).alias("record")).select("record.*")
+    parsed = records.withColumn("record", f.from_json(f.col("value").cast("string"), schema))
+    return parsed.select("*", "record.*").drop("record")
 
 
-def _named(of: DataFrame, column: str) -> DataFrame:
-    return of.where(f.col(column).rlike(rf"\A{NAME}\z") & ~f.col(column).isin(*NO_NAMES))
+def _published(records: DataFrame, schema: str) -> DataFrame:
+    return _parsed(records, schema).withColumn(PUBLISHED, f.col("offset"))

@@ -1,89 +1,93 @@
-"""Finds a small payment that is followed by a large one, whatever order they come in: Spark's transformWithState."""
+"""Finds the payments that may be a small one and a large one after it, in any order: Spark's transformWithState."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import (
     ExpiredTimerInfo,
-    MapState,
     StatefulProcessor,
     StatefulProcessorHandle,
     TimerValues,
 )
+from pyspark.sql.types import StructType
 
-MINUTE_MS = 60_000
+from jobs.fraud_detection.pairs import MINUTE_MS, Small, Stored, candidates
+from keyhole.spark.exposed import ExposedMap
 
-# The state that readers will find: the small payments of the last minute, each until its timer.
-SUSPICIONS, SUSPICIONS_MAP_KEY, SUSPICIONS_VALUE = "suspicions", "time_ms bigint, payment bigint", "cents bigint"
+# The state that readers find: an account's payments of the last minute, each until its timer.
+RECENT = "recent"
+_RECENT = ExposedMap(StructType().add("time_ms", "long").add("payment", "long"), StructType().add("cents", "long"))
+EXPOSED: Mapping[str, ExposedMap] = {RECENT: _RECENT}
 
-OUTPUT = "account string, time_ms bigint, payment bigint, cents bigint"
-"""The processor's own rows: an alert each."""
+OUTPUT = (
+    "account string, payment bigint, time_ms bigint, cents bigint, "
+    "merchant string, smalls array<struct<time_ms:bigint,cents:bigint>>"
+)
+"""The processor's own rows, of two sorts: a payment as it came, late or not, without `smalls`; and one that may be
+large, without `merchant`, and with the payments before it that may be small."""
 
-Stored = tuple[int, int]
-"""The time and the number of a payment."""
 
+class PairFinder(StatefulProcessor):
+    """Event time, by account; a payment that was made at or before the watermark is too late to be half of a pair.
 
-class FraudDetector(StatefulProcessor):
-    """Event time, by account; a payment that was made at or before the watermark is too late, and dropped.
-
-    A small payment may come after the large one that followed it. So both are kept until no payment that makes a pair
-    with them can come any more: a small one until the watermark is a minute past it, a large one without a small one
-    until the watermark has reached it. What is found then doesn't depend on how payments come in batches.
+    A small payment may come after the large one that followed it. So each is kept until no payment that makes a pair
+    with it can come any more: until the watermark is a minute past it. Which pairs are found then doesn't depend on how
+    payments come in batches.
     """
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Spark calls it once per task."""
         self._handle = handle
-        self._small = handle.getMapState(SUSPICIONS, SUSPICIONS_MAP_KEY, SUSPICIONS_VALUE)
-        self._large = handle.getMapState("large", SUSPICIONS_MAP_KEY, SUSPICIONS_VALUE)
+        self._recent = handle.getMapState(RECENT, _RECENT.key, _RECENT.value)
 
     def handleInputRows(self, key: tuple[str], rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
-        """Takes payments of one account: payment, time_ms, cents, and whether it is small or large."""
-        in_time = [row for row in rows if row.time_ms > timerValues.getCurrentWatermarkInMs()]
-        small = {(row.time_ms, row.payment): row.cents for row in in_time if row.small}
-        large = {(row.time_ms, row.payment): row.cents for row in in_time if row.large}
-        if not small and not large:
-            return iter(())
-        self._keep(self._small, small, MINUTE_MS)
-        small_times = [time_ms for time_ms, _ in _keys(self._small)]
-        waiting: dict[Stored, int] = {
-            (time_ms, payment): cents for (time_ms, payment), (cents,) in self._large.iterator()
-        }
-        found = {at: cents for at, cents in (waiting | large).items() if _follows(at[0], small_times)}
-        for at in sorted(found.keys() & waiting.keys()):
-            self._large.removeKey(at)
-        self._keep(self._large, {at: cents for at, cents in large.items() if at not in found}, 0)
-        return iter([_row(key[0], at, cents) for at, cents in sorted(found.items())])
+        """Takes payments of one account: payment, merchant, time_ms, cents."""
+        (account,) = key
+        came = list(rows)
+        given = [_payment(account, row) for row in came]
+        watermark_ms = timerValues.getCurrentWatermarkInMs()
+        new: dict[Stored, int] = {}
+        for row in came:
+            if row.time_ms > watermark_ms:
+                at = row.time_ms, row.payment
+                new[at] = max(row.cents, new.get(at, 0))  # of a number that came twice, whatever their order
+        if new:
+            known = {(time_ms, payment): cents for (time_ms, payment), (cents,) in self._recent.iterator()}
+            given += [_candidate(account, at, cents, smalls) for at, cents, smalls in _found(known, new)]
+            self._keep(new)
+        return iter(given)
 
     def handleExpiredTimer(
         self, key: tuple[str], timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[Row]:
         """Forgets the payments that can't be half of a pair any more."""
         watermark_ms = timerValues.getCurrentWatermarkInMs()
-        for state, kept_ms in ((self._small, MINUTE_MS), (self._large, 0)):
-            for at in _keys(state):
-                if at[0] + kept_ms <= watermark_ms:
-                    state.removeKey(at)
+        kept = [(time_ms, payment) for time_ms, payment in self._recent.keys()]  # noqa: SIM118 - no dictionary
+        for at in kept:
+            if at[0] + MINUTE_MS <= watermark_ms:
+                self._recent.removeKey(at)
         return iter(())
 
-    def _keep(self, state: MapState, payments: dict[Stored, int], kept_ms: int) -> None:
-        timers = {time_ms + kept_ms for time_ms, _ in payments}
-        for expiry_ms in sorted(timers.difference(self._handle.listTimers()) if timers else ()):
+    def _keep(self, payments: Mapping[Stored, int]) -> None:
+        timers = {time_ms + MINUTE_MS for time_ms, _ in payments}
+        for expiry_ms in sorted(timers.difference(self._handle.listTimers())):
             self._handle.registerTimer(expiry_ms)
         for at, cents in sorted(payments.items()):
-            state.updateValue(at, (cents,))
+            self._recent.updateValue(at, (cents,))
 
 
-def _keys(state: MapState) -> list[Stored]:
-    return [(time_ms, payment) for time_ms, payment in state.keys()]  # noqa: SIM118 - no dictionary
+def _found(known: Mapping[Stored, int], new: Mapping[Stored, int]) -> Iterator[tuple[Stored, int, list[Small]]]:
+    for at, smalls in candidates(known, new):
+        yield at, new[at] if at in new else known[at], smalls
 
 
-def _follows(time_ms: int, small_times: Iterable[int]) -> bool:
-    return any(before < time_ms <= before + MINUTE_MS for before in small_times)
+def _payment(account: str, row: Row) -> Row:
+    return Row(account=account, payment=row.payment, time_ms=row.time_ms, cents=row.cents, merchant=row.merchant)
 
 
-def _row(account: str, at: Stored, cents: int) -> Row:
+def _candidate(account: str, at: Stored, cents: int, smalls: list[Small]) -> Row:
     time_ms, payment = at
-    return Row(account=account, time_ms=time_ms, payment=payment, cents=cents)
+    before = [Row(time_ms=small.time_ms, cents=small.cents) for small in smalls]
+    return Row(account=account, payment=payment, time_ms=time_ms, cents=cents, smalls=before)

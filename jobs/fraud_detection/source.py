@@ -1,4 +1,8 @@
-"""Made-up payments, the same for the same seed: most are honest, some look nearly like fraud, and some are."""
+"""Made-up payments, the same for the same seed: most are honest, some look nearly like fraud, and some are.
+
+`python -m jobs.fraud_detection.source` sends them to a topic, and to two more the rules and the aggregations, which
+change all the time; settings: KEYHOLE_PAYMENTS_*.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,34 @@ import itertools
 import json
 import math
 import random
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jobs.fraud_detection.model import Aggregation, Payment, Rule
+from keyhole.config import PaymentsConfig
+from keyhole.local.sources import Sender, due, run_source
 
 SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 
-# Within the job's delay of 10 seconds with room to spare: nothing that is sent is too late.
+# Within the job's delay of 10 seconds with room to spare, or far behind: such are too late for pairs, never for totals.
 LATEST_MS = 5 * SECOND_MS
+TOO_LATE_MS = (2 * MINUTE_MS, 20 * MINUTE_MS)
+
+# 2026-11-21: the payments begin then in every run, and their time goes faster than the clock.
+BEGIN_MS = 1_795_219_200_000
+# Another rule, and another time for the aggregation that comes and goes; published so long before it begins.
+CHANGE_MS = 10 * MINUTE_MS
+AHEAD_MS = 5 * MINUTE_MS
+# There are so many rules at once; the next one takes the place of the oldest.
+RULES = 4
+
+# Which payments are too late goes by the topic's order: there is one, in one partition.
+PARTITIONS = 1
+_SEED = 20_151_019
 
 
 @dataclass(frozen=True)
@@ -29,6 +50,7 @@ class Shape:
         frauds: How many of these are a small payment that a large one follows within a minute.
         decoys: Likewise, but the large one comes after more than a minute, or before the small one.
         late: Which part of all comes late, by up to LATEST_MS.
+        too_late: Likewise, but by TOO_LATE_MS.
     """
 
     accounts: int = 500
@@ -37,19 +59,22 @@ class Shape:
     frauds: float = 0.01
     decoys: float = 0.02
     late: float = 0.2
+    too_late: float = 0.0
 
 
-def rules(begin_ms: int) -> list[Rule]:
-    """Two rules: the second one is stricter, from the tenth minute on."""
-    return [Rule(1, begin_ms, 100, 50_000), Rule(2, begin_ms + 10 * MINUTE_MS, 200, 30_000)]
+def rules(begin_ms: int) -> Iterator[Rule]:
+    """One from the beginning on, then another one every CHANGE_MS, without end: in turn strict and lax."""
+    for turn in itertools.count():
+        small, large = (200, 30_000) if turn % 2 else (100, 50_000)
+        yield Rule(turn % RULES + 1, begin_ms + turn * CHANGE_MS, small, large)
 
 
-def aggregations(begin_ms: int) -> list[Aggregation]:
-    """Spent per account and hour; and from the tenth to the twentieth minute, per merchant and minute, too."""
-    return [
-        Aggregation("spent-per-hour", "account", HOUR_MS, begin_ms, None),
-        Aggregation("merchant-minutes", "merchant", MINUTE_MS, begin_ms + 10 * MINUTE_MS, begin_ms + 20 * MINUTE_MS),
-    ]
+def aggregations(begin_ms: int) -> Iterator[Aggregation]:
+    """Spent per account and hour; and, in every second CHANGE_MS, per merchant and minute, too. Without end."""
+    yield Aggregation("spent-per-hour", "account", HOUR_MS, begin_ms, None)
+    for turn in itertools.count(1, 2):
+        since_ms = begin_ms + turn * CHANGE_MS
+        yield Aggregation("merchant-minutes", "merchant", MINUTE_MS, since_ms, since_ms + CHANGE_MS)
 
 
 def payments(seed: int, begin_ms: int, shape: Shape) -> Iterator[Payment]:
@@ -64,10 +89,16 @@ def payments(seed: int, begin_ms: int, shape: Shape) -> Iterator[Payment]:
         for offset_ms, cents in _episode(draw, shape):
             merchant = f"merchant-{draw.randrange(shape.merchants)}"
             payment = Payment(account, next(numbers), merchant, int(now_ms) + offset_ms, cents)
-            late_ms = draw.randint(1, LATEST_MS) if draw.random() < shape.late else 0
-            heapq.heappush(waiting, (payment.time_ms + late_ms, payment))
+            heapq.heappush(waiting, (payment.time_ms + _late_ms(draw, shape), payment))
         while waiting and waiting[0][0] <= now_ms:
             yield heapq.heappop(waiting)[1]
+
+
+def _late_ms(draw: random.Random, shape: Shape) -> int:
+    chance = draw.random()
+    if chance < shape.late:
+        return draw.randint(1, LATEST_MS)
+    return draw.randint(*TOO_LATE_MS) if chance < shape.late + shape.too_late else 0
 
 
 def _episode(draw: random.Random, shape: Shape) -> list[tuple[int, int]]:
@@ -101,3 +132,42 @@ def aggregation_record(aggregation: Aggregation) -> bytes:
     name, by, window_ms, since_ms, until_ms = aggregation
     fields = {"aggregation": name, "by": by, "window": window_ms, "since": since_ms, "until": until_ms}
     return json.dumps(fields).encode()
+
+
+def malformed(record: bytes) -> bytes:
+    """The record as it comes out of a broken pipe."""
+    return record[:-2]
+
+
+def feed(config: PaymentsConfig, sender: Sender, stopped: threading.Event) -> None:
+    """Sends until it is stopped; a rule or an aggregation comes AHEAD_MS before it begins. Raises KeyholeError."""
+    to_rules = Sender(config.bootstrap_servers, config.rules_topic)
+    to_aggregations = Sender(config.bootstrap_servers, config.aggregations_topic)
+    draw = random.Random(_SEED)  # noqa: S311 - made-up faults, no secrets
+    shape = Shape(accounts=config.accounts, per_second=config.rate / config.speed, too_late=0.005)
+    coming = payments(_SEED, BEGIN_MS, shape)
+    changes = heapq.merge(
+        ((rule.since_ms, to_rules, rule_record(rule)) for rule in rules(BEGIN_MS)),
+        ((each.since_ms, to_aggregations, aggregation_record(each)) for each in aggregations(BEGIN_MS)),
+        key=lambda change: change[0],
+    )
+    for to in (to_rules, to_aggregations):
+        to.send(b"{}")  # which is neither
+    since_ms, to, record = next(changes)
+    now_ms = BEGIN_MS
+    for more in due(config.rate, stopped):
+        while since_ms - AHEAD_MS <= now_ms:
+            to.send(record)
+            since_ms, to, record = next(changes)
+        for payment in itertools.islice(coming, more):
+            now_ms = max(now_ms, payment.time_ms)
+            sent = payment_record(payment)
+            sender.send(malformed(sent) if draw.random() < config.malformed else sent)
+        for each in (sender, to_rules, to_aggregations):
+            each.poll()
+    to_rules.flush()
+    to_aggregations.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(run_source("payments", PaymentsConfig, feed))

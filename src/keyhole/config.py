@@ -248,6 +248,45 @@ class ChunksConfig(SourceConfig):
     malformed: float = 0.001
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FraudDetectionConfig(TopicJobConfig):
+    """The job fraud_detection.
+
+    Attributes:
+        checkpoint: Spark's checkpoint location; the queries of rules and aggregations have theirs beside it, as
+            <checkpoint>-rules and <checkpoint>-aggregations.
+        rules_topic: Where the rules are published, in one partition.
+        aggregations_topic: Where the aggregations are, likewise.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_FRAUD_DETECTION_"
+
+    rules_topic: str
+    aggregations_topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaymentsConfig(SourceConfig):
+    """The source of the job fraud_detection's payments, rules and aggregations. The rate is that of the payments.
+
+    Attributes:
+        rules_topic: Where the rules go.
+        aggregations_topic: Where the aggregations go.
+        accounts: How many there are.
+        speed: How many of the payments' seconds pass in one.
+        malformed: Which part of the payments is broken.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_PAYMENTS_"
+
+    rules_topic: str
+    aggregations_topic: str
+    rate: int = 100
+    accounts: int = 200
+    speed: int = 60
+    malformed: float = 0.001
+
+
 _KINDS = (
     StateServerConfig,
     ClientProxyConfig,
@@ -260,6 +299,8 @@ _KINDS = (
     RequestsConfig,
     VitalSignsConfig,
     ChunksConfig,
+    FraudDetectionConfig,
+    PaymentsConfig,
 )
 _Config = TypeVar("_Config", bound=StateServerConfig | ClientProxyConfig | JobConfig | TopicJobConfig | SourceConfig)
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
-from jobs.fraud_detection import pipeline, reference, source
+from jobs.fraud_detection import pipeline, source
 from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Total
-from jobs.fraud_detection.processor import FraudDetector
+from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of
 from jobs.fraud_detection.source import MINUTE_MS, Shape
+from keyhole.spark.processor import split
 from tests.integration.conftest import RunQuery, Stream
 
 pytestmark = pytest.mark.integration
@@ -72,97 +72,107 @@ GOOD: list[bytes | None] = [
 
 
 def records(spark: SparkSession, values: list[bytes | None] | list[bytes]) -> DataFrame:
-    return spark.createDataFrame([(value,) for value in values], "value binary")
+    return spark.createDataFrame(list(zip(values, itertools.count())), "value binary, offset bigint").coalesce(1)
 
 
-def test_what_is_a_payment_to_spark_is_one_to_the_reference(spark: SparkSession) -> None:
+def test_what_is_a_payment_to_spark_is_one_to_the_recount(spark: SparkSession) -> None:
     found = pipeline.payments(records(spark, GOOD + BAD).coalesce(1)).collect()
-    expected = [payment for payment in map(reference.payment_of, GOOD + BAD) if payment is not None]
+    expected = [payment for payment in map(payment_of, GOOD + BAD) if payment is not None]
     assert [Payment(*(row[name] for name in PAYMENT)) for row in found] == expected
     assert len(found) == len(GOOD)
     assert [row.time.astimezone().timestamp() * 1000 for row in found] == [payment.time_ms for payment in expected]
 
 
+BAD_RULES = [Rule(1, -1000, 1, 2), Rule(1, 1, 1, 2), Rule(1, 0, -1, 2), Rule(1, 0, 2, 2), Rule(1 << 63, 0, 1, 2)]
+BAD_AGGREGATIONS = [
+    Aggregation("a b", "account", 1, 0, None),
+    Aggregation("a", "payment", 1, 0, None),
+    Aggregation("a", "account", 0, 0, None),
+    Aggregation("a", "account", 1, -1, None),
+]
+
+
 def test_rules_and_aggregations_come_back_as_they_were_sent_and_wrong_ones_do_not(spark: SparkSession) -> None:
-    rules = source.rules(BEGIN_MS)
-    bad_rules = [Rule(1, -1, 1, 2), Rule(1, 0, -1, 2), Rule(1, 0, 2, 2)]
-    values = [source.rule_record(rule) for rule in [*rules, *bad_rules]] + [b"{}", b"no"]
-    assert [Rule(*row) for row in pipeline.rules(records(spark, values).coalesce(1)).collect()] == rules
-    aggregations = source.aggregations(BEGIN_MS)
-    bad = [
-        Aggregation("a b", "account", 1, 0, None),
-        Aggregation("a", "payment", 1, 0, None),
-        Aggregation("a", "account", 0, 0, None),
-        Aggregation("a", "account", 1, -1, None),
-    ]
-    values = [source.aggregation_record(each) for each in [*aggregations, *bad]] + [b"{}", b"no"]
-    found = pipeline.aggregations(records(spark, values).coalesce(1)).collect()
-    assert [Aggregation(*row) for row in found] == aggregations
+    rules = list(itertools.islice(source.rules(BEGIN_MS), 3))
+    values = [source.rule_record(rule) for rule in [*rules, *BAD_RULES]] + [b"{}", b"no"]
+    found = pipeline.rules(records(spark, values)).collect()
+    assert [tuple(row) for row in found] == [(*rule, offset) for offset, rule in enumerate(rules)]
+    assert [rule_of(value) for value in values] == [*rules, *[None] * (len(BAD_RULES) + 2)]
+    aggregations = list(itertools.islice(source.aggregations(BEGIN_MS), 3))
+    values = [source.aggregation_record(each) for each in [*aggregations, *BAD_AGGREGATIONS]] + [b"{}", b"no"]
+    found = pipeline.aggregations(records(spark, values)).collect()
+    assert [tuple(row) for row in found] == [(*each, offset) for offset, each in enumerate(aggregations)]
+    assert [aggregation_of(value) for value in values] == [*aggregations, *[None] * (len(BAD_AGGREGATIONS) + 2)]
 
 
-def test_each_payment_is_judged_once_by_the_rule_of_its_time(spark: SparkSession) -> None:
+def test_a_candidate_is_an_alert_by_the_rules_of_its_times(spark: SparkSession) -> None:
     rules = [Rule(2, 1_000, 10, 20), Rule(1, 1_000, 0, 1), Rule(3, 2_000, 5, 15)]
+    times = (500, 1_500, 2_500)
     made = [
-        Payment("a", n, "m", at, cents)
-        for n, (at, cents) in enumerate(itertools.product((0, 1_000, 2_000), range(1, 25)))
+        (before, small, after, large)
+        for before, after in itertools.product(times, times)
+        for small, large in itertools.product((5, 6, 10, 11), (14, 15, 19, 20))
     ]
-    frame = pipeline.payments(records(spark, [source.payment_record(payment) for payment in made]))
-    judged = pipeline.judged(frame, pipeline.rules(records(spark, [source.rule_record(rule) for rule in rules])))
-    found = {row.payment: (row.small, row.large) for row in judged.collect()}
-    assert judged.count() == len(made)
-    for payment in made:
-        rule = reference.rule_at(rules, payment.time_ms)
-        expected = (
-            (False, False) if rule is None else (payment.cents <= rule.small_cents, payment.cents >= rule.large_cents)
-        )
-        assert found[payment.payment] == expected
-    no_rules = pipeline.judged(frame, pipeline.rules(records(spark, [b"{}"])))
-    assert no_rules.count() == len(made)
-    assert no_rules.where("small or large").count() == 0
-
-
-def test_contributions_add_up_to_the_totals_of_the_reference(spark: SparkSession) -> None:
-    made = list(itertools.islice(source.payments(2, BEGIN_MS, Shape(accounts=20, per_second=1)), 2_000))
-    aggregations = source.aggregations(BEGIN_MS)
-    rows = pipeline.contributions(
-        pipeline.payments(records(spark, [source.payment_record(payment) for payment in made])),
-        pipeline.aggregations(records(spark, [source.aggregation_record(each) for each in aggregations])),
-    )
-    # As the reducing state adds them up.
-    merge = {"sum": f.sum, "count": f.count, "max": f.max}
-    columns = [merge[reducer](name).alias(name) for name, reducer in pipeline.TOTALS_REDUCERS.items()]
-    totals = rows.groupBy(*pipeline.TOTALS_KEY, pipeline.TOTALS_MAP_KEY).agg(*columns).collect()
-    found = {
-        (row.aggregation, row.of, round(row.window.astimezone().timestamp() * 1000)): Total(
-            row.spent_cents, row.payments, row.highest_cents
-        )
-        for row in totals
-    }
-    assert found == reference.totals(made, aggregations)
-    assert {name for name, _, _ in found} == {"spent-per-hour", "merchant-minutes"}
+    candidates = [
+        ("a", n, after, large, None, [(before, 100), (before, small)])
+        for n, (before, small, after, large) in enumerate(made)
+    ]
+    rows = spark.createDataFrame([*candidates, ("a", -1, 1_500, 20, "merchant", None)], pipeline.OUTPUT)
+    by = pipeline.rules(records(spark, [source.rule_record(rule) for rule in rules]))
+    found = {row.payment for row in pipeline.alerts(rows, by).collect()}
+    expected = set()
+    for n, (before, small, after, large) in enumerate(made):
+        of_small, of_large = rule_at(rules, before), rule_at(rules, after)
+        if of_small and of_large and small <= of_small.small_cents and large >= of_large.large_cents:
+            expected.add(n)
+    assert found == expected
+    assert 0 < len(found) < len(made) / 2
+    assert pipeline.alerts(rows, pipeline.rules(records(spark, [b"{}"]))).count() == 0
 
 
 @pytest.mark.usefixtures("rocksdb")
-def test_a_stream_of_payments_gives_the_alerts_of_the_reference_each_once(
+def test_a_stream_of_payments_gives_the_alerts_and_totals_of_the_recount_late_ones_in_totals_only(
     spark: SparkSession, stream: Stream, run_query: RunQuery
 ) -> None:
-    shape = Shape(accounts=15, per_second=1, frauds=0.05, decoys=0.1)
+    shape = Shape(accounts=15, per_second=1, frauds=0.05, decoys=0.1, too_late=0.1)
     made = list(itertools.islice(source.payments(9, BEGIN_MS, shape), 1_000))
-    rules = source.rules(BEGIN_MS)
+    rules, aggregations = (
+        list(itertools.islice(source.rules(BEGIN_MS), 3)),
+        list(itertools.islice(source.aggregations(BEGIN_MS), 2)),
+    )
+    by = pipeline.rules(records(spark, [source.rule_record(rule) for rule in rules]))
+    to = pipeline.aggregations(records(spark, [source.aggregation_record(each) for each in aggregations]))
     found: list[Alert] = []
+    arrived: list[int] = []
+    totals: dict[tuple[str, str, int], Total] = {}
 
     def collect(batch: DataFrame, _: int) -> None:
-        found.extend(Alert(row.account, row.payment, row.time_ms, row.cents) for row in batch.collect())
+        batch = batch.persist()
+        rows = split(batch).rows
+        found.extend(Alert(**row.asDict()) for row in pipeline.alerts(rows, by).collect())
+        arrived.extend(row.payment for row in pipeline.arrived(rows).collect())
+        for row in pipeline.contributions(pipeline.arrived(rows), to).collect():
+            key = row.aggregation, row["of"], round(row.window.astimezone().timestamp() * 1000)
+            before = totals.get(key, Total(0, 0, 0))
+            totals[key] = Total(
+                before.spent_cents + row.spent_cents,
+                before.payments + row.payments,
+                max(before.highest_cents, row.highest_cents),
+            )
+        batch.unpersist()
 
     batches = [made[first : first + 250] for first in range(0, len(made), 250)]
     data = stream(
         "value string", [[{"value": source.payment_record(payment).decode()} for payment in batch] for batch in batches]
     )
-    by = pipeline.rules(records(spark, [source.rule_record(rule) for rule in rules]))
-    judged = pipeline.judged(pipeline.payments(data), by)
-    run_query(pipeline.alerts(judged, FraudDetector()), "update", collect)
+    run_query(pipeline.paired(pipeline.payments(data), pipeline.exposing()), "update", collect)
 
-    expected = reference.alerts(made, rules)
-    assert set(found) == expected
-    assert len(found) == len(expected) > 10
+    recount, patient = Recount(), Recount()
+    for batch in batches:
+        recount.take(batch, rules, aggregations)
+    patient.take(made, rules, aggregations)
+    assert sorted(arrived) == sorted(payment.payment for payment in made)
+    assert set(found) == recount.alerts < patient.alerts
     assert {alert.time_ms < BEGIN_MS + 10 * MINUTE_MS for alert in found} == {True, False}
+    assert totals == recount.totals == patient.totals
+    assert {name for name, _, _ in totals} == {"spent-per-hour", "merchant-minutes"}

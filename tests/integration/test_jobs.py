@@ -14,6 +14,7 @@ from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ
 pytestmark = pytest.mark.integration
 
 STATES = {
+    "fraud_detection": ["aggregations", "alerts", "recent", "rules", "totals"],
     "golden_signals": ["golden_signals"],
     "tweet_impressions": ["top_tweets", "tweet_hours"],
     "vital_signs": ["open_chunks", "segments", "vitals"],
@@ -24,7 +25,13 @@ STATES = {
 def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothing(name: str, tmp_path: Path) -> None:
     command = [*KEYHOLE, "job", name, "--seconds", "10", "--verify", "--json"]
     # What has waited while a busy machine started Spark is to be caught up with, too.
-    few = {"KEYHOLE_CHUNKS_PATIENTS": "3", "KEYHOLE_TWEETS_RATE": "300", "KEYHOLE_REQUESTS_RATE": "300"}
+    few = {
+        "KEYHOLE_CHUNKS_PATIENTS": "3",
+        "KEYHOLE_TWEETS_RATE": "300",
+        "KEYHOLE_REQUESTS_RATE": "300",
+        "KEYHOLE_PAYMENTS_ACCOUNTS": "50",
+        "KEYHOLE_PAYMENTS_RATE": "30",
+    }
     settings = environ(tmp_path, **few, **{f"{LOCAL_JOBS[name].source_prefix}MALFORMED": "0.02"})
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -34,6 +41,20 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
     assert result["rejected"] > 0
     assert result["epochs"] > 1
     assert result["states"] == STATES[name]
+    assert_nothing_is_left(tmp_path, done.stderr)
+
+
+def test_rules_that_change_are_those_of_each_batch_though_server_and_driver_are_killed(tmp_path: Path) -> None:
+    command = [*KEYHOLE, "job", "fraud_detection", "--seconds", "20", "--verify", "--chaos", "--json"]
+    few = {"KEYHOLE_PAYMENTS_ACCOUNTS": "50", "KEYHOLE_PAYMENTS_RATE": "30"}
+    settings = environ(tmp_path, **few)
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    result = json.loads(done.stdout)
+    assert result["keys"] == result["agreed"] > 0
+    assert result["mismatches"] == 0
+    assert "chaos: kill -9 of the state server\nstarting server again" in done.stderr
+    assert "chaos: kill -9 of the driver\nstarting job again" in done.stderr
     assert_nothing_is_left(tmp_path, done.stderr)
 
 

@@ -32,6 +32,8 @@ KINDS = (
     config.RequestsConfig,
     config.VitalSignsConfig,
     config.ChunksConfig,
+    config.FraudDetectionConfig,
+    config.PaymentsConfig,
 )
 
 

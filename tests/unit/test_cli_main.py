@@ -14,7 +14,9 @@ from keyhole.cli.local_jobs import LOCAL_JOBS
 from keyhole.cli.main import JOBS, SERVICES, main
 from keyhole.config import (
     ChunksConfig,
+    FraudDetectionConfig,
     GoldenSignalsConfig,
+    PaymentsConfig,
     ReadingsConfig,
     RequestsConfig,
     TemperatureMonitorConfig,
@@ -33,6 +35,8 @@ KINDS = (
     RequestsConfig,
     VitalSignsConfig,
     ChunksConfig,
+    FraudDetectionConfig,
+    PaymentsConfig,
 )
 
 

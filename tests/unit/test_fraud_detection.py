@@ -1,18 +1,19 @@
-"""The source's payments, the reference's formulas on known payments, and the processor on Spark's own tester."""
+"""The source's payments, the recount's formulas on known payments, and the processor on Spark's own tester."""
 
 from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from jobs.fraud_detection import pipeline, source
 from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Total
-from jobs.fraud_detection.processor import MINUTE_MS
-from jobs.fraud_detection.reference import alerts, payment_of, rule_at, totals
-from jobs.fraud_detection.source import HOUR_MS, LATEST_MS, Shape
-from tests.support.fraud_detection import DetectorBench
+from jobs.fraud_detection.pairs import MINUTE_MS, candidates
+from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of
+from jobs.fraud_detection.source import HOUR_MS, LATEST_MS, TOO_LATE_MS, Shape
+from tests.support.fraud_detection import FinderBench
 
 BEGIN_MS = 1_795_219_200_000  # 2026-11-21, on the hour
 RULE = Rule(1, 0, 100, 50_000)
@@ -31,6 +32,13 @@ def alert(payment: Payment) -> Alert:
 def record(**fields: object) -> bytes:
     payment = {"account": "a", "payment": 1, "merchant": "m", "time": BEGIN_MS, "cents": 1}
     return json.dumps(payment | fields).encode()
+
+
+def alerts(payments: Iterable[Payment], rules: Sequence[Rule]) -> set[Alert]:
+    """Of payments that came together."""
+    recount = Recount()
+    recount.take(list(payments), rules, [])
+    return recount.alerts
 
 
 def sent(count: int, seed: int = 1) -> list[Payment]:
@@ -55,7 +63,7 @@ def test_payments_come_late_but_never_too_late_and_none_twice() -> None:
 
 
 def test_some_payments_are_fraud_and_more_look_like_it_under_both_rules() -> None:
-    payments, rules = sent(30_000), source.rules(BEGIN_MS)
+    payments, rules = sent(30_000), list(itertools.islice(source.rules(BEGIN_MS), 2))
     found = alerts(payments, rules)
     change_ms = rules[1].since_ms
     assert {alert.time_ms < change_ms for alert in found} == {True, False}
@@ -102,7 +110,7 @@ def test_what_is_no_payment_is_none(value: bytes | None) -> None:
     assert payment_of(value) is None
 
 
-# The reference
+# The recount
 
 
 @pytest.mark.parametrize("seconds", [0.001, 30, 60])
@@ -138,7 +146,10 @@ def test_totals_are_by_what_the_aggregation_says_while_it_is_there() -> None:
     by_account = Aggregation("h", "account", HOUR_MS, BEGIN_MS, None)
     by_merchant = Aggregation("m", "merchant", MINUTE_MS, BEGIN_MS + 10_000, BEGIN_MS + 20_000)
     payments = [at(-1, 1), at(0, 2), at(10, 3), at(19.999, 4, account="b"), at(20, 5), at(3_600, 6)]
-    assert totals(payments, [by_account, by_merchant]) == {
+    recount = Recount()
+    for batch in (payments[:3], payments[3:]):
+        recount.take(batch, [], [by_account, by_merchant])
+    assert recount.totals == {
         ("h", "a", BEGIN_MS): Total(10, 3, 5),
         ("h", "b", BEGIN_MS): Total(4, 1, 4),
         ("h", "a", BEGIN_MS + HOUR_MS): Total(6, 1, 6),
@@ -146,66 +157,121 @@ def test_totals_are_by_what_the_aggregation_says_while_it_is_there() -> None:
     }
 
 
-# The processor; tests/property compares it with the reference
+def test_a_pair_is_judged_once_by_the_rules_that_its_batch_reads() -> None:
+    small, large, strict = at(0, SMALL), at(30, 1_000), Rule(2, BEGIN_MS + 20_000, 10, 1_000)
+    before, after = Recount(), Recount()
+    for recount, first, second in ((before, [RULE, strict], [RULE]), (after, [RULE], [RULE, strict])):
+        recount.take([small], first, [])
+        recount.take([large], second, [])
+        recount.take([at(31, BETWEEN)], [RULE, strict], [])
+    assert (before.alerts, after.alerts) == (set(), {alert(large)})
 
 
-def test_a_small_payment_is_a_suspicion_until_its_timer() -> None:
-    bench, small = DetectorBench([RULE]), at(0, SMALL)
-    assert bench.take([small, at(1, BETWEEN)]) == []
-    assert bench.suspicions("a") == {(small.time_ms, small.payment): SMALL}
+def test_what_is_too_late_by_the_batch_before_is_in_no_pair_but_in_the_totals() -> None:
+    recount, hour = Recount(), Aggregation("h", "account", HOUR_MS, BEGIN_MS, None)
+    recount.take([at(30, LARGE)], [RULE], [hour])
+    assert recount.watermark_ms == BEGIN_MS + 20_000
+    recount.take([at(20, SMALL)], [RULE], [hour])
+    assert recount.alerts == set()
+    assert recount.totals == {("h", "a", BEGIN_MS): Total(SMALL + LARGE, 2, LARGE)}
+    assert set(recount.recent("a", recount.watermark_ms).values()) == {LARGE}
+    recount.take([at(20.001, SMALL)], [RULE], [hour])
+    assert len(recount.alerts) == 1
+
+
+def test_too_late_payments_are_far_behind() -> None:
+    payments = list(itertools.islice(source.payments(1, BEGIN_MS, Shape(per_second=1, late=0.0, too_late=0.1)), 5_000))
+    newest = itertools.accumulate((payment.time_ms for payment in payments), max)
+    behind = [now - payment.time_ms for now, payment in zip(newest, payments, strict=True)]
+    late = [ms for ms in behind if ms > LATEST_MS]
+    assert len(late) > 100
+    assert min(late) >= TOO_LATE_MS[0]
+
+
+def test_rules_and_aggregations_follow_each_other_and_are_never_many() -> None:
+    rules = list(itertools.islice(source.rules(BEGIN_MS), 100))
+    assert [rule.since_ms for rule in rules] == [BEGIN_MS + turn * source.CHANGE_MS for turn in range(100)]
+    assert all(one.small_cents != other.small_cents for one, other in itertools.pairwise(rules))
+    assert len({rule.rule for rule in rules}) == source.RULES
+    assert [rule_of(source.rule_record(rule)) for rule in rules] == rules
+    aggregations = list(itertools.islice(source.aggregations(BEGIN_MS), 10))
+    assert len({each.aggregation for each in aggregations}) == 2
+    assert [aggregation_of(source.aggregation_record(each)) for each in aggregations] == aggregations
+
+
+# The candidates
+
+
+def test_of_the_small_ones_of_a_second_the_lowest_within_the_minute_is_told() -> None:
+    at_ms = BEGIN_MS + 60_500
+    known = {
+        (BEGIN_MS + 499, 1): 1,  # more than a minute before
+        (BEGIN_MS + 500, 2): 7,
+        (BEGIN_MS + 999, 3): 8,
+        (BEGIN_MS + 30_000, 4): 9,
+        (BEGIN_MS + 30_999, 5): 5,
+        (BEGIN_MS + 60_400, 6): 10,  # not lower
+        (BEGIN_MS + 60_499, 7): 9,
+        (at_ms, 8): 2,  # at the same time
+    }
+    found = dict(candidates(known, {(at_ms, 9): 10}))
+    assert found == {(at_ms, 9): [(BEGIN_MS + 500, 7), (BEGIN_MS + 30_999, 5), (BEGIN_MS + 60_499, 9)]}
+
+
+def test_a_busy_account_gives_no_more_candidates_than_there_are_seconds() -> None:
+    known = {(BEGIN_MS + number * 10, number): 100 + number % 7 for number in range(6_000)}
+    ((_, smalls),) = candidates(known, {(BEGIN_MS + 59_995, 0): 1_000})
+    assert len(smalls) == 60
+    assert {small.cents for small in smalls} == {100}
+
+
+# The processor; tests/property compares it with the recount
+
+
+def test_a_payment_is_kept_until_its_timer() -> None:
+    bench, small = FinderBench([RULE]), at(0, SMALL)
+    assert bench.take([small]) == []
+    assert bench.recent("a") == {(small.time_ms, small.payment): SMALL}
     bench.advance(small.time_ms + MINUTE_MS - 1)
-    assert bench.suspicions("a") == {(small.time_ms, small.payment): SMALL}
+    assert bench.recent("a") == {(small.time_ms, small.payment): SMALL}
     bench.advance(small.time_ms + MINUTE_MS)
-    assert bench.suspicions("a") == {}
+    assert bench.recent("a") == {}
 
 
 def test_the_large_one_may_come_first_and_is_told_when_the_small_one_comes() -> None:
-    bench, small, large = DetectorBench([RULE]), at(0, SMALL), at(30, LARGE)
+    bench, small, large = FinderBench([RULE]), at(0, SMALL), at(30, LARGE)
     assert bench.take([large]) == []
-    assert bench.waiting("a") == 1
     assert bench.take([small]) == [alert(large)]
-    assert bench.waiting("a") == 0
-
-
-def test_a_large_payment_waits_until_no_small_one_before_it_can_come() -> None:
-    bench, large = DetectorBench([RULE]), at(0, LARGE)
-    bench.take([large])
-    bench.advance(large.time_ms - 1)
-    assert bench.waiting("a") == 1
-    bench.advance(large.time_ms)
-    assert bench.waiting("a") == 0
+    assert bench.take([at(1, BETWEEN)]) == []
 
 
 def test_the_timer_of_one_payment_forgets_no_other() -> None:
-    bench, first, second = DetectorBench([RULE]), at(0, SMALL), at(5, SMALL)
-    early, late = at(60, LARGE), at(70, LARGE, account="b")
-    bench.take([first, second, at(60, LARGE, account="b"), late])
-    bench.advance(early.time_ms)
-    assert list(bench.suspicions("a")) == [(second.time_ms, second.payment)]
-    assert bench.waiting("b") == 1
+    bench, first, second = FinderBench([RULE]), at(0, SMALL), at(5, SMALL)
+    bench.take([first, second])
+    bench.advance(first.time_ms + MINUTE_MS)
+    assert list(bench.recent("a")) == [(second.time_ms, second.payment)]
     after = at(64, LARGE)
-    assert bench.take([after, at(61, SMALL, account="b")]) == [alert(after), alert(late)]
+    assert bench.take([after]) == [alert(after)]
 
 
 def test_a_large_one_that_is_sent_again_is_the_same_alert() -> None:
-    bench, small, large = DetectorBench([RULE]), at(0, SMALL), at(30, LARGE)
-    bench.take([large])
-    assert bench.take([small, large]) == [alert(large)]
-    assert bench.waiting("a") == 0
+    bench, small, large = FinderBench([RULE]), at(0, SMALL), at(30, LARGE)
+    assert bench.take([small, large, large]) == [alert(large)]
     assert bench.take([large]) == [alert(large)]
 
 
-def test_what_is_too_late_is_half_of_no_pair() -> None:
-    bench = DetectorBench([RULE])
+def test_what_is_too_late_is_half_of_no_pair_and_is_handed_on() -> None:
+    bench = FinderBench([RULE])
     bench.take([at(30, LARGE)])
     bench.advance(BEGIN_MS + 10_000)
-    assert bench.take([at(10, SMALL), at(0, SMALL)]) == []
+    late = [at(10, SMALL), at(0, SMALL)]
+    assert [(row.payment, row.merchant) for row in bench.rows(late)] == [(payment.payment, "m") for payment in late]
     assert bench.take([at(10.001, SMALL)]) != []
 
 
 def test_the_job_says_what_its_states_hold() -> None:
     assert pipeline.KEY_GROUPS % pipeline.SHUFFLE_PARTITIONS == 0
     assert tuple(pipeline.TOTALS_REDUCERS) == Total._fields
-    columns = [column.split()[0] for column in pipeline.OUTPUT.split(", ")]
-    assert columns == [pipeline.ALERTS_KEY, *pipeline.ALERTS_MAP_KEY, "cents"]
-    assert sorted(columns) == sorted(Alert._fields)
+    assert {pipeline.KEY, *pipeline.ALERTS_MAP_KEY, "cents"} == set(Alert._fields)
+    for schema, of in ((pipeline.RULES_SCHEMA, Rule), (pipeline.AGGREGATIONS_SCHEMA, Aggregation)):
+        assert [column.split()[0] for column in schema.split(", ")] == [*of._fields, pipeline.PUBLISHED]

@@ -133,4 +133,18 @@ VITAL_SIGNS = LocalJob(
     needs=("heartpy",),
 )
 
-LOCAL_JOBS = {job.name: job for job in (TEMPERATURE_MONITOR, TWEET_IMPRESSIONS, GOLDEN_SIGNALS, VITAL_SIGNS)}
+FRAUD_DETECTION = LocalJob(
+    name="fraud_detection",
+    application="fraud-detection",
+    # As jobs.fraud_detection.source has its beginning.
+    probe=("totals", ("spent-per-hour", "account-0", datetime(2026, 11, 21, tzinfo=UTC))),
+    example="scan fraud-detection/alerts account-0",
+    topic="payments",
+    partitions=1,
+    source_prefix="KEYHOLE_PAYMENTS_",
+    more_topics={"RULES_TOPIC": "rules", "AGGREGATIONS_TOPIC": "aggregations"},
+)
+
+LOCAL_JOBS = {
+    job.name: job for job in (TEMPERATURE_MONITOR, TWEET_IMPRESSIONS, GOLDEN_SIGNALS, VITAL_SIGNS, FRAUD_DETECTION)
+}

@@ -30,6 +30,7 @@ SERVICES = {
 }
 _OF_JOBS = ("pyspark", "confluent_kafka")
 JOBS = {
+    "fraud_detection": Program("jobs.fraud_detection", "spark", _OF_JOBS),
     "golden_signals": Program("jobs.golden_signals", "jobs", (*_OF_JOBS, "ddsketch")),
     "temperature_monitor": Program("jobs.temperature_monitor", "spark", _OF_JOBS),
     "tweet_impressions": Program("jobs.tweet_impressions", "spark", _OF_JOBS),
@@ -201,6 +202,7 @@ def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     running = argparse.ArgumentParser(add_help=False)
     running.add_argument("--seconds", type=_seconds, metavar="S", help="end by itself; default: at Ctrl-C")
     running.add_argument("--verify", action="store_true", help="count everything again at the end, and compare")
+    running.add_argument("--chaos", action="store_true", help="kill -9 the state server and the driver once each")
     running.add_argument("--json", action="store_true", help="print one line of JSON at the end")
     job = commands.add_parser("job", parents=[running], help="run a job with all that it needs on this machine")
     job.add_argument("name", choices=sorted(JOBS))
@@ -213,7 +215,6 @@ def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo = commands.add_parser("demo", parents=[running], help="run the main job so, and show live answers")
     demo.add_argument("--sensors", type=_count, default=1000, metavar="N", help="of the synthetic fleet (%(default)s)")
     demo.add_argument("--rate", type=_count, default=1000, metavar="R", help="its events per second (%(default)s)")
-    demo.add_argument("--chaos", action="store_true", help="kill -9 the state server and the driver once each")
     demo.set_defaults(run=_demo)
 
 
@@ -287,10 +288,10 @@ def _become(program: Program, options: argparse.Namespace) -> int:
 
 def _job(options: argparse.Namespace) -> int:
     if options.external or "KEYHOLE_JOB_SERVERS" in os.environ:
-        if options.verify or options.json or options.seconds is not None:
+        if options.verify or options.chaos or options.json or options.seconds is not None:
             raise InvalidConfiguration(
-                "--seconds, --verify and --json are of a run with all that the job needs. Here it is only the job's "
-                "own process, as --external or KEYHOLE_JOB_SERVERS says: leave them out, or that"
+                "--seconds, --verify, --chaos and --json are of a run with all that the job needs. Here it is only the "
+                "job's own process, as --external or KEYHOLE_JOB_SERVERS says: leave them out, or that"
             )
         return _become(JOBS[options.name], options)
     _require("a job on this machine", "demo", _FOR_THE_DEMO)
@@ -299,7 +300,7 @@ def _job(options: argparse.Namespace) -> int:
     from keyhole.cli.runner import RunOptions
 
     _require(f"the job {options.name}", "demo,jobs", LOCAL_JOBS[options.name].needs)
-    return run_job(options.name, RunOptions(options.seconds, options.verify, options.json))
+    return run_job(options.name, RunOptions(options.seconds, options.verify, options.json, options.chaos))
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -230,6 +230,7 @@ class _Run:
             "--epoch": str(epoch),
             "--checkpoint": str(self._stack.checkpoint),
             "--files": str(self._job.files_in(self._stack.directory)),
+            "--more-topics": json.dumps(dict(self._job.more_topics)),
         }
         given = [word for pair in arguments.items() for word in pair]
         code, output = self._stack.run("verify", self._job.verify, given, _VERIFY_SECONDS)

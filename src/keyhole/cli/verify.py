@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,8 +36,9 @@ class Subject:
 
     Attributes:
         epoch: That the job has reached. The first one of a fresh application is 1, of Spark's batch 0.
-        checkpoint: Spark's, of the job's only query, whose only source the topic is.
+        checkpoint: Spark's, of the job's query whose only source the topic is.
         files: Where the job writes files, if it does.
+        more_topics: What the job reads beside it, by the part of a setting's name that names it.
     """
 
     bootstrap_servers: str
@@ -45,6 +46,7 @@ class Subject:
     epoch: int
     checkpoint: Path
     files: Path
+    more_topics: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ends(self) -> dict[int, int]:
@@ -103,6 +105,7 @@ def main(check: Check, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epoch", required=True, type=int, help="which the job has reached")
     parser.add_argument("--checkpoint", required=True, type=Path, help="Spark's, of the job's query")
     parser.add_argument("--files", required=True, type=Path, help="the folder that the job writes files to, if it does")
+    parser.add_argument("--more-topics", default="{}", type=json.loads, metavar="JSON", help="what else the job reads")
     options = vars(parser.parse_args(arguments))
     try:
         with Client(options.pop("proxy"), timeout=_ANSWER_SECONDS) as client:

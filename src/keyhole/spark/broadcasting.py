@@ -23,8 +23,8 @@ from keyhole.types import Entries, StateDescriptor, StateKind
 
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager"
 _EPOCH = b"keyhole_epoch"
-# As many batches as Spark keeps the logs of, by default.
-_KEPT_BATCHES = 100
+# Of so many batches Spark keeps the logs.
+_KEPT_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
 
 class BroadcastReader:
@@ -77,7 +77,7 @@ class BroadcastReader:
         content = pins.read(batch.number)
         if content is None:
             content = ipc_stream(self._fetched())
-            pins.forget(batch.number - _KEPT_BATCHES)
+            pins.forget(batch.number - int(frame.sparkSession.conf.get(_KEPT_BATCHES) or 0))
             pins.write(batch.number, content)
         return pa.ipc.open_stream(content).read_all()
 

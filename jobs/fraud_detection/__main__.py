@@ -1,0 +1,111 @@
+"""`python -m jobs.fraud_detection`: configured by KEYHOLE_JOB_* and KEYHOLE_FRAUD_DETECTION_*."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from jobs.fraud_detection import pipeline
+from keyhole.config import FraudDetectionConfig, JobConfig
+from keyhole.spark import queryable
+from keyhole.spark.dead_letters import Accept, DeadLetters
+from keyhole.spark.processor import split
+from keyhole.spark.queryable import BroadcastReader, QueryableProcessor
+from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
+from keyhole.spark.sink import Sink
+
+# How many batches Spark and the readers of rules remember: who counts again asks what each batch was given.
+_REMEMBERED = {"spark.sql.streaming.minBatchesToRetain": "1000"}
+# Rules come seldom; without it their queries would ask Kafka all the time.
+_LOOK = "1 second"
+
+
+def table(
+    spark: SparkSession,
+    job: JobConfig,
+    config: FraudDetectionConfig,
+    state: str,
+    key: str,
+    topic: str,
+    rows: Callable[[DataFrame, Accept], DataFrame],
+) -> StreamingQuery:
+    """Starts the query that broadcasts the records of a topic: of each key the last one."""
+    of_topic = dataclasses.replace(config, topic=topic)
+    dead_letters = DeadLetters(spark, job.bootstrap_servers, topic)
+    sink = queryable.broadcast(state, key=key, order_by=pipeline.PUBLISHED, on_commit=dead_letters.tell, config=job)
+    return (
+        rows(records(spark, job.bootstrap_servers, of_topic), dead_letters.accept)
+        .writeStream.queryName(state)
+        .outputMode("append")
+        .option("checkpointLocation", f"{config.checkpoint}-{state}")
+        .trigger(processingTime=_LOOK)
+        .foreachBatch(sink)
+        .start()
+    )
+
+
+def states(processor: QueryableProcessor, job: JobConfig, on_commit: Callable[[int], object] | None = None) -> Sink:
+    """The three states of one query, fed with the processor's rows and with the rules that the batch reads."""
+    rules = _reader(job, pipeline.RULES, pipeline.RULES_SCHEMA)
+    aggregations = _reader(job, pipeline.AGGREGATIONS, pipeline.AGGREGATIONS_SCHEMA)
+    alerts = queryable.map(
+        pipeline.ALERTS, key=pipeline.KEY, map_key=pipeline.ALERTS_MAP_KEY, key_groups=pipeline.KEY_GROUPS, config=job
+    )
+    totals = queryable.reducing(
+        pipeline.TOTALS,
+        key=pipeline.TOTALS_KEY,
+        map_key=pipeline.TOTALS_MAP_KEY,
+        reducers=pipeline.TOTALS_REDUCERS,
+        key_groups=pipeline.KEY_GROUPS,
+        config=job,
+    )
+    return queryable.together(
+        queryable.exposed(processor, key_groups=pipeline.KEY_GROUPS, config=job),
+        alerts.of(lambda batch: pipeline.alerts(split(batch).rows, rules.read(batch))),
+        totals.of(lambda batch: pipeline.contributions(pipeline.arrived(split(batch).rows), aggregations.read(batch))),
+        on_commit=on_commit,
+    )
+
+
+def _reader(job: JobConfig, state: str, schema: str) -> BroadcastReader:
+    return BroadcastReader(f"{job.application}/{state}", proxy=job.proxy, or_empty=schema)
+
+
+def start(environ: Mapping[str, str]) -> Sequence[StreamingQuery]:
+    """Starts Spark and the queries."""
+    job, config = configure(pipeline.APPLICATION, FraudDetectionConfig, environ)
+    spark = session(pipeline.APPLICATION, config, pipeline.SHUFFLE_PARTITIONS, {**ROCKSDB, **_REMEMBERED})
+    tables = [
+        table(spark, job, config, pipeline.RULES, pipeline.RULES_KEY, config.rules_topic, pipeline.rules),
+        table(
+            spark,
+            job,
+            config,
+            pipeline.AGGREGATIONS,
+            pipeline.AGGREGATIONS_KEY,
+            config.aggregations_topic,
+            pipeline.aggregations,
+        ),
+    ]
+    for query in tables:
+        query.processAllAvailable()  # what was published before is there for the first payments
+    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
+    processor = pipeline.exposing()
+    taken = pipeline.payments(records(spark, job.bootstrap_servers, config), dead_letters.accept)
+    pairs = (
+        pipeline.paired(taken, processor)
+        .writeStream.queryName(pipeline.QUERY)
+        .outputMode("update")
+        .option("checkpointLocation", config.checkpoint)
+        .foreachBatch(states(processor, job, dead_letters.tell))
+        .start()
+    )
+    return [pairs, *tables]
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(pipeline.APPLICATION, start))

@@ -1,0 +1,158 @@
+"""`python -m jobs.fraud_detection.verify`: takes the payments again, batch by batch, with the rules that each read."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from jobs.fraud_detection.model import Aggregation, Payment, Rule
+from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_of
+from keyhole import Client
+from keyhole.cli.verify import Subject, Verdict, committed_offsets, entries, main, records_before, topic_ends, unkept
+
+# As the job has it, of which nothing here may know.
+APPLICATION, ALERTS, TOTALS, RECENT = "fraud-detection", "alerts", "totals", "recent"
+RULES, AGGREGATIONS = "rules", "aggregations"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_Entry = TypeVar("_Entry", bound="tuple[Any, ...]")
+
+Expected = Mapping[Any, Mapping[Any, tuple[int, ...]]]
+"""By key and map key, the fields of the value."""
+
+
+class Table(Generic[_Entry]):
+    """What was published of the rules, or of the aggregations, and what of it each batch of payments was given.
+
+    Args:
+        state: Its name; the checkpoint of its query is beside that of the payments'.
+        topic: Where it was published.
+        parse: From a record to the entry; None: it is none.
+    """
+
+    def __init__(
+        self, subject: Subject, state: str, topic: str, parse: Callable[[bytes | None], _Entry | None]
+    ) -> None:
+        self._pins = subject.checkpoint / "keyhole" / "broadcast" / f"{APPLICATION}.{state}"
+        self._checkpoint = subject.checkpoint.with_name(f"{subject.checkpoint.name}-{state}")
+        messages = list(records_before(subject.bootstrap_servers, topic, topic_ends(subject.bootstrap_servers, topic)))
+        wrong: set[tuple[int | None, int | None]] = set()
+        self._published: list[tuple[int, _Entry]] = []
+        for message in messages:
+            offset, entry = message.offset(), parse(message.value())
+            if offset is None or entry is None:
+                wrong.add((message.partition(), offset))
+            else:
+                self._published.append((offset, entry))
+        self.rejected, self.unkept = len(wrong), unkept(dataclasses.replace(subject, topic=topic), wrong)
+        self.read = self.agreed = 0
+
+    def given_to(self, batch: int) -> list[_Entry]:
+        """By the topic's records up to the epoch that the batch read; counts whether that is what it read."""
+        pinned = pa.ipc.open_stream((self._pins / str(batch)).read_bytes()).read_all()
+        epoch = int((pinned.schema.metadata or {})[b"keyhole_epoch"])
+        end = committed_offsets(self._checkpoint, epoch - 1)[0] if epoch else 0
+        last: dict[Any, tuple[int, _Entry]] = {of[0]: (offset, of) for offset, of in self._published if offset < end}
+        self.read += 1
+        as_read = {tuple(row.values()) for row in pinned.to_pylist()}
+        self.agreed += as_read == {(*of, offset) for offset, of in last.values()}
+        return [of for _, of in last.values()]
+
+
+def check(subject: Subject, client: Client) -> Verdict:
+    """Every alert, every total, every account's payments of the last minute, what each batch read, all dead letters."""
+    messages = list(records_before(subject.bootstrap_servers, subject.topic, subject.ends))
+    taken = [payment_of(message.value()) for message in messages]
+    rules = Table(subject, RULES, subject.more_topics["RULES_TOPIC"], rule_of)
+    aggregations = Table(subject, AGGREGATIONS, subject.more_topics["AGGREGATIONS_TOPIC"], aggregation_of)
+    recount, watermarks_ms = counted(subject, taken, rules, aggregations)
+    alerts, totals = alerts_of(recount), totals_of(recount)
+    accounts = {payment.account for payment in taken if payment is not None}
+    kept = {account: client.scan(APPLICATION, RECENT, account, min_epoch=subject.epoch) for account in accounts}
+    as_kept = sum(
+        {entry.map_key: entry.value.cents for entry in found}
+        == recount.recent(account, watermarks_ms[min(found.epoch, len(watermarks_ms)) - 1])
+        for account, found in kept.items()
+    )
+    surplus = max(0, entries(client, APPLICATION, RECENT) - sum(map(len, kept.values())))
+    rejected = {(m.partition(), m.offset()) for m, payment in zip(messages, taken, strict=True) if payment is None}
+    tables = (rules, aggregations)
+    return Verdict(
+        subject.epoch,
+        keys=sum(map(len, [*alerts.values(), *totals.values()])) + len(accounts) + sum(of.read for of in tables),
+        agreed=agreeing(client, subject, ALERTS, alerts)
+        + agreeing(client, subject, TOTALS, totals)
+        + as_kept
+        + sum(of.agreed for of in tables),
+        surplus=surplus + too_many(client, ALERTS, alerts) + too_many(client, TOTALS, totals),
+        events=len(messages),
+        rejected=len(rejected) + sum(of.rejected for of in tables),
+        unkept=unkept(subject, rejected) + sum(of.unkept for of in tables),
+    )
+
+
+def counted(
+    subject: Subject, taken: Sequence[Payment | None], rules: Table[Rule], aggregations: Table[Aggregation]
+) -> tuple[Recount, list[int]]:
+    """What the states should say, and the watermark of each batch; the last one is of the batches to come.
+
+    Args:
+        taken: By the offset in the topic, which has one partition; None: no payment.
+
+    Raises:
+        TimeoutError: The checkpoint has forgotten its first batches.
+    """
+    recount, watermarks_ms = Recount(), []
+    done = 0
+    for batch in range(subject.epoch):
+        try:
+            (end,) = committed_offsets(subject.checkpoint, batch).values()
+            read = rules.given_to(batch), aggregations.given_to(batch)
+        except FileNotFoundError as error:
+            raise TimeoutError(
+                f"what batch {batch} read is forgotten: the job remembers 1000 batches; verify a shorter run"
+            ) from error
+        watermarks_ms.append(recount.watermark_ms)
+        recount.take([payment for payment in taken[done:end] if payment is not None], *read)
+        done = end
+    return recount, [*watermarks_ms, recount.watermark_ms]
+
+
+def alerts_of(recount: Recount) -> Expected:
+    """By account, as readers are told."""
+    found: defaultdict[str, dict[tuple[int, int], tuple[int, ...]]] = defaultdict(dict)
+    for alert in recount.alerts:
+        found[alert.account][alert.time_ms, alert.payment] = (alert.cents,)
+    return found
+
+
+def totals_of(recount: Recount) -> Expected:
+    """By aggregation and account or merchant, likewise."""
+    found: defaultdict[tuple[str, str], dict[datetime, tuple[int, ...]]] = defaultdict(dict)
+    for (aggregation, of, window_ms), total in recount.totals.items():
+        found[aggregation, of][_EPOCH + timedelta(milliseconds=window_ms)] = total
+    return found
+
+
+def agreeing(client: Client, subject: Subject, state: str, expected: Expected) -> int:
+    """How many entries readers are told as expected."""
+    agreed = 0
+    for key, of in expected.items():
+        told = client.scan(APPLICATION, state, key, min_epoch=subject.epoch)
+        agreed += sum(of.get(entry.map_key) == tuple(entry.value.asdict().values()) for entry in told)
+    return agreed
+
+
+def too_many(client: Client, state: str, expected: Expected) -> int:
+    """How many entries the state has that are not expected."""
+    return max(0, entries(client, APPLICATION, state) - sum(map(len, expected.values())))
+
+
+if __name__ == "__main__":
+    sys.exit(main(check))
