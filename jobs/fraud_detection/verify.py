@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -27,30 +28,38 @@ Expected = Mapping[Any, Mapping[Any, tuple[int, ...]]]
 """By key and map key, the fields of the value."""
 
 
-class Table(Generic[_Entry]):
-    """What was published of the rules, or of the aggregations, and what of it each batch of payments was given.
+class Published(Generic[_Entry]):
+    """What is in the topic of the rules, or of the aggregations, and whether what is none was kept.
 
     Args:
-        state: Its name; the checkpoint of its query is beside that of the payments'.
-        topic: Where it was published.
         parse: From a record to the entry; None: it is none.
     """
 
-    def __init__(
-        self, subject: Subject, state: str, topic: str, parse: Callable[[bytes | None], _Entry | None]
-    ) -> None:
-        self._pins = subject.checkpoint / "keyhole" / "broadcast" / f"{APPLICATION}.{state}"
-        self._checkpoint = subject.checkpoint.with_name(f"{subject.checkpoint.name}-{state}")
-        messages = list(records_before(subject.bootstrap_servers, topic, topic_ends(subject.bootstrap_servers, topic)))
+    def __init__(self, subject: Subject, topic: str, parse: Callable[[bytes | None], _Entry | None]) -> None:
         wrong: set[tuple[int | None, int | None]] = set()
-        self._published: list[tuple[int, _Entry]] = []
-        for message in messages:
+        self.entries: list[tuple[int, _Entry]] = []
+        for message in records_before(subject.bootstrap_servers, topic, topic_ends(subject.bootstrap_servers, topic)):
             offset, entry = message.offset(), parse(message.value())
             if offset is None or entry is None:
                 wrong.add((message.partition(), offset))
             else:
-                self._published.append((offset, entry))
+                self.entries.append((offset, entry))
         self.rejected, self.unkept = len(wrong), unkept(dataclasses.replace(subject, topic=topic), wrong)
+
+
+class Table(Generic[_Entry]):
+    """What each batch of payments was given of the rules, or of the aggregations.
+
+    Args:
+        checkpoint: Spark's, of the payments' query; that of the state's is beside it.
+        state: Its name.
+        published: By offset.
+    """
+
+    def __init__(self, checkpoint: Path, state: str, published: Sequence[tuple[int, _Entry]]) -> None:
+        self._pins = checkpoint / "keyhole" / "broadcast" / f"{APPLICATION}.{state}"
+        self._checkpoint = checkpoint.with_name(f"{checkpoint.name}-{state}")
+        self._published = published
         self.read = self.agreed = 0
 
     def given_to(self, batch: int) -> list[_Entry]:
@@ -69,9 +78,11 @@ def check(subject: Subject, client: Client) -> Verdict:
     """Every alert, every total, every account's payments of the last minute, what each batch read, all dead letters."""
     messages = list(records_before(subject.bootstrap_servers, subject.topic, subject.ends))
     taken = [payment_of(message.value()) for message in messages]
-    rules = Table(subject, RULES, subject.more_topics["RULES_TOPIC"], rule_of)
-    aggregations = Table(subject, AGGREGATIONS, subject.more_topics["AGGREGATIONS_TOPIC"], aggregation_of)
-    recount, watermarks_ms = counted(subject, taken, rules, aggregations)
+    of_rules = Published(subject, subject.more_topics["RULES_TOPIC"], rule_of)
+    of_aggregations = Published(subject, subject.more_topics["AGGREGATIONS_TOPIC"], aggregation_of)
+    rules = Table(subject.checkpoint, RULES, of_rules.entries)
+    aggregations = Table(subject.checkpoint, AGGREGATIONS, of_aggregations.entries)
+    recount, watermarks_ms = counted(subject.checkpoint, subject.epoch, taken, rules, aggregations)
     alerts, totals = alerts_of(recount), totals_of(recount)
     accounts = {payment.account for payment in taken if payment is not None}
     kept = {account: client.scan(APPLICATION, RECENT, account, min_epoch=subject.epoch) for account in accounts}
@@ -82,7 +93,7 @@ def check(subject: Subject, client: Client) -> Verdict:
     )
     surplus = max(0, entries(client, APPLICATION, RECENT) - sum(map(len, kept.values())))
     rejected = {(m.partition(), m.offset()) for m, payment in zip(messages, taken, strict=True) if payment is None}
-    tables = (rules, aggregations)
+    tables, topics = (rules, aggregations), (of_rules, of_aggregations)
     return Verdict(
         subject.epoch,
         keys=sum(map(len, [*alerts.values(), *totals.values()])) + len(accounts) + sum(of.read for of in tables),
@@ -92,13 +103,17 @@ def check(subject: Subject, client: Client) -> Verdict:
         + sum(of.agreed for of in tables),
         surplus=surplus + too_many(client, ALERTS, alerts) + too_many(client, TOTALS, totals),
         events=len(messages),
-        rejected=len(rejected) + sum(of.rejected for of in tables),
-        unkept=unkept(subject, rejected) + sum(of.unkept for of in tables),
+        rejected=len(rejected) + sum(of.rejected for of in topics),
+        unkept=unkept(subject, rejected) + sum(of.unkept for of in topics),
     )
 
 
 def counted(
-    subject: Subject, taken: Sequence[Payment | None], rules: Table[Rule], aggregations: Table[Aggregation]
+    checkpoint: Path,
+    epoch: int,
+    taken: Sequence[Payment | None],
+    rules: Table[Rule],
+    aggregations: Table[Aggregation],
 ) -> tuple[Recount, list[int]]:
     """What the states should say, and the watermark of each batch; the last one is of the batches to come.
 
@@ -110,9 +125,9 @@ def counted(
     """
     recount, watermarks_ms = Recount(), []
     done = 0
-    for batch in range(subject.epoch):
+    for batch in range(epoch):
         try:
-            (end,) = committed_offsets(subject.checkpoint, batch).values()
+            (end,) = committed_offsets(checkpoint, batch).values()
             read = rules.given_to(batch), aggregations.given_to(batch)
         except FileNotFoundError as error:
             raise TimeoutError(

@@ -131,6 +131,29 @@ def test_nothing_broadcast_yet_is_refused_or_read_as_no_entries_again_too(
     assert read == [(0, [], False), (0, [], False), (1, [("k0", 1)], True)]
 
 
+def test_what_batches_have_read_is_kept_as_long_as_spark_keeps_their_logs(
+    spark: SparkSession,
+    stream: Stream,
+    run_query: RunQuery,
+    service: Service,
+    application: str,
+    announce: Announce,
+    tmp_path: Path,
+) -> None:
+    announce(1)
+    rules = queryable.BroadcastReader(f"{application}/rules", proxy=service.proxy)
+    kept = "spark.sql.streaming.minBatchesToRetain"
+    before = spark.conf.get(kept)
+    spark.conf.set(kept, "2")
+    try:
+        elements = stream(SCHEMA, [[{"k": "k0", "v": batch}] for batch in range(4)])
+        run_query(elements, "append", lambda data, _: rules.read(data), checkpoint="elements")
+    finally:
+        spark.conf.set(kept, str(before))
+    folder = tmp_path / "elements" / "keyhole" / "broadcast" / f"{application}.rules"
+    assert sorted(path.name for path in folder.glob("[0-9]*")) == ["2", "3"]
+
+
 def test_only_a_broadcast_state_is_read_whole(
     stream: Stream, run_query: RunQuery, service: Service, application: str
 ) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from jobs.fraud_detection import pipeline, source
@@ -13,6 +15,7 @@ from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Total
 from jobs.fraud_detection.pairs import MINUTE_MS, candidates
 from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of
 from jobs.fraud_detection.source import HOUR_MS, LATEST_MS, TOO_LATE_MS, Shape
+from jobs.fraud_detection.verify import Table, counted
 from tests.support.fraud_detection import FinderBench
 
 BEGIN_MS = 1_795_219_200_000  # 2026-11-21, on the hour
@@ -197,6 +200,63 @@ def test_rules_and_aggregations_follow_each_other_and_are_never_many() -> None:
     aggregations = list(itertools.islice(source.aggregations(BEGIN_MS), 10))
     assert len({each.aggregation for each in aggregations}) == 2
     assert [aggregation_of(source.aggregation_record(each)) for each in aggregations] == aggregations
+
+
+# What each batch read
+
+
+def give(checkpoint: Path, batch: int, epoch: int, rows: list[dict[str, int]]) -> None:
+    """As the job does."""
+    names = [*Rule._fields, pipeline.PUBLISHED]
+    schema = pa.schema([(name, pa.int64()) for name in names], metadata={b"keyhole_epoch": str(epoch).encode()})
+    folder = checkpoint / "keyhole" / "broadcast" / "fraud-detection.rules"
+    folder.mkdir(parents=True, exist_ok=True)
+    with pa.ipc.new_stream(folder / str(batch), schema) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, schema))
+
+
+def end(checkpoint: Path, batch: int, offset: int) -> None:
+    """As Spark does."""
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    (checkpoint / "offsets" / str(batch)).write_text(f'v1\n{{}}\n{{"topic":{{"0":{offset}}}}}')
+
+
+def test_a_batch_was_given_the_last_records_up_to_the_epoch_that_it_read_or_it_is_found(tmp_path: Path) -> None:
+    checkpoint, lax = tmp_path / "checkpoint", RULE._replace(large_cents=60_000)
+    published = [(1, RULE), (2, Rule(2, 1_000, 1, 2)), (3, lax), (4, Rule(3, 2_000, 1, 2))]
+    end(tmp_path / "checkpoint-rules", 0, 2)
+    end(tmp_path / "checkpoint-rules", 1, 4)
+    rows = [rule._asdict() | {"published": offset} for offset, rule in published]
+    give(checkpoint, 0, 0, [])
+    give(checkpoint, 1, 1, rows[:1])
+    give(checkpoint, 2, 2, rows[1:3])
+    table = Table(checkpoint, "rules", published)
+    assert [table.given_to(batch) for batch in range(3)] == [[], [RULE], [lax, published[1][1]]]
+    assert table.read == table.agreed == 3
+    give(checkpoint, 3, 2, rows[:2])
+    assert table.given_to(3) == [lax, published[1][1]]
+    assert (table.read, table.agreed) == (4, 3)
+
+
+def test_the_payments_of_a_batch_are_counted_with_the_rules_that_it_read(tmp_path: Path) -> None:
+    checkpoint, taken = tmp_path / "checkpoint", [at(0, SMALL), None, at(30, LARGE), at(31, SMALL), at(32, LARGE)]
+    end(tmp_path / "checkpoint-rules", 0, 1)
+    for batch, offset, epoch, rows in ((0, 3, 0, []), (1, 5, 1, [RULE._asdict() | {"published": 0}])):
+        end(checkpoint, batch, offset)
+        give(checkpoint, batch, epoch, rows)
+    rules, nothing = Table(checkpoint, "rules", [(0, RULE)]), Nothing(checkpoint, "aggregations", [])
+    recount, watermarks_ms = counted(checkpoint, 2, taken, rules, nothing)
+    assert recount.alerts == {alert(payment) for payment in taken[4:] if payment is not None}
+    assert watermarks_ms == [0, BEGIN_MS + 20_000, BEGIN_MS + 22_000]
+    with pytest.raises(TimeoutError, match="batch 2 read is forgotten"):
+        counted(checkpoint, 3, taken, rules, nothing)
+
+
+class Nothing(Table[Aggregation]):
+    """No aggregations, in any batch."""
+
+    def given_to(self, batch: int) -> list[Aggregation]:
+        return []
 
 
 # The candidates
