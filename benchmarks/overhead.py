@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from benchmarks.batches import WARM_BATCHES, plain, spread, stream, timed, write_file
 from benchmarks.cluster import Cluster, cluster
 from keyhole.config import JobConfig
 from keyhole.spark import queryable
@@ -33,8 +32,6 @@ from keyhole.spark.session import local_session, local_settings
 
 APPLICATION = "overhead"
 SCHEMA = "k long, m int, v double, at timestamp"
-# The first batches warm up Spark, Python's workers and the stores.
-WARM_BATCHES = 2
 KEY_GROUPS = 16
 
 
@@ -138,9 +135,7 @@ def write_source(folder: Path, rows: int, batches: int, keys: int) -> None:
                 ),
             }
         )
-        file = folder / f"{number:03}.parquet"
-        pq.write_table(table, file)
-        os.utime(file, (1_600_000_000 + number,) * 2)
+        write_file(folder, number, table)
 
 
 def measured(kind: str, spark: SparkSession, running: Cluster, source: Path) -> dict[str, Any]:
@@ -148,56 +143,25 @@ def measured(kind: str, spark: SparkSession, running: Cluster, source: Path) -> 
     case = CASES[kind]
     config = JobConfig(APPLICATION, running.servers, running.bootstrap_servers)
     seconds: dict[str, list[float]] = {"plain": [], "keyhole": []}
-    rows = 0
-    for turn in range(2):
-        seconds["plain"] += timed(case, spark, source, plain, f"plain-{kind}", turn)
-        sink = case.sink(config)
-        counted = timed(case, spark, source, sink, f"keyhole-{kind}", turn)
-        seconds["keyhole"] += counted
-        rows = pq.ParquetFile(next(source.iterdir())).metadata.num_rows
+    files = list(source.iterdir())
+    rows = pq.ParquetFile(files[0]).metadata.num_rows
+    for turn, side in enumerate(("plain", "keyhole", "plain", "keyhole")):
+        seconds[side] += timed(
+            case.plan(stream(spark, source, SCHEMA)),
+            plain if side == "plain" else case.sink(config),
+            batches=len(files),
+            # The query's name stays: it is the one that feeds the state.
+            name=f"{side}-{kind}",
+            checkpoint=source.parent / "checkpoints" / f"{side}-{kind}-{turn}",
+            mode=case.mode,
+        )
     of_plain, of_keyhole = (statistics.median(of) for of in seconds.values())
     return {
-        "batch_seconds": {
-            name: [round(min(of), 2), round(statistics.median(of), 2), round(max(of), 2)]
-            for name, of in seconds.items()
-        },
+        "batch_seconds": {name: spread(of) for name, of in seconds.items()},
         "ratio": round(of_plain / of_keyhole, 2),
         "updates_per_second": round(rows / of_keyhole),
         "added_seconds_per_batch": round(of_keyhole - of_plain, 2),
     }
-
-
-def plain(batch: DataFrame, batch_id: int) -> None:
-    """What Spark does alone, through foreachBatch as well."""
-    batch.write.format("noop").mode("overwrite").save()
-
-
-def timed(
-    case: Case, spark: SparkSession, source: Path, sink: Callable[[DataFrame, int], None], name: str, turn: int
-) -> list[float]:
-    """Of each batch after the first ones, from beginning to end, Spark's own bookkeeping included."""
-    began: list[float] = []
-
-    def watched(batch: DataFrame, batch_id: int) -> None:
-        sink(batch, batch_id)
-        began.append(time.perf_counter())
-
-    data = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
-    # The query's name stays: it is the one that feeds the state.
-    checkpoint = source.parent / "checkpoints" / f"{name}-{turn}"
-    query = (
-        case.plan(data)
-        .writeStream.outputMode(case.mode)
-        .queryName(name)
-        .option("checkpointLocation", str(checkpoint))
-        .foreachBatch(watched)
-        .start()
-    )
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    return [after - before for before, after in zip(began[WARM_BATCHES - 1 :], began[WARM_BATCHES:], strict=False)]
 
 
 if __name__ == "__main__":

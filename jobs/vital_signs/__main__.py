@@ -33,13 +33,14 @@ def commit(sink: Sink, folder: Path, batch: DataFrame, batch_id: int) -> None:
     """Writes the closed blobs' files; then the epoch, whose readers don't find their chunks in the state any more."""
     batch = batch.persist()  # else the files and the states would run its plan each
     try:
-        split(batch).rows.foreachPartition(functools.partial(_write, folder))
+        split(batch).rows.foreachPartition(functools.partial(write_files, folder))
         sink(batch, batch_id)
     finally:
         batch.unpersist()
 
 
-def _write(folder: Path, rows: Iterator[Row]) -> None:
+def write_files(folder: Path, rows: Iterator[Row]) -> None:
+    """In a task: the file of each closed blob. A blob that is written again gives the same file."""
     for row in rows:
         of = tuple(Chunk(chunk.start_us, bytes(chunk.samples)) for chunk in row.chunks)
         write_blob(folder, Blob(row.patient, row.signal, row.blob_us, of))
