@@ -61,6 +61,7 @@ def copy_checkpoint(
         *_log_entries(names, "offsets", batch),
         *_log_entries(names, "commits", batch),
         *(name for name in names if name.startswith("sources/")),
+        *_broadcast_read(names, batch),
     ]
     try:
         ids = frozenset[str]().union(
@@ -117,6 +118,15 @@ def _log_entries(names: Iterable[str], folder: str, batch: int) -> list[str]:
         for name in names
         if dirname(name) == folder and basename(name).isdecimal() and int(basename(name)) <= batch
     ]
+
+
+def _broadcast_read(names: Iterable[str], batch: int) -> list[str]:
+    """What a batch has last read of each broadcast state: what the next one's updates are told from."""
+    last: dict[str, int] = {}
+    for name in names:
+        if name.startswith("keyhole/broadcast/") and basename(name).isdecimal() and int(basename(name)) <= batch:
+            last[dirname(name)] = max(last.get(dirname(name), 0), int(basename(name)))
+    return [f"{folder}/{number}" for folder, number in last.items()]
 
 
 def state_files(names: Sequence[str], version: int, ids: frozenset[str], where: str = "the checkpoint") -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -9,13 +11,13 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from keyhole.arrow import ipc_stream
+from keyhole.arrow import Op, ipc_stream
 from keyhole.client import Client
 from keyhole.errors import InvalidConfiguration, UnknownApplication, UnknownState
-from keyhole.spark.batch import classic, current
+from keyhole.spark.batch import MicroBatch, classic, current
 from keyhole.spark.lookup import as_arrow, spark_type, value_schema
 from keyhole.spark.schema import struct
 from keyhole.state_path import state_path
@@ -23,6 +25,9 @@ from keyhole.types import Entries, StateDescriptor, StateKind
 
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager"
 _EPOCH = b"keyhole_epoch"
+_KEY = b"keyhole_key"
+OP = "op"
+"""The column of `updates` that says what became of an entry."""
 # Of so many batches Spark keeps the logs.
 _KEPT_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
@@ -36,7 +41,8 @@ class BroadcastReader:
             sink(alerts(readings, thresholds.read(readings)), batch_id)
 
     What a batch reads is written to its query's checkpoint before the batch's first stage, as Spark writes the offsets
-    that it reads from its sources: a batch that is run again, by whichever driver, reads that. Read-only.
+    that it reads from its sources: a batch that is run again, by whichever driver, reads that. `updates` are what has
+    changed since the batch before. Read-only.
 
     Args:
         state: APPLICATION/STATE, of kind broadcast.
@@ -66,6 +72,32 @@ class BroadcastReader:
         content = self._pinned(classic(data))
         return classic(data).sparkSession.createDataFrame(content.replace_schema_metadata(None))
 
+    def updates(self, data: DataFrame) -> DataFrame:
+        """The entries that differ from what the query's batch before this one had read, one row each; and `op`.
+
+        So each batch knows which updates are new to it, and each update is new to one batch only, also where that is
+        run again, by whichever driver: a job that lets it change the state of every key does so exactly once. The first
+        batch has all entries. Of an entry that was changed several times between two batches there is the last change;
+        one that is as it was before has none. As `read`, which each batch must call, or this.
+
+        Returns:
+            The columns of `read`, and `op`: "put", or "delete": the entry as it was before, where it had these columns.
+        """
+        frame = classic(data)
+        batch = current(frame)
+        pins = self._pins(frame, batch)
+        number = pins.latest_before(batch.number)
+        now = self._pinned(frame)
+        before = None if number is None else _decoded(pins.read(number))
+        if OP in now.schema.names:
+            raise InvalidConfiguration(
+                f"state {self._application}/{self._state} has a column {OP!r} of its own, so its updates can't be told "
+                "by one of that name; rename it where the state is broadcast"
+            )
+        schema = StructType([*from_arrow_schema(now.schema).fields, spark.StructField(OP, spark.StringType())])
+        rows = pa.Table.from_pylist(changes(before, now), to_arrow_schema(schema, timezone="UTC"))
+        return frame.sparkSession.createDataFrame(rows)
+
     def epoch(self, data: DataFrame) -> int:
         """The epoch of the broadcast state that the batch reads; 0: nothing had been broadcast. As `read`."""
         metadata = self._pinned(classic(data)).schema.metadata or {}
@@ -73,13 +105,18 @@ class BroadcastReader:
 
     def _pinned(self, frame: ClassicDataFrame) -> pa.Table:
         batch = current(frame)
-        pins = _Pins(frame, batch.query, f"{self._application}.{self._state}")
+        pins = self._pins(frame, batch)
         content = pins.read(batch.number)
         if content is None:
             content = ipc_stream(self._fetched())
-            pins.forget(batch.number - int(frame.sparkSession.conf.get(_KEPT_BATCHES) or 0))
+            if pins.has(batch.number - 1):  # else an older one is what this batch's updates are told from
+                kept = int(frame.sparkSession.conf.get(_KEPT_BATCHES) or 0)
+                pins.forget(batch.number - max(kept, 2))
             pins.write(batch.number, content)
-        return pa.ipc.open_stream(content).read_all()
+        return _decoded(content)
+
+    def _pins(self, frame: ClassicDataFrame, batch: MicroBatch) -> _Pins:
+        return _Pins(frame, batch.query, f"{self._application}.{self._state}")
 
     def _fetched(self) -> pa.Table:
         with Client(self._proxy, timeout=self._timeout) as client:
@@ -88,7 +125,7 @@ class BroadcastReader:
             except (UnknownApplication, UnknownState):
                 if not self._or_empty:
                     raise
-                return _table_of(struct("or_empty", self._or_empty), [], 0)
+                return _table_of(struct("or_empty", self._or_empty), [], [], 0)
             if descriptor.kind is not StateKind.BROADCAST:
                 raise InvalidConfiguration(
                     f"state {self._application}/{self._state} is of kind {descriptor.kind}; only a broadcast state can "
@@ -104,12 +141,49 @@ def _table(descriptor: StateDescriptor, entries: Entries) -> pa.Table:
     names = [field.name for field in key]
     # The value by its names: its fields may have changed since it was described.
     rows = [dict(zip(names, of, strict=True)) | as_arrow(entry.value) for of, entry in zip(keys, entries, strict=True)]
-    return _table_of(spark.StructType([*key, *value_schema(descriptor).fields]), rows, entries.epoch)
+    return _table_of(spark.StructType([*key, *value_schema(descriptor).fields]), names, rows, entries.epoch)
 
 
-def _table_of(schema: StructType, rows: list[dict[str, Any]], epoch: int) -> pa.Table:
+def _table_of(schema: StructType, key: Sequence[str], rows: list[dict[str, Any]], epoch: int) -> pa.Table:
     columns = to_arrow_schema(schema, timezone="UTC")
-    return pa.Table.from_pylist(rows, columns.with_metadata({_EPOCH: str(epoch).encode()}))
+    metadata = {_EPOCH: str(epoch).encode(), _KEY: json.dumps(list(key)).encode()}
+    return pa.Table.from_pylist(rows, columns.with_metadata(metadata))
+
+
+def changes(before: pa.Table | None, now: pa.Table) -> list[dict[str, Any]]:
+    """What became of the entries: each that is new or another one, with the op "put", then each that is gone.
+
+    Entries are compared by the columns that both have: a column that was added, or dropped, changes no entry.
+    """
+    key = _key(now) or _key(before)
+    held, holds = _by_key(key, before), _by_key(key, now)
+    names = now.schema.names if before is None else [name for name in now.schema.names if name in before.schema.names]
+
+    def content(row: dict[str, Any]) -> str:
+        return repr([row[name] for name in names])  # as text, in which NaN is NaN
+
+    put = [row for key, row in holds.items() if key not in held or content(held[key]) != content(row)]
+    gone = [row for key, row in held.items() if key not in holds]
+    return [row | {OP: Op.PUT.value} for row in put] + [
+        {name: row.get(name) for name in now.schema.names} | {OP: Op.DELETE.value} for row in gone
+    ]
+
+
+def _key(table: pa.Table | None) -> list[str]:
+    """The key's columns; none where nothing had been broadcast."""
+    metadata = table.schema.metadata if table is not None else None
+    names: list[str] = json.loads((metadata or {}).get(_KEY, b"[]"))
+    return names
+
+
+def _by_key(key: Sequence[str], table: pa.Table | None) -> dict[str, dict[str, Any]]:
+    rows = table.to_pylist() if table is not None else []
+    return {repr([row[name] for name in key]): row for row in rows}
+
+
+def _decoded(content: bytes | None) -> pa.Table:
+    assert content is not None
+    return pa.ipc.open_stream(content).read_all()
 
 
 class _Pins:
@@ -131,14 +205,24 @@ class _Pins:
 
     def read(self, batch_id: int) -> bytes | None:
         """None: it has read nothing yet."""
-        path = self._path(f"{self._folder}/{batch_id}")
-        if not self._files.exists(path):
+        if not self.has(batch_id):
             return None
-        stream = self._files.open(path)
+        stream = self._files.open(self._path(f"{self._folder}/{batch_id}"))
         try:
             return bytes(self._streams.toByteArray(stream))
         finally:
             stream.close()
+
+    def has(self, batch_id: int) -> bool:
+        """It has read something."""
+        return bool(self._files.exists(self._path(f"{self._folder}/{batch_id}")))
+
+    def latest_before(self, batch_id: int) -> int | None:
+        """The last batch before this one that has read something."""
+        if self.has(batch_id - 1):
+            return batch_id - 1
+        names = [status.getPath().getName() for status in self._files.list(self._path(self._folder))]
+        return max((int(name) for name in names if name.isdigit() and int(name) < batch_id), default=None)
 
     def write(self, batch_id: int, content: bytes) -> None:
         """Whole or not at all."""

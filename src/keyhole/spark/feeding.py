@@ -15,24 +15,32 @@ _INCREMENTAL = (StateKind.REDUCING, StateKind.AGGREGATING)
 
 
 def check_feed(
-    declaration: Declaration, batch: MicroBatch, operators: Collection[str], aggregator: Aggregator | None = None
+    declaration: Declaration,
+    batch: MicroBatch,
+    operators: Collection[str],
+    aggregator: Aggregator | None = None,
+    *,
+    increments: bool = False,
 ) -> None:
     """Refuses a query whose batches are not what the state takes.
 
     Args:
         operators: The plan's stateful operators (batch.state_operators).
         aggregator: The state's, if it has one.
+        increments: The state's rows are made of the batch, and new with each, whatever the query's mode.
 
     Raises:
         InvalidConfiguration: It says what to do.
     """
     state = declaration.state
     takes_running_results = bool(getattr(aggregator, "takes_running_results", False))
-    if declaration.kind in _INCREMENTAL and not (takes_running_results and batch.output_mode is OutputMode.UPDATE):
+    complete = batch.output_mode is OutputMode.COMPLETE and not increments
+    takes_all = increments or (takes_running_results and batch.output_mode is OutputMode.UPDATE)
+    if declaration.kind in _INCREMENTAL and not takes_all:
         check_increments(state, batch.output_mode, operators, declaration.kind)
     if not declaration.ttl_ms:
         return
-    if batch.output_mode is OutputMode.COMPLETE:
+    if complete:
         raise InvalidConfiguration(
             f"state {state!r} has a ttl and is fed in complete mode, where every batch says of each key whether it "
             "still exists: leave the ttl out, or use update mode",

@@ -30,6 +30,7 @@ class Part:
         select: From the batch to the state's rows; None: they are the batch's.
         in_order: Rows of one partition count in the order in which they come: of those that write one entry the last
             one stays, and one that clears a key clears what came before it.
+        increments: The rows are what is new, whatever the query's output mode.
     """
 
     declaration: Declaration
@@ -38,6 +39,7 @@ class Part:
     codec: ValueCodec | None = None
     select: Callable[[DataFrame], DataFrame] | None = None
     in_order: bool = False
+    increments: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class PartStaging:
             layout = None if self.execution is None else layout_of(rows, self.execution)
         schema = rows.schema if part.subtasks is None else KEY_SCHEMA
         descriptor = describe(part.declaration, self.application, self.query, schema)
-        plan = StatePlan(descriptor, self.replaces, part.declaration.standbys)
+        plan = StatePlan(descriptor, self.replaces and not part.increments, part.declaration.standbys)
         if part.subtasks is not None:
             return operator_state(part.subtasks, plan, rows)
         return staged_state(part, plan, rows, layout)

@@ -103,13 +103,18 @@ class Sink:
         """
         return self._failure
 
-    def of(self, select: Callable[[DataFrame], DataFrame]) -> Sink:
-        """A sink of the same states, whose rows are made of the batch by `select`. For `together`, above all."""
+    def of(self, select: Callable[[DataFrame], DataFrame], *, increments: bool = False) -> Sink:
+        """A sink of the same states, whose rows are made of the batch by `select`. For `together`, above all.
+
+        Args:
+            increments: What it makes is new with each batch, though the batch brings running results, or the whole
+                result: it is merged with, put or appended to what the state holds.
+        """
 
         def of_part(part: Part) -> Part:
             before = part.select
             made = select if before is None else lambda data: before(select(data))
-            return dataclasses.replace(part, select=made)
+            return dataclasses.replace(part, select=made, increments=part.increments or increments)
 
         parts = tuple(map(of_part, self._parts))
         return Sink(
@@ -288,7 +293,7 @@ class Sink:
                     self._leave(self._run)
                 operators = state_operators(batch.execution)
                 for part in self._parts:
-                    check_feed(part.declaration, batch, operators, part.aggregator)
+                    check_feed(part.declaration, batch, operators, part.aggregator, increments=part.increments)
                 addresses = ServerAddresses(self._config.servers, functools.partial(live_executors, context))
                 coordinator = self._make_coordinator(self._config, query, addresses)
                 self._run = _Run(batch.run_id, batch.query, coordinator, stateful=bool(operators))
