@@ -13,7 +13,7 @@ from jobs.fraud_detection import pipeline
 from keyhole.config import FraudDetectionConfig, JobConfig
 from keyhole.spark import queryable
 from keyhole.spark.dead_letters import Accept, DeadLetters
-from keyhole.spark.processor import split
+from keyhole.spark.processor import own_rows
 from keyhole.spark.queryable import BroadcastReader, QueryableProcessor
 from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
 from keyhole.spark.sink import Sink
@@ -65,8 +65,8 @@ def states(processor: QueryableProcessor, job: JobConfig, on_commit: Callable[[i
     )
     return queryable.together(
         queryable.exposed(processor, key_groups=pipeline.KEY_GROUPS, config=job),
-        alerts.of(lambda batch: pipeline.alerts(split(batch).rows, rules.read(batch))),
-        totals.of(lambda batch: pipeline.contributions(pipeline.arrived(split(batch).rows), aggregations.read(batch))),
+        alerts.of(lambda batch: pipeline.alerts(own_rows(batch), rules.read(batch))),
+        totals.of(lambda batch: pipeline.contributions(pipeline.arrived(own_rows(batch)), aggregations.read(batch))),
         on_commit=on_commit,
     )
 
