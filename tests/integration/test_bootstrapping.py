@@ -26,7 +26,7 @@ from keyhole.spark import queryable
 from keyhole.steps import Step
 from tests.integration.conftest import RunQuery, Service, Stream
 from tests.integration.test_large_epochs import PeakMemory
-from tests.support.bootstrapping_job import STATE
+from tests.support.bootstrapping_job import STATE, feed
 from tests.support.pipeline import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.integration
@@ -200,45 +200,37 @@ def test_what_a_history_holds_lives_from_its_watermark_on(
 
 
 @pytest.mark.parametrize("step", [Step.DRIVER_COMMITTED, Step.DRIVER_COMPLETE])
+@pytest.mark.usefixtures("history")
 def test_a_driver_killed_in_the_bootstrap_or_right_after_it_counts_each_row_once(
-    kafka: str, history: DataFrame, tmp_path: Path, application: str, step: Step
+    spark: SparkSession, service: Service, tmp_path: Path, application: str, step: Step
 ) -> None:
-    (port,) = free_ports(1)
     (tmp_path / "stream").mkdir()
     for number, rows in enumerate(BATCHES):
         (tmp_path / "stream" / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
-    options = {name: str(tmp_path / name) for name in ("history", "stream", "checkpoint")} | {
-        "directory": str(tmp_path)
-    }
+    paths = {name: str(tmp_path / name) for name in ("history", "stream", "checkpoint")}
     marker = tmp_path / "killed"
     environ = {
         **os.environ,
-        "BOOTSTRAPPING_JOB": json.dumps(options),
+        "BOOTSTRAPPING_JOB": json.dumps({**paths, "directory": str(tmp_path)}),
         "KEYHOLE_JOB_APPLICATION": application,
-        "KEYHOLE_JOB_SERVERS": f"127.0.0.1:{port}",
-        "KEYHOLE_JOB_BOOTSTRAP_SERVERS": kafka,
+        "KEYHOLE_JOB_SERVERS": service.server,
+        "KEYHOLE_JOB_BOOTSTRAP_SERVERS": service.bootstrap_servers,
         "KILL_AT": step.value,
         "KILL_EPOCH": "1",
         "KILL_MARKER": str(marker),
     }
     command = [sys.executable, "-m", "tests.support.bootstrapping_job"]
-    server = start_state_server("server-0", port, bootstrap_servers=kafka, directory=tmp_path, environ=dict(os.environ))
-    children = [server]
+    driver = Child("driver", command, tmp_path / "driver.log", environ)
     try:
-        for _ in range(2):
-            children.append(Child("driver", command, tmp_path / f"driver-{len(children)}.log", environ))
-            children[-1].wait(PATIENCE_SECONDS)
-        killed, driver = children[1:]
-        assert marker.read_text() == f"{step} 1", killed.output()[-3000:]
-        assert driver.exit_code == 0, driver.output()[-3000:]
-        with Client(f"127.0.0.1:{port}") as client:
-            found = client.get_many(application, STATE, CUSTOMERS)
-        assert {customer: (a.value.amount, a.value.payment) for customer, a in zip(CUSTOMERS, found, strict=True)} == (
-            totals(PAST + THEN)
-        )
+        driver.wait(PATIENCE_SECONDS)
+        assert marker.read_text() == f"{step} 1", driver.output()[-3000:]
     finally:
-        for child in reversed(children):
-            child.kill()
+        driver.kill()
+    feed(spark, **paths, config=service.config(application))
+    with Client(service.proxy) as client:
+        found = client.get_many(application, STATE, CUSTOMERS)
+    sums = {customer: (a.value.amount, a.value.payment) for customer, a in zip(CUSTOMERS, found, strict=True)}
+    assert sums == totals(PAST + THEN)
 
 
 BLOB_BYTES, BLOBS, STAGED_BYTES = 16_000, 25_000, 8 << 20
