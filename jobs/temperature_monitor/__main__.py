@@ -2,37 +2,105 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.temperature_monitor.pipeline import (
+    ALERT_COLUMNS,
+    ALERTS,
+    ALERTS_KEPT,
     APPLICATION,
     KEY,
     KEY_GROUPS,
+    LOWEST_THRESHOLD,
     SHUFFLE_PARTITIONS,
     STATE,
-    max_temperature,
+    THRESHOLD_SCHEMA,
+    THRESHOLDS,
+    alerts,
+    exposing,
+    latest,
     readings,
+    tracked,
+    updates,
 )
-from keyhole.config import TemperatureMonitorConfig
+from keyhole.config import JobConfig, TemperatureMonitorConfig
 from keyhole.spark import queryable
-from keyhole.spark.running import configure, records, run_job, session
+from keyhole.spark.dead_letters import DeadLetters
+from keyhole.spark.processor import own_rows
+from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
+
+# Updates come seldom, and Spark would look for them all the time.
+_LOOK_FOR_UPDATES = "1 second"
 
 
-def start(environ: Mapping[str, str]) -> StreamingQuery:
-    """Starts Spark and the query."""
-    job, config = configure(APPLICATION, TemperatureMonitorConfig, environ)
-    spark = session(APPLICATION, config, SHUFFLE_PARTITIONS)
+def start_sensors(spark: SparkSession, job: JobConfig, config: TemperatureMonitorConfig) -> StreamingQuery:
+    """Starts the query of the readings: what is kept of each sensor, and its alerts, in one epoch."""
+    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
+    taken = readings(records(spark, job.bootstrap_servers, config), dead_letters.accept)
+    processor = exposing()
+    thresholds = queryable.BroadcastReader(
+        f"{job.application}/{THRESHOLDS}", proxy=job.proxy, or_empty=THRESHOLD_SCHEMA
+    )
+
+    def alerts_of(batch: DataFrame) -> DataFrame:
+        return alerts(own_rows(batch), thresholds.read(batch))
+
+    log = queryable.list(
+        ALERTS,
+        key=KEY,
+        value=ALERT_COLUMNS,
+        order_by="reading",
+        max_length=ALERTS_KEPT,
+        key_groups=KEY_GROUPS,
+        config=job,
+    )
+    sink = queryable.together(
+        queryable.exposed(processor, key_groups=KEY_GROUPS, config=job),
+        log.of(alerts_of),
+        on_commit=dead_letters.tell,
+    )
     return (
-        max_temperature(readings(records(spark, job.bootstrap_servers, config)))
+        tracked(taken, processor)
         .writeStream.queryName(STATE)
         .outputMode("update")
         .option("checkpointLocation", config.checkpoint)
-        .foreachBatch(queryable.value(STATE, key=KEY, key_groups=KEY_GROUPS, config=job))
+        .foreachBatch(sink)
         .start()
     )
+
+
+def start_thresholds(spark: SparkSession, job: JobConfig, config: TemperatureMonitorConfig) -> StreamingQuery:
+    """Starts the query of the updates of thresholds."""
+    of_updates = dataclasses.replace(config, topic=config.thresholds_topic)
+    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.thresholds_topic)
+    sink = queryable.broadcast(
+        THRESHOLDS,
+        key=KEY,
+        delete_when=f"ratio < {LOWEST_THRESHOLD}",
+        on_commit=dead_letters.tell,
+        config=job,
+    )
+    return (
+        updates(records(spark, job.bootstrap_servers, of_updates), dead_letters.accept)
+        .writeStream.queryName(THRESHOLDS)
+        .outputMode("append")
+        .trigger(processingTime=_LOOK_FOR_UPDATES)
+        .option("checkpointLocation", f"{config.checkpoint}-thresholds")
+        .foreachBatch(sink.of(latest))
+        .start()
+    )
+
+
+def start(environ: Mapping[str, str]) -> list[StreamingQuery]:
+    """Starts Spark and both queries."""
+    job, config = configure(APPLICATION, TemperatureMonitorConfig, environ)
+    spark = session(APPLICATION, config, SHUFFLE_PARTITIONS, ROCKSDB)
+    return [start_thresholds(spark, job, config), start_sensors(spark, job, config)]
 
 
 if __name__ == "__main__":

@@ -1,42 +1,117 @@
-"""Readings in, one row per sensor out. Pure: data frames in, data frames out."""
+"""Readings in; what is kept of each sensor, its jumps and its alerts out. Pure: data frames in, data frames out."""
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from jobs.temperature_monitor.processor import EXPOSED, OUTPUT, SENSORS, Sensors
+from keyhole.spark.dead_letters import Accept, drop, first_broken
+from keyhole.spark.processor import QueryableProcessor
+
 APPLICATION = "temperature-monitor"
-STATE = "max_temperature"
+STATE = SENSORS
+ALERTS = "alerts"
+ALERT_COLUMNS = ("time_ms", "last", "new", "ratio", "threshold")
+THRESHOLDS = "thresholds"
+THRESHOLD_SCHEMA = "sensor string, ratio double"
 KEY = "sensor"
 KEY_GROUPS = 64
-# A divisor of the key groups, so that the sink needs no shuffle of its own after the aggregation's.
+# A divisor of the key groups, so that the sink needs no shuffle of its own after that of the grouping.
 SHUFFLE_PARTITIONS = 4
+
+# How late a reading may come.
+DELAY = "1 minute"
+# Alerts kept per sensor.
+ALERTS_KEPT = 100
+# An update below it removes the sensor's threshold.
+LOWEST_THRESHOLD = 1.0
 
 # A key of any length would end the query at the first one that the store can't take.
 MAX_SENSOR_BYTES = 128
+# A reading from the future would move the watermark there, and all others would be too late.
+MAX_SECONDS_AHEAD = 60
 
-_READING = "sensor string, time timestamp, temperature double"
-_IS_READING = f"octet_length(sensor) between 1 and {MAX_SENSOR_BYTES} and abs(temperature) < double('infinity')"
+_READING = "sensor string, time string, temperature double"
+_TIME = r"\A(19[7-9]|20\d)\d-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?Z\z"
+_HAS_SENSOR = {f"octet_length(sensor) between 1 and {MAX_SENSOR_BYTES}": "no sensor, or one that is too long"}
+# In this order; the first that fails is told. A record that is no JSON object has none of the fields.
+_READING_RULES = {
+    **_HAS_SENSOR,
+    "abs(temperature) < double('infinity')": "no finite temperature",
+    f"text rlike r'{_TIME}' and time is not null": "no time, as 2026-11-21T10:00:00Z",
+    f"time <= timestamp + interval {MAX_SECONDS_AHEAD} seconds": "the time is ahead of the record's",
+}
+_UPDATE_RULES = {**_HAS_SENSOR, "abs(ratio) < double('infinity')": "no finite ratio"}
 
 
-def readings(records: DataFrame) -> DataFrame:
-    """The readings in Kafka's records; those that aren't any are dropped.
+def readings(records: DataFrame, accept: Accept = drop) -> DataFrame:
+    """The readings in Kafka's records.
 
     Args:
-        records: `value`: a JSON object of sensor (string), time (ISO 8601) and temperature (degrees Celsius).
+        records: Kafka's columns; `value`: a JSON object of sensor (string), time (ISO 8601, UTC) and temperature
+            (degrees Celsius).
+        accept: What to do with records that are none.
 
     Returns:
-        sensor: string, 1 to MAX_SENSOR_BYTES bytes; time: timestamp, null where it was none; temperature: double, a
-        finite number.
+        sensor: string, 1 to MAX_SENSOR_BYTES bytes; temperature: double, a finite number; time: timestamp; time_ms:
+        bigint, milliseconds since 1970; kafka_partition: int and kafka_offset: bigint, where the record was.
     """
-    parsed = records.select(f.from_json(f.col("value").cast("string"), _READING).alias("reading")).select("reading.*")
-    return parsed.where(_IS_READING)  # null, and so dropped, where either is absent; NaN is beyond infinity to Spark
+    parsed = records.withColumn("reading", f.from_json(f.col("value").cast("string"), _READING))
+    columns = parsed.select(
+        "*",
+        "reading.sensor",
+        "reading.temperature",
+        f.col("reading.time").alias("text"),
+        f.try_to_timestamp("reading.time").alias("time"),
+        f.col("partition").alias("kafka_partition"),
+        f.col("offset").alias("kafka_offset"),
+    ).drop("reading")
+    return accept(columns, first_broken(_READING_RULES)).drop("text").withColumn("time_ms", f.unix_millis("time"))
 
 
-def max_temperature(of: DataFrame) -> DataFrame:
-    """The running maximum per sensor over all readings, and how many there were.
+def exposing() -> QueryableProcessor:
+    """The processor, with the state that readers find."""
+    return QueryableProcessor(Sensors(), key=KEY, expose=EXPOSED)
+
+
+def tracked(of: DataFrame, processor: QueryableProcessor) -> DataFrame:
+    """Runs the processor over the readings: jumps, and what changes in its state (keyhole.spark.processor.split).
+
+    Needs `spark.sql.streaming.stateStore.providerClass` to be RocksDB's.
+    """
+    return processor.transform(of.withWatermark("time", DELAY), OUTPUT, time_mode="eventTime")
+
+
+def alerts(jumps: DataFrame, thresholds: DataFrame) -> DataFrame:
+    """The jumps that go beyond the threshold of their sensor.
+
+    Args:
+        jumps: The processor's own rows of a batch.
+        thresholds: sensor, ratio: the thresholds that the batch reads.
 
     Returns:
-        sensor: string, temperature: double (degrees Celsius), readings: bigint. In update mode.
+        sensor: string; reading: bigint, the new one's number since the sensor was first seen; time_ms: bigint; last,
+        new: double, degrees Celsius; ratio, threshold: double.
     """
-    return of.groupBy(KEY).agg(f.max("temperature").alias("temperature"), f.count("*").alias("readings"))
+    of = f.broadcast(thresholds.withColumnRenamed("ratio", "threshold"))
+    return jumps.join(of, KEY).where("ratio > threshold").select(KEY, "reading", *ALERT_COLUMNS)
+
+
+def updates(records: DataFrame, accept: Accept = drop) -> DataFrame:
+    """The updates of thresholds in Kafka's records, as `readings`.
+
+    Args:
+        records: `value`: a JSON object of sensor (string) and ratio (number).
+
+    Returns:
+        sensor: string; ratio: double, finite; kafka_offset: bigint.
+    """
+    parsed = records.withColumn("update", f.from_json(f.col("value").cast("string"), THRESHOLD_SCHEMA))
+    columns = parsed.select("*", "update.*", f.col("offset").alias("kafka_offset")).drop("update")
+    return accept(columns, first_broken(_UPDATE_RULES))
+
+
+def latest(of: DataFrame) -> DataFrame:
+    """Of a batch of updates, which come from one partition, the last one of each sensor: sensor, ratio."""
+    return of.groupBy(KEY).agg(f.max_by("ratio", "kafka_offset").alias("ratio"))

@@ -1,44 +1,138 @@
-"""The state's formula once more, with a dict: what a reading is, and what readings make. Imports nothing of the job."""
+"""The states' formulas once more, with dicts: what a reading is, and what readings make. Imports nothing of the job.
+
+What depends on how Spark cut the stream into batches is told by its own log of them: which records each has, its
+watermark, and which epoch of the thresholds it reads.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterable
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
 
-Reading = tuple[str, float]
-"""Sensor, degrees Celsius."""
-
-Recount = dict[str, tuple[float, int]]
-"""By sensor: highest temperature, number of readings."""
-
+_HOUR_MS = 3_600_000
+_MAX_AHEAD_US = 60_000_000
 _MAX_SENSOR_BYTES = 128
+_ALERTS_KEPT = 100
+_TIME = re.compile(r"(19[7-9]|20\d)\d-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?Z", re.ASCII)
+
+Thresholds = Mapping[str, float]
+"""By sensor, the ratio."""
 
 
-def reading_of(value: bytes | str | None) -> Reading | None:
-    """The reading in a record, by the job's README; None where it is none."""
+class Reading(NamedTuple):
+    """Sensor, milliseconds since 1970, degrees Celsius."""
+
+    sensor: str
+    time_ms: int
+    temperature: float
+
+
+class Alert(NamedTuple):
+    """As readers get it."""
+
+    time_ms: int
+    last: float
+    new: float
+    ratio: float
+    threshold: float
+
+
+@dataclass
+class Sensor:
+    """All readings of a sensor since it was first seen, or last forgotten, in their order."""
+
+    temperatures: list[float] = field(default_factory=list)
+    time_ms: int = 0
+
+    @property
+    def mean(self) -> float:
+        """To the last digit."""
+        return math.fsum(self.temperatures) / len(self.temperatures)
+
+
+def reading_of(value: bytes | str | None, recorded_ms: int) -> Reading | None:
+    """The reading in a record, by the job's README; None where it is none.
+
+    Args:
+        recorded_ms: Kafka's timestamp of the record.
+    """
     try:
         record = json.loads(value or b"")
-        sensor, temperature = record["sensor"], record["temperature"]
-        size = len(sensor.encode())
-    except (ValueError, TypeError, KeyError, AttributeError):
+        sensor, temperature, time = record["sensor"], record["temperature"], record["time"]
+        if not _is_sensor(sensor) or not _is_finite(temperature) or not _TIME.fullmatch(time):
+            return None
+        at = datetime.fromisoformat(time)
+    except (ValueError, TypeError, KeyError):
         return None
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float):
+    time_us = round(at.replace(microsecond=0).timestamp()) * 1_000_000 + at.microsecond
+    if time_us > recorded_ms * 1000 + _MAX_AHEAD_US:
         return None
-    if not math.isfinite(temperature) or not 1 <= size <= _MAX_SENSOR_BYTES:
-        return None
-    return sensor, float(temperature)
+    return Reading(sensor, time_us // 1000, float(temperature))
 
 
-def recount(values: Iterable[bytes | str | None]) -> tuple[Recount, int]:
-    """What the records make, and how many there were, readings or not."""
-    counted: Recount = {}
-    events = 0
-    for value in values:
-        events += 1
-        reading = reading_of(value)
-        if reading is not None:
-            sensor, temperature = reading
-            highest, number = counted.get(sensor, (-math.inf, 0))
-            counted[sensor] = max(highest, temperature), number + 1
-    return counted, events
+def update_of(value: bytes | str | None) -> tuple[str, float] | None:
+    """The sensor and the ratio in an update of thresholds; None where it is none."""
+    try:
+        record = json.loads(value or b"")
+        sensor, ratio = record["sensor"], record["ratio"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return (sensor, float(ratio)) if _is_sensor(sensor) and _is_finite(ratio) else None
+
+
+def _is_sensor(sensor: object) -> bool:
+    return isinstance(sensor, str) and 1 <= len(sensor.encode()) <= _MAX_SENSOR_BYTES
+
+
+def _is_finite(number: object) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+
+
+def thresholds_of(updates: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """What the updates make, in their order."""
+    set_to: dict[str, float] = {}
+    for sensor, ratio in updates:
+        if ratio >= 1.0:
+            set_to[sensor] = ratio
+        else:
+            set_to.pop(sensor, None)
+    return set_to
+
+
+class Recount:
+    """What the states should hold, batch by batch."""
+
+    def __init__(self) -> None:
+        self.sensors: dict[str, Sensor] = {}
+        self.logged: defaultdict[str, list[Alert]] = defaultdict(list)
+
+    def alerts(self) -> dict[str, list[Alert]]:
+        """By sensor that ever had one, those that are kept."""
+        return {sensor: logged[-_ALERTS_KEPT:] for sensor, logged in self.logged.items()}
+
+    def take(self, readings: Iterable[Reading], watermark_ms: int, thresholds: Thresholds) -> None:
+        """A batch.
+
+        Args:
+            readings: Its own, in the order of Kafka's partitions and offsets.
+        """
+        for sensor, time_ms, temperature in readings:
+            if time_ms <= watermark_ms:
+                continue
+            of = self.sensors.setdefault(sensor, Sensor())
+            of.temperatures.append(temperature)
+            of.time_ms = max(of.time_ms, time_ms)
+            for last, new in itertools.pairwise(of.temperatures[-2:]):
+                if sensor in thresholds and last > 0 and new > 0:
+                    jump = max(new / last, last / new)
+                    if jump > thresholds[sensor]:
+                        self.logged[sensor].append(Alert(time_ms, last, new, jump, thresholds[sensor]))
+        for sensor in [name for name, of in self.sensors.items() if of.time_ms + _HOUR_MS <= watermark_ms]:
+            del self.sensors[sensor]

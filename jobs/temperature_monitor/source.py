@@ -2,7 +2,10 @@
 
 Seattle and San Francisco are a year of hourly temperatures (NOAA's for 2010, which vega_datasets ships in Fahrenheit),
 an hour every tenth of a second, over and over. Beside them a fleet of synthetic sensors walks at random, and a probe
-only rises, so that a reader can tell which of its readings an answer shows.
+only rises, so that a reader can tell which of its readings an answer shows. All readings say that they were made when
+they are sent: the cities' years would make the watermark run away from the others.
+
+Into a second topic go thresholds of a few sensors: some at once, and then a change every two seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from vega_datasets import local_data
 
@@ -27,11 +31,21 @@ PARTITIONS = 3
 
 CITIES = ("seattle", "san-francisco")
 
+WATCHED = (*CITIES, *(f"sensor-{number}" for number in range(10)))
+"""The sensors that have thresholds, at times."""
+
 _HOUR_SECONDS = 0.1
+_UPDATE_SECONDS = 2.0
+_FIRST_RATIO = 1.02
+# Of another number than the sensors, so that each gets all of them; 0 takes a threshold away.
+_LATER_RATIOS = (1.01, 1.05, 0.0, 1.1, 1.0)
 _SEED = 20_100_101
 
-Reading = tuple[str, str, float]
-"""Sensor, time (ISO 8601), degrees Celsius."""
+Reading = tuple[str, float]
+"""Sensor, degrees Celsius."""
+
+Update = tuple[str, float]
+"""Sensor, ratio."""
 
 
 def celsius(fahrenheit: float) -> float:
@@ -40,12 +54,12 @@ def celsius(fahrenheit: float) -> float:
 
 
 def recorded() -> Iterator[list[Reading]]:
-    """The two cities' readings, hour by hour, without end. Their local time is told as if it were UTC."""
+    """The two cities' readings, hour by hour, without end."""
     frames = dict(zip(CITIES, (local_data.seattle_temps(), local_data.sf_temps()), strict=True))
     hours = [
-        [(city, stamp.isoformat() + "Z", celsius(temperature)) for city, stamp, temperature in of_hour]
+        [(city, celsius(temperature)) for city, temperature in of_hour]
         for of_hour in zip(
-            *([(city, row.date, row.temp) for row in frame.itertuples()] for city, frame in frames.items()),
+            *([(city, row.temp) for row in frame.itertuples()] for city, frame in frames.items()),
             strict=True,
         )
     ]
@@ -58,17 +72,19 @@ def fleet(sensors: int) -> Iterator[Reading]:
     temperatures = [draw.uniform(5, 25) for _ in range(sensors)]
     for number in itertools.cycle(range(sensors)):
         temperatures[number] += draw.gauss(0, 0.3)
-        yield f"sensor-{number}", _now(), round(temperatures[number], 2)
+        yield f"sensor-{number}", round(temperatures[number], 2)
 
 
 def probe() -> Iterator[Reading]:
     """Rises by a hundredth of a degree each time."""
     for count in itertools.count(1):
-        yield PROBE, _now(), round(count / 100, 2)
+        yield PROBE, round(count / 100, 2)
 
 
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def updates() -> Iterator[Update]:
+    """Thresholds: of all watched sensors, and then changes of one after the other, without end."""
+    yield from ((sensor, _FIRST_RATIO) for sensor in WATCHED)
+    yield from zip(itertools.cycle(WATCHED), itertools.cycle(_LATER_RATIOS), strict=False)
 
 
 def partition_of(sensor: str) -> int:
@@ -78,24 +94,47 @@ def partition_of(sensor: str) -> int:
     return 1 + zlib.crc32(sensor.encode()) % (PARTITIONS - 1)
 
 
-def record(reading: Reading) -> bytes:
-    """The reading as the job takes it from Kafka."""
-    sensor, moment, temperature = reading
-    return json.dumps({"sensor": sensor, "time": moment, "temperature": temperature}).encode()
+def record(reading: Reading, moment: datetime) -> bytes:
+    """The reading, made at a moment of UTC, as the job takes it from Kafka."""
+    sensor, temperature = reading
+    stamp = moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return json.dumps({"sensor": sensor, "time": stamp, "temperature": temperature}).encode()
+
+
+def malformed(reading: Reading, moment: datetime) -> bytes:
+    """The reading as it comes out of a broken pipe."""
+    return record(reading, moment)[:-2]
+
+
+def update_record(update: Update) -> bytes:
+    """The update of a threshold as the job takes it from Kafka."""
+    sensor, ratio = update
+    return json.dumps({"sensor": sensor, "ratio": ratio}).encode()
 
 
 def feed(config: ReadingsConfig, sender: Sender, stopped: threading.Event) -> None:
     """Sends until it is stopped. Raises KafkaUnreachable."""
-    cities, sensors, rising = recorded(), fleet(config.sensors), probe()
-    began, hours = time.monotonic(), 0
+    draw = random.Random(_SEED)  # noqa: S311 - made-up faults, no secrets
+    cities, sensors, rising, changes = recorded(), fleet(config.sensors), probe(), updates()
+    thresholds = Sender(config.bootstrap_servers, config.thresholds_topic)
+    for update in itertools.islice(changes, len(WATCHED)):
+        thresholds.send(update_record(update))
+    began, hours, changed = time.monotonic(), 0, 0
     for more in due(config.rate, stopped):
         readings = list(itertools.islice(sensors, more))
         while hours * _HOUR_SECONDS <= time.monotonic() - began:
             readings += (*next(cities), next(rising))
             hours += 1
+        moment = datetime.now(UTC)
         for reading in readings:
-            sender.send(record(reading), partition_of(reading[0]))
+            broken = reading[0] != PROBE and draw.random() < config.malformed
+            sender.send((malformed if broken else record)(reading, moment), partition_of(reading[0]))
+        if changed * _UPDATE_SECONDS <= time.monotonic() - began:
+            thresholds.send(update_record(next(changes)))
+            changed += 1
         sender.poll()
+        thresholds.poll()
+    thresholds.flush()
 
 
 if __name__ == "__main__":

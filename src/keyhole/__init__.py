@@ -1,7 +1,7 @@
 """Keyhole: the live state of a Spark streaming job, readable per key in milliseconds.
 
     async with keyhole.AsyncClient("localhost:7400") as client:
-        answer = await client.get("temperature-monitor", "max_temperature", "sensor-42")
+        answer = await client.get("temperature-monitor", "sensors", "sensor-42")
 
 Importing this loads nothing else: the client comes with its first use, and needs the extra `client`.
 """

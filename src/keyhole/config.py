@@ -138,9 +138,16 @@ class TopicJobConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemperatureMonitorConfig(TopicJobConfig):
-    """The job temperature_monitor."""
+    """The job temperature_monitor.
+
+    Attributes:
+        thresholds_topic: Of the updates of thresholds, of one partition. Their query's checkpoint is beside the
+            other one, with `-thresholds` behind its name.
+    """
 
     PREFIX: ClassVar[str] = "KEYHOLE_TEMPERATURE_MONITOR_"
+
+    thresholds_topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +178,16 @@ class ReadingsConfig(SourceConfig):
     """The source of the job temperature_monitor's readings. The rate is the synthetic fleet's.
 
     Attributes:
+        thresholds_topic: Of the updates of thresholds.
         sensors: Of the synthetic fleet.
+        malformed: Which part of the records is no reading.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_READINGS_"
 
+    thresholds_topic: str
     sensors: int = 1000
+    malformed: float = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,11 @@ def test_every_job_can_be_run_on_this_machine_with_its_source_and_its_recount() 
 def test_settings_of_the_job_and_its_source_are_taken_from_the_caller_and_no_others() -> None:
     given = {"KEYHOLE_READINGS_RATE": "5", "KEYHOLE_READINGS_TOPIC": "mine", "KEYHOLE_JOB_SERVERS": "x", "HOME": "/"}
     spec = LOCAL_JOBS["temperature_monitor"].spec(Path("here"), Path("here/checkpoint"), "", given)
-    assert spec.source_environ == {"KEYHOLE_READINGS_RATE": "5", "KEYHOLE_READINGS_TOPIC": "readings"}
+    assert spec.source_environ == {
+        "KEYHOLE_READINGS_RATE": "5",
+        "KEYHOLE_READINGS_TOPIC": "readings",
+        "KEYHOLE_READINGS_THRESHOLDS_TOPIC": "thresholds",
+    }
     assert "KEYHOLE_JOB_SERVERS" not in spec.job_environ
 
 

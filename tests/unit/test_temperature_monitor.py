@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from jobs.temperature_monitor import pipeline, source, verify
-from jobs.temperature_monitor.recount import reading_of
+from jobs.temperature_monitor.recount import reading_of, update_of
 from keyhole import Answer, Source
 from keyhole.cli import demo, freshness
 from keyhole.cli.answers_table import AnswersTable
@@ -25,8 +25,11 @@ from keyhole.types import Role
 YEAR_HOURS = 8759
 
 
+NOW_MS = 1_795_219_200_000  # 2026-11-21
+
+
 def record(**fields: object) -> bytes:
-    return json.dumps({"sensor": "a", "time": "2026-11-21T10:00:00Z", "temperature": 1.5} | fields).encode()
+    return json.dumps({"sensor": "a", "time": "2026-11-21T00:00:00Z", "temperature": 1.5} | fields).encode()
 
 
 @pytest.mark.parametrize(("fahrenheit", "celsius"), [(32.0, 0.0), (212.0, 100.0), (39.4, 4.1), (-40.0, -40.0)])
@@ -37,21 +40,21 @@ def test_fahrenheit_becomes_celsius_to_a_tenth(fahrenheit: float, celsius: float
 def test_the_cities_have_a_year_of_plausible_temperatures_hour_by_hour_and_begin_again() -> None:
     hours = list(itertools.islice(source.recorded(), YEAR_HOURS + 1))
     assert hours[0] == hours[-1]
-    assert hours[0] == [("seattle", "2010-01-01T00:00:00Z", 4.1), ("san-francisco", "2010-01-01T00:00:00Z", 8.8)]
-    assert {sensor for hour in hours for sensor, _, _ in hour} == set(source.CITIES)
-    temperatures = [temperature for hour in hours for _, _, temperature in hour]
+    assert hours[0] == [("seattle", 4.1), ("san-francisco", 8.8)]
+    assert {sensor for hour in hours for sensor, _ in hour} == set(source.CITIES)
+    temperatures = [temperature for hour in hours for _, temperature in hour]
     assert 0 < min(temperatures) < max(temperatures) < 30
 
 
 def test_the_fleet_walks_in_turn_and_the_same_way_in_every_run() -> None:
-    first, second = ([(s, t) for s, _, t in itertools.islice(source.fleet(3), 9)] for _ in range(2))
+    first, second = (list(itertools.islice(source.fleet(3), 9)) for _ in range(2))
     assert first == second
     assert [sensor for sensor, _ in first] == ["sensor-0", "sensor-1", "sensor-2"] * 3
     assert len({temperature for sensor, temperature in first if sensor == "sensor-0"}) == 3
 
 
 def test_each_reading_of_the_probe_is_higher_than_the_one_before() -> None:
-    temperatures = [temperature for _, _, temperature in itertools.islice(source.probe(), 2_000)]
+    temperatures = [temperature for _, temperature in itertools.islice(source.probe(), 2_000)]
     assert all(before < after for before, after in itertools.pairwise(temperatures))
 
 
@@ -68,6 +71,8 @@ def test_the_demo_knows_the_job_and_its_source_by_their_names() -> None:
     assert (demo.APPLICATION, demo.STATE) == (verify.APPLICATION, verify.STATE) == names
     assert TEMPERATURE_MONITOR.probe == (pipeline.STATE, source.PROBE) == (demo.STATE, demo.PROBE)
     assert (demo.PROBE_PARTITION, TEMPERATURE_MONITOR.partitions) == (source.PROBE_PARTITION, source.PARTITIONS)
+    assert (pipeline.ALERTS, pipeline.THRESHOLDS) == (verify.ALERTS, verify.THRESHOLDS)
+    assert [*TEMPERATURE_MONITOR.more_topics] == [verify.THRESHOLDS_TOPIC]
     assert set(source.CITIES) < set(demo.SHOWN)
 
 
@@ -75,8 +80,27 @@ def test_the_job_needs_no_second_shuffle() -> None:
     assert pipeline.KEY_GROUPS % pipeline.SHUFFLE_PARTITIONS == 0
 
 
+def test_every_watched_sensor_gets_a_threshold_and_loses_it_again() -> None:
+    updates = list(itertools.islice(source.updates(), 12 * 6))
+    assert [sensor for sensor, _ in updates] == list(source.WATCHED) * 6
+    assert {sensor for sensor, ratio in updates if ratio >= pipeline.LOWEST_THRESHOLD} == set(source.WATCHED)
+    assert {sensor for sensor, ratio in updates if ratio < pipeline.LOWEST_THRESHOLD} == set(source.WATCHED)
+
+
+def test_what_the_source_sends_is_a_reading_or_an_update_and_what_it_breaks_is_none() -> None:
+    moment = datetime(2026, 11, 21, 0, 0, 0, 250_000, tzinfo=UTC)
+    assert reading_of(source.record(("a", 1.5), moment), NOW_MS) == ("a", NOW_MS + 250, 1.5)
+    assert reading_of(source.malformed(("a", 1.5), moment), NOW_MS) is None
+    assert update_of(source.update_record(("a", 1.5))) == ("a", 1.5)
+
+
 def test_a_whole_number_is_a_temperature() -> None:
-    assert reading_of(record(temperature=7)) == ("a", 7.0)
+    assert reading_of(record(temperature=7), NOW_MS) == ("a", NOW_MS, 7.0)
+
+
+def test_a_reading_may_be_a_minute_ahead_of_its_record_and_no_more() -> None:
+    assert reading_of(record(time="2026-11-21T00:01:00Z"), NOW_MS) == ("a", NOW_MS + 60_000, 1.5)
+    assert reading_of(record(time="2026-11-21T00:01:00.000001Z"), NOW_MS) is None
 
 
 @pytest.mark.parametrize(
@@ -98,10 +122,15 @@ def test_a_whole_number_is_a_temperature() -> None:
         record(temperature=True),
         record(temperature=float("nan")),
         record(temperature=float("inf")),
+        record(time=None),
+        record(time=NOW_MS),
+        record(time="yesterday"),
+        record(time="2026-02-30T00:00:00Z"),
+        record(time="2026-11-21 00:00:00Z"),
     ],
 )
 def test_what_is_no_reading_is_not_counted(value: bytes | None) -> None:
-    assert reading_of(value) is None
+    assert reading_of(value, NOW_MS) is None
 
 
 def test_the_offsets_of_a_batch_are_the_last_line_of_its_file_in_the_checkpoint(tmp_path: Path) -> None:
@@ -124,11 +153,12 @@ def test_it_passes_only_if_keys_were_counted_and_all_agree(verdict: Verdict, pas
     assert (verdict.passed, verdict.mismatches) == (passed, mismatches)
 
 
-def answer(temperature: float | None, *, epoch: int = 1) -> Answer:
+def answer(last: float | None, *, epoch: int = 1) -> Answer:
     """The probe's, as of a moment ago; None: absent."""
     source = Source("server-0", Role.OWNER, epoch, datetime.now(UTC) - timedelta(seconds=3), None, 1, 1, False)
-    value = None if temperature is None else row_class([("temperature", float), ("readings", int)])(temperature, 12)
-    return Answer(temperature is not None, value, source)
+    fields = [(name, float) for name in ("last", "min", "max", "mean")]
+    value = None if last is None else row_class([*fields, ("readings", int)])(last, last - 2, last + 1, last - 0.5, 12)
+    return Answer(last is not None, value, source)
 
 
 def test_a_temperature_of_the_probe_is_sighted_once_and_only_higher_ones_count() -> None:
@@ -151,9 +181,12 @@ def test_the_table_shows_value_epoch_age_and_server_and_a_dash_for_what_is_absen
     table.update([answer(21.5, epoch=7), answer(None)])
     lines = rendered(table).splitlines()
     (a,) = [line for line in lines if line.startswith("│ a ")]
-    assert [cell.strip() for cell in a.strip("│").split("│")] == ["a", "21.50", "12", "7", "3.0 s", "server-0"]
+    assert [cell.strip() for cell in a.strip("│").split("│")] == [
+        *("a", "21.50", "19.50", "22.50", "21.00", "12"),
+        *("7", "3.0 s", "server-0"),
+    ]
     (b,) = [line for line in lines if line.startswith("│ b ")]
-    assert [cell.strip() for cell in b.strip("│").split("│")][1:3] == ["-", "-"]
+    assert [cell.strip() for cell in b.strip("│").split("│")][1:6] == ["-"] * 5
 
 
 def test_the_last_answers_stay_in_sight_while_there_are_none_and_the_reason_is_shown() -> None:

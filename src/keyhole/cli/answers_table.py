@@ -32,7 +32,7 @@ class AnswersTable:
         """The table as of now."""
         table = Table(title=self._title, title_justify="left", caption=self._trouble or None, caption_justify="left")
         table.add_column("sensor")
-        for name in ("highest °C", "readings", "epoch", "age"):
+        for name in ("last °C", "lowest", "highest", "mean", "readings", "epoch", "age"):
             table.add_column(name, justify="right")
         table.add_column("server")
         now = datetime.now(UTC)
@@ -41,9 +41,9 @@ class AnswersTable:
         return table
 
 
-def _cells(answer: Answer, now: datetime) -> tuple[str, str, str, str, str]:
+def _cells(answer: Answer, now: datetime) -> tuple[str, ...]:
     age = f"{(now - answer.commit_time).total_seconds():.1f} s" if answer.commit_time else "-"
-    highest, readings = "-", "-"
-    if answer.found:
-        highest, readings = f"{answer.value.temperature:.2f}", f"{answer.value.readings:,}"
-    return highest, readings, str(answer.epoch), age, answer.server
+    of = answer.value
+    degrees = (of.last, of.min, of.max, of.mean) if answer.found else ()
+    shown = [f"{temperature:.2f}" for temperature in degrees] or ["-"] * 4
+    return *shown, f"{of.readings:,}" if answer.found else "-", str(answer.epoch), age, answer.server

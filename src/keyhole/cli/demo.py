@@ -16,7 +16,7 @@ from keyhole.errors import KeyholeError
 from keyhole.local.stack import Stack
 
 APPLICATION, TOPIC = TEMPERATURE_MONITOR.application, TEMPERATURE_MONITOR.topic
-STATE, PROBE = "max_temperature", "probe"
+STATE, PROBE = "sensors", "probe"
 # As jobs.temperature_monitor.source has it; the distribution imports no job.
 PROBE_PARTITION = 0
 SHOWN = ("seattle", "san-francisco", *(f"sensor-{number}" for number in range(10)))

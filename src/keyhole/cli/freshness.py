@@ -24,8 +24,8 @@ class Sightings:
     def note(self, answer: Answer, now_ms: float) -> None:
         """Takes an answer for the probe, and when it came."""
         self.epoch = max(self.epoch, answer.epoch)
-        if answer.found and (not self.first_shown or answer.value.temperature > self.first_shown[-1][0]):
-            self.first_shown.append((answer.value.temperature, now_ms))
+        if answer.found and (not self.first_shown or answer.value.last > self.first_shown[-1][0]):
+            self.first_shown.append((answer.value.last, now_ms))
 
 
 def sent(bootstrap_servers: str, topic: str, partition: int, probe: str) -> list[Moment]:

@@ -92,11 +92,12 @@ TEMPERATURE_MONITOR = LocalJob(
     name="temperature_monitor",
     application="temperature-monitor",
     # As jobs.temperature_monitor.source has it.
-    probe=("max_temperature", "probe"),
-    example="get temperature-monitor/max_temperature seattle sensor-0",
+    probe=("sensors", "probe"),
+    example="get temperature-monitor/sensors seattle sensor-0",
     topic="readings",
     partitions=3,
     source_prefix="KEYHOLE_READINGS_",
+    more_topics={"THRESHOLDS_TOPIC": "thresholds"},
 )
 
 TWEET_IMPRESSIONS = LocalJob(

@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from keyhole import Answer, Client
+from keyhole.cli import batch_logs
 from keyhole.cli.local_jobs import LocalJob
 from keyhole.cli.signals import StopSignals
 from keyhole.cli.verify import Verdict, committed_offsets, entries, topic_ends
@@ -142,6 +143,7 @@ class _Run:
         self._signals = signals
         self._began = began
         self._epoch = 0
+        self._logs = stack.directory / "logs"
 
     def run(self) -> tuple[dict[str, object], bool]:
         """The result for programs, and whether all is well."""
@@ -166,6 +168,10 @@ class _Run:
         self._view.note(answer)
         return answer
 
+    def _keep_logs(self) -> None:
+        if self._options.verify:
+            batch_logs.keep(self._stack.checkpoint, self._logs)
+
     def _await_first_answer(self, client: Client) -> None:
         until = time.monotonic() + _FIRST_ANSWER_SECONDS
         while True:
@@ -176,6 +182,7 @@ class _Run:
             except KeyholeError as error:
                 reason = error.message
             self._stack.check()
+            self._keep_logs()
             if time.monotonic() > until:
                 raise MachineError(
                     f"no answer within {_FIRST_ANSWER_SECONDS:.0f} s ({reason}); the end of the job's log:\n"
@@ -200,6 +207,7 @@ class _Run:
                 except KeyholeError as error:  # of a server that was killed, say: the view shows how its answers age
                     self._view.fail(error)
                 if now >= next_show:
+                    self._keep_logs()
                     live.update(self._view.render(), refresh=True)
                     next_show = now + _SHOW_SECONDS
                 self._stack.supervise()
@@ -229,6 +237,7 @@ class _Run:
             "--topic": self._job.topic,
             "--epoch": str(epoch),
             "--checkpoint": str(self._stack.checkpoint),
+            "--logs": str(self._logs),
             "--files": str(self._job.files_in(self._stack.directory)),
             "--more-topics": json.dumps(dict(self._job.more_topics)),
         }
@@ -252,6 +261,7 @@ class _Run:
         reached = 0
         while time.monotonic() < until:
             self._stack.supervise()
+            self._keep_logs()
             with contextlib.suppress(KeyholeError):
                 epoch = self._probe(client).epoch
                 # The first epoch of a fresh application is 1, of Spark's batch 0.

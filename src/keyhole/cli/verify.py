@@ -37,6 +37,7 @@ class Subject:
     Attributes:
         epoch: That the job has reached. The first one of a fresh application is 1, of Spark's batch 0.
         checkpoint: Spark's, of the job's query whose only source the topic is.
+        logs: Copies of what the checkpoint has of batches (keyhole.cli.batch_logs), also of those that it has dropped.
         files: Where the job writes files, if it does.
         more_topics: What the job reads beside it, by the part of a setting's name that names it.
     """
@@ -45,6 +46,7 @@ class Subject:
     topic: str
     epoch: int
     checkpoint: Path
+    logs: Path
     files: Path
     more_topics: Mapping[str, str] = field(default_factory=dict)
 
@@ -104,6 +106,7 @@ def main(check: Check, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--topic", required=True, help="the source's")
     parser.add_argument("--epoch", required=True, type=int, help="which the job has reached")
     parser.add_argument("--checkpoint", required=True, type=Path, help="Spark's, of the job's query")
+    parser.add_argument("--logs", required=True, type=Path, help="copies of the logs of its batches")
     parser.add_argument("--files", required=True, type=Path, help="the folder that the job writes files to, if it does")
     parser.add_argument("--more-topics", default="{}", type=json.loads, metavar="JSON", help="what else the job reads")
     options = vars(parser.parse_args(arguments))
