@@ -1,7 +1,7 @@
 """A job whose sums begin with a history, and go on with a stream.
 
-`python -m tests.support.bootstrapping_job`: in a process of its own, so that it can be killed. KEYHOLE_JOB_* as any job,
-KILL_* as keyhole.testing has them, and BOOTSTRAPPING_JOB, JSON: history (a folder of Parquet), stream (a folder of
+`python -m tests.support.bootstrapping_job`: in a process of its own, so that it can be killed. KEYHOLE_JOB_* as for any
+job, KILL_* as keyhole.testing has them, and BOOTSTRAPPING_JOB, JSON: history (a folder of Parquet), stream (a folder of
 JSON lines; all of it is taken), checkpoint, directory.
 """
 
