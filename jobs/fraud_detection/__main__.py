@@ -18,8 +18,6 @@ from keyhole.spark.queryable import BroadcastReader, QueryableProcessor
 from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
 from keyhole.spark.sink import Sink
 
-# How many batches Spark and the readers of rules remember: who counts again asks what each batch was given.
-_REMEMBERED = {"spark.sql.streaming.minBatchesToRetain": "1000"}
 # Rules come seldom; without it their queries would ask Kafka all the time.
 _LOOK = "1 second"
 
@@ -78,7 +76,7 @@ def _reader(job: JobConfig, state: str, schema: str) -> BroadcastReader:
 def start(environ: Mapping[str, str]) -> Sequence[StreamingQuery]:
     """Starts Spark and the queries."""
     job, config = configure(pipeline.APPLICATION, FraudDetectionConfig, environ)
-    spark = session(pipeline.APPLICATION, config, pipeline.SHUFFLE_PARTITIONS, {**ROCKSDB, **_REMEMBERED})
+    spark = session(pipeline.APPLICATION, config, pipeline.SHUFFLE_PARTITIONS, ROCKSDB)
     tables = [
         table(spark, job, config, pipeline.RULES, pipeline.RULES_KEY, config.rules_topic, pipeline.rules),
         table(

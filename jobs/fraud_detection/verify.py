@@ -7,7 +7,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -15,7 +14,8 @@ import pyarrow as pa
 from jobs.fraud_detection.model import Aggregation, Payment, Rule
 from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_of
 from keyhole import Client
-from keyhole.cli.verify import Subject, Verdict, committed_offsets, entries, main, records_before, topic_ends, unkept
+from keyhole.cli.batch_logs import BatchLogs
+from keyhole.cli.verify import Subject, Verdict, entries, main, records_before, topic_ends, unkept
 
 # As the job has it, of which nothing here may know.
 APPLICATION, ALERTS, TOTALS, RECENT = "fraud-detection", "alerts", "totals", "recent"
@@ -51,22 +51,26 @@ class Table(Generic[_Entry]):
     """What each batch of payments was given of the rules, or of the aggregations.
 
     Args:
-        checkpoint: Spark's, of the payments' query; that of the state's is beside it.
+        logs: Of the payments' query.
         state: Its name.
+        updates: The log of the query that feeds it.
         published: By offset.
     """
 
-    def __init__(self, checkpoint: Path, state: str, published: Sequence[tuple[int, _Entry]]) -> None:
-        self._pins = checkpoint / "keyhole" / "broadcast" / f"{APPLICATION}.{state}"
-        self._checkpoint = checkpoint.with_name(f"{checkpoint.name}-{state}")
+    def __init__(
+        self, logs: BatchLogs, state: str, updates: BatchLogs, published: Sequence[tuple[int, _Entry]]
+    ) -> None:
+        self._logs = logs
+        self._state = f"{APPLICATION}.{state}"
+        self._updates = updates
         self._published = published
         self.read = self.agreed = 0
 
     def given_to(self, batch: int) -> list[_Entry]:
         """By the topic's records up to the epoch that the batch read; counts whether that is what it read."""
-        pinned = pa.ipc.open_stream((self._pins / str(batch)).read_bytes()).read_all()
+        pinned = pa.ipc.open_stream(self._logs.broadcast(self._state, batch)).read_all()
         epoch = int((pinned.schema.metadata or {})[b"keyhole_epoch"])
-        end = committed_offsets(self._checkpoint, epoch - 1)[0] if epoch else 0
+        end = self._updates.ends(epoch - 1)[0] if epoch else 0
         last: dict[Any, tuple[int, _Entry]] = {of[0]: (offset, of) for offset, of in self._published if offset < end}
         self.read += 1
         as_read = {tuple(row.values()) for row in pinned.to_pylist()}
@@ -80,9 +84,10 @@ def check(subject: Subject, client: Client) -> Verdict:
     taken = [payment_of(message.value()) for message in messages]
     of_rules = Published(subject, subject.more_topics["RULES_TOPIC"], rule_of)
     of_aggregations = Published(subject, subject.more_topics["AGGREGATIONS_TOPIC"], aggregation_of)
-    rules = Table(subject.checkpoint, RULES, of_rules.entries)
-    aggregations = Table(subject.checkpoint, AGGREGATIONS, of_aggregations.entries)
-    recount, watermarks_ms = counted(subject.checkpoint, subject.epoch, taken, rules, aggregations)
+    logs = subject.batches
+    rules = Table(logs, RULES, _beside(subject, RULES), of_rules.entries)
+    aggregations = Table(logs, AGGREGATIONS, _beside(subject, AGGREGATIONS), of_aggregations.entries)
+    recount, watermarks_ms = counted(logs, subject.epoch, taken, rules, aggregations)
     alerts, totals = alerts_of(recount), totals_of(recount)
     accounts = {payment.account for payment in taken if payment is not None}
     kept = {account: client.scan(APPLICATION, RECENT, account, min_epoch=subject.epoch) for account in accounts}
@@ -108,8 +113,13 @@ def check(subject: Subject, client: Client) -> Verdict:
     )
 
 
+def _beside(subject: Subject, state: str) -> BatchLogs:
+    """Of the query that feeds a broadcast state, whose checkpoint is beside the payments'."""
+    return BatchLogs(subject.checkpoint.with_name(f"{subject.checkpoint.name}-{state}"), subject.logs)
+
+
 def counted(
-    checkpoint: Path,
+    logs: BatchLogs,
     epoch: int,
     taken: Sequence[Payment | None],
     rules: Table[Rule],
@@ -119,20 +129,12 @@ def counted(
 
     Args:
         taken: By the offset in the topic, which has one partition; None: no payment.
-
-    Raises:
-        TimeoutError: The checkpoint has forgotten its first batches.
     """
     recount, watermarks_ms = Recount(), []
     done = 0
     for batch in range(epoch):
-        try:
-            (end,) = committed_offsets(checkpoint, batch).values()
-            read = rules.given_to(batch), aggregations.given_to(batch)
-        except FileNotFoundError as error:
-            raise TimeoutError(
-                f"what batch {batch} read is forgotten: the job remembers 1000 batches; verify a shorter run"
-            ) from error
+        (end,) = logs.ends(batch).values()
+        read = rules.given_to(batch), aggregations.given_to(batch)
         watermarks_ms.append(recount.watermark_ms)
         recount.take([payment for payment in taken[done:end] if payment is not None], *read)
         done = end

@@ -52,7 +52,7 @@ def check(subject: Subject, client: Client) -> Verdict:
 
     The job may have one batch more, without records, for the watermark's sake: then it is all asked again.
     """
-    readings = BatchLogs(subject.checkpoint, subject.logs)
+    readings = subject.batches
     updates = BatchLogs(Path(f"{subject.checkpoint}-thresholds"), subject.logs)
     _await_updates(subject, updates)
     until = time.monotonic() + _CATCH_UP_SECONDS

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from jobs.tweet_impressions.recount import event_of, recount
 from keyhole import Client
-from keyhole.cli.verify import Subject, Verdict, asked, committed_offsets, entries, main, records_before, unkept
+from keyhole.cli.verify import Subject, Verdict, asked, entries, main, records_before, unkept
 
 # As the pipeline has it, of which nothing here may know.
 APPLICATION, TWEET_HOURS, TOP_TWEETS = "tweet-impressions", "tweet_hours", "top_tweets"
@@ -59,17 +59,11 @@ def check(subject: Subject, client: Client) -> Verdict:
 
 
 def batches(subject: Subject, values: list[bytes | None]) -> Iterator[list[bytes | None]]:
-    """The records as Spark took them. Of the first ones, whose batches the checkpoint has forgotten, each by itself."""
+    """The records as Spark took them."""
     done = 0
     for batch in range(subject.epoch):
-        try:
-            (end,) = committed_offsets(subject.checkpoint, batch).values()
-        except FileNotFoundError:
-            continue
-        if done == 0 and batch > 0:
-            yield from ([value] for value in values[:end])
-        else:
-            yield values[done:end]
+        (end,) = subject.batches.ends(batch).values()
+        yield values[done:end]
         done = end
 
 

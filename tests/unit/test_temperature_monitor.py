@@ -16,8 +16,9 @@ from jobs.temperature_monitor.recount import reading_of, update_of
 from keyhole import Answer, Source
 from keyhole.cli import demo, freshness
 from keyhole.cli.answers_table import AnswersTable
+from keyhole.cli.batch_logs import BatchLogs
 from keyhole.cli.local_jobs import TEMPERATURE_MONITOR
-from keyhole.cli.verify import Verdict, committed_offsets
+from keyhole.cli.verify import Verdict
 from keyhole.errors import ServerLost
 from keyhole.row import row_class
 from keyhole.types import Role
@@ -136,7 +137,7 @@ def test_what_is_no_reading_is_not_counted(value: bytes | None) -> None:
 def test_the_offsets_of_a_batch_are_the_last_line_of_its_file_in_the_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "4").write_text('v1\n{"batchWatermarkMs":0}\n{"readings":{"1":20,"0":7}}')
-    assert committed_offsets(tmp_path, 4) == {0: 7, 1: 20}
+    assert BatchLogs(tmp_path, tmp_path / "logs").ends(4) == {0: 7, 1: 20}
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from keyhole import Answer, Client
 from keyhole.cli import batch_logs
+from keyhole.cli.batch_logs import BatchLogs
 from keyhole.cli.local_jobs import LocalJob
 from keyhole.cli.signals import StopSignals
-from keyhole.cli.verify import Verdict, committed_offsets, entries, topic_ends
+from keyhole.cli.verify import Verdict, entries, topic_ends
 from keyhole.errors import KeyholeError, MachineError
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import find_java
@@ -258,14 +259,14 @@ class _Run:
         """The epoch that holds all that the source has sent."""
         until = time.monotonic() + _CATCH_UP_SECONDS
         ends = topic_ends(self._stack.bootstrap_servers, self._job.topic)
-        reached = 0
+        reached, batches = 0, BatchLogs(self._stack.checkpoint, self._logs)
         while time.monotonic() < until:
             self._stack.supervise()
             self._keep_logs()
             with contextlib.suppress(KeyholeError):
                 epoch = self._probe(client).epoch
                 # The first epoch of a fresh application is 1, of Spark's batch 0.
-                if epoch != reached and committed_offsets(self._stack.checkpoint, epoch - 1) == ends:
+                if epoch != reached and batches.ends(epoch - 1) == ends:
                     return epoch
                 if epoch != reached:
                     reached, until = epoch, time.monotonic() + _CATCH_UP_SECONDS

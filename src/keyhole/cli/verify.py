@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from keyhole import Answer, Client
+from keyhole.cli.batch_logs import BatchLogs
 
 _ASK_SECONDS = 10
 _ANSWER_SECONDS = 10
@@ -53,7 +54,12 @@ class Subject:
     @property
     def ends(self) -> dict[int, int]:
         """By partition, the offset up to which the epoch has the topic."""
-        return committed_offsets(self.checkpoint, self.epoch - 1)
+        return self.batches.ends(self.epoch - 1)
+
+    @property
+    def batches(self) -> BatchLogs:
+        """Of the job's query."""
+        return BatchLogs(self.checkpoint, self.logs)
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,7 @@ def main(check: Check, arguments: Sequence[str] | None = None) -> int:
     try:
         with Client(options.pop("proxy"), timeout=_ANSWER_SECONDS) as client:
             verdict = check(Subject(**options), client)
-    except TimeoutError as error:
+    except (TimeoutError, FileNotFoundError) as error:  # what a batch has read may be forgotten
         print(error, file=sys.stderr)
         return _CANT_TELL
     print(json.dumps(dataclasses.asdict(verdict)))
@@ -160,13 +166,6 @@ def records_before(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) 
                     waiting.discard(partition)
     finally:
         consumer.close()
-
-
-def committed_offsets(checkpoint: Path, batch: int) -> dict[int, int]:
-    """Where a batch ends in each partition of the (only) source topic: Spark's own record of it."""
-    *_, offsets = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
-    (partitions,) = json.loads(offsets).values()
-    return {int(partition): end for partition, end in partitions.items()}
 
 
 def asked(
