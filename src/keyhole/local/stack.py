@@ -136,11 +136,12 @@ class Stack:
         """
         self._spec = spec
         self._start_kafka()
-        self._server_port = _port(DEFAULT_STATE_SERVER_PORT)
-        self._proxy_port = _port(DEFAULT_PROXY_PORT)
         self._cleanup.callback(self._stop_children)
+        # Each port is chosen just before it is taken: another stack may start at the same time.
+        self._server_port = _port(DEFAULT_STATE_SERVER_PORT)
         self._say(f"state server on {self.server}")
         self._spawn("server").wait_healthy(lambda: answers(self.server), _START_TIMEOUT_SECONDS)
+        self._proxy_port = _port(DEFAULT_PROXY_PORT)
         self._say(f"client proxy on {self.proxy}")
         self._spawn("proxy").wait_healthy(lambda: serves(self.proxy), _START_TIMEOUT_SECONDS)
         self._say(f"source {spec.source}")
