@@ -148,6 +148,7 @@ class TemperatureMonitorConfig(TopicJobConfig):
     PREFIX: ClassVar[str] = "KEYHOLE_TEMPERATURE_MONITOR_"
 
     thresholds_topic: str
+    max_offsets_per_trigger: int = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from jobs.temperature_monitor import pipeline, source, verify
 from jobs.temperature_monitor.recount import reading_of, update_of
-from keyhole import Answer, Source
+from keyhole import Answer, Entries, Entry, Source
 from keyhole.cli import demo, freshness
 from keyhole.cli.answers_table import AnswersTable
 from keyhole.cli.batch_logs import BatchLogs
@@ -73,6 +73,7 @@ def test_the_demo_knows_the_job_and_its_source_by_their_names() -> None:
     assert TEMPERATURE_MONITOR.probe == (pipeline.STATE, source.PROBE) == (demo.STATE, demo.PROBE)
     assert (demo.PROBE_PARTITION, TEMPERATURE_MONITOR.partitions) == (source.PROBE_PARTITION, source.PARTITIONS)
     assert (pipeline.ALERTS, pipeline.THRESHOLDS) == (verify.ALERTS, verify.THRESHOLDS)
+    assert demo.ALERTS == pipeline.ALERTS
     assert [*TEMPERATURE_MONITOR.more_topics] == [verify.THRESHOLDS_TOPIC]
     assert set(source.CITIES) < set(demo.SHOWN)
 
@@ -171,23 +172,29 @@ def test_a_temperature_of_the_probe_is_sighted_once_and_only_higher_ones_count()
 
 
 def rendered(table: AnswersTable) -> str:
-    console = Console(width=100, file=io.StringIO())
+    console = Console(width=80, file=io.StringIO())
     with console.capture() as capture:
         console.print(table.render())
     return capture.get()
 
 
-def test_the_table_shows_value_epoch_age_and_server_and_a_dash_for_what_is_absent() -> None:
-    table = AnswersTable("answers", ["a", "b"])
+def test_the_table_shows_values_epoch_age_and_server_and_a_dash_for_what_is_absent() -> None:
+    table = AnswersTable("answers", ["san-francisco", "b"])
     table.update([answer(21.5, epoch=7), answer(None)])
-    lines = rendered(table).splitlines()
-    (a,) = [line for line in lines if line.startswith("│ a ")]
-    assert [cell.strip() for cell in a.strip("│").split("│")] == [
-        *("a", "21.50", "19.50", "22.50", "21.00", "12"),
-        *("7", "3.0 s", "server-0"),
-    ]
-    (b,) = [line for line in lines if line.startswith("│ b ")]
-    assert [cell.strip() for cell in b.strip("│").split("│")][1:6] == ["-"] * 5
+    a, b = [line.split() for line in rendered(table).splitlines() if "server-0" in line]
+    assert a == ["san-francisco", *("21.50", "19.50", "22.50", "21.00", "12"), *("7", "3.0", "s", "server-0")]
+    assert b == ["b", *["-"] * 5, "1", "3.0", "s", "server-0"]
+
+
+def test_the_table_shows_the_last_alert_until_there_is_another() -> None:
+    table = AnswersTable("answers", ["a", "b"])
+    table.update([answer(21.5), answer(21.5)])
+    fields = [("time_ms", int), ("last", float), ("new", float), ("ratio", float), ("threshold", float)]
+    alert = row_class(fields)(NOW_MS, 10.0, 15.0, 1.5, 1.2)
+    source = Source("server-0", Role.OWNER, 1, None, None, 1, 1, False)
+    table.note_alerts("a", Entries((Entry(0, alert),), source))
+    table.note_alerts("b", Entries((), source))
+    assert "alert at 00:00:00: a from 10.00 to 15.00 °C" in rendered(table)
 
 
 def test_the_last_answers_stay_in_sight_while_there_are_none_and_the_reason_is_shown() -> None:

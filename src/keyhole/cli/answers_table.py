@@ -1,13 +1,14 @@
-"""The demo's live table: the last answer for each of a few keys, and how it ages."""
+"""The demo's live table: the last answer for each of a few keys, and how it ages; and the last alert of one of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from keyhole import Answer
+from keyhole import Answer, Entries
 from keyhole.errors import KeyholeError
 
 
@@ -18,11 +19,18 @@ class AnswersTable:
         self._title = title
         self._keys = keys
         self._answers: Sequence[Answer] = ()
+        self._alert = ""
         self._trouble = ""
 
     def update(self, answers: Sequence[Answer]) -> None:
         """Takes the answers, one per key in their order."""
         self._answers, self._trouble = answers, ""
+
+    def note_alerts(self, sensor: str, alerts: Entries) -> None:
+        """Takes the alerts of a sensor, the last one first; there may be none."""
+        for alert in alerts.values[:1]:
+            moment = datetime.fromtimestamp(alert.time_ms / 1000, UTC)
+            self._alert = f"alert at {moment:%H:%M:%S}: {sensor} from {alert.last:.2f} to {alert.new:.2f} °C"
 
     def fail(self, error: KeyholeError) -> None:
         """Takes note that there were no answers."""
@@ -30,9 +38,12 @@ class AnswersTable:
 
     def render(self) -> Table:
         """The table as of now."""
-        table = Table(title=self._title, title_justify="left", caption=self._trouble or None, caption_justify="left")
+        # A terminal of 80 columns has room for it, without lines between its own.
+        table = Table(title=self._title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
+        table.collapse_padding, table.pad_edge = True, False
+        table.caption = "\n".join(filter(None, (self._alert, self._trouble))) or None
         table.add_column("sensor")
-        for name in ("last °C", "lowest", "highest", "mean", "readings", "epoch", "age"):
+        for name in ("last °C", "min", "max", "mean", "readings", "epoch", "age"):
             table.add_column(name, justify="right")
         table.add_column("server")
         now = datetime.now(UTC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 
 from rich.console import RenderableType
@@ -16,7 +17,7 @@ from keyhole.errors import KeyholeError
 from keyhole.local.stack import Stack
 
 APPLICATION, TOPIC = TEMPERATURE_MONITOR.application, TEMPERATURE_MONITOR.topic
-STATE, PROBE = "sensors", "probe"
+STATE, ALERTS, PROBE = "sensors", "alerts", "probe"
 # As jobs.temperature_monitor.source has it; the distribution imports no job.
 PROBE_PARTITION = 0
 SHOWN = ("seattle", "san-francisco", *(f"sensor-{number}" for number in range(10)))
@@ -35,17 +36,20 @@ def run_demo(options: RunOptions, *, sensors: int, rate: int) -> int:
 
 
 class LiveAnswers:
-    """The runner's View: the answers for a few keys, and how fresh the probe's are."""
+    """The runner's View: the answers for a few keys, an alert of one after the other, and how fresh the probe's are."""
 
     def __init__(self) -> None:
         self._sightings = freshness.Sightings()
         self._table = AnswersTable(f"{APPLICATION}/{STATE}, read through the proxy", SHOWN)
+        self._turns = itertools.cycle(SHOWN)
 
     def note(self, probe: Answer) -> None:
         self._sightings.note(probe, time.time() * 1000)
 
     def update(self, client: Client) -> None:
         self._table.update(client.get_many(APPLICATION, STATE, SHOWN, timeout=1.0))
+        sensor = next(self._turns)
+        self._table.note_alerts(sensor, client.scan(APPLICATION, ALERTS, sensor, descending=True, limit=1, timeout=1.0))
 
     def fail(self, error: KeyholeError) -> None:
         self._table.fail(error)
