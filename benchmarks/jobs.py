@@ -18,6 +18,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,19 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.batches import WARM_BATCHES, ForeachBatch, plain, spread, stream, timed, write_records
 from benchmarks.cluster import Cluster, cluster
 from benchmarks.processes import SPARK, Processes, Usage
+from jobs.fraud_detection import __main__ as fraud_detection
+from jobs.fraud_detection import pipeline as fraud_pipeline
+from jobs.fraud_detection import source as fraud_source
+from jobs.fraud_detection.processor import OUTPUT as FRAUD_OUTPUT
+from jobs.fraud_detection.processor import PairFinder
 from jobs.golden_signals import __main__ as golden_signals
 from jobs.golden_signals import pipeline as golden_pipeline
 from jobs.golden_signals import source as golden_source
+from jobs.temperature_monitor import __main__ as temperature_monitor
+from jobs.temperature_monitor import pipeline as temperature_pipeline
+from jobs.temperature_monitor import source as temperature_source
+from jobs.temperature_monitor.processor import OUTPUT as TEMPERATURE_OUTPUT
+from jobs.temperature_monitor.processor import Sensors
 from jobs.tweet_impressions import __main__ as tweet_impressions
 from jobs.tweet_impressions import pipeline as tweet_pipeline
 from jobs.tweet_impressions import source as tweet_source
@@ -115,7 +126,103 @@ def _vital_without(files: Path) -> Side:
     return Side(monitored, write)
 
 
+def _fraud_records() -> Iterator[bytes]:
+    payments = fraud_source.payments(1, fraud_source.BEGIN_MS, fraud_source.Shape(per_second=200))
+    return map(fraud_source.payment_record, payments)
+
+
+def _fraud_tables() -> tuple[DataFrame, DataFrame]:
+    """A few rules and aggregations, as from their topics."""
+    rules = map(fraud_source.rule_record, itertools.islice(fraud_source.rules(fraud_source.BEGIN_MS), 4))
+    totals = map(fraud_source.aggregation_record, itertools.islice(fraud_source.aggregations(fraud_source.BEGIN_MS), 2))
+    spark = SparkSession.active()
+    both = [
+        spark.createDataFrame([(value, number) for number, value in enumerate(values)], "value binary, offset long")
+        for values in (rules, totals)
+    ]
+    return fraud_pipeline.rules(both[0]), fraud_pipeline.aggregations(both[1])
+
+
+def _fraud_keyhole(config: JobConfig, _: Path) -> Side:
+    """Rules and aggregations are broadcast before, and read by each batch."""
+    names = (
+        (fraud_pipeline.RULES, fraud_pipeline.RULES_KEY),
+        (fraud_pipeline.AGGREGATIONS, fraud_pipeline.AGGREGATIONS_KEY),
+    )
+    for (name, key), rows in zip(names, _fraud_tables(), strict=True):
+        queryable.broadcast(name, key=key, order_by=fraud_pipeline.PUBLISHED, query=name, config=config).bootstrap(rows)
+    processor = fraud_pipeline.exposing()
+    return Side(
+        lambda records: fraud_pipeline.paired(fraud_pipeline.payments(records), processor),
+        fraud_detection.states(processor, config),
+    )
+
+
+def _fraud_without(_: Path) -> Side:
+    """The processor as it is, and alerts and what adds up to totals, by tables that stay the same."""
+    rules, aggregations = _fraud_tables()
+
+    def paired(records: DataFrame) -> DataFrame:
+        payments = fraud_pipeline.payments(records).withWatermark("time", fraud_pipeline.DELAY).drop("time")
+        return payments.groupBy(fraud_pipeline.KEY).transformWithState(
+            PairFinder(), FRAUD_OUTPUT, "Update", "eventTime"
+        )
+
+    def both(batch: DataFrame, batch_id: int) -> None:
+        batch = batch.persist()
+        try:
+            plain(fraud_pipeline.alerts(batch, rules), batch_id)
+            plain(fraud_pipeline.contributions(fraud_pipeline.arrived(batch), aggregations), batch_id)
+        finally:
+            batch.unpersist()
+
+    return Side(paired, both)
+
+
+def _temperature_records() -> Iterator[bytes]:
+    begin = datetime.fromtimestamp(BEGIN_MS / 1000, UTC)
+    for number, reading in enumerate(temperature_source.fleet(1000)):
+        yield temperature_source.record(reading, begin + timedelta(milliseconds=number))
+
+
+def _thresholds() -> DataFrame:
+    updates = itertools.islice(temperature_source.updates(), len(temperature_source.WATCHED))
+    return SparkSession.active().createDataFrame(list(updates), temperature_pipeline.THRESHOLD_SCHEMA)
+
+
+def _temperature_keyhole(config: JobConfig, _: Path) -> Side:
+    """Thresholds are broadcast before, and read by each batch."""
+    name = temperature_pipeline.THRESHOLDS
+    queryable.broadcast(name, key=temperature_pipeline.KEY, query=name, config=config).bootstrap(_thresholds())
+    processor = temperature_pipeline.exposing()
+    return Side(
+        lambda records: temperature_pipeline.tracked(temperature_pipeline.readings(records), processor),
+        temperature_monitor.states(processor, config),
+    )
+
+
+def _temperature_without(_: Path) -> Side:
+    """The processor as it is, and alerts by thresholds that stay the same."""
+    thresholds = _thresholds()
+
+    def tracked(records: DataFrame) -> DataFrame:
+        readings = temperature_pipeline.readings(records).withWatermark("time", temperature_pipeline.DELAY)
+        return readings.groupBy(temperature_pipeline.KEY).transformWithState(
+            Sensors(), TEMPERATURE_OUTPUT, "Update", "eventTime"
+        )
+
+    return Side(tracked, lambda batch, batch_id: plain(temperature_pipeline.alerts(batch, thresholds), batch_id))
+
+
 JOBS: dict[str, Job] = {
+    "temperature_monitor": Job(
+        query=temperature_pipeline.STATE,
+        rows=5_000,
+        records=_temperature_records,
+        keyhole=_temperature_keyhole,
+        without=_temperature_without,
+        settings=ROCKSDB,
+    ),
     "golden_signals": Job(
         query=golden_pipeline.STATE,
         rows=20_000,
@@ -137,6 +244,14 @@ JOBS: dict[str, Job] = {
         records=_vital_records,
         keyhole=_vital_keyhole,
         without=_vital_without,
+        settings=ROCKSDB,
+    ),
+    "fraud_detection": Job(
+        query=fraud_pipeline.QUERY,
+        rows=2_000,
+        records=_fraud_records,
+        keyhole=_fraud_keyhole,
+        without=_fraud_without,
         settings=ROCKSDB,
     ),
 }
@@ -180,7 +295,9 @@ def measured(name: str, spark: SparkSession, running: Cluster, folder: Path, row
     for turn, side in enumerate(("plain", "keyhole", "plain", "keyhole", "keyhole", "plain")):
         files = folder / f"files-{turn}"
         # Each turn feeds states of its own, which begin empty.
-        config = JobConfig(f"{name.replace('_', '-')}-{turn}", running.servers, running.bootstrap_servers)
+        config = JobConfig(
+            f"{name.replace('_', '-')}-{turn}", running.servers, running.bootstrap_servers, proxy=running.proxy
+        )
         made = job.keyhole(config, files) if side == "keyhole" else job.without(files)
         looks: list[Usage] = []
         batch_seconds = timed(

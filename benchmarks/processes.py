@@ -32,18 +32,21 @@ class Processes:
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self._pids = dict(pids)
+        # By name, process id and start: what a process had taken when it was last seen.
+        self._taken: dict[str, dict[tuple[int, float], float]] = {}
 
     def usage(self) -> Usage:
-        """Now."""
-        cpu: dict[str, float] = {}
+        """Now. What has ended counts with what it had taken when this was last called."""
         rss: dict[str, int] = {}
         for name, processes in self._by_name():
-            cpu[name] = rss[name] = 0
+            rss[name] = 0
+            taken = self._taken.setdefault(name, {})
             for process in processes:
                 with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
-                    cpu[name] += _cpu_seconds(process)
+                    times = process.cpu_times()
+                    taken[process.pid, process.create_time()] = times.user + times.system
                     rss[name] += process.memory_info().rss
-        return Usage(cpu, rss)
+        return Usage({name: sum(taken.values()) for name, taken in self._taken.items()}, rss)
 
     def _by_name(self) -> Iterator[tuple[str, list[psutil.Process]]]:
         named: set[int] = set()
@@ -57,9 +60,3 @@ class Processes:
 def _tree(pid: int) -> list[psutil.Process]:
     root = psutil.Process(pid)
     return [root, *root.children(recursive=True)]
-
-
-def _cpu_seconds(process: psutil.Process) -> float:
-    """Its own, and that of its children that have ended: Spark's Python workers come and go."""
-    times = process.cpu_times()
-    return float(times.user + times.system + times.children_user + times.children_system)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -31,18 +31,16 @@ from jobs.temperature_monitor.pipeline import (
 from keyhole.config import JobConfig, TemperatureMonitorConfig
 from keyhole.spark import queryable
 from keyhole.spark.dead_letters import DeadLetters
-from keyhole.spark.processor import own_rows
+from keyhole.spark.processor import QueryableProcessor, own_rows
 from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
+from keyhole.spark.sink import Sink
 
 # Updates come seldom, and Spark would look for them all the time.
 _LOOK_FOR_UPDATES = "1 second"
 
 
-def start_sensors(spark: SparkSession, job: JobConfig, config: TemperatureMonitorConfig) -> StreamingQuery:
-    """Starts the query of the readings: what is kept of each sensor, and its alerts, in one epoch."""
-    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
-    taken = readings(records(spark, job.bootstrap_servers, config), dead_letters.accept)
-    processor = exposing()
+def states(processor: QueryableProcessor, job: JobConfig, on_commit: Callable[[int], object] | None = None) -> Sink:
+    """What is kept of each sensor, and its alerts, by the thresholds that the batch reads."""
     thresholds = queryable.BroadcastReader(
         f"{job.application}/{THRESHOLDS}", proxy=job.proxy, or_empty=THRESHOLD_SCHEMA
     )
@@ -59,11 +57,19 @@ def start_sensors(spark: SparkSession, job: JobConfig, config: TemperatureMonito
         key_groups=KEY_GROUPS,
         config=job,
     )
-    sink = queryable.together(
+    return queryable.together(
         queryable.exposed(processor, key_groups=KEY_GROUPS, config=job),
         log.of(alerts_of),
-        on_commit=dead_letters.tell,
+        on_commit=on_commit,
     )
+
+
+def start_sensors(spark: SparkSession, job: JobConfig, config: TemperatureMonitorConfig) -> StreamingQuery:
+    """Starts the query of the readings: what is kept of each sensor, and its alerts, in one epoch."""
+    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
+    taken = readings(records(spark, job.bootstrap_servers, config), dead_letters.accept)
+    processor = exposing()
+    sink = states(processor, job, dead_letters.tell)
     return (
         tracked(taken, processor)
         .writeStream.queryName(STATE)
