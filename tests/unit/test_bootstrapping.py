@@ -11,13 +11,10 @@ from keyhole.coordinator.bootstrapping import check_bootstrap, done
 from keyhole.coordinator.control import QueryRecord
 from keyhole.coordinator.decisions import OnNewCheckpoint, check_start
 from keyhole.errors import CheckpointMismatch, StateConflict
-from keyhole.types import StateKind
 from tests.support.simulation import DriverDiedError, Fault, World
-from tests.support.states import KEY_GROUPS, complete, descriptor, key, names_in, row
+from tests.support.states import KEY_GROUPS, complete, row
+from tests.support.sums import KEYS, ONE, SUM, sums
 
-KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
-ONE = {name: row(1.0) for name in KEYS}
-SUM = descriptor(kind=StateKind.REDUCING, reducers=("sum",))
 BEGUN = QueryRecord("", base=1, bootstrap="history")
 
 
@@ -27,17 +24,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(SUM, "ab")
     yield made
     made.close()
-
-
-def sums(world: World) -> list[float]:
-    """By key group, from the server that owns it."""
-    found = {}
-    assert world.coordinator is not None
-    for name, server in world.servers.items():
-        for group in world.coordinator.owned_by(name, "counts"):
-            (value,) = server.tables["app", "counts"].lookup([KEYS[group]]).rows
-            found[group] = world.codec.decode_row(value)["n"] if value is not None else 0.0
-    return [found[group] for group in range(KEY_GROUPS)]
 
 
 class TestDecisions:

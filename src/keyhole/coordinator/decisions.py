@@ -121,11 +121,12 @@ def check_start(
             f"that comes from another Spark checkpoint (Spark query {known.spark_query_id if known else 'unknown'}) "
             f"than the one it starts with now (Spark query {spark_query_id})"
         )
-    # Nothing was ever completed under another checkpoint: nobody can miss what it held.
     if on_new_checkpoint == "refuse" and (last > 0 or same):
         raise CheckpointMismatch(_mismatch(query, last, what), query=query, epoch=last)
     epoch = unused_epoch(known, last)
-    if on_new_checkpoint == "reset":
+    # Where nothing was ever complete, some key groups may hold a part of an epoch that will never be: nobody can miss
+    # it, and it must not count beside what the same records make once more.
+    if on_new_checkpoint == "reset" or (known is not None and last == 0):
         return QueryRecord(spark_query_id, base=epoch - batch_id, reset_epoch=epoch, first_epoch=epoch)
     kept = known.bootstrap if known is not None else ""
     return QueryRecord(spark_query_id, base=epoch - batch_id, first_epoch=epoch, bootstrap=kept)
