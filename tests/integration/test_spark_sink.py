@@ -31,6 +31,7 @@ from keyhole.types import Run
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 from tests.integration.conftest import Rows, RunQuery, Stream
+from tests.support.proxies import unused_address
 
 pytestmark = pytest.mark.integration
 
@@ -98,7 +99,7 @@ class RecordingCoordinator:
             routes = {plan.descriptor.state: (0,) * plan.descriptor.key_groups}
             run = Run(plan.descriptor.application, self.query, 1, "run")
             descriptors = {plan.descriptor.state: plan.descriptor}
-            receipts = list(batch.stage(StageOrder(run, epoch, number, 1, (target,), routes, 30.0, descriptors)))
+            receipts = list(batch.stage(StageOrder(run, epoch, number, 1, (target,), routes, 120.0, descriptors)))
             self.receipts.append(receipts)
             for receipt in receipts:
                 if receipt.failure is not None:
@@ -250,12 +251,9 @@ def test_append_mode_is_shuffled_by_key_group_and_survives_batches_that_spark_pr
 def test_a_server_that_can_not_be_reached_costs_another_round_and_no_task(
     stream: Stream, run_query: RunQuery, backend: Backend
 ) -> None:
-    with futures.ThreadPoolExecutor(1) as pool:
-        nobody = grpc.server(pool)
-        port = nobody.add_insecure_port("127.0.0.1:0")
-        nobody.stop(None).wait()
-    backend.addresses[:] = [f"127.0.0.1:{port}", backend.server.address]
-    run_query(highest(stream(SCHEMA, batches(1))), "update", backend.sink())
+    with unused_address() as nobody:
+        backend.addresses[:] = [nobody, backend.server.address]
+        run_query(highest(stream(SCHEMA, batches(1))), "update", backend.sink())
     (run,) = backend.runs
     assert run.fields() == [[float(i), f"k{i}"] for i in range(7)]
     first, second = run.receipts
