@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -13,8 +17,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
+from keyhole.codec import encode_row
 from keyhole.errors import InvalidConfiguration, KeyMismatch, UnknownApplication, UnknownState
 from keyhole.spark import queryable
+from keyhole.testing.fake_server import FakeServer
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.integration.conftest import RunQuery, Service, Stream
 
 pytestmark = pytest.mark.integration
@@ -152,6 +159,71 @@ def test_what_batches_have_read_is_kept_as_long_as_spark_keeps_their_logs(
         spark.conf.set(kept, str(before))
     folder = tmp_path / "elements" / "keyhole" / "broadcast" / f"{application}.rules"
     assert sorted(path.name for path in folder.glob("[0-9]*")) == ["2", "3"]
+
+
+@contextmanager
+def fake_server() -> Iterator[tuple[FakeServer, Callable[[Callable[[], object]], None]]]:
+    """One that runs in a thread of its own, and what changes it there."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def run(of: Coroutine[Any, Any, Any]) -> None:
+        asyncio.run_coroutine_threadsafe(of, loop).result(60)
+
+    async def call(change: Callable[[], object]) -> None:
+        change()
+
+    async def make() -> None:
+        made.append(FakeServer("fake"))
+        await made[0].start()
+
+    made: list[FakeServer] = []
+    run(make())
+    try:
+        yield made[0], lambda change: run(call(change))
+    finally:
+        run(made[0].stop())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_no_batch_reads_less_than_those_before_it_from_servers_that_are_behind_or_know_nothing_yet(
+    stream: Stream, run_query: RunQuery
+) -> None:
+    field = ValueSchema(1, (ValueField("threshold", "bigint"),))
+    rules = StateDescriptor("rules", "rules", "q", StateKind.BROADCAST, 1, (KeyColumn("k", KeyType.STRING),), field)
+    seen: list[tuple[int, int, int]] = []
+    with fake_server() as (server, change):
+
+        def broadcast(epoch: int, threshold: int) -> None:
+            server.host(rules, {("k0",): encode_row(1, [threshold])}).epoch = epoch
+
+        reader = queryable.BroadcastReader(
+            "rules/rules", proxy=server.address, timeout=1.0, or_empty="k string, threshold long"
+        )
+
+        def process(data: DataFrame, batch_id: int) -> None:
+            ((_, threshold),) = reader.read(data).collect()
+            seen.append((batch_id, threshold, reader.epoch(data)))
+
+        elements = stream(SCHEMA, [[{"k": "k0", "v": n}] for n in range(2)])
+        change(lambda: broadcast(2, 20))
+
+        def first_only(data: DataFrame, batch_id: int) -> None:
+            process(data, batch_id)
+            if batch_id == 0:
+                change(lambda: broadcast(1, 10))
+
+        with pytest.raises(StreamingQueryException, match="at epoch 1"):
+            run_query(elements, "append", first_only)
+        change(server.states.clear)
+        with pytest.raises(StreamingQueryException, match="rules"):
+            run_query(elements, "append", process)
+        change(lambda: broadcast(3, 30))
+        run_query(elements, "append", process)
+    assert seen == [(0, 20, 2), (1, 30, 3)]
 
 
 def test_only_a_broadcast_state_is_read_whole(

@@ -49,7 +49,8 @@ class BroadcastReader:
         proxy: host:port of a client proxy.
         timeout: Seconds that a read may take.
         or_empty: The columns of the key and of the value, as Spark writes a schema: a batch that runs before anything
-            has been broadcast then reads no entries of these columns. Default: it can't be run.
+            has been broadcast then reads no entries of these columns. Default: it can't be run. Batches after one that
+            has read some wait for the servers that have them.
     """
 
     def __init__(self, state: str, *, proxy: str, timeout: float = 30.0, or_empty: str | StructType = "") -> None:
@@ -66,6 +67,7 @@ class BroadcastReader:
 
         Raises:
             UnknownApplication, UnknownState: Nothing has been broadcast yet, and there is no `or_empty`.
+            EpochNotReached: No server has come as far as what the query's batches before this one have read.
             InvalidConfiguration: The state is of another kind; or called outside of foreachBatch.
             KeyholeError: The state can't be read now.
         """
@@ -100,15 +102,15 @@ class BroadcastReader:
 
     def epoch(self, data: DataFrame) -> int:
         """The epoch of the broadcast state that the batch reads; 0: nothing had been broadcast. As `read`."""
-        metadata = self._pinned(classic(data)).schema.metadata or {}
-        return int(metadata[_EPOCH])
+        return _epoch(self._pinned(classic(data)))
 
     def _pinned(self, frame: ClassicDataFrame) -> pa.Table:
         batch = current(frame)
         pins = self._pins(frame, batch)
         content = pins.read(batch.number)
         if content is None:
-            content = ipc_stream(self._fetched())
+            before = pins.latest_before(batch.number)
+            content = ipc_stream(self._fetched(0 if before is None else _epoch(_decoded(pins.read(before)))))
             if pins.has(batch.number - 1):  # else an older one is what this batch's updates are told from
                 kept = int(frame.sparkSession.conf.get(_KEPT_BATCHES) or 0)
                 pins.forget(batch.number - max(kept, 2))
@@ -118,12 +120,14 @@ class BroadcastReader:
     def _pins(self, frame: ClassicDataFrame, batch: MicroBatch) -> _Pins:
         return _Pins(frame, batch.query, f"{self._application}.{self._state}")
 
-    def _fetched(self) -> pa.Table:
+    def _fetched(self, least: int) -> pa.Table:
+        """As of an epoch that is no earlier than `least`: a copy that is behind takes nothing back."""
         with Client(self._proxy, timeout=self._timeout) as client:
             try:
                 descriptor = client.describe_state(self._application, self._state)
             except (UnknownApplication, UnknownState):
-                if not self._or_empty:
+                # Once there was something, servers and proxies that know of nothing have only just started.
+                if not self._or_empty or least > 0:
                     raise
                 return _table_of(struct("or_empty", self._or_empty), [], [], 0)
             if descriptor.kind is not StateKind.BROADCAST:
@@ -131,7 +135,7 @@ class BroadcastReader:
                     f"state {self._application}/{self._state} is of kind {descriptor.kind}; only a broadcast state can "
                     "be read whole. Make it one with queryable.broadcast, or look its keys up with queryable.lookup"
                 )
-            return _table(descriptor, client.scan(self._application, self._state, ()))
+            return _table(descriptor, client.scan(self._application, self._state, (), min_epoch=least))
 
 
 def _table(descriptor: StateDescriptor, entries: Entries) -> pa.Table:
@@ -167,6 +171,10 @@ def changes(before: pa.Table | None, now: pa.Table) -> list[dict[str, Any]]:
     return [row | {OP: Op.PUT.value} for row in put] + [
         {name: row.get(name) for name in now.schema.names} | {OP: Op.DELETE.value} for row in gone
     ]
+
+
+def _epoch(table: pa.Table) -> int:
+    return int((table.schema.metadata or {})[_EPOCH])
 
 
 def _key(table: pa.Table | None) -> list[str]:
