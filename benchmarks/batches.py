@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 # The first batches warm up Spark, Python's workers and the stores.
 WARM_BATCHES = 2
+# As many as cores, as the jobs have them.
+PARTITIONS = 2
 # Kafka's columns, as far as pipelines look at them. All records came when the made-up days of the sources were over.
 RECORDS = "value binary, partition int, offset long, timestamp timestamp"
 _CAME_US = 1_795_305_600_000_000

@@ -33,14 +33,14 @@ from typing import Any
 import redis
 from pyspark.sql import SparkSession
 
-from benchmarks.batches import WARM_BATCHES, ForeachBatch, plain, spread, stream, timed, write_records
+from benchmarks.batches import PARTITIONS, WARM_BATCHES, ForeachBatch, plain, spread, stream, timed, write_records
 from benchmarks.cluster import Cluster, cluster
 from benchmarks.processes import SPARK, Processes, Usage
 from benchmarks.redis_server import redis_server
 from benchmarks.redis_signals import ServiceMinute, aggregated_only, get, name, put_in_redis
 from jobs.golden_signals import source
 from jobs.golden_signals.__main__ import state
-from jobs.golden_signals.pipeline import KEPT_FOR, SHUFFLE_PARTITIONS, STATE, measurements
+from jobs.golden_signals.pipeline import KEPT_FOR, STATE, measurements
 from jobs.golden_signals.recount import Measured, recount
 from keyhole import AsyncClient, Client
 from keyhole.config import JobConfig
@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
         folder = Path(directory) / "records"
         write_records(folder, records, FILES_PER_BATCH)
         expected = recount(itertools.chain.from_iterable(records))
-        settings = local_settings([], Path(directory) / "spark", cores=CORES, partitions=SHUFFLE_PARTITIONS)
+        settings = local_settings([], Path(directory) / "spark", cores=CORES, partitions=PARTITIONS)
         spark = local_session("golden-signals", settings | {"spark.log.level": "ERROR"})
         bench = Bench(spark, folder, batches, running, port, Processes(running.pids | {"redis": redis_pid}), expected)
         for side in SIDES:

@@ -24,7 +24,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.batches import WARM_BATCHES, ForeachBatch, plain, spread, stream, timed, write_records
+from benchmarks.batches import PARTITIONS, WARM_BATCHES, ForeachBatch, plain, spread, stream, timed, write_records
 from benchmarks.cluster import Cluster, cluster
 from benchmarks.processes import SPARK, Processes, Usage
 from jobs.fraud_detection import __main__ as fraud_detection
@@ -265,7 +265,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=5)
     options = parser.parse_args()
     with cluster() as running, tempfile.TemporaryDirectory(prefix="keyhole-jobs-") as directory:
-        settings = local_settings([], Path(directory) / "spark", partitions=4) | {"spark.log.level": "ERROR"}
+        settings = local_settings([], Path(directory) / "spark", partitions=PARTITIONS) | {"spark.log.level": "ERROR"}
         spark = local_session("jobs", settings)
         for name in options.jobs.split(","):
             folder = Path(directory) / name

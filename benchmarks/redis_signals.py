@@ -21,8 +21,8 @@ import redis
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from benchmarks.batches import ForeachBatch
-from jobs.golden_signals.pipeline import KEPT_FOR, SHUFFLE_PARTITIONS, VALUE
+from benchmarks.batches import PARTITIONS, ForeachBatch
+from jobs.golden_signals.pipeline import KEPT_FOR, VALUE
 from jobs.golden_signals.signals import Accumulator, GoldenSignals, Result
 
 _KEYS_PER_PIPELINE = 2_000
@@ -73,7 +73,7 @@ def get(connection: redis.Redis, prefix: str, key: ServiceMinute) -> Result | No
 
 def _run(batch: DataFrame, store: Callable[[dict[ServiceMinute, Accumulator]], None]) -> None:
     rows = batch.select("service", f.unix_millis("minute").alias("minute_ms"), *VALUE)
-    placed = rows.repartition(SHUFFLE_PARTITIONS, "service", "minute_ms")
+    placed = rows.repartition(PARTITIONS, "service", "minute_ms")
     placed.mapInArrow(functools.partial(_task, store), _RECEIPT).collect()
 
 

@@ -76,7 +76,7 @@ def _reader(job: JobConfig, state: str, schema: str) -> BroadcastReader:
 def start(environ: Mapping[str, str]) -> Sequence[StreamingQuery]:
     """Starts Spark and the queries."""
     job, config = configure(pipeline.APPLICATION, FraudDetectionConfig, environ)
-    spark = session(pipeline.APPLICATION, config, pipeline.SHUFFLE_PARTITIONS, ROCKSDB)
+    spark = session(pipeline.APPLICATION, config, ROCKSDB)
     tables = [
         table(spark, job, config, pipeline.RULES, pipeline.RULES_KEY, config.rules_topic, pipeline.rules),
         table(

@@ -13,8 +13,6 @@ APPLICATION = "fraud-detection"
 QUERY = "fraud_detection"
 KEY = "account"
 KEY_GROUPS = 64
-# A divisor of the key groups, so that alerts need no shuffle of their own after that of the grouping.
-SHUFFLE_PARTITIONS = 4
 
 ALERTS, ALERTS_MAP_KEY = "alerts", ("time_ms", "payment")
 TOTALS, TOTALS_KEY, TOTALS_MAP_KEY = "totals", ("aggregation", "of"), "window"

@@ -12,7 +12,6 @@ from jobs.golden_signals.pipeline import (
     KEPT_FOR,
     KEY,
     KEY_GROUPS,
-    SHUFFLE_PARTITIONS,
     STATE,
     VALUE,
     measurements,
@@ -43,7 +42,7 @@ def state(config: JobConfig, on_commit: Callable[[int], object]) -> Sink:
 def start(environ: Mapping[str, str]) -> StreamingQuery:
     """Starts Spark and the query."""
     job, config = configure(APPLICATION, GoldenSignalsConfig, environ)
-    spark = session(APPLICATION, config, SHUFFLE_PARTITIONS)
+    spark = session(APPLICATION, config)
     dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
     return (
         measurements(records(spark, job.bootstrap_servers, config), dead_letters.accept)

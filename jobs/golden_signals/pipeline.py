@@ -15,7 +15,6 @@ KEY = ("service", "minute")
 # What jobs.golden_signals.signals.GoldenSignals takes: one of its rows is one of the state's.
 VALUE = ("duration_us", "failed", "cpu_permille", "memory_permille")
 KEY_GROUPS = 64
-SHUFFLE_PARTITIONS = 4
 
 # A service: JSON's other words are no names.
 NAME = r"[A-Za-z][A-Za-z0-9_.-]{0,63}"

@@ -17,7 +17,6 @@ from jobs.temperature_monitor.pipeline import (
     KEY,
     KEY_GROUPS,
     LOWEST_THRESHOLD,
-    SHUFFLE_PARTITIONS,
     STATE,
     THRESHOLD_SCHEMA,
     THRESHOLDS,
@@ -105,7 +104,7 @@ def start_thresholds(spark: SparkSession, job: JobConfig, config: TemperatureMon
 def start(environ: Mapping[str, str]) -> list[StreamingQuery]:
     """Starts Spark and both queries."""
     job, config = configure(APPLICATION, TemperatureMonitorConfig, environ)
-    spark = session(APPLICATION, config, SHUFFLE_PARTITIONS, ROCKSDB)
+    spark = session(APPLICATION, config, ROCKSDB)
     return [start_thresholds(spark, job, config), start_sensors(spark, job, config)]
 
 

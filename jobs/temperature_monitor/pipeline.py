@@ -17,8 +17,6 @@ THRESHOLDS = "thresholds"
 THRESHOLD_SCHEMA = "sensor string, ratio double"
 KEY = "sensor"
 KEY_GROUPS = 64
-# A divisor of the key groups, so that the sink needs no shuffle of its own after that of the grouping.
-SHUFFLE_PARTITIONS = 4
 
 # How late a reading may come.
 DELAY = "1 minute"

@@ -11,7 +11,6 @@ from jobs.tweet_impressions.pipeline import (
     APPLICATION,
     KEY_GROUPS,
     QUERY,
-    SHUFFLE_PARTITIONS,
     TOP_TWEETS,
     TOP_TWEETS_KEY,
     TWEET_HOURS,
@@ -48,7 +47,7 @@ def states(config: JobConfig, on_commit: Callable[[int], object] | None = None) 
 def start(environ: Mapping[str, str]) -> StreamingQuery:
     """Starts Spark and the query."""
     job, config = configure(APPLICATION, TweetImpressionsConfig, environ)
-    spark = session(APPLICATION, config, SHUFFLE_PARTITIONS)
+    spark = session(APPLICATION, config)
     dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
     return (
         tweet_hours(events(records(spark, job.bootstrap_servers, config), dead_letters.accept))

@@ -10,8 +10,6 @@ from keyhole.spark.dead_letters import Accept, drop, first_broken
 APPLICATION = "tweet-impressions"
 QUERY = "tweet_impressions"
 KEY_GROUPS = 64
-# The aggregation is by tweet and hour, and the states by one of the two: the sinks shuffle the rows that changed again.
-SHUFFLE_PARTITIONS = 4
 
 # Two states of one query: `tweet_hours` is a map, from hours to counts, per tweet; `top_tweets` the best of each hour.
 TWEET_HOURS, TWEET_HOURS_KEY, TWEET_HOURS_MAP_KEY = "tweet_hours", "tweet", "hour"

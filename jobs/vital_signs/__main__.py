@@ -16,7 +16,6 @@ from jobs.vital_signs.pipeline import (
     APPLICATION,
     KEY_GROUPS,
     QUERY,
-    SHUFFLE_PARTITIONS,
     chunks,
     exposing,
     monitored,
@@ -49,7 +48,7 @@ def write_files(folder: Path, rows: Iterator[Row]) -> None:
 def start(environ: Mapping[str, str]) -> StreamingQuery:
     """Starts Spark and the query."""
     job, config = configure(APPLICATION, VitalSignsConfig, environ)
-    spark = session(APPLICATION, config, SHUFFLE_PARTITIONS, ROCKSDB)
+    spark = session(APPLICATION, config, ROCKSDB)
     dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
     taken = chunks(records(spark, job.bootstrap_servers, config), dead_letters.accept)
     processor = exposing()

@@ -14,8 +14,6 @@ APPLICATION = "vital-signs"
 QUERY = "vital_signs"
 KEY = ("patient", "signal")
 KEY_GROUPS = 64
-# A divisor of the key groups, so that the sinks need no shuffle of their own after that of the grouping.
-SHUFFLE_PARTITIONS = 4
 
 # How late a chunk may come. A blob closes so long after its end.
 DELAY = "10 seconds"

@@ -124,6 +124,8 @@ class TopicJobConfig:
         directory: For what Spark writes beside it.
         jars: Spark's Kafka connector, by path.
         max_offsets_per_trigger: Bounds an epoch, the first one after a long pause above all.
+        shuffle_partitions: Of Spark; a divisor of the job's 64 key groups. As many as there are cores for the job: each
+            costs a batch time of its own, where Spark keeps state above all. Stays with the checkpoint.
     """
 
     PREFIX: ClassVar[str]
@@ -133,6 +135,7 @@ class TopicJobConfig:
     directory: Path
     jars: tuple[str, ...] = ()
     max_offsets_per_trigger: int = 50_000
+    shuffle_partitions: int = 2
     log_level: str = "INFO"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import sys
@@ -140,6 +141,14 @@ def test_every_job_can_be_run_on_this_machine_with_its_source_and_its_recount() 
         kafka = {missing: "127.0.0.1:9092", "KEYHOLE_JOB_BOOTSTRAP_SERVERS": "k:1", "KEYHOLE_JOB_SERVERS": "s:1"}
         assert load(kinds[LOCAL_JOBS[name].prefix], {**spec.job_environ, **kafka}).topic in spec.topics
         assert load(kinds[spec.source_prefix], {**spec.source_environ, **kafka}).topic in spec.topics
+
+
+@pytest.mark.parametrize("name", LOCAL_JOBS)
+def test_a_jobs_states_need_no_second_shuffle_after_that_of_the_grouping(name: str) -> None:
+    key_groups = importlib.import_module(f"jobs.{name}.pipeline").KEY_GROUPS
+    (kind,) = [kind for kind in KINDS if LOCAL_JOBS[name].prefix == kind.PREFIX]
+    (partitions,) = [field.default for field in dataclasses.fields(kind) if field.name == "shuffle_partitions"]
+    assert key_groups % partitions == 0
 
 
 def test_settings_of_the_job_and_its_source_are_taken_from_the_caller_and_no_others() -> None:

@@ -336,7 +336,6 @@ def test_what_is_too_late_is_half_of_no_pair_and_is_handed_on() -> None:
 
 
 def test_the_job_says_what_its_states_hold() -> None:
-    assert pipeline.KEY_GROUPS % pipeline.SHUFFLE_PARTITIONS == 0
     assert tuple(pipeline.TOTALS_REDUCERS) == Total._fields
     assert {pipeline.KEY, *pipeline.ALERTS_MAP_KEY, "cents"} == set(Alert._fields)
     for schema, of in ((pipeline.RULES_SCHEMA, Rule), (pipeline.AGGREGATIONS_SCHEMA, Aggregation)):

@@ -189,5 +189,4 @@ def test_the_job_says_what_the_aggregation_takes_and_readers_get() -> None:
     assert isinstance(SIGNALS, Aggregator)
     assert Row._fields == pipeline.VALUE
     assert re.fullmatch(r"(\w+ (bigint|double)(, )?)+", RESULT)
-    assert pipeline.KEY_GROUPS % pipeline.SHUFFLE_PARTITIONS == 0
     assert signals.RELATIVE_ERROR == recount.RELATIVE_ERROR

@@ -78,10 +78,6 @@ def test_the_demo_knows_the_job_and_its_source_by_their_names() -> None:
     assert set(source.CITIES) < set(demo.SHOWN)
 
 
-def test_the_job_needs_no_second_shuffle() -> None:
-    assert pipeline.KEY_GROUPS % pipeline.SHUFFLE_PARTITIONS == 0
-
-
 def test_every_watched_sensor_gets_a_threshold_and_loses_it_again() -> None:
     updates = list(itertools.islice(source.updates(), 12 * 6))
     assert [sensor for sensor, _ in updates] == list(source.WATCHED) * 6

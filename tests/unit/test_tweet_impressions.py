@@ -131,7 +131,6 @@ def test_the_recount_knows_the_job_by_what_its_readme_says() -> None:
     """It imports nothing of the job, so it says it again."""
     assert pipeline.DELAY == "10 minutes"
     assert pipeline.HOUR == "1 hour"
-    assert pipeline.KEY_GROUPS % pipeline.SHUFFLE_PARTITIONS == 0
 
 
 def test_the_best_come_first_and_of_equals_the_lower_tweet() -> None:

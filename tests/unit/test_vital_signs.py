@@ -364,6 +364,5 @@ def test_the_last_piece_ends_where_time_or_rate_jumps() -> None:
     assert last_piece(chunks[:1]) == chunks[:1]
 
 
-def test_no_sink_needs_a_second_shuffle() -> None:
-    assert pipeline.KEY_GROUPS % pipeline.SHUFFLE_PARTITIONS == 0
+def test_the_vitals_have_the_fields_that_the_readme_names() -> None:
     assert Vitals(None, None, 0)._fields == ("heart_rate", "breathing_rate", "beats")

@@ -45,17 +45,16 @@ def configure(application: str, kind: type[_Config], environ: Mapping[str, str])
     return job, config
 
 
-def session(
-    application: str, config: TopicJobConfig, partitions: int, more: Mapping[str, str] = MappingProxyType({})
-) -> SparkSession:
+def session(application: str, config: TopicJobConfig, more: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
     """Starts Spark in this process.
 
     Args:
-        partitions: `spark.sql.shuffle.partitions`.
         more: Other settings of Spark's.
     """
     jars = [Path(jar) for jar in config.jars]
-    return local_session(application, {**local_settings(jars, config.directory, partitions=partitions), **more})
+    return local_session(
+        application, {**local_settings(jars, config.directory, partitions=config.shuffle_partitions), **more}
+    )
 
 
 def records(spark: SparkSession, bootstrap_servers: str, config: TopicJobConfig) -> DataFrame:
