@@ -152,9 +152,10 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
     ) -> AsyncIterator[pb.Ownership]:
         """Never ends by itself, but where the server drains."""
         while True:
-            change = self._registry.next_change()
+            change, closing = self._registry.next_change(), self._registry.closing
             yield self._registry.ownership()
-            if self._registry.closing:
+            # Not as it is by now: the last message must be one that says that the server drains.
+            if closing:
                 return
             await change.wait()
 
