@@ -8,7 +8,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -116,10 +116,7 @@ class Sink:
             made = select if before is None else lambda data: before(select(data))
             return dataclasses.replace(part, select=made, increments=part.increments or increments)
 
-        parts = tuple(map(of_part, self._parts))
-        return Sink(
-            parts, self._query, self._config, self._make_coordinator, self._on_commit, self._options, self._on_rows
-        )
+        return self._of_parts(map(of_part, self._parts))
 
     def in_order(self) -> Sink:
         """A sink of the same states, for whose rows Spark's order counts: a key's are changes, one after another.
@@ -127,14 +124,11 @@ class Sink:
         Then of those that write one entry the last one stays, and one that clears a key clears what came before it. All
         rows of a key must stand in one partition, as the batches of transformWithState do.
         """
-        parts = tuple(dataclasses.replace(part, in_order=True) for part in self._parts)
-        return Sink(
-            parts, self._query, self._config, self._make_coordinator, self._on_commit, self._options, self._on_rows
-        )
+        return self._of_parts(dataclasses.replace(part, in_order=True) for part in self._parts)
 
-    def _of_parts(self, parts: tuple[Part, ...]) -> Sink:
+    def _of_parts(self, parts: Iterable[Part]) -> Sink:
         return Sink(
-            parts,
+            tuple(parts),
             self._query,
             self._config,
             self._make_coordinator,
