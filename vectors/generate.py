@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from keyhole.codec import KeyCodec
-from keyhole.spark.session import local_session, local_settings
+from keyhole.spark.session import local_settings, start_session
 from keyhole.types import KeyColumn, KeyType
 
 FILE = Path(__file__).resolve().parent / "spark_murmur3.json"
@@ -135,7 +135,7 @@ def generate(spark: SparkSession) -> str:
 def main() -> None:
     """Writes the file, or, with an argument, another one."""
     with tempfile.TemporaryDirectory() as directory:
-        spark = local_session("vectors", local_settings([], Path(directory), cores=1))
+        spark = start_session("vectors", local_settings([], Path(directory), cores=1))
         target = Path(sys.argv[1]) if len(sys.argv) > 1 else FILE
         target.write_text(generate(spark))
         spark.stop()

@@ -5,11 +5,12 @@
     │   ├── UnknownApplication, UnknownState
     │   ├── KeyMismatch, NullKey, KeyTooLong, ValueMismatch, DuplicateKey
     │   ├── MalformedRequest, Unsupported
+    │   ├── Unauthenticated, PermissionDenied
     │   └── InvalidConfiguration
     ├── ConflictError         the application contradicts what is stored: a person must choose
     │   ├── StateConflict, StateChanged
     │   ├── TopicMismatch, ChangelogRecreated
-    │   ├── CheckpointMismatch, ReplayDiffers
+    │   ├── CheckpointMismatch, ReplayDiffers, ProtocolMismatch
     │   ├── StoreFormat, StoreLocked, StoreFull, StoreConflict
     │   └── SavepointMismatch, SavepointDamaged
     ├── UnavailableError      not now: sending it again, inside the deadline, can help
@@ -120,6 +121,18 @@ class Unsupported(RequestError):
     reason, code = "UNSUPPORTED", "UNIMPLEMENTED"
 
 
+class Unauthenticated(RequestError):
+    """The caller does not show who it is, or what it shows isn't valid (any more)."""
+
+    reason, code = "UNAUTHENTICATED", "UNAUTHENTICATED"
+
+
+class PermissionDenied(RequestError):
+    """The caller may not do this. Whether there is what it asks for isn't told."""
+
+    reason, code = "PERMISSION_DENIED", "PERMISSION_DENIED"
+
+
 class InvalidConfiguration(RequestError):
     """A setting that is unknown, missing, malformed, or contradicts another."""
 
@@ -166,6 +179,12 @@ class ReplayDiffers(ConflictError):
     """An epoch was run again and gave other rows than were committed. Raised only where `strict` is set."""
 
     reason = "REPLAY_DIFFERS"
+
+
+class ProtocolMismatch(ConflictError):
+    """Two processes of versions that don't understand each other."""
+
+    reason = "PROTOCOL_MISMATCH"
 
 
 class StoreFormat(ConflictError):

@@ -40,6 +40,10 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_MALFORMED_REQUEST: _Reason.ValueType  # 8
     REASON_UNSUPPORTED: _Reason.ValueType  # 9
     REASON_INVALID_CONFIGURATION: _Reason.ValueType  # 10
+    REASON_UNAUTHENTICATED: _Reason.ValueType  # 11
+    """no credentials, or none that are valid"""
+    REASON_PERMISSION_DENIED: _Reason.ValueType  # 12
+    """says nothing of whether there is what was asked for"""
     REASON_STATE_CONFLICT: _Reason.ValueType  # 20
     """The application contradicts what is stored: a person must choose.
     a second state under the name, or fed by another query
@@ -62,6 +66,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """a write that does not extend what the store holds"""
     REASON_SAVEPOINT_MISMATCH: _Reason.ValueType  # 30
     """a savepoint that does not fit where it is to be restored"""
+    REASON_PROTOCOL_MISMATCH: _Reason.ValueType  # 32
+    """two processes of versions that don't understand each other"""
     REASON_SAVEPOINT_DAMAGED: _Reason.ValueType  # 31
     """files of a savepoint that are missing, or have another checksum"""
     REASON_NOT_OWNER: _Reason.ValueType  # 40
@@ -117,6 +123,10 @@ REASON_DUPLICATE_KEY: Reason.ValueType  # 7
 REASON_MALFORMED_REQUEST: Reason.ValueType  # 8
 REASON_UNSUPPORTED: Reason.ValueType  # 9
 REASON_INVALID_CONFIGURATION: Reason.ValueType  # 10
+REASON_UNAUTHENTICATED: Reason.ValueType  # 11
+"""no credentials, or none that are valid"""
+REASON_PERMISSION_DENIED: Reason.ValueType  # 12
+"""says nothing of whether there is what was asked for"""
 REASON_STATE_CONFLICT: Reason.ValueType  # 20
 """The application contradicts what is stored: a person must choose.
 a second state under the name, or fed by another query
@@ -139,6 +149,8 @@ REASON_STORE_CONFLICT: Reason.ValueType  # 29
 """a write that does not extend what the store holds"""
 REASON_SAVEPOINT_MISMATCH: Reason.ValueType  # 30
 """a savepoint that does not fit where it is to be restored"""
+REASON_PROTOCOL_MISMATCH: Reason.ValueType  # 32
+"""two processes of versions that don't understand each other"""
 REASON_SAVEPOINT_DAMAGED: Reason.ValueType  # 31
 """files of a savepoint that are missing, or have another checksum"""
 REASON_NOT_OWNER: Reason.ValueType  # 40

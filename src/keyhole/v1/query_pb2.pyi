@@ -662,6 +662,7 @@ class ServerStatus(_message.Message):
     HOLDINGS_FIELD_NUMBER: _builtins.int
     MAX_KEY_BYTES_FIELD_NUMBER: _builtins.int
     REPLICA_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     address: _builtins.str
     incarnation: _builtins.str
@@ -673,6 +674,8 @@ class ServerStatus(_message.Message):
     """The largest encoded key, in bytes, that its stores take."""
     replica: _builtins.bool
     """It holds standby copies only."""
+    protocol_version: _builtins.int
+    """What it speaks to proxies and coordinators; another version is refused by whoever connects."""
     @_builtins.property
     def holdings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateHolding]: ...
     def __init__(
@@ -687,10 +690,11 @@ class ServerStatus(_message.Message):
         holdings: _abc.Iterable[Global___StateHolding] | None = ...,
         max_key_bytes: _builtins.int = ...,
         replica: _builtins.bool = ...,
+        protocol_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "replica", b"replica", "server", b"server", "started_ms", b"started_ms", "unreachable", b"unreachable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "protocol_version", b"protocol_version", "replica", b"replica", "server", b"server", "started_ms", b"started_ms", "unreachable", b"unreachable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

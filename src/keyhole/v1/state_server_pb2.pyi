@@ -57,10 +57,13 @@ class OpenRunRequest(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     GRANT_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """The incarnation the coordinator believes it talks to: a restarted server refuses."""
     grant: _builtins.str
     """The transactional.id under which the server may write; recorded in the control topic beforehand."""
+    protocol_version: _builtins.int
+    """What the coordinator speaks; a server of another version refuses."""
     @_builtins.property
     def run(self) -> Global___Run: ...
     def __init__(
@@ -69,10 +72,11 @@ class OpenRunRequest(_message.Message):
         run: Global___Run | None = ...,
         incarnation: _builtins.str = ...,
         grant: _builtins.str = ...,
+        protocol_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grant", b"grant", "incarnation", b"incarnation", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grant", b"grant", "incarnation", b"incarnation", "protocol_version", b"protocol_version", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -790,12 +794,14 @@ class Ownership(_message.Message):
     HOLDINGS_FIELD_NUMBER: _builtins.int
     MAX_KEY_BYTES_FIELD_NUMBER: _builtins.int
     REPLICA_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     address: _builtins.str
     incarnation: _builtins.str
     draining: _builtins.bool
     max_key_bytes: _builtins.int
     replica: _builtins.bool
+    protocol_version: _builtins.int
     @_builtins.property
     def holdings(self) -> _containers.RepeatedCompositeFieldContainer[_query_pb2.StateHolding]: ...
     def __init__(
@@ -808,10 +814,11 @@ class Ownership(_message.Message):
         holdings: _abc.Iterable[_query_pb2.StateHolding] | None = ...,
         max_key_bytes: _builtins.int = ...,
         replica: _builtins.bool = ...,
+        protocol_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "replica", b"replica", "server", b"server"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "protocol_version", b"protocol_version", "replica", b"replica", "server", b"server"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
