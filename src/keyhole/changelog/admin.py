@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicDescription
 
 from keyhole.changelog.clients import Deadline, as_ours, common_settings, error_of
+from keyhole.changelog.offsets import await_partitions
 from keyhole.changelog.settings import CONTROL, differences, replicas, topic_name, topic_settings
 from keyhole.changelog.transactions import Transactions
 from keyhole.errors import ChangelogRecreated, InvalidConfiguration, TopicMismatch
@@ -63,6 +64,7 @@ class Topics:
         if found is None:
             self._create(topic, partitions, deadline)
             found = self._appeared(topic, deadline)
+            await_partitions(self._bootstrap_servers, {topic: partitions}, deadline)
         self._check(topic, partitions, found, deadline)
         return str(found.topic_id)
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
+from keyhole.changelog.brokers import client_settings
 from keyhole.errors import Fenced, InvalidConfiguration, KafkaUnreachable, KeyholeError, OutcomeUnknown
 
 _log = logging.getLogger(__name__)
 
 Settings = dict[str, Any]
+
+ONE_REQUEST: Mapping[str, Any] = MappingProxyType(
+    {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1, "linger.ms": 2}
+)
+"""For a producer without transactions: of several requests under way the first may be refused and lost where a later
+one is taken (keyhole.changelog.offsets.await_partitions)."""
 
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
@@ -68,9 +79,9 @@ class Deadline:
 
 
 def common_settings(bootstrap_servers: str) -> Settings:
-    """For every client."""
+    """For every client. Raises as keyhole.changelog.brokers.client_settings."""
     return {
-        "bootstrap.servers": bootstrap_servers,
+        **client_settings(bootstrap_servers),
         "error_cb": _on_error,
         # Without a logger, librdkafka prints fatal errors on standard error, whatever the level. The rest of what it
         # would log also comes to the callback above.
@@ -94,6 +105,37 @@ def _on_error(error: KafkaError) -> None:
     _log.debug("Kafka client reports an error", extra={"code": error.name(), "reason": error.str()})
 
 
+class TopicNames:
+    """Asks brokers for their topics, and knows why they let nobody in. Blocks; one thread.
+
+    librdkafka tells of the latter beside the call, which only ends as one without an answer.
+    """
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._refusal: KafkaError | None = None
+        settings: Settings = {**common_settings(bootstrap_servers), "error_cb": self._on_error}
+        self._client = AdminClient(settings)
+
+    def ask(self, timeout_seconds: float) -> Collection[str]:
+        """All of them: to ask for one by its name makes some brokers make it.
+
+        Raises:
+            KafkaException: As librdkafka says it; of the refusal, where there was one.
+        """
+        try:
+            return self._client.list_topics(timeout=timeout_seconds).topics
+        except KafkaException as exception:
+            self._client.poll(0)
+            if self._refusal is not None and is_unanswered(error_of(exception)):
+                raise KafkaException(self._refusal) from exception
+            raise
+
+    def _on_error(self, error: KafkaError) -> None:
+        _on_error(error)
+        if error.code() in _REFUSED or error.code() == KafkaError._SSL:
+            self._refusal = error
+
+
 def error_of(exception: KafkaException) -> KafkaError:
     """The error that librdkafka wrapped."""
     error = exception.args[0]
@@ -109,6 +151,26 @@ def is_fenced(error: KafkaError) -> bool:
 def is_unanswered(error: KafkaError) -> bool:
     """Whether a request may have been carried out all the same."""
     return error.code() in _UNANSWERED
+
+
+def await_kafka(bootstrap_servers: str, wait_seconds: float, given_up: threading.Event) -> None:
+    """Returns once a broker answers, or the caller has given up. Blocks; looks up every second whether it has.
+
+    Raises:
+        KafkaUnreachable: None has within the time.
+        InvalidConfiguration: Kafka refuses us.
+    """
+    deadline = Deadline(wait_seconds)
+    names = TopicNames(bootstrap_servers)
+    while not given_up.is_set():
+        try:
+            names.ask(min(1.0, deadline.left))
+        except KafkaException as exception:
+            error = error_of(exception)
+            if not is_unanswered(error) or deadline.passed:
+                raise as_ours(error, bootstrap_servers, f"be reached within {wait_seconds:g} s") from exception
+        else:
+            return
 
 
 def unreachable(bootstrap_servers: str, doing: str, why: object) -> KafkaUnreachable:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -35,6 +36,37 @@ class Appending(NamedTuple):
     partition: int
     records: Iterable[tuple[bytes, bytes | None]]
     last: tuple[bytes, bytes | None]
+
+
+@dataclass
+class _Sent:
+    """What became of the records for one partition: how many there are, and the offsets of the first and the last."""
+
+    count: int = 0
+    first: int = -1
+    last: int = -1
+
+    @property
+    def complete(self) -> bool:
+        """There are offsets for all; maybe for more, as others may write to the partition, too.
+
+        Records of which librdkafka only believes that they were taken have none: await_partitions tells how that comes.
+        """
+        return self.first >= 0 and self.last - self.first >= self.count - 1
+
+    def callback(self, place: int) -> Callable[[KafkaError | None, Message], None]:
+        """For the record of that place. A function of Python's own: where librdkafka calls it while it has an error to
+        raise, callables of C, as partials are, end in a SystemError."""
+
+        def acknowledged(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                return
+            offset = message.offset()
+            assert offset is not None
+            self.first = offset if place == 0 else self.first
+            self.last = offset if place == self.count - 1 else self.last
+
+        return acknowledged
 
 
 class Transactions:
@@ -106,11 +138,11 @@ class Transactions:
         assert self._producer is not None, "open() comes first"
         deadline = Deadline(deadline_seconds)
         self._finish_abort(deadline)
-        offsets = [-1] * len(batches)
+        sent = [_Sent() for _ in batches]
         try:
             self._producer.begin_transaction()
             for index, batch in enumerate(batches):
-                self._send(batch, index, offsets, deadline)
+                self._send(batch, sent[index], deadline)
             # Flushed before the commit is asked for: as long as it was not, an abort is certain.
             unacknowledged = self._producer.flush(deadline.left)
         except KafkaException as exception:
@@ -120,29 +152,29 @@ class Transactions:
             raise
         if unacknowledged > 0:
             raise self._given_up(deadline, f"records were not acknowledged within {deadline_seconds:g} s")
+        if not all(of.complete for of in sent):
+            raise self._given_up(deadline, "its broker has fewer records than it has acknowledged")
         self._commit(deadline)
-        return offsets
+        return [of.last for of in sent]
 
-    def _send(self, batch: Appending, index: int, offsets: list[int], deadline: Deadline) -> None:
+    def _send(self, batch: Appending, sent: _Sent, deadline: Deadline) -> None:
         producer = self._producer
         assert producer is not None
-
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is None:
-                offset = message.offset()
-                assert offset is not None
-                offsets[index] = offset
-
         topic, partition, records, last = batch
-        # A callback for each record would halve the rate; the last one's stands for all.
+        # A callback for each record would halve the rate; the first one's and the last one's stand for all.
         produce = producer.produce
         for key, value in records:
+            sent.count += 1
+            if sent.count == 1:
+                self._produce(deadline, topic, value, key, partition, sent.callback(0))
+                continue
             try:
                 produce(topic, value, key, partition)
             except BufferError:
                 self._produce(deadline, topic, value, key, partition)
+        sent.count += 1
         key, value = last
-        self._produce(deadline, topic, value, key, partition, delivered)
+        self._produce(deadline, topic, value, key, partition, sent.callback(sent.count - 1))
 
     def _produce(self, deadline: Deadline, *record: Any) -> None:
         """Waits for room in the queue."""

@@ -1,8 +1,10 @@
-"""State servers and proxies as child processes on this machine."""
+"""State servers, proxies and metrics exporters as child processes on this machine."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from keyhole.local.processes import Child
 from keyhole.rpc.channels import sync_channel
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 
-_START_TIMEOUT_SECONDS = 30
+_START_TIMEOUT_SECONDS = 120
 _ASK_SECONDS = 1.0
 
 
@@ -82,6 +84,38 @@ def spawn_client_proxy(
         "KEYHOLE_CLIENT_PROXY_SERVERS": ",".join(servers),
     }
     return _start(name, "services.client_proxy", directory, {**environ, **settings})
+
+
+def spawn_metrics_exporter(
+    name: str,
+    port: int,
+    *,
+    servers: Sequence[str],
+    proxies: Sequence[str],
+    coordinators: Sequence[str],
+    bootstrap_servers: str,
+    directory: Path,
+    environ: Mapping[str, str],
+) -> Child:
+    """A metrics exporter on loopback; doesn't wait until it answers."""
+    settings = {
+        "KEYHOLE_METRICS_EXPORTER_PORT": str(port),
+        "KEYHOLE_METRICS_EXPORTER_SERVERS": ",".join(servers),
+        "KEYHOLE_METRICS_EXPORTER_PROXIES": ",".join(proxies),
+        "KEYHOLE_METRICS_EXPORTER_COORDINATORS": ",".join(coordinators),
+        "KEYHOLE_METRICS_EXPORTER_BOOTSTRAP_SERVERS": bootstrap_servers,
+        "KEYHOLE_METRICS_EXPORTER_KAFKA_INTERVAL_SECONDS": "5",
+    }
+    return _start(name, "services.metrics_exporter", directory, {**environ, **settings})
+
+
+def exposes(address: str) -> bool:
+    """Whether a metrics exporter answers there."""
+    # Not through a proxy that the environment names: it is on this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with contextlib.suppress(OSError), opener.open(f"http://{address}/healthz", timeout=_ASK_SECONDS) as answer:
+        return bool(answer.status == 200)
+    return False
 
 
 def answers(address: str) -> bool:

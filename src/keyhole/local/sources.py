@@ -8,17 +8,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from confluent_kafka import KafkaError, Message, Producer
 
 from keyhole import logs
+from keyhole.changelog.brokers import client_settings
+from keyhole.changelog.clients import ONE_REQUEST
+from keyhole.changelog.record_topics import make_topics
 from keyhole.config import SourceConfig, load
 from keyhole.errors import KafkaUnreachable, KeyholeError
 
 _TICK_SECONDS = 0.02
 _FLUSH_SECONDS = 10
+_TOPICS_SECONDS = 120.0
 _FULL_PAUSE_SECONDS = 0.5
 _FULL_ATTEMPTS = 60
 _ANY = -1  # librdkafka's "choose one"
@@ -33,7 +37,7 @@ class Sender:
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._topic = topic
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 2})
+        self._producer = Producer({**client_settings(bootstrap_servers), **ONE_REQUEST})
         self.delivered = 0
 
     def send(self, value: bytes, partition: int = _ANY) -> None:
@@ -80,12 +84,15 @@ Feed = Callable[[_Config, Sender, threading.Event], None]
 """Sends records until it is stopped."""
 
 
-def run_source(name: str, kind: type[_Config], feed: Feed[_Config]) -> int:
+def run_source(
+    name: str, kind: type[_Config], feed: Feed[_Config], topics: Callable[[_Config], Mapping[str, int]]
+) -> int:
     """The whole life of a source's process; SIGTERM stops it, and what is under way is waited for.
 
     Args:
         name: For a person.
         kind: Its configuration, read from the environment.
+        topics: What it sends to, and how many partitions a topic is made with that there is not yet.
 
     Returns:
         The process's exit code.
@@ -95,6 +102,7 @@ def run_source(name: str, kind: type[_Config], feed: Feed[_Config]) -> int:
     try:
         config = load(kind, os.environ)
         logs.configure(config.log_level)
+        make_topics(config.bootstrap_servers, topics(config), _TOPICS_SECONDS)
         sender = Sender(config.bootstrap_servers, config.topic)
         feed(config, sender, stopped)
     except KeyholeError as error:

@@ -1,4 +1,4 @@
-"""The embedded default: Kafka, a state server, a proxy, a job and its source on this machine, as one thing."""
+"""The embedded default, on this machine, as one thing: Kafka, a state server, a proxy, metrics, a job, its source."""
 
 from __future__ import annotations
 
@@ -12,25 +12,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
-from keyhole.config import DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
+from keyhole.changelog.record_topics import make_topics
+from keyhole.config import DEFAULT_EXPORTER_PORT, DEFAULT_JOB_STATS_PORT, DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
 from keyhole.errors import MachineError
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports, is_free
 from keyhole.local.processes import Child
-from keyhole.local.services import answers, serves, spawn_client_proxy, spawn_state_server
+from keyhole.local.services import (
+    answers,
+    exposes,
+    serves,
+    spawn_client_proxy,
+    spawn_metrics_exporter,
+    spawn_state_server,
+)
 
 _HOST = "127.0.0.1"
-_START_TIMEOUT_SECONDS = 60
-_TOPIC_TIMEOUT_SECONDS = 30
+_TOPICS_SECONDS = 30.0
+_START_TIMEOUT_SECONDS = 180
 _LOOK_SECONDS = 0.2
 _RESTARTS = 3
 _TAIL_LINES = 20
 # Seconds that each has for an orderly end before it is killed, in the order of the end. Together, and with Kafka's,
 # below the 10 s that a person is promised.
-_STOP_SECONDS: Mapping[str, float] = {"source": 1.5, "job": 2.0, "proxy": 1.0, "server": 1.5}
+_STOP_SECONDS: Mapping[str, float] = {"source": 1.5, "job": 2.0, "exporter": 0.5, "proxy": 1.0, "server": 1.5}
 _KAFKA_STOP_SECONDS = 2.5
 
 
@@ -119,6 +125,16 @@ class Stack:
         return f"{_HOST}:{self._server_port}"
 
     @property
+    def exporter(self) -> str:
+        """host:port of the metrics exporter."""
+        return f"{_HOST}:{self._exporter_port}"
+
+    @property
+    def job_stats(self) -> str:
+        """host:port of the job's figures."""
+        return f"{_HOST}:{self._job_stats_port}"
+
+    @property
     def bootstrap_servers(self) -> str:
         """host:port of Kafka."""
         return self._kafka.bootstrap_servers
@@ -144,6 +160,9 @@ class Stack:
         self._proxy_port = _port(DEFAULT_PROXY_PORT)
         self._say(f"client proxy on {self.proxy}")
         self._spawn("proxy").wait_healthy(lambda: serves(self.proxy), _START_TIMEOUT_SECONDS)
+        self._exporter_port, self._job_stats_port = _port(DEFAULT_EXPORTER_PORT), _port(DEFAULT_JOB_STATS_PORT)
+        self._say(f"metrics on http://{self.exporter}/metrics")
+        self._spawn("exporter").wait_healthy(lambda: exposes(self.exporter), _START_TIMEOUT_SECONDS)
         self._say(f"source {spec.source}")
         self._spawn("source")
         self._say(f"job {spec.job}")
@@ -172,7 +191,7 @@ class Stack:
             return code, child.output()
 
     def kill(self, name: str) -> None:
-        """SIGKILL to "server", "proxy" or "job", and all that it has started. `supervise` will start it again."""
+        """SIGKILL to "server", "proxy", "exporter" or "job", and all that it started. `supervise` starts it again."""
         self._children[name].kill()
 
     def check(self) -> None:
@@ -184,13 +203,13 @@ class Stack:
                 raise _ended(name, child)
 
     def supervise(self) -> None:
-        """Starts a server, proxy or job that has ended again, without waiting until it is healthy.
+        """Starts a server, proxy, exporter or job that has ended again, without waiting until it is healthy.
 
         Raises:
             MachineError: Kafka or the source has ended, or one of the others too often. The message has the end of its
                 log.
         """
-        for name in ("server", "proxy", "job"):
+        for name in ("server", "proxy", "exporter", "job"):
             child = self._children[name]
             if child.exit_code is None:
                 continue
@@ -210,10 +229,7 @@ class Stack:
         self._kafka = LocalKafka(self.directory / "kafka", self._jars.kafka, self._java)
         self._cleanup.callback(self._kafka.stop, _KAFKA_STOP_SECONDS)
         self._kafka.start()
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        topics = [NewTopic(name, partitions, 1) for name, partitions in self._spec.topics.items()]
-        for made in admin.create_topics(topics).values():
-            made.result(_TOPIC_TIMEOUT_SECONDS)
+        make_topics(self.bootstrap_servers, self._spec.topics, _TOPICS_SECONDS)
 
     def _spawn(self, name: str) -> Child:
         with self._uninterrupted():
@@ -234,11 +250,23 @@ class Stack:
             return spawn_client_proxy(
                 "proxy", self._proxy_port, servers=[self.server], directory=self.directory, environ=self._environ
             )
+        if name == "exporter":
+            return spawn_metrics_exporter(
+                "exporter",
+                self._exporter_port,
+                servers=[self.server],
+                proxies=[self.proxy],
+                coordinators=[self.job_stats],
+                bootstrap_servers=self.bootstrap_servers,
+                directory=self.directory,
+                environ=self._environ,
+            )
         if name == "job":
             addresses = {
                 "KEYHOLE_JOB_SERVERS": self.server,
                 "KEYHOLE_JOB_BOOTSTRAP_SERVERS": self.bootstrap_servers,
                 "KEYHOLE_JOB_PROXY": self.proxy,
+                "KEYHOLE_JOB_STATS": self.job_stats,
             }
             return self._python(name, spec.job, {**addresses, **spec.job_environ})
         return self._python(

@@ -1,0 +1,27 @@
+"""How long to wait before trying again."""
+
+from __future__ import annotations
+
+import random
+
+
+class Backoff:
+    """Doubles from `first_seconds` to `most_seconds`, each time between half of that and all of it, by chance.
+
+    The jitter keeps many waiters from coming back at the same moment.
+    """
+
+    def __init__(self, first_seconds: float, most_seconds: float) -> None:
+        self._first = first_seconds
+        self._most = most_seconds
+        self._next = first_seconds
+
+    def next(self) -> float:
+        """Seconds."""
+        delay = self._next
+        self._next = min(self._most, 2 * delay)
+        return delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
+
+    def reset(self) -> None:
+        """After a success."""
+        self._next = self._first
