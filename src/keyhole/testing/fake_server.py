@@ -11,6 +11,7 @@ import grpc
 
 from keyhole.clock import SystemClock
 from keyhole.codec import EntryRange, StateCodec
+from keyhole.config import SecuritySettings
 from keyhole.errors import (
     EpochNotReached,
     KeyholeError,
@@ -27,6 +28,7 @@ from keyhole.errors import (
     Unsupported,
 )
 from keyhole.rpc import convert, status
+from keyhole.rpc.protocol import PROTOCOL_VERSION
 from keyhole.rpc.scanning import scan_range
 from keyhole.rpc.server import RpcServer
 from keyhole.types import ReadBounds, Role, Stale, StateDescriptor
@@ -112,7 +114,7 @@ class FakeServer:
         frames: Frames answered so far.
     """
 
-    def __init__(self, server: str = "fake-1", port: int = 0) -> None:
+    def __init__(self, server: str = "fake-1", port: int = 0, security: SecuritySettings | None = None) -> None:
         self.server = server
         self.states: dict[tuple[str, str], HostedState] = {}
         self.standbys: dict[tuple[str, str], HostedState] = {}
@@ -124,8 +126,9 @@ class FakeServer:
         self.streams = 0
         self.frames = 0
         self.draining = False
+        self.protocol_version = PROTOCOL_VERSION
         self._change = asyncio.Event()
-        self._rpc = RpcServer("fake-server", "127.0.0.1", port)
+        self._rpc = RpcServer("fake-server", "127.0.0.1", port, security)
 
     @property
     def address(self) -> str:
@@ -199,7 +202,12 @@ class FakeServer:
     def status(self) -> pb.ServerStatus:
         """As servers tell it."""
         holdings = [self.holding(state) for state in self.all_copies()]
-        return pb.ServerStatus(server=self.server, address=self.address, holdings=holdings)
+        return pb.ServerStatus(
+            server=self.server,
+            address=self.address,
+            holdings=holdings,
+            protocol_version=self.protocol_version,
+        )
 
     async def ownership(self) -> AsyncIterator[state_server_pb2.Ownership]:
         """Now and after every change."""
@@ -211,6 +219,7 @@ class FakeServer:
                 draining=self.draining,
                 holdings=[self.holding(state) for state in self.all_copies()],
                 max_key_bytes=MAX_KEY_BYTES,
+                protocol_version=self.protocol_version,
             )
             await change.wait()
 

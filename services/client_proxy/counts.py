@@ -1,0 +1,73 @@
+"""What a proxy counts of the reads that go through it. Event loop's thread only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from keyhole.client.coalescing import Answers
+from keyhole.counting import Histogram, ReadCounts, Refusals
+from keyhole.errors import KeyholeError
+from keyhole.metrics import BY_NAME
+from keyhole.routing import StateName
+
+
+class StateCounts(ReadCounts):
+    """The reads of one state.
+
+    Attributes:
+        missed: Keys that had to be sent to another copy than the first, or again.
+        routed: Keys that were sent at all, and have come to an end.
+    """
+
+    __slots__ = ("missed", "routed")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.missed = self.routed = 0
+
+
+class ProxyCounts:
+    """See the module's text. `elsewhere`: of states that no server holds."""
+
+    def __init__(self) -> None:
+        self.lookup_seconds = Histogram(BY_NAME["keyhole_client_proxy_lookup_seconds"].buckets)
+        self.frame_keys = Histogram(BY_NAME["keyhole_client_proxy_frame_keys"].buckets)
+        self.scan_seconds = Histogram(BY_NAME["keyhole_client_proxy_scan_seconds"].buckets)
+        self.refusals = Refusals()
+        self.states: dict[StateName, StateCounts] = {}
+        self.elsewhere = StateCounts()
+
+    def of(self, name: StateName, known: Mapping[StateName, object]) -> StateCounts:
+        """Of one state.
+
+        Args:
+            known: The states that there are, or were: names that somebody made up are counted together.
+        """
+        counts = self.states.get(name)
+        if counts is None:
+            if name not in known:
+                return self.elsewhere
+            counts = self.states[name] = StateCounts()
+        return counts
+
+    def begun(self, counts: StateCounts, keys: int) -> float:
+        """A frame has come. Returns what `ended` wants to know."""
+        counts.frames += 1
+        counts.keys += keys
+        self.frame_keys.observe(keys)
+        return time.perf_counter()
+
+    def ended(self, counts: StateCounts, began: float, answers: Answers, missed: int) -> None:
+        """It is answered. `missed`: of how many keys the first copy was not enough."""
+        self.lookup_seconds.observe(time.perf_counter() - began)
+        counts.routed += len(answers.values)
+        counts.missed += missed
+        if answers.failures:
+            self.failed(counts, answers.failures.values())
+
+    @staticmethod
+    def failed(counts: StateCounts, errors: Iterable[KeyholeError]) -> None:
+        """One per key."""
+        for error in errors:
+            counts.failed[error.reason] += 1

@@ -1,0 +1,121 @@
+"""What Kafka says: how far the sources' topics go, and how large the changelogs are. On a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from keyhole.changelog.settings import topic_name
+from keyhole.clock import Clock
+from keyhole.errors import KeyholeError
+
+_log = logging.getLogger(__name__)
+
+_TIMEOUT_SECONDS = 10.0
+
+
+class SourceRead(NamedTuple):
+    """Where Spark reads next."""
+
+    application: str
+    query: str
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be found out. `states`: their key groups by (application, state)."""
+
+    states: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    sources: Sequence[SourceRead] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was. Replaced whole.
+
+    Attributes:
+        source_lag: Records by (application, query, topic).
+        changelogs: Offsets by (application, state).
+    """
+
+    source_lag: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    changelogs: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+class Offsets(Protocol):
+    """See keyhole.changelog.offsets.TopicOffsets."""
+
+    def ends(self, topics: Mapping[str, Sequence[int]], timeout_seconds: float) -> dict[tuple[str, int], int]: ...
+
+    def starts(self, topics: Mapping[str, Sequence[int]], timeout_seconds: float) -> dict[tuple[str, int], int]: ...
+
+
+def look(offsets: Offsets, wanted: Wanted) -> Found:
+    """Asks. Raises KafkaUnreachable, InvalidConfiguration."""
+    changelogs = {topic_name(*name): list(range(key_groups)) for name, key_groups in wanted.states.items()}
+    topics: defaultdict[str, set[int]] = defaultdict(set)
+    for read in wanted.sources:
+        topics[read.topic].add(read.partition)
+    ends = offsets.ends(changelogs | {topic: sorted(of) for topic, of in topics.items()}, _TIMEOUT_SECONDS)
+    starts = offsets.starts(changelogs, _TIMEOUT_SECONDS)
+    lag: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+    for read in wanted.sources:
+        end = ends.get((read.topic, read.partition))
+        if end is not None:
+            lag[read.application, read.query, read.topic] += max(0, end - read.offset)
+    sizes: defaultdict[str, int] = defaultdict(int)
+    for partition, start in starts.items():
+        sizes[partition[0]] += ends.get(partition, start) - start
+    return Found(dict(lag), {name: sizes[topic_name(*name)] for name in wanted.states if topic_name(*name) in sizes})
+
+
+class KafkaLook:
+    """Looks again and again. `wanted` may be replaced by any thread; `found`, `up` and `age_seconds` read by any."""
+
+    def __init__(self, offsets: Offsets, clock: Clock, interval_seconds: float) -> None:
+        self._offsets = offsets
+        self._clock = clock
+        self._interval = interval_seconds
+        self._closed = threading.Event()
+        self._found_monotonic = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="keyhole-kafka-look", daemon=True)
+        self.wanted = Wanted()
+        self.found = Found()
+        self.up = False
+
+    @property
+    def age_seconds(self) -> float:
+        """Of what was found; infinite: nothing was."""
+        return self._clock.monotonic() - self._found_monotonic
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Does not wait for a Kafka that is silent."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        # Soon after the first answers: they say what there is to look for.
+        pause = min(1.0, self._interval)
+        while not self._closed.wait(pause):
+            if not self.wanted.states and not self.wanted.sources:
+                continue
+            pause = self._interval
+            try:
+                self.found = look(self._offsets, self.wanted)
+                self._found_monotonic = self._clock.monotonic()
+                self.up = True
+            except KeyholeError as error:
+                self.up = False
+                _log.warning("Kafka did not tell", extra={"reason": error.reason, "why": error.message})
+            except Exception:  # noqa: BLE001 - the top of a loop: it would never look again
+                self.up = False
+                _log.exception("looking at Kafka failed unexpectedly")

@@ -1,0 +1,43 @@
+"""What a state server counts of itself, apart from what its tables and hosts count of each state."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from keyhole.counting import Histogram, ReadCounts, Refusals
+from keyhole.metrics import BY_NAME
+
+
+class ServerCounts:
+    """Written on the event loop alone.
+
+    Attributes:
+        elsewhere: Reads of states that it holds nothing of.
+    """
+
+    def __init__(self) -> None:
+        self.lookup_seconds = Histogram(BY_NAME["keyhole_state_server_lookup_seconds"].buckets)
+        self.frame_keys = Histogram(BY_NAME["keyhole_state_server_frame_keys"].buckets)
+        self.scan_seconds = Histogram(BY_NAME["keyhole_state_server_scan_seconds"].buckets)
+        self.commit_seconds = Histogram(BY_NAME["keyhole_state_server_commit_seconds"].buckets)
+        self.elsewhere = ReadCounts()
+        self.refusals = Refusals()
+
+
+class EpochCounts:
+    """The epochs of one query on this server. Written on the event loop alone."""
+
+    __slots__ = ("committed", "committed_epoch", "failed", "replayed", "staged_epoch")
+
+    def __init__(self) -> None:
+        self.staged_epoch = self.committed_epoch = self.committed = self.replayed = 0
+        self.failed: defaultdict[str, int] = defaultdict(int)
+
+
+class RowCounts:
+    """The rows of one state on this server. Written on the event loop alone."""
+
+    __slots__ = ("committed_bytes", "committed_rows", "staged_bytes", "staged_rows")
+
+    def __init__(self) -> None:
+        self.staged_rows = self.staged_bytes = self.committed_rows = self.committed_bytes = 0

@@ -1,0 +1,402 @@
+"""The one catalogue of all metrics. Pure: names, types, labels, units and bounds; what counts them is elsewhere.
+
+A name is `keyhole_<component>_<what>_<unit>`, and counters end with `_total` after that; what is 0 or 1 has no unit.
+Every process exposes what it says of itself under `Stats` (gRPC) and on its own /metrics, if that is switched on; the
+exporter exposes the same for all processes, and what only shows from all of them together (`keyhole_cluster_...`).
+docs/metrics.md is made of this file; dashboards and alerts are checked against it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from keyhole import errors
+
+MOST_STATES = 100
+"""Of so many states a process tells the figures apart; those of all others are put together, as OTHER."""
+
+MOST_STATES_OF_ALL = 500
+"""The same for the exporter, over all processes."""
+
+MOST_QUERIES = 50
+"""The same for queries."""
+
+MOST_TOPICS = 200
+"""The same for the sources' topics, each counted with its query, in the exporter."""
+
+OTHER = "other"
+"""The label of what is put together."""
+
+RANGES = 8
+"""A state's key groups are told in so many ranges."""
+
+
+class MetricType(enum.StrEnum):
+    """As Prometheus has them."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Component(enum.StrEnum):
+    """Who says it of itself. The job is its Spark driver."""
+
+    STATE_SERVER = "state_server"
+    CLIENT_PROXY = "client_proxy"
+    JOB = "job"
+    EXPORTER = "exporter"
+
+
+class Together(enum.StrEnum):
+    """What several states, or queries, are put together by."""
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+
+
+REASONS = frozenset(errors.by_reason())
+"""Why something was refused, as in the proto's enum Reason."""
+
+PHASES = ("converge", "stage", "commit", "complete")
+"""Of an epoch, as the coordinator runs it."""
+
+SPARK_PHASES = (
+    "addBatch",
+    "commitBatch",
+    "commitOffsets",
+    "getBatch",
+    "latestOffset",
+    "queryPlanning",
+    "triggerExecution",
+    "walCommit",
+)
+"""Of a batch, as Spark names them in its progress."""
+
+REFUSALS = ("unauthenticated", "denied", "limit")
+"""Why a caller was turned away before its request was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """`bound`: how many values one process gives it at most; 0: it is counted with another label of the metric's.
+
+    `text` says it for a person.
+    """
+
+    meaning: str
+    bound: int
+    text: str
+
+
+LABELS: Mapping[str, Label] = MappingProxyType(
+    {
+        "server": Label("the state server's id", 1, "the servers"),
+        "proxy": Label("the client proxy's host and port", 1, "the proxies"),
+        "application": Label("the application", 0, "the applications; with `state` and `query`: their bound"),
+        "state": Label(
+            "the state's name",
+            MOST_STATES + 1,
+            f"{MOST_STATES} per process, {MOST_STATES_OF_ALL} in the exporter, then `{OTHER}`",
+        ),
+        "query": Label("the query's name", MOST_QUERIES + 1, f"{MOST_QUERIES} per process, then `{OTHER}`"),
+        "role": Label("`owner` or `standby`", 2, "2"),
+        "reason": Label("as in the proto's enum `Reason`", len(REASONS), str(len(REASONS))),
+        "refusal": Label(f"one of {', '.join(f'`{one}`' for one in REFUSALS)}", len(REFUSALS), str(len(REFUSALS))),
+        "phase": Label("of an epoch or a batch", len(SPARK_PHASES) + 1, str(len(SPARK_PHASES) + 1)),
+        "status": Label("`reached`, `silent` or `lost`", 3, "3"),
+        "where": Label("`memory` or `disk`", 2, "2"),
+        "topic": Label("a source's topic", 0, f"{MOST_TOPICS} with their queries, then `{OTHER}`"),
+        "range": Label(f"key groups, `first-last`; {RANGES} of them", RANGES, str(RANGES)),
+        "component": Label("`state_server`, `client_proxy` or `job`", 3, "3"),
+        "target": Label("host:port that the exporter asks", 0, "the processes discovered"),
+        "version": Label("Keyhole's version", 1, "1 per process"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        component: Who exposes it; the exporter also exposes those of all others.
+        together: How those of several states, or queries, become one.
+        buckets: Upper bounds, of a histogram; what is above the last one is counted too.
+    """
+
+    name: str
+    type: MetricType
+    help: str
+    labels: tuple[str, ...]
+    unit: str
+    component: Component
+    together: Together = Together.SUM
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def most_series(self) -> int:
+        """How many series one process makes of it at most; for the exporter's own: per process that it asks."""
+        series = 1
+        for label in self.labels:
+            of_all = label == "state" and self.component is Component.EXPORTER
+            series *= MOST_STATES_OF_ALL + 1 if of_all else LABELS[label].bound or 1
+        return series * (len(self.buckets) + 3 if self.buckets else 1)
+
+
+_CALL_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+_EPOCH_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_FRAME_KEYS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0)
+
+
+def _counter(component: Component, what: str, unit: str, labels: str, help_: str, prefix: str = "") -> Metric:
+    name = f"keyhole_{prefix or component}_{what}_{unit}_total"
+    return Metric(name, MetricType.COUNTER, help_, tuple(labels.split()), unit, component)
+
+
+def _gauge(
+    component: Component,
+    what: str,
+    unit: str,
+    labels: str,
+    help_: str,
+    together: Together = Together.SUM,
+    prefix: str = "",
+) -> Metric:
+    name = f"keyhole_{prefix or component}_{what}" + (f"_{unit}" if unit else "")
+    return Metric(name, MetricType.GAUGE, help_, tuple(labels.split()), unit, component, together)
+
+
+def _histogram(
+    component: Component, what: str, unit: str, labels: str, help_: str, buckets: tuple[float, ...], prefix: str = ""
+) -> Metric:
+    name = f"keyhole_{prefix or component}_{what}_{unit}"
+    labelled = tuple(labels.split())
+    return Metric(name, MetricType.HISTOGRAM, help_, labelled, unit, component, buckets=buckets)
+
+
+_SERVER, _PROXY, _JOB, _EXPORTER = tuple(Component)
+_MAX, _MIN = Together.MAX, Together.MIN
+
+
+def _process(component: Component, label: str) -> tuple[Metric, ...]:
+    """What every process says of itself."""
+    return (
+        _gauge(component, "build", "info", f"{label} version".strip(), "1; which version runs."),
+        _gauge(component, "start_time", "seconds", label, "When the process started: seconds since 1970."),
+        _counter(component, "cpu", "seconds", label, "Processor time of the process, user and system."),
+        _gauge(component, "resident_memory", "bytes", label, "Memory of the process that is in RAM."),
+    )
+
+
+def _refused(component: Component, label: str) -> Metric:
+    what = "Calls refused before they were looked at: the caller is not known, may not, or wants too much."
+    return _counter(component, "refused", "calls", f"{label} refusal", what)
+
+
+_STATE = "server application state"
+_COPY = "server application state role"
+_HOST = "server application query"
+
+_STATE_SERVER = (
+    *_process(_SERVER, "server"),
+    _refused(_SERVER, "server"),
+    _gauge(_SERVER, "ready", "", "server", "1: it has key groups, and all of them can be read."),
+    _gauge(_SERVER, "draining", "", "server", "1: it was told to end, and waits until others have its key groups."),
+    # What it holds.
+    _gauge(_SERVER, "held", "states", "server", "Of how many states it holds key groups."),
+    _gauge(_SERVER, "assigned", "key_groups", _COPY, "Key groups that it was given, to own or to follow."),
+    _gauge(_SERVER, "readable", "key_groups", _COPY, "Key groups that it answers for now."),
+    _gauge(_SERVER, "warm", "key_groups", _STATE, "Followed key groups that could be owned at once."),
+    _gauge(_SERVER, "store", "entries", _STATE, "Entries in its store, owned and followed; estimated where many."),
+    _gauge(_SERVER, "store", "bytes", _STATE, "Bytes that its store takes."),
+    # How fresh that is.
+    _gauge(_SERVER, "copy", "epoch", _COPY, "The epoch that its answers stand for.", _MIN),
+    _gauge(_SERVER, "commit_time", "seconds", _COPY, "When that epoch was committed: seconds since 1970.", _MIN),
+    _gauge(_SERVER, "commit_age", "seconds", _COPY, "How long ago that epoch was committed.", _MAX),
+    _gauge(_SERVER, "watermark_age", "seconds", _COPY, "Age of the epoch's watermark, where there is one.", _MAX),
+    _gauge(_SERVER, "standby_lag", "epochs", _STATE, "Complete epochs that a followed key group lacks, at most.", _MAX),
+    _gauge(_SERVER, "standby_lag", "seconds", _STATE, "How long ago a followed copy was whole, at most.", _MAX),
+    _gauge(_SERVER, "lease_age", "seconds", _HOST, "How long ago its coordinator was heard of.", _MAX),
+    # Restoring.
+    _gauge(_SERVER, "restoring", "key_groups", _STATE, "Key groups that it is to own and can't answer for yet."),
+    _gauge(_SERVER, "restored", "records", _STATE, "Changelog records read by the last restore so far."),
+    _gauge(_SERVER, "to_restore", "records", _STATE, "Changelog records that the last restore has to read."),
+    # Writing.
+    _counter(_SERVER, "staged", "rows", _STATE, "Rows that tasks have staged, those of lost attempts included."),
+    _counter(_SERVER, "staged", "bytes", _STATE, "Bytes of these, keys and values."),
+    _counter(_SERVER, "committed", "rows", _STATE, "Rows that were committed."),
+    _counter(_SERVER, "committed", "bytes", _STATE, "Bytes of these, keys and values."),
+    _gauge(_SERVER, "staged", "epoch", _HOST, "The last epoch that rows were staged of.", _MAX),
+    _gauge(_SERVER, "committed", "epoch", _HOST, "The last epoch that it has committed.", _MAX),
+    _counter(_SERVER, "committed", "epochs", _HOST, "Epochs that it has committed."),
+    _counter(_SERVER, "replayed", "epochs", _HOST, "Of these, those that an earlier run had committed already."),
+    _counter(_SERVER, "failed", "commits", f"{_HOST} reason", "Commits that failed; they are tried again."),
+    _histogram(_SERVER, "commit", "seconds", "server", "What a commit takes here, Kafka included.", _EPOCH_SECONDS),
+    _gauge(_SERVER, "staging", "bytes", "server where", "Staged rows that are not committed yet."),
+    # Reading.
+    _counter(_SERVER, "lookup", "keys", _STATE, "Keys that were looked up."),
+    _counter(_SERVER, "lookup", "frames", _STATE, "Requests that these came in."),
+    _counter(_SERVER, "failed", "reads", f"{_STATE} reason", "Keys, or scans, that were refused."),
+    _histogram(_SERVER, "lookup", "seconds", "server", "What a frame of lookups takes here.", _CALL_SECONDS),
+    _histogram(_SERVER, "frame", "keys", "server", "Keys per frame of lookups.", _FRAME_KEYS),
+    _counter(_SERVER, "finished", "scans", _STATE, "Scans that have ended, however."),
+    _counter(_SERVER, "scanned", "entries", _STATE, "Entries that scans have sent."),
+    _counter(_SERVER, "scanned", "bytes", _STATE, "Bytes of these, keys and values."),
+    _gauge(_SERVER, "open", "scans", "server", "Scans under way."),
+    _histogram(_SERVER, "scan", "seconds", "server", "What a scan takes, its reader's pauses included.", _CALL_SECONDS),
+    # The disk.
+    _gauge(_SERVER, "disk", "bytes", "server", "Size of the file system that its stores are on."),
+    _gauge(_SERVER, "disk_free", "bytes", "server", "What of it is free for this process."),
+    _gauge(_SERVER, "disk_used", "bytes", "server", "What its stores take of it, together."),
+    _gauge(_SERVER, "store_limit", "bytes", "server", "The most that one state's store may take, by its settings."),
+)
+
+_PROXY_STATE = "proxy application state"
+
+_CLIENT_PROXY = (
+    *_process(_PROXY, "proxy"),
+    _refused(_PROXY, "proxy"),
+    _counter(_PROXY, "lookup", "keys", _PROXY_STATE, "Keys that were looked up."),
+    _counter(_PROXY, "lookup", "frames", _PROXY_STATE, "Requests that these came in."),
+    _counter(_PROXY, "failed", "reads", f"{_PROXY_STATE} reason", "Keys, or scans, that got no answer."),
+    _counter(_PROXY, "route_hit", "keys", _PROXY_STATE, "Keys that the first copy they were sent to has answered."),
+    _counter(_PROXY, "route_missed", "keys", _PROXY_STATE, "Keys that had to be sent to another copy, or again."),
+    _histogram(_PROXY, "lookup", "seconds", "proxy", "From a frame's arrival to its answer.", _CALL_SECONDS),
+    _histogram(_PROXY, "frame", "keys", "proxy", "Keys per frame of lookups, as clients send them.", _FRAME_KEYS),
+    _gauge(_PROXY, "open", "keys", "proxy", "Keys under way."),
+    _gauge(_PROXY, "open", "streams", "proxy", "Lookup streams of clients."),
+    _counter(_PROXY, "finished", "scans", _PROXY_STATE, "Scans that have ended, however."),
+    _counter(_PROXY, "scanned", "entries", _PROXY_STATE, "Entries that scans have sent."),
+    _gauge(_PROXY, "open", "scans", "proxy", "Scans under way."),
+    _histogram(_PROXY, "scan", "seconds", "proxy", "What a scan takes, its reader's pauses included.", _CALL_SECONDS),
+    _gauge(_PROXY, "known", "servers", "proxy status", "State servers discovered, by how it stands with them."),
+    _counter(_PROXY, "silent", "calls", "proxy", "Calls to a server that was silent for the hop deadline."),
+    _gauge(_PROXY, "unrouted", "key_groups", _PROXY_STATE, "Key groups without an owner, as this proxy knows it."),
+)
+
+_QUERY = "application query"
+
+_JOB_METRICS = (
+    *_process(_JOB, "application"),
+    _refused(_JOB, "application"),
+    # The coordinator.
+    _gauge(_JOB, "complete", "epoch", _QUERY, "The last epoch that is complete on all servers.", _MAX),
+    _counter(_JOB, "complete", "epochs", _QUERY, "Epochs that were completed."),
+    _counter(_JOB, "replayed", "epochs", _QUERY, "Of these, those that an earlier run had committed in part."),
+    _counter(_JOB, "epoch", "rounds", _QUERY, "Rounds that these took; more than epochs: servers were lost."),
+    _counter(
+        _JOB, "failed", "epochs", f"{_QUERY} reason", "Epochs that were given up; the query ends, or tries again."
+    ),
+    _histogram(_JOB, "epoch", "seconds", _QUERY, "From a batch's arrival at the sink to its end.", _EPOCH_SECONDS),
+    _counter(_JOB, "phase", "seconds", f"{_QUERY} phase", f"Of that, in {', '.join(PHASES)}."),
+    _gauge(_JOB, "commit_age", "seconds", _QUERY, "How long ago the last complete epoch was committed.", _MAX),
+    _gauge(_JOB, "run", "generation", _QUERY, "The run's generation: it grows with every start.", _MAX),
+    _gauge(_JOB, "assignment", "version", _QUERY, "Of the assignment; it grows whenever key groups move.", _MAX),
+    _gauge(_JOB, "member", "servers", _QUERY, "State servers that may write now."),
+    _counter(_JOB, "distrusted", "servers", _QUERY, "How often a server had to be given another grant, or replaced."),
+    _gauge(_JOB, "fenced", "", _QUERY, "1: a newer run has taken the query over.", _MAX),
+    # Spark's own progress.
+    _counter(_JOB, "run", "batches", _QUERY, "Batches that Spark has run.", prefix="spark"),
+    _gauge(_JOB, "batch", "number", _QUERY, "Spark's id of the last batch.", _MAX, prefix="spark"),
+    _histogram(_JOB, "batch", "seconds", _QUERY, "What a batch takes.", _EPOCH_SECONDS, prefix="spark"),
+    _counter(_JOB, "phase", "seconds", f"{_QUERY} phase", "Of that, by Spark's own phases.", prefix="spark"),
+    _counter(_JOB, "input", "rows", _QUERY, "Rows that Spark has read.", prefix="spark"),
+    _gauge(_JOB, "input", "rows_per_second", _QUERY, "The rate at which they came, last.", prefix="spark"),
+    _gauge(_JOB, "processed", "rows_per_second", _QUERY, "The rate at which Spark takes them, last.", prefix="spark"),
+    _gauge(_JOB, "watermark_age", "seconds", _QUERY, "Age of the query's watermark.", _MAX, prefix="spark"),
+    _gauge(_JOB, "state", "rows", _QUERY, "Rows that Spark keeps as state of its own.", prefix="spark"),
+    _gauge(_JOB, "state_memory", "bytes", _QUERY, "Memory of these.", prefix="spark"),
+    _counter(_JOB, "state_updated", "rows", _QUERY, "Rows of these that were written.", prefix="spark"),
+    _counter(_JOB, "state_dropped", "rows", _QUERY, "Rows that came after the watermark.", prefix="spark"),
+    _counter(_JOB, "state_commit", "seconds", _QUERY, "What committing these takes, tasks added up.", prefix="spark"),
+)
+
+_BY_STATE = "application state"
+
+_EXPORTER_METRICS = (
+    *_process(_EXPORTER, ""),
+    _gauge(_EXPORTER, "up", "", "component target", "1: it answered when it was last asked."),
+    _gauge(_EXPORTER, "answer_age", "seconds", "component target", "How old is what is exposed of it.", _MAX),
+    _gauge(_EXPORTER, "ask", "seconds", "component target", "How long it took to answer, last.", _MAX),
+    _counter(_EXPORTER, "failed", "asks", "component target", "How often it did not answer in time, or at all."),
+    _gauge(_EXPORTER, "discovered", "targets", "component", "How many are discovered."),
+    _gauge(_EXPORTER, "unknown", "metrics", "component", "Metrics that are left out: of another version."),
+    _gauge(_EXPORTER, "scrape", "seconds", "", "What the last scrape took."),
+    _gauge(_EXPORTER, "view_age", "seconds", "", "How long ago the answers were last put together."),
+    _gauge(_EXPORTER, "kafka_up", "", "", "1: Kafka answered when it was last asked."),
+    _gauge(_EXPORTER, "kafka_age", "seconds", "", "How old is what is exposed of Kafka."),
+    # What shows from all answers together.
+    _gauge(_EXPORTER, "known", "states", "", "States that there are.", prefix="cluster"),
+    _gauge(_EXPORTER, "all", "key_groups", _BY_STATE, "Key groups that the state has.", prefix="cluster"),
+    _gauge(_EXPORTER, "unowned", "key_groups", _BY_STATE, "Key groups that no server owns.", prefix="cluster"),
+    _gauge(_EXPORTER, "unreadable", "key_groups", _BY_STATE, "Those that nobody answers for.", prefix="cluster"),
+    _gauge(_EXPORTER, "contested", "key_groups", _BY_STATE, "Those that several say they own.", prefix="cluster"),
+    _gauge(_EXPORTER, "followed", "key_groups", _BY_STATE, "Those with at least one standby.", prefix="cluster"),
+    _gauge(_EXPORTER, "restoring", "key_groups", _BY_STATE, "Those that are being restored.", prefix="cluster"),
+    _gauge(
+        _EXPORTER,
+        "range",
+        "key_groups",
+        f"{_STATE} role range",
+        "How many of a range of key groups a server owns, or follows.",
+        prefix="cluster",
+    ),
+    _gauge(_EXPORTER, "oldest", "epoch", _BY_STATE, "What readers get at least.", _MIN, prefix="cluster"),
+    _gauge(_EXPORTER, "commit_age", "seconds", _BY_STATE, "Age of what readers get, at most.", _MAX, prefix="cluster"),
+    _gauge(_EXPORTER, "watermark_age", "seconds", _BY_STATE, "Age of its watermark.", _MAX, prefix="cluster"),
+    _gauge(_EXPORTER, "staleness", "seconds", _BY_STATE, "How long ago it was whole, at most.", _MAX, prefix="cluster"),
+    _gauge(_EXPORTER, "standby_lag", "epochs", _BY_STATE, "The most that a standby lacks.", _MAX, prefix="cluster"),
+    # Kafka.
+    _gauge(
+        _EXPORTER,
+        "source_lag",
+        "records",
+        "application query topic",
+        "Records of the source's topic that Spark has not read yet.",
+        prefix="kafka",
+    ),
+    _gauge(
+        _EXPORTER,
+        "changelog",
+        "records",
+        _BY_STATE,
+        "Offsets in the state's changelog, from first to last: at most so many records, compaction has removed some.",
+        prefix="kafka",
+    ),
+)
+
+CATALOGUE: tuple[Metric, ...] = (*_STATE_SERVER, *_CLIENT_PROXY, *_JOB_METRICS, *_EXPORTER_METRICS)
+
+BY_NAME: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in CATALOGUE})
+
+
+def of(component: Component) -> tuple[Metric, ...]:
+    """What a component says of itself."""
+    return tuple(metric for metric in CATALOGUE if metric.component is component)
+
+
+class Kept:
+    """Which states, or queries, are told apart: the first ones that came, for as long as the process lives.
+
+    Otherwise a counter would move between a name and OTHER. Not thread-safe.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: set[tuple[str, str]] = set()
+
+    def note(self, names: Iterable[tuple[str, str]]) -> None:
+        """(application, state) or (application, query), in the order in which they are to be kept."""
+        for name in names:
+            if len(self._kept) >= self._most:
+                return
+            self._kept.add(name)
+
+    def label(self, name: tuple[str, str]) -> tuple[str, str]:
+        """Its labels."""
+        return name if name in self._kept else (OTHER, OTHER)

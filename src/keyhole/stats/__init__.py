@@ -1,0 +1,1 @@
+"""What a process says of itself, as messages (`Stats`) and as text for Prometheus (/metrics)."""
