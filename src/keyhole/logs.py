@@ -26,10 +26,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+_OURS = ("keyhole", "services", "jobs")
+
+
 def configure(level: str = "INFO") -> None:
-    """Sends all logs of the process to standard error. Called once, by a deployable's main."""
+    """Sends all logs of the process to standard error. Called once, by a deployable's main.
+
+    Args:
+        level: Of our own. Libraries tell nothing below INFO: at DEBUG some log all that passes through them, and so
+            passwords and tokens (py4j each command to Spark's JVM, HTTP clients their headers).
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level)
+    root.setLevel(max(logging.getLevelName(level), logging.INFO))
+    for name in _OURS:
+        logging.getLogger(name).setLevel(level)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import grpc
+
+from keyhole.rpc.renewed import RenewedAioChannel, RenewedChannel, Renewing
+from keyhole.security.credentials import PLAIN, Credentials
 
 Options: TypeAlias = tuple[tuple[str, int | str], ...]
 
 MAX_MESSAGE_BYTES = 16 << 20
 
 
-def _keepalive(time_ms: int, timeout_ms: int) -> Options:
+def _patience(time_ms: int, timeout_ms: int) -> Options:
     """A peer that vanished without a word (a pulled cable, a frozen machine) is noticed after the two, added up.
+
+    An attempt to connect may take as long as the first: gRPC has no other name for that than a backoff. One that is
+    refused fails at once; a busy machine, or a far one, takes a while to say its first word, and calls that have time
+    for it must not fail.
 
     Any ping without an answer counts, also those that measure the connection: their timeout is a minute by default,
     and no other ping is sent meanwhile (measured with grpcio 1.85).
@@ -21,13 +28,14 @@ def _keepalive(time_ms: int, timeout_ms: int) -> Options:
         ("grpc.keepalive_time_ms", time_ms),
         ("grpc.keepalive_timeout_ms", timeout_ms),
         ("grpc.http2.ping_timeout_ms", timeout_ms),
+        ("grpc.min_reconnect_backoff_ms", time_ms),
     )
 
 
-_KEEPALIVE = _keepalive(10_000, 5_000)
+_OF_CLIENTS = _patience(10_000, 5_000)
 # The coordinator and the tasks wait for a server for as long as an epoch may take, and a proxy has many who wait: they
 # notice sooner.
-_LINK_KEEPALIVE = _keepalive(2_000, 2_000)
+_OF_LINKS = _patience(2_000, 2_000)
 
 MESSAGE_SIZE: Options = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -40,7 +48,6 @@ _CLIENT: Options = (
     ("grpc.http2.max_pings_without_data", 0),
     # A restarted server should be found again in a moment, not after gRPC's default of up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Retries are ours: they follow the routes and keep the caller's deadline.
     ("grpc.enable_retries", 0),
@@ -51,16 +58,35 @@ _CLIENT: Options = (
 )
 
 
-def aio_channel(target: str) -> grpc.aio.Channel:
-    """A channel for the running event loop. Connects at its first call; close it with `await channel.close()`."""
-    return grpc.aio.insecure_channel(target, options=(*_CLIENT, *_KEEPALIVE))
+def aio_channel(target: str, credentials: Credentials = PLAIN) -> grpc.aio.Channel:
+    """A channel for the running event loop. Connects at its first call; close it with `await channel.close()`.
+
+    Raises:
+        InvalidConfiguration: The credentials contradict each other, or a file of theirs can't be used.
+    """
+    return _aio(target, credentials, (*_CLIENT, *_OF_CLIENTS))
 
 
-def aio_link(target: str) -> grpc.aio.Channel:
+def aio_link(target: str, credentials: Credentials = PLAIN) -> grpc.aio.Channel:
     """As `aio_channel`, from one Keyhole process to another: that the other is gone is noticed within seconds."""
-    return grpc.aio.insecure_channel(target, options=(*_CLIENT, *_LINK_KEEPALIVE))
+    return _aio(target, credentials, (*_CLIENT, *_OF_LINKS))
 
 
-def sync_channel(target: str) -> grpc.Channel:
-    """A channel for threads. Connects at its first call."""
-    return grpc.insecure_channel(target, options=(*_CLIENT, *_LINK_KEEPALIVE))
+def sync_channel(target: str, credentials: Credentials = PLAIN) -> grpc.Channel:
+    """A channel for threads. Connects at its first call. Raises as `aio_channel`."""
+    options = (*_CLIENT, *_OF_LINKS)
+    if _is_plain(target, credentials):
+        return grpc.insecure_channel(target, options=options)
+    # It does what stubs need of a channel, and no more.
+    return cast("grpc.Channel", RenewedChannel(target, Renewing(credentials), options))
+
+
+def _aio(target: str, credentials: Credentials, options: Options) -> grpc.aio.Channel:
+    if _is_plain(target, credentials):
+        return grpc.aio.insecure_channel(target, options=options)
+    return cast("grpc.aio.Channel", RenewedAioChannel(target, Renewing(credentials), options))
+
+
+def _is_plain(target: str, credentials: Credentials) -> bool:
+    credentials.check(target)
+    return not (credentials.tls or credentials.token_file)

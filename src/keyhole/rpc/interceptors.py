@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from keyhole.errors import InternalError, KeyholeError, MalformedRequest
 from keyhole.rpc import status
+from keyhole.rpc.handlers import behaviour_of, rebuilt
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +31,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     KeyholeError becomes its own status; bytes that are no message become MalformedRequest; anything else is a bug: it
     is logged with its traceback and answered as InternalError, and the server goes on.
+
+    Args:
+        stalled_seconds: A stream whose reader takes nothing for so long is ended.
     """
+
+    def __init__(self, stalled_seconds: float = 60.0) -> None:
+        self._stalled_seconds = stalled_seconds
 
     async def intercept_service(
         self,
@@ -40,36 +47,30 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        return _wrap(handler, handler_call_details.method)
+        return _wrap(handler, handler_call_details.method, self._stalled_seconds)
 
 
-def _wrap(handler: Any, method: str) -> _Handler:
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
-    behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-    decode = handler.request_deserializer
-    return make(
-        _guarded(behaviour, method),
-        request_deserializer=decode if handler.request_streaming else _tolerant(decode),
-        response_serializer=handler.response_serializer,
-    )
+def _wrap(handler: Any, method: str, stalled_seconds: float) -> _Handler:
+    decode = None if handler.request_streaming else _tolerant(handler.request_deserializer)
+    made: _Handler = rebuilt(handler, _guarded(behaviour_of(handler), method, stalled_seconds), decode)
+    return made
 
 
-def _guarded(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
+def _guarded(behaviour: Callable[..., Any], method: str, stalled_seconds: float) -> Callable[..., Any]:
     if inspect.isasyncgenfunction(behaviour):
 
         async def stream(request: object, context: _Context) -> None:
             # Not a generator for gRPC to iterate: it never closes one, and what a cancelled call holds on to must be
             # let go at once, not when its frames are collected.
             responses = behaviour(request, context)
+            reader = _Reader(stalled_seconds)
             try:
                 while (response := await following(responses, request, context)) is not None:
+                    reader.asked_to_take()
                     await _write(context, response)
+                    reader.took()
             finally:
+                reader.close()
                 await responses.aclose()
 
         async def following(responses: AsyncGenerator[object], request: object, context: _Context) -> object | None:
@@ -89,6 +90,39 @@ def _guarded(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
             await _abort(context, error, method)
 
     return call
+
+
+class _Reader:
+    """Ends a stream to which nothing could be written for too long: what it holds on to is needed by others.
+
+    One timer per stream, and none per message: there are many thousands of these a second.
+    """
+
+    __slots__ = ("_loop", "_seconds", "_since", "_task", "_timer")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: float | None = None
+        self._task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def asked_to_take(self) -> None:
+        self._since = self._loop.time()
+
+    def took(self) -> None:
+        self._since = None
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        waited = 0.0 if self._since is None else self._loop.time() - self._since
+        if waited >= self._seconds and self._task is not None:
+            _log.warning("a stream is ended, because its reader does not read", extra={"seconds": self._seconds})
+            self._task.cancel()
+            return
+        self._timer = self._loop.call_later(max(0.01, self._seconds - waited), self._look)
 
 
 async def _write(context: _Context, response: object) -> None:

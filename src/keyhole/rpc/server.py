@@ -13,17 +13,25 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
-from keyhole.errors import PortTaken
+from keyhole.config import SecuritySettings
+from keyhole.listening import joined, port_taken
+from keyhole.rpc import batches, unknown_methods
+from keyhole.rpc.access import AccessInterceptor
 from keyhole.rpc.channels import MESSAGE_SIZE, Options
 from keyhole.rpc.interceptors import ErrorInterceptor
+from keyhole.rpc.tls import server_credentials
+from keyhole.security.door import Door
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+
+LIVENESS = "liveness"
+"""The name under which the health service answers SERVING for as long as the loop turns, also before and after a server
+serves: a restart would not help one that is restoring, and would harm one that drains."""
 
 _SERVER: Options = (
     *MESSAGE_SIZE,
@@ -31,10 +39,19 @@ _SERVER: Options = (
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # What of the two ends a connection whose peer answers no ping (measured; the other one's default is a minute).
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     # Clients ping every 10 s, also while idle.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
+    # What one caller may take: headers, streams, connections that don't get anywhere or that nobody uses.
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.absolute_max_metadata_size", 32 << 10),
+    ("grpc.max_concurrent_streams", 1_000),
+    ("grpc.max_allowed_incoming_connections", 4_000),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 600_000),
 )
 
 
@@ -42,20 +59,33 @@ class RpcServer:
     """A gRPC server of one deployable. Make and use it inside the running event loop.
 
     Health starts as NOT_SERVING, for the server as a whole ("") and for each of its services; `set_serving` changes it.
+    For LIVENESS it is always SERVING.
 
     Args:
         name: Of the deployable, for the log: "state-server".
         host: To listen on.
         port: 0: any free one; see `port` after `start`.
+        security: Whether it speaks TLS, and who may call; None: everybody on this machine, in plaintext.
+
+    Attributes:
+        door: What `security` made: the same for this deployable's HTTP ports. None: there is none.
+
+    Raises:
+        InvalidConfiguration: The security settings contradict each other, or a file of theirs can't be used.
     """
 
-    def __init__(self, name: str, host: str, port: int) -> None:
+    def __init__(self, name: str, host: str, port: int, security: SecuritySettings | None = None) -> None:
         self._name = name
         self._host = host
         self._port = port
-        self._server = grpc.aio.server(interceptors=(ErrorInterceptor(),), options=_SERVER)
+        self.door = Door(name, host, security) if security is not None else None
+        self._access = AccessInterceptor(self.door.access) if self.door is not None and self.door.access else None
+        interceptors = (ErrorInterceptor(), self._access) if self._access else (ErrorInterceptor(),)
+        batches.mend()
+        self._server = unknown_methods.server(interceptors, _SERVER)
         self._health = health_aio.HealthServicer()
         self._services: list[str] = []
+        self._draining = False
         self._stopped = False
 
     @property
@@ -66,8 +96,12 @@ class RpcServer:
     @property
     def address(self) -> str:
         """host:port; known after `start`."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{host}:{self._port}"
+        return joined(self._host, self._port)
+
+    def counted_by(self, note: Callable[[str], None]) -> None:
+        """Each call that is refused because of its caller is told to `note`; see Door."""
+        if self.door is not None:
+            self.door.counted_by(note)
 
     def add(self, add_to_server: Callable[[Any, Any], None], servicer: object, service: str) -> None:
         """Adds a servicer before `start`.
@@ -89,30 +123,41 @@ class RpcServer:
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         reflection.enable_server_reflection((*self._services, health_name, reflection.SERVICE_NAME), self._server)
         await self.set_serving(False)
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         try:
-            self._port = self._server.add_insecure_port(self.address)
+            if self.door is not None and self.door.material is not None:
+                credentials = server_credentials(
+                    self.door.material, require_client_certificate=self.door.client_certificates
+                )
+                self._port = self._server.add_secure_port(self.address, credentials)
+            else:
+                self._port = self._server.add_insecure_port(self.address)
         except RuntimeError as error:
-            raise PortTaken(
-                f"{self._name} can't listen on {self.address}: another process has the port, or the host is not this "
-                "machine's; stop that process or choose another port",
-                address=self.address,
-            ) from error
+            raise port_taken(self._name, self.address) from error
         await self._server.start()
         _log.info("started %s %s", self._name, self.address, extra={"service": self._name, "address": self.address})
 
     async def set_serving(self, serving: bool) -> None:
-        """What the standard health service answers."""
-        state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        """What the standard health service answers; NOT_SERVING for good once the server drains."""
+        up = serving and not self._draining
+        state = health_pb2.HealthCheckResponse.SERVING if up else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in ("", *self._services):
             await self._health.set(service, state)
+
+    async def _stop_serving(self) -> None:
+        # Not the servicer's own enter_graceful_shutdown, which takes LIVENESS along.
+        self._draining = True
+        await self.set_serving(False)
 
     async def stop(self, grace_seconds: float) -> None:
         """Drains: NOT_SERVING, no new calls; calls under way may end within the grace, then are cut. Idempotent."""
         if self._stopped:
             return
         self._stopped = True
-        await self._health.enter_graceful_shutdown()
+        await self._stop_serving()
         await self._server.stop(grace_seconds)
+        if self._access is not None:
+            self._access.close()
 
     async def run_until_signal(
         self, drain_seconds: float, on_drain: Callable[[], Awaitable[None]] | None = None
@@ -129,7 +174,7 @@ class RpcServer:
             loop.add_signal_handler(number, signalled.set)
         await signalled.wait()
         _log.info("draining", extra={"service": self._name, "address": self.address})
-        await self._health.enter_graceful_shutdown()
+        await self._stop_serving()
         if on_drain is not None:
             await on_drain()
         await self.stop(drain_seconds)

@@ -41,8 +41,33 @@ _FOREIGN: dict[grpc.StatusCode, tuple[type[KeyholeError], str]] = {
     ),
     grpc.StatusCode.INVALID_ARGUMENT: (errors.MalformedRequest, "did not understand the request"),
     grpc.StatusCode.RESOURCE_EXHAUSTED: (errors.Overloaded, "takes no more for now"),
-    grpc.StatusCode.UNAUTHENTICATED: (errors.Unsupported, "asks for credentials, which this version can't give"),
-    grpc.StatusCode.PERMISSION_DENIED: (errors.Unsupported, "refused the caller; something stands in between"),
+    grpc.StatusCode.UNAUTHENTICATED: (errors.Unauthenticated, "does not know who this is; bring valid credentials"),
+    grpc.StatusCode.PERMISSION_DENIED: (errors.PermissionDenied, "refused the caller; something stands in between"),
+}
+
+# What gRPC says where TLS fails, in the order in which it is looked for; docs/security.md has the same list.
+_OTHER_NAME = (
+    "showed a certificate for another name; connect to a name that is in it, name one of its names in tls_server_name, "
+    "or have it issued for this one"
+)
+_TLS: dict[str, str] = {
+    "certificate has expired": "showed a certificate that has expired; renew it there: its files are read again",
+    "certificate is not yet valid": "showed a certificate that is not valid yet; check the clocks of both machines",
+    "Hostname Verification Check failed": _OTHER_NAME,
+    "is not in peer certificate": _OTHER_NAME,
+    "WRONG_VERSION_NUMBER": "does not speak TLS; turn TLS on there, or off here",
+    "CERTIFICATE_VERIFY_FAILED": (
+        "showed a certificate of an authority that is not trusted here; name that authority's file in tls_ca"
+    ),
+    "Failed to create security handshaker": (
+        "can't be asked over TLS: the certificate or the key of this side can't be used; name the two files that were "
+        "issued together"
+    ),
+    "andshake failed": "and this side do not agree on TLS; the logs of both say more",
+    "Socket closed": (
+        "closed the connection at once: it has just stopped, it speaks TLS and this side doesn't, it takes no more "
+        "connections, or it wants a certificate (tls_certificate) of an authority that it trusts, and a valid one"
+    ),
 }
 
 # What gRPC's asyncio API says of a write to a stream whose connection has just been closed.
@@ -99,6 +124,8 @@ def _from_status(status: grpc.StatusCode, details: str, target: str) -> KeyholeE
     kind, meaning = _FOREIGN.get(status, (errors.InternalError, f"failed with {status.name}; its log says more"))
     if status is grpc.StatusCode.INTERNAL and details == _BROKEN_STREAM:
         kind, meaning = _FOREIGN[grpc.StatusCode.UNAVAILABLE]
+    if status is grpc.StatusCode.UNAVAILABLE:
+        meaning = next((told for sign, told in _TLS.items() if sign in details), meaning)
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
         kind, meaning = errors.MalformedRequest, "or this side refuses messages of that size; ask for less at once"
     facts = {"status": status.name, "details": details} | ({"address": target} if target else {})
@@ -108,6 +135,12 @@ def _from_status(status: grpc.StatusCode, details: str, target: str) -> KeyholeE
 def reason_number(kind: type[KeyholeError]) -> error_pb2.Reason.ValueType:
     """The class's number in the proto's enum."""
     return error_pb2.Reason.Value(f"REASON_{kind.reason}")
+
+
+def reason_name(number: error_pb2.Reason.ValueType) -> str:
+    """The reason of a class of ours, by its number in the proto's enum; INTERNAL: of none that this version knows."""
+    kind = _classes().get(number)
+    return kind.reason if kind else errors.InternalError.reason
 
 
 def _sent_error(error: grpc.RpcError) -> KeyholeError | None:

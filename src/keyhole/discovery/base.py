@@ -1,4 +1,4 @@
-"""Where the state servers are. Static lists now; DNS and Kubernetes pods implement the same Protocol later."""
+"""What every discovery does, and the one that does nothing: a fixed list."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
+from keyhole.discovery.spelling import checked_address
 from keyhole.errors import InvalidConfiguration
 
 
@@ -17,6 +18,9 @@ class Discovery(Protocol):
 
         A server that is missing from a set is gone for good: whoever iterates lets go of it. What can't be asked for a
         while (a DNS server) repeats no set, and raises nothing.
+
+        Raises:
+            InvalidConfiguration: Nothing was ever known, and who was asked refuses to tell.
         """
 
 
@@ -35,9 +39,7 @@ class StaticDiscovery:
         if not self._servers:
             raise InvalidConfiguration("the list of state servers is empty; name at least one as host:port")
         for server in sorted(self._servers):
-            host, colon, port = server.rpartition(":")
-            if not (host and colon and port.isdecimal() and 0 < int(port) < 1 << 16):
-                raise InvalidConfiguration(f"state server {server!r} is not host:port", server=server)
+            checked_address(server)
 
     async def addresses(self) -> AsyncIterator[frozenset[str]]:
         """See Discovery."""
