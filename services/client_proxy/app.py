@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 
 from keyhole.config import ClientProxyConfig
-from keyhole.discovery import Discovery, StaticDiscovery
+from keyhole.discovery import Discovery, discovery_of
+from keyhole.rpc.http_port import HttpPort
 from keyhole.rpc.server import RpcServer
-from keyhole.v1 import query_pb2_grpc
+from keyhole.stats import serving
+from keyhole.v1 import query_pb2_grpc, stats_pb2_grpc
 from services.client_proxy.directory import Directory
+from services.client_proxy.http_reads import HttpReads
 from services.client_proxy.query_servicer import QueryServicer
+from services.client_proxy.stats import ProxyStats
 
 _QUERY = "keyhole.v1.Query"
 
@@ -20,15 +25,27 @@ class ClientProxy:
 
     def __init__(self, config: ClientProxyConfig, discovery: Discovery) -> None:
         self._config = config
-        self._directory = Directory(discovery, config.hop_timeout_seconds)
+        self._directory = Directory(discovery, config.hop_timeout_seconds, config.credentials)
         self._servicer = QueryServicer(self._directory, config.default_timeout_seconds)
-        self._rpc = RpcServer("client-proxy", config.host, config.port)
+        self._rpc = RpcServer("client-proxy", config.host, config.port, config)
+        self._rpc.counted_by(self._servicer.counts.refusals.note)
+        self._stats = ProxyStats(self._directory, self._servicer, lambda: f"{socket.gethostname()}:{self._rpc.port}")
+        self._page: serving.MetricsPage | None = None
+        self._reads = HttpReads(self._directory, self._servicer, config.default_timeout_seconds, door=self._rpc.door)
+        self._http: HttpPort | None = None
+        if config.http:
+            self._http = HttpPort("the HTTP reads", config.http, self._reads.app, door=self._rpc.door)
         self._health: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
         """host:port; known after `start`."""
         return self._rpc.address
+
+    @property
+    def http_address(self) -> str:
+        """host:port of the HTTP reads, known after `start`; empty: there are none."""
+        return self._http.address if self._http is not None else ""
 
     async def start(self) -> None:
         """Binds and serves; healthy once any state server was reached.
@@ -37,19 +54,41 @@ class ClientProxy:
             PortTaken: See RpcServer.start.
         """
         self._rpc.add(query_pb2_grpc.add_QueryServicer_to_server, self._servicer, _QUERY)
+        servicer = serving.StatsServicer(self._stats.read)
+        self._rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, servicer, serving.SERVICE)
         await self._rpc.start()
+        if self._config.metrics:
+            self._page = serving.own_page(self._config.metrics, self._stats.read, self._rpc.door)
+            await self._page.start()
+        if self._http is not None:
+            await self._http.start()
         self._directory.start()
         self._health = asyncio.get_running_loop().create_task(self._serve_once_reached())
 
     async def run_until_signal(self) -> None:
-        """Serves until SIGTERM or SIGINT, then drains."""
-        await self._rpc.run_until_signal(self._config.drain_seconds, self._end_streams)
-        await self.stop(0)
+        """Serves until SIGTERM or SIGINT, then drains.
+
+        Raises:
+            InvalidConfiguration: The discovery refuses to tell any server, as it did from the start.
+        """
+        serving = asyncio.ensure_future(self._rpc.run_until_signal(self._config.drain_seconds, self._end_streams))
+        try:
+            await asyncio.wait((serving, self._directory.following), return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                await self._directory.following
+            await serving
+        finally:
+            serving.cancel()
+            await self.stop(0)
 
     async def stop(self, grace_seconds: float) -> None:
         """Lets what is under way end, then closes everything. Idempotent."""
         await self._end_streams()
         await self._rpc.stop(grace_seconds)
+        if self._http is not None:
+            await self._http.stop()
+        if self._page is not None:
+            await self._page.stop()
         await self._directory.close()
 
     async def _end_streams(self) -> None:
@@ -58,6 +97,9 @@ class ClientProxy:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._health
         self._servicer.drain()
+        self._reads.draining = True
+        if self._http is not None:
+            await self._http.drain(self._config.drain_seconds)
 
     async def _serve_once_reached(self) -> None:
         await self._directory.reached.wait()
@@ -65,7 +107,15 @@ class ClientProxy:
 
 
 async def serve(config: ClientProxyConfig) -> None:
-    """Runs a proxy over a static list of servers until SIGTERM."""
-    proxy = ClientProxy(config, StaticDiscovery(config.servers))
-    await proxy.start()
-    await proxy.run_until_signal()
+    """Runs a proxy over the servers that `config.servers` finds, until SIGTERM.
+
+    Raises:
+        PortTaken, InvalidConfiguration: See ClientProxy.
+    """
+    discovery = discovery_of(config.servers)
+    try:
+        proxy = ClientProxy(config, discovery)
+        await proxy.start()
+        await proxy.run_until_signal()
+    finally:
+        discovery.close()

@@ -10,6 +10,7 @@ from keyhole.codec import StateCodec
 from keyhole.discovery import Discovery
 from keyhole.errors import KeyholeError, NoServer, UnknownApplication, UnknownState
 from keyhole.routing import RouteTable, StateName, build, diff
+from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.types import StateDescriptor
 from services.client_proxy.server_link import ServerLink
 
@@ -23,9 +24,11 @@ class Directory:
 
     Args:
         hop_seconds: How long a server may be silent before others are asked.
+        credentials: What it shows to servers.
     """
 
-    def __init__(self, discovery: Discovery, hop_seconds: float) -> None:
+    def __init__(self, discovery: Discovery, hop_seconds: float, credentials: Credentials = PLAIN) -> None:
+        self._credentials = credentials
         self.hop_seconds = hop_seconds
         self._discovery = discovery
         self._links: dict[str, ServerLink] = {}
@@ -33,6 +36,7 @@ class Directory:
         self._codecs: dict[StateName, tuple[StateDescriptor, StateCodec]] = {}
         self._remembered: dict[StateName, StateDescriptor] = {}
         self._discovered = False
+        self.silent_calls = 0
         self._task: asyncio.Task[None] | None = None
         self.reached = asyncio.Event()
         """Set once any server was reached."""
@@ -47,9 +51,15 @@ class Directory:
         """Closes all links."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError, KeyholeError):
                 await self._task
         await asyncio.gather(*(link.close() for link in self._links.values()))
+
+    @property
+    def following(self) -> asyncio.Task[None]:
+        """Ends only with the error of a discovery that refuses to tell; known after `start`."""
+        assert self._task is not None
+        return self._task
 
     @property
     def links(self) -> list[ServerLink]:
@@ -67,6 +77,7 @@ class Directory:
 
     def suspect(self, address: str) -> None:
         """A server was silent for the hop deadline: others are asked before it, until it is heard again."""
+        self.silent_calls += 1
         link = self._links.get(address)
         if link is not None:
             link.suspect()
@@ -124,7 +135,7 @@ class Directory:
         async for addresses in self._discovery.addresses():
             gone = [self._links.pop(address) for address in self._links.keys() - addresses]
             for address in addresses - self._links.keys():
-                self._links[address] = ServerLink(address, self._changed, self.hop_seconds)
+                self._links[address] = ServerLink(address, self._changed, self.hop_seconds, self._credentials)
             self._discovered = True
             self._changed()
             await asyncio.gather(*(link.close() for link in gone))

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+from keyhole.backoff import Backoff
 from keyhole.client.coalescing import ASK_AGAIN, Answers, Lane, Segment
 from keyhole.errors import (
     DeadlineExceeded,
@@ -18,7 +19,6 @@ from keyhole.errors import (
 )
 from keyhole.routing import Routes, RouteTable
 from keyhole.types import Stale
-from services.client_proxy.backoff import Backoff
 from services.client_proxy.course import MENDABLE, Course
 from services.client_proxy.directory import Directory
 from services.client_proxy.gathering import Gathering
@@ -73,6 +73,11 @@ class Forwarding:
         self._again: set[int] = set()
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
         self._retry: asyncio.TimerHandle | None = None
+
+    @property
+    def missed(self) -> int:
+        """Of how many keys the copy that they were sent to first was not enough."""
+        return len(self._courses)
 
     def start(self) -> None:
         """Sends the keys. `done` may be called from within."""

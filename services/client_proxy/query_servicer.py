@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import grpc
 
 from keyhole.client.coalescing import Answers, Lane
+from keyhole.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError, MalformedRequest, Overloaded, StaleDescriptor, Unsupported
 from keyhole.routing import StateName
 from keyhole.rpc import convert
+from keyhole.security.access import current
+from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
+from services.client_proxy.counts import ProxyCounts
 from services.client_proxy.directory import Directory
 from services.client_proxy.forwarding import Forwarding
 from services.client_proxy.lookup_session import LookupSession, Respond, refusal, response
@@ -51,9 +56,15 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         self._max_scans = max_scans
         self._keys = 0
         self._scans = 0
+        self.counts = ProxyCounts()
         self._sessions: set[LookupSession] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def under_way(self) -> tuple[int, int, int]:
+        """Keys, scans and Lookup streams."""
+        return self._keys, self._scans, len(self._sessions)
 
     def drain(self) -> None:
         """Ends the Lookup streams, which clients keep open for ever, after the frames that are under way."""
@@ -111,6 +122,21 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802
         """The entries of one key, from one copy of it."""
+        began = time.perf_counter()
+        name = _name(request.state)
+        try:
+            async with aclosing(self._scan(request, context)) as pages:
+                async for page in pages:
+                    self.counts.of(name, self._directory.tables).entries += len(page.values)
+                    yield page
+        except KeyholeError as error:
+            self.counts.failed(self.counts.of(name, self._directory.tables), [error])
+            raise
+        finally:
+            self.counts.of(name, self._directory.tables).scans += 1
+            self.counts.scan_seconds.observe(time.perf_counter() - began)
+
+    async def _scan(self, request: pb.ScanRequest, context: _Context) -> AsyncGenerator[pb.ScanResponse]:
         if request.options.consistency not in _COMMITTED:
             raise Unsupported("only COMMITTED reads are supported by this version")
         if self._scans >= self._max_scans:
@@ -136,10 +162,16 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         try:
             self._start(request, respond)
         except Exception as error:  # noqa: BLE001 - the top of every frame: the stream must go on
-            respond(refusal(request, _told(error)))
+            respond(self._refusal(request, _told(error)))
+
+    def _refusal(self, request: pb.LookupRequest, error: KeyholeError) -> pb.LookupResponse:
+        count = len(request.storage_keys) or len(request.keys)
+        self.counts.of(_name(request.state), self._directory.tables).failed[error.reason] += count
+        return refusal(request, error)
 
     def _start(self, request: pb.LookupRequest, respond: Respond) -> None:
         options = request.options
+        current().check(Verb.READ, request.state.application, request.state.state)
         if request.keys and request.storage_keys:
             raise MalformedRequest("a frame has either keys or storage_keys, not both")
         if not request.keys and not request.storage_keys:
@@ -171,13 +203,17 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 answers = await self._forwarded(name, request.topic_id, keys, request.options, deadline)
             message = response(request.frame, await self._formatted(name, answers, request.options, deadline))
         except Exception as error:  # noqa: BLE001 - the top of a task: nobody else would answer the frame
-            message = refusal(request, _told(error))
+            message = self._refusal(request, _told(error))
         respond(message)
 
     async def _get(
         self, name: StateName, keys: Sequence[pb.Key], options: pb.ReadOptions, deadline: float
     ) -> list[pb.Answer]:
-        answers = await self._forward_typed(name, keys, options, deadline)
+        try:
+            answers = await self._forward_typed(name, keys, options, deadline)
+        except KeyholeError as error:
+            self.counts.of(name, self._directory.tables).failed[error.reason] += len(keys)
+            raise
         for failure in answers.failures.values():
             raise failure
         values = (await self._formatted(name, answers, options, deadline)).values
@@ -247,7 +283,15 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             )
         lane = Lane(*name, topic_id, convert.bounds_from_proto(options))
         self._keys += len(keys)
-        Forwarding(self._directory, lane, keys, deadline, done, in_parts=in_parts).start()
+        counts = self.counts.of(name, self._directory.tables)
+        began = self.counts.begun(counts, len(keys))
+
+        def ended(answers: Answers) -> None:
+            self.counts.ended(counts, began, answers, forwarding.missed)
+            done(answers)
+
+        forwarding = Forwarding(self._directory, lane, keys, deadline, ended, in_parts=in_parts)
+        forwarding.start()
 
     async def _formatted(self, name: StateName, answers: Answers, options: pb.ReadOptions, deadline: float) -> Answers:
         if options.format != pb.VALUE_FORMAT_JSON:
@@ -263,6 +307,11 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
                 return answers._replace(values=values)
+
+    async def codec(self, name: StateName, context: _Context) -> StateCodec:
+        """Of a state that is, or becomes, known within the caller's time. Raises UnknownApplication, UnknownState."""
+        await self._known(name, self._deadline(context))
+        return self._directory.codec(name)
 
     async def _known(self, name: StateName, deadline: float) -> None:
         """Waits only where the state is not known and a server has not been tried yet."""

@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from keyhole.backoff import Backoff
 from keyhole.errors import DeadlineExceeded, InternalError, KeyholeError, NoServer, ServerLost
 from keyhole.routing import RouteTable
 from keyhole.rpc.convert import bounds_from_proto
 from keyhole.rpc.scanning import scan_range
 from keyhole.types import Stale
 from keyhole.v1 import query_pb2 as pb
-from services.client_proxy.backoff import Backoff
 from services.client_proxy.course import MENDABLE, Course
 from services.client_proxy.directory import Directory
 

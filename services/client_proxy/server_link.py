@@ -12,12 +12,14 @@ import grpc
 import msgspec
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from keyhole.backoff import Backoff
 from keyhole.client.lookup_stream import LookupStream
-from keyhole.errors import InternalError, KeyholeError, NoServer, ServerLost
+from keyhole.errors import InternalError, KeyholeError, NoServer, ProtocolMismatch, ServerLost, Unauthenticated
 from keyhole.routing import Holding, View
 from keyhole.rpc import channels, convert, status
+from keyhole.rpc.protocol import check
+from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
-from services.client_proxy.backoff import Backoff
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +34,9 @@ class ServerLink:
         hop_seconds: How fast a server that was silent must answer to be trusted again.
     """
 
-    def __init__(self, address: str, changed: Callable[[], None], hop_seconds: float) -> None:
+    def __init__(
+        self, address: str, changed: Callable[[], None], hop_seconds: float, credentials: Credentials = PLAIN
+    ) -> None:
         self.address = address
         self.view: View | None = None
         """None: not tried to the end yet."""
@@ -41,7 +45,7 @@ class ServerLink:
         self.reached = False
         self._changed = changed
         self._hop_seconds = hop_seconds
-        self._channel = channels.aio_link(address)
+        self._channel = channels.aio_link(address, credentials)
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)
         self._stub: Any = state_server_pb2_grpc.StateServerStub(self._channel)
         self._query: Any = query_pb2_grpc.QueryStub(self._channel)
@@ -61,7 +65,12 @@ class ServerLink:
         except grpc.RpcError as error:
             reason = known.lost or status.from_rpc_error(error, self.address).message
             return query_pb2.ServerStatus(server=known.server, address=self.address, unreachable=reason)
-        return response.status
+        told = response.status
+        try:
+            check(told.protocol_version, f"state server {told.server} ({self.address})")
+        except ProtocolMismatch as error:
+            return query_pb2.ServerStatus(server=told.server, address=self.address, unreachable=error.message)
+        return told
 
     async def scan(
         self, request: query_pb2.ScanRequest, timeout_seconds: float
@@ -111,8 +120,13 @@ class ServerLink:
 
     async def _follow(self) -> None:
         backoff = Backoff(0.1, 2.0)
+        loop = asyncio.get_running_loop()
         while True:
+            begun = loop.time()
             lost = await self._watch(backoff)
+            if isinstance(lost, Unauthenticated) and loop.time() - begun > _PROBE_SECONDS:
+                # The token or certificate that the stream began with has expired: the next call shows a newer one.
+                continue
             if self.view is None or not self.view.lost:
                 _log.warning("server lost", extra={"address": self.address, "reason": lost.message})
             self._become(msgspec.structs.replace(self.view or View(self.address), lost=lost.message, suspect=False))
@@ -122,6 +136,7 @@ class ServerLink:
         """Follows one stream to its end, and returns why it ended."""
         try:
             async for ownership in self._stub.WatchOwnership(state_server_pb2.WatchOwnershipRequest()):
+                check(ownership.protocol_version, f"state server {ownership.server} ({self.address})")
                 backoff.reset()
                 view = _view(self.address, ownership)
                 if self.view is None or self.view.lost:
@@ -131,7 +146,7 @@ class ServerLink:
                 self._become(view)
         except grpc.RpcError as error:
             return status.from_rpc_error(error, self.address)
-        except KeyholeError as error:  # a descriptor that this version can't read
+        except KeyholeError as error:  # a server of another version, or a descriptor that this one can't read
             return error
         except Exception:  # noqa: BLE001 - the top of a loop: a server that is not followed any more would never be found
             _log.exception("following a server failed unexpectedly", extra={"address": self.address})

@@ -5,27 +5,31 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from keyhole.changelog.base import Changelog
+from keyhole.changelog.clients import await_kafka
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import StateServerConfig
-from keyhole.errors import InvalidConfiguration
+from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.rpc.server import RpcServer
+from keyhole.stats import serving
 from keyhole.steps import NoObserver, StepObserver
 from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.choices import chosen_engine
 from keyhole.stores.rules import MAX_KEY_BYTES
-from keyhole.v1 import query_pb2_grpc, state_server_pb2_grpc
+from keyhole.v1 import query_pb2_grpc, state_server_pb2_grpc, stats_pb2_grpc
 from services.state_server.control_servicer import StateServerServicer
 from services.state_server.host import HostSettings, StateShare
 from services.state_server.query_servicer import QueryServicer
 from services.state_server.registry import Registry
 from services.state_server.replica import ReplicaMember, Share
 from services.state_server.spill import StagingRoom
+from services.state_server.stats import ServerStats
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +61,11 @@ class StateServer:
         self._changelog = changelog
         self._clock = clock
         self._observer = observer
-        self._rpc = RpcServer("state-server", config.host, config.port)
+        self._rpc = RpcServer("state-server", config.host, config.port, config)
         self._registry: Registry | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._members: list[ReplicaMember] = []
+        self._page: serving.MetricsPage | None = None
 
     @property
     def address(self) -> str:
@@ -94,13 +99,23 @@ class StateServer:
             kafka_deadline_seconds=_KAFKA_DEADLINE_SECONDS,
             restore_deadline_seconds=self._config.max_restore_seconds_without_progress,
             changed=registry.changed,
+            counts=registry.counts,
         )
         control = StateServerServicer(registry, self._changelog, settings)
-        self._rpc.add(query_pb2_grpc.add_QueryServicer_to_server, QueryServicer(registry), "keyhole.v1.Query")
+        queries = QueryServicer(registry)
+        stats = ServerStats(
+            registry, queries, settings.room, self._clock, self._config.directory, self._config.store_limit_bytes
+        )
+        self._rpc.add(query_pb2_grpc.add_QueryServicer_to_server, queries, "keyhole.v1.Query")
+        self._rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, serving.StatsServicer(stats.read), serving.SERVICE)
         self._rpc.add(state_server_pb2_grpc.add_StateServerServicer_to_server, control, "keyhole.v1.StateServer")
         registry.on_change(self._update_health)
+        self._rpc.counted_by(registry.counts.refusals.note)
         self._registry = registry
         await self._rpc.start()
+        if self._config.metrics:
+            self._page = serving.own_page(self._config.metrics, stats.read, self._rpc.door)
+            await self._page.start()
         if registry.replica:
             self._replicate(registry, settings)
 
@@ -171,6 +186,8 @@ class StateServer:
     async def close(self) -> None:
         """Closes the stores."""
         assert self._registry is not None
+        if self._page is not None:
+            await self._page.stop()
         for member in self._members:
             await member.close()
         await self._registry.close()
@@ -207,7 +224,20 @@ def build(config: StateServerConfig, observer: StepObserver | None = None) -> St
 
 
 async def serve(config: StateServerConfig, observer: StepObserver | None = None) -> None:
-    """Runs a state server until SIGTERM."""
+    """Runs a state server until SIGTERM.
+
+    Raises:
+        KafkaUnreachable, InvalidConfiguration: No Kafka is found at its start; later on it may go away.
+    """
     server = build(config, observer)
     await server.start()
-    await server.run_until_signal()
+    ended = threading.Event()
+    running = asyncio.ensure_future(server.run_until_signal())
+    running.add_done_callback(lambda _: ended.set())
+    found = asyncio.to_thread(await_kafka, config.bootstrap_servers, config.kafka_wait_seconds, ended)
+    try:
+        await asyncio.gather(found, running)
+    except KeyholeError:
+        running.cancel()
+        await server.stop()
+        raise

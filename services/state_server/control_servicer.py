@@ -13,6 +13,7 @@ from keyhole.changelog.base import Changelog
 from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import MalformedRequest
 from keyhole.rpc.convert import descriptor_from_proto
+from keyhole.rpc.protocol import check
 from keyhole.steps import Step
 from keyhole.stored import Moment
 from keyhole.types import Run
@@ -44,6 +45,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
 
     async def OpenRun(self, request: pb.OpenRunRequest, context: _Context) -> pb.OpenRunResponse:  # noqa: N802 - gRPC
         """Takes a grant."""
+        check(request.protocol_version, f"the driver of {request.run.application}")
         run = _run(request.run)
         host = self._registry.host_for(run, self._changelog, self._settings)
         await host.open_run(run, request.incarnation, request.grant)

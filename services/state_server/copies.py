@@ -194,6 +194,11 @@ class Copy:
             return (self.standing,)
         return [self._apart.get(key[:2], self.standing) for key in keys]
 
+    @property
+    def all_standings(self) -> Collection[Standing]:
+        """What any of its key groups stands for."""
+        return {self.standing, *self._apart.values()} if self._apart else (self.standing,)
+
     def answers(self, keys: Sequence[bytes], standings: Sequence[Standing]) -> Answers:
         """Rows by storage key; all must be covered. `standings`: of these keys."""
         assert self._snapshot is not None

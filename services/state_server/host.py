@@ -11,9 +11,10 @@ import asyncio
 import dataclasses
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from keyhole.changelog.base import Changelog, ChangelogWriter, Partition
@@ -27,6 +28,7 @@ from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import (
     Fenced,
     KafkaUnreachable,
+    KeyholeError,
     NotOwner,
     NotReady,
     StageLost,
@@ -37,6 +39,7 @@ from keyhole.stores.base import Snapshot, StoreEngine
 from keyhole.types import Position, Run, StateDescriptor
 from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
 from services.state_server.copies import Lease, Standing
+from services.state_server.counts import EpochCounts, ServerCounts
 from services.state_server.follow import Follower, MakeFollower
 from services.state_server.hosted import HostedState
 from services.state_server.merging import Epoch
@@ -70,6 +73,7 @@ class HostSettings:
     # Called on the event loop whenever ownership or readiness has changed.
     changed: Callable[[], None]
     make_follower: MakeFollower = Follower
+    counts: ServerCounts = field(default_factory=ServerCounts)
 
 
 class Attempt(NamedTuple):
@@ -154,6 +158,7 @@ class QueryHost:
         self._changing = asyncio.Lock()
         self.lease = Lease(settings.clock, settings.lease_seconds)
         self.alone = False
+        self.epochs = EpochCounts()
 
     @property
     def ready(self) -> bool:
@@ -554,8 +559,15 @@ class QueryHost:
         self._drop_staged(lambda other: (other.epoch, other.round) < (name.epoch, name.round))
         self._staged[name] = attempt
         receipts = attempt.receipts()
+        self._count_staged(name, receipts)
         self._settings.observer.reached(Step.SERVER_STAGED, name.epoch)
         return receipts
+
+    def _count_staged(self, name: Attempt, receipts: Sequence[GroupReceipt]) -> None:
+        rows = self._state(name.state).table.rows
+        rows.staged_rows += sum(receipt.rows for receipt in receipts)
+        rows.staged_bytes += sum(receipt.bytes for receipt in receipts)
+        self.epochs.staged_epoch = name.epoch
 
     def discard(self, attempt: StagedAttempt) -> None:
         """An attempt that did not come to its end."""
@@ -580,12 +592,31 @@ class QueryHost:
         return await asyncio.shield(committing)
 
     async def _commit(self, epoch: EpochToCommit, version: int, deadline_seconds: float) -> list[GroupCommitted]:
-        committed, views = await self._on_thread(self._commit_on_thread, epoch, deadline_seconds)
+        began = time.perf_counter()
+        try:
+            committed, views = await self._on_thread(self._commit_on_thread, epoch, deadline_seconds)
+        except KeyholeError as error:
+            self.epochs.failed[error.reason] += 1
+            raise
+        self._settings.counts.commit_seconds.observe(time.perf_counter() - began)
+        self._count_committed(epoch, committed)
         self._publish(views, Standing(epoch.epoch, epoch.commit_time_ms, epoch.watermark_ms, epoch.generation, version))
         self.lease.confirm()
         self._drop_staged(lambda attempt: attempt.epoch <= epoch.epoch)
         self._settings.observer.reached(Step.SERVER_COMMITTED, epoch.epoch)
         return committed
+
+    def _count_committed(self, epoch: EpochToCommit, committed: Sequence[GroupCommitted]) -> None:
+        new = {(group.state, group.key_group) for group in committed if not group.already}
+        for name, part in epoch.states.items():
+            rows = self._state(name).table.rows
+            for receipt in part.receipts:
+                if (name, receipt.key_group) in new:
+                    rows.committed_rows += receipt.rows
+                    rows.committed_bytes += receipt.bytes
+        self.epochs.committed += 1
+        self.epochs.replayed += len(new) < len(committed)
+        self.epochs.committed_epoch = epoch.epoch
 
     def _commit_on_thread(
         self, epoch: EpochToCommit, deadline_seconds: float

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import closing
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, closing
 from typing import Any
 
 import grpc
 
+from keyhole.counting import ReadCounts
 from keyhole.errors import (
     KeyholeError,
     MalformedRequest,
@@ -18,7 +20,9 @@ from keyhole.errors import (
 )
 from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto, key_from_proto
 from keyhole.rpc.scanning import scan_range
-from keyhole.rpc.status import to_proto
+from keyhole.rpc.status import reason_name, to_proto
+from keyhole.security.access import current
+from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2
 from services.state_server.copies import Answers
@@ -40,6 +44,12 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
     def __init__(self, registry: Registry, scans: ScanLimits | None = None) -> None:
         self._registry = registry
         self._scans = Scans(scans or ScanLimits())
+        self._counts = registry.counts
+
+    @property
+    def open_scans(self) -> int:
+        """Those under way."""
+        return self._scans.under_way
 
     async def ListStates(self, request: pb.ListStatesRequest, context: _Context) -> pb.ListStatesResponse:  # noqa: N802 - gRPC
         """All states of which it has key groups."""
@@ -60,12 +70,12 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802 - gRPC
         """One key."""
-        answers = self._get(request.state, [request.key], request.options)
+        answers = self._counted_get(request.state, [request.key], request.options)
         return pb.GetResponse(answer=answers[0])
 
     async def GetMany(self, request: pb.GetManyRequest, context: _Context) -> pb.GetManyResponse:  # noqa: N802 - gRPC
         """Several keys, all of them this server's, as of one epoch."""
-        return pb.GetManyResponse(answers=self._get(request.state, request.keys, request.options))
+        return pb.GetManyResponse(answers=self._counted_get(request.state, request.keys, request.options))
 
     async def Lookup(  # noqa: N802 - gRPC
         self, requests: AsyncIterator[pb.LookupRequest], context: _Context
@@ -76,6 +86,22 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802 - gRPC
         """The entries of one key, as of one epoch however long it takes to read them."""
+        began = time.perf_counter()
+        reads = self._reads(request.state)
+        try:
+            async with aclosing(self._scan(request)) as responses:
+                async for response in responses:
+                    reads.entries += len(response.values)
+                    reads.entry_bytes += sum(map(len, response.values)) + sum(map(len, response.map_keys))
+                    yield response
+        except KeyholeError as error:
+            reads.failed[error.reason] += 1
+            raise
+        finally:
+            reads.scans += 1
+            self._counts.scan_seconds.observe(time.perf_counter() - began)
+
+    async def _scan(self, request: pb.ScanRequest) -> AsyncGenerator[pb.ScanResponse]:
         table, options = self._table(request.state), request.options
         _check(options, 1)
         within, bounds = scan_range(table.codec, request), bounds_from_proto(options)
@@ -102,6 +128,28 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
     def _table(self, state: pb.StateRef) -> Table:
         return self._registry.table(state.application, state.state)
 
+    def _reads(self, state: pb.StateRef) -> ReadCounts:
+        table = self._registry.tables.get((state.application, state.state))
+        # Names that somebody made up must not become labels.
+        return self._counts.elsewhere if table is None else table.reads
+
+    def _counted_get(self, state: pb.StateRef, keys: Sequence[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
+        began = time.perf_counter()
+        reads = self._reads(state)
+        try:
+            return self._get(state, keys, options)
+        except KeyholeError as error:
+            reads.failed[error.reason] += len(keys)
+            raise
+        finally:
+            self._count(reads, len(keys), began)
+
+    def _count(self, reads: ReadCounts, keys: int, began: float) -> None:
+        reads.frames += 1
+        reads.keys += keys
+        self._counts.frame_keys.observe(keys)
+        self._counts.lookup_seconds.observe(time.perf_counter() - began)
+
     def _get(self, state: pb.StateRef, keys: Sequence[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
         _check(options, len(keys))
         table = self._table(state)
@@ -114,16 +162,22 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         ]
 
     def _frame(self, request: pb.LookupRequest) -> pb.LookupResponse:
+        began = time.perf_counter()
+        count = len(request.storage_keys) or len(request.keys)
+        reads = self._reads(request.state)
         try:
             return self._answer(request)
         except KeyholeError as error:
-            count = len(request.storage_keys) or len(request.keys)
+            reads.failed[error.reason] += count
             return pb.LookupResponse(
                 frame=request.frame, values=[b""] * count, failures=[pb.LookupFailure(error=to_proto(error))]
             )
+        finally:
+            self._count(reads, count, began)
 
     def _answer(self, request: pb.LookupRequest) -> pb.LookupResponse:
         options = request.options
+        current().check(Verb.READ, request.state.application, request.state.state)
         table = self._table(request.state)
         if request.keys:
             if request.storage_keys:
@@ -143,6 +197,8 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         except UnavailableError:
             # Keys of other key groups, which travelled with them, must not wait for these.
             answers, failures = _lookup_apart(table, keys, options)
+            for failure in failures:
+                table.reads.failed[reason_name(failure.error.reason)] += len(failure.indexes)
         return pb.LookupResponse(
             frame=request.frame,
             values=_formatted(table, answers, options),

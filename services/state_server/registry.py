@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from keyhole.changelog.base import Changelog
 from keyhole.errors import Draining, NotReady, UnknownApplication, UnknownState, Unsupported
 from keyhole.rpc.convert import descriptor_to_proto
+from keyhole.rpc.protocol import PROTOCOL_VERSION
 from keyhole.types import Run
 from keyhole.v1 import query_pb2, state_server_pb2
+from services.state_server.counts import ServerCounts
 from services.state_server.host import HostSettings, QueryHost
 from services.state_server.table import Table
 
@@ -41,6 +43,7 @@ class Registry:
         self.draining = False
         self.closing = False
         self.replica = replica
+        self.counts = ServerCounts()
         self.tables: dict[tuple[str, str], Table] = {}
         self._hosts: dict[tuple[str, str], QueryHost] = {}
         self._started_ms = started_ms
@@ -49,9 +52,19 @@ class Registry:
         self._on_change: Callable[[], None] = lambda: None
 
     @property
+    def started_ms(self) -> int:
+        """Milliseconds since 1970, UTC."""
+        return self._started_ms
+
+    @property
     def ready(self) -> bool:
         """It has key groups, and all of them can be read."""
         return bool(self._hosts) and not self.draining and all(host.ready for host in self._hosts.values())
+
+    @property
+    def hosts(self) -> Mapping[tuple[str, str], QueryHost]:
+        """By application and query, in the order in which they came."""
+        return self._hosts
 
     @property
     def owning(self) -> bool:
@@ -127,6 +140,7 @@ class Registry:
             holdings=self.holdings(sizes=True),
             max_key_bytes=self._max_key_bytes,
             replica=self.replica,
+            protocol_version=PROTOCOL_VERSION,
         )
 
     def ownership(self) -> state_server_pb2.Ownership:
@@ -139,6 +153,7 @@ class Registry:
             holdings=self.holdings(sizes=False),
             max_key_bytes=self._max_key_bytes,
             replica=self.replica,
+            protocol_version=PROTOCOL_VERSION,
         )
 
     def holdings(self, *, sizes: bool) -> list[query_pb2.StateHolding]:

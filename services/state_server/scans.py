@@ -45,6 +45,11 @@ class Scans:
         self._limits = limits
         self._open = 0
 
+    @property
+    def under_way(self) -> int:
+        """How many."""
+        return self._open
+
     @contextmanager
     def open(self, start: Callable[[], Scanned]) -> Iterator[Scanned]:
         """A scan, closed at the end of the block, or when it has taken too long.

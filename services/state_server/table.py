@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from keyhole.codec import EntryRange, StateCodec
+from keyhole.counting import ReadCounts
 from keyhole.errors import (
     EpochNotReached,
     KeyholeError,
@@ -22,6 +23,7 @@ from keyhole.stores.base import Snapshot, Store
 from keyhole.types import Position, ReadBounds, Stale, StateDescriptor
 from keyhole.v1 import query_pb2, state_pb2
 from services.state_server.copies import Answers, Copy, Lease, Scanned, Standing
+from services.state_server.counts import RowCounts
 
 _ANY = ReadBounds()
 
@@ -45,6 +47,8 @@ class Table:
         self.store = store
         self._describe(descriptor)
         self.progress = Progress()
+        self.reads = ReadCounts()
+        self.rows = RowCounts()
         self.ready = False
         # What it was given, readable or not.
         self.assigned: frozenset[int] = frozenset()
@@ -79,6 +83,11 @@ class Table:
     def groups(self) -> frozenset[int]:
         """Those that it answers for as their owner."""
         return self.owned.groups
+
+    @property
+    def confirmed_ms(self) -> int:
+        """When its coordinator was last heard of: milliseconds since 1970; 0: never."""
+        return self._lease.confirmed_ms
 
     @property
     def standing(self) -> Standing:

@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
+from keyhole.security.credentials import Credentials
 from keyhole.types import Answer, Entries, Entry, Source, Stale, StateDescriptor
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ __all__ = [
     "Answer",
     "AsyncClient",
     "Client",
+    "Credentials",
     "Entries",
     "Entry",
     "KeyholeError",

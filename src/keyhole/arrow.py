@@ -285,7 +285,7 @@ def _column(batch: pa.RecordBatch, described: KeyColumn | ValueField, role: str,
             column=described.name,
         )
     column = batch.column(described.name)
-    if _spark_name(column.type) != described.type.replace(" ", ""):
+    if spark_name(column.type) != described.type.replace(" ", ""):
         raise error(
             f"{role} column {described.name} is of type {described.type}; Arrow's {column.type} does not fit it",
             column=described.name,
@@ -294,7 +294,7 @@ def _column(batch: pa.RecordBatch, described: KeyColumn | ValueField, role: str,
     return column
 
 
-def _spark_name(kind: pa.DataType) -> str:
+def spark_name(kind: pa.DataType) -> str:
     """Spark's name of what an Arrow type holds; Arrow's own for types that Spark doesn't send."""
     if kind in _SPARK_NAMES:
         return _SPARK_NAMES[kind]
@@ -303,11 +303,11 @@ def _spark_name(kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_map(kind):
-        return f"map<{_spark_name(kind.key_type)},{_spark_name(kind.item_type)}>"
+        return f"map<{spark_name(kind.key_type)},{spark_name(kind.item_type)}>"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return f"array<{_spark_name(kind.value_type)}>"
+        return f"array<{spark_name(kind.value_type)}>"
     if pa.types.is_struct(kind):
-        fields = (f"{field.name}:{_spark_name(field.type)}" for field in kind)
+        fields = (f"{field.name}:{spark_name(field.type)}" for field in kind)
         return f"struct<{','.join(fields)}>".replace(" ", "")
     return str(kind)
 

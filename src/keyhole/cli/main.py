@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import importlib.util
 import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
-from keyhole.config import DEFAULT_PROXY_PORT
+from keyhole.config import DEFAULT_PROXY_PORT, CliConfig, load
 from keyhole.errors import InvalidConfiguration, KeyholeError
+from keyhole.security.credentials import Credentials
 
 
 class Program(NamedTuple):
@@ -66,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_reads(commands)
     _add_savepoint(commands)
     _add_verify(commands)
+    _add_token(commands)
     for name, program in SERVICES.items():
         service = commands.add_parser(name, help=f"run a {name} here, configured by the environment")
         service.set_defaults(run=functools.partial(_become, program))
@@ -82,6 +86,7 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     common.add_argument("--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="%(default)s")
     common.add_argument("--format", choices=("table", "json"), default="table")
     common.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    _add_credentials(common)
     states = commands.add_parser("states", parents=[common], help="list the states that can be read")
     describe = commands.add_parser("describe", parents=[common], help="tell what a state is and who holds it")
     describe.add_argument("state", metavar="APP/STATE")
@@ -112,6 +117,38 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     reads = {"states": states, "describe": describe, "get": get, "scan": scan, "status": status}
     for name, command in reads.items():
         command.set_defaults(run=_read, read=name)
+
+
+def _add_credentials(command: argparse.ArgumentParser) -> None:
+    of = command.add_argument_group("who asks (or KEYHOLE_CLI_TLS, KEYHOLE_CLI_TOKEN_FILE and so on)")
+    of.add_argument("--tls", action="store_const", const="on", help="speak TLS")
+    of.add_argument("--tls-ca", metavar="FILE", help="whose certificates count; default: the operating system's")
+    of.add_argument("--tls-certificate", metavar="FILE", help="to show to servers that ask for one")
+    of.add_argument("--tls-key", metavar="FILE", help="that certificate's key")
+    of.add_argument("--tls-server-name", metavar="NAME", help="the name in the servers' certificates")
+    of.add_argument("--token-file", metavar="FILE", help="with a bearer token; never give the token itself")
+    of.add_argument("--plaintext", choices=("allow",), help="send the token without TLS, beyond this machine")
+
+
+def _credentials(options: argparse.Namespace) -> Credentials:
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(CliConfig)}
+    if given["tls"] is None and any(value for name, value in given.items() if name.startswith("tls_")):
+        given["tls"] = "on"
+    return load(CliConfig, os.environ, **given).credentials
+
+
+def _add_token(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    token = commands.add_parser("token", help="make a bearer token, and the entry by which servers know it")
+    token.add_argument("name", metavar="NAME", help="of whom it is for: the policy knows it as token:NAME")
+    token.add_argument("--to", metavar="FILE", required=True, help="the token: a new file, for its owner only")
+    token.add_argument("--days", type=_count, metavar="N", help="until it expires; default: never")
+    token.set_defaults(run=_token)
+
+
+def _token(options: argparse.Namespace) -> int:
+    from keyhole.cli import token
+
+    return token.run(options.name, Path(options.to), options.days)
 
 
 def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -170,6 +207,7 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     verify.add_argument("--format", choices=("table", "json"), default="table")
     verify.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    _add_credentials(verify)
     verify.set_defaults(run=_verify)
 
 
@@ -244,7 +282,7 @@ def _read(options: argparse.Namespace) -> int:
     from keyhole.cli import reads
 
     output = reads.Output(as_json=options.format == "json")
-    with Client(options.proxy, timeout=options.timeout) as client:
+    with Client(options.proxy, timeout=options.timeout, credentials=_credentials(options)) as client:
         if options.read == "states":
             reads.states(client, output)
         elif options.read == "describe":
@@ -273,7 +311,7 @@ def _verify(options: argparse.Namespace) -> int:
     _require("keyhole verify", "savepoint", _TO_VERIFY)
     from keyhole.cli import reads, verify_state
 
-    return verify_state.run(options, reads.Output(as_json=options.format == "json"))
+    return verify_state.run(options, _credentials(options), reads.Output(as_json=options.format == "json"))
 
 
 def _become(program: Program, options: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from keyhole import Answer, Client, Source, Stale, StateDescriptor
-from keyhole.cli.keys import parse_bound, parse_key
-from keyhole.cli.values import to_json
 from keyhole.client.bounds import StalePolicy
 from keyhole.client.views import ServerStatus, StateHolding
+from keyhole.key_text import parse_bound, parse_key, typed
 from keyhole.rpc.scanning import check_has_entries
 from keyhole.state_path import state_path
+from keyhole.value_json import to_json
 
 # Columns that people copy from.
 _WHOLE = frozenset({"state", "server", "address", "key"})
@@ -144,22 +144,13 @@ def scan(client: Client, output: Output, path: str, key: str, within: Range, bou
         min_epoch=bounds.min_epoch,
     )
     names = ", ".join(column.name for column in descriptor.entry_key)
-    rows = [{"map_key": _typed(entry.map_key), "value": to_json(entry.value)} for entry in entries]
+    rows = [{"map_key": typed(entry.map_key), "value": to_json(entry.value)} for entry in entries]
     if output.as_json:
         source = entries.source
         told = {"epoch": entries.epoch, "server": source.server, "role": _role(source), "age": _ago(source.as_of)}
         print(json.dumps({"entries": rows, **told}, default=str))
         return
     output.rows(rows, f"{path} {key}: {len(entries):,} entries by {names}, epoch {entries.epoch}")
-
-
-def _typed(value: Any) -> Any:
-    """A map key as it can be typed again."""
-    if isinstance(value, tuple):
-        return [_typed(part) for part in value]
-    if isinstance(value, bytes):
-        return value.hex()
-    return value.isoformat() if isinstance(value, date) else value
 
 
 def _answer_row(key: str, answer: Answer) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from keyhole.local.java import find_java
 from keyhole.local.stack import Jars, Stack
 
 _BROKEN_OFF = 130
-_FIRST_ANSWER_SECONDS = 300.0
+_FIRST_ANSWER_SECONDS = 600.0
 _CATCH_UP_SECONDS = 180.0
 _VERIFY_SECONDS = 600.0
 _ANSWER_SECONDS = 1.0

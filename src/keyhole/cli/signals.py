@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Self
 
+_AGAIN_SECONDS = 0.05
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _BrokenOff(KeyboardInterrupt):
+    """Ours."""
 
 
 class StopSignals:
@@ -29,9 +36,12 @@ class StopSignals:
     def __enter__(self) -> Self:
         wanted = [number for number in _SIGNALS if number != signal.SIGHUP or not _outlives_its_terminal()]
         self._before = {number: signal.signal(number, self._handle) for number in wanted}
+        self._hook_before = sys.unraisablehook
+        sys.unraisablehook = self._unraisable
         return self
 
     def __exit__(self, *_: object) -> None:
+        sys.unraisablehook = self._hook_before
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -73,7 +83,18 @@ class StopSignals:
     def _break_off(self) -> None:
         # Once: what handles the first must not be interrupted by a second.
         self._ignored = True
-        raise KeyboardInterrupt
+        raise _BrokenOff
+
+    def _unraisable(self, lost: sys.UnraisableHookArgs) -> None:
+        """What is raised while an object is cleared away, as a client of Kafka's is, is lost: it comes again."""
+        if not isinstance(lost.exc_value, _BrokenOff):
+            self._hook_before(lost)
+            return
+        self._ignored = False
+        # Not from here, where it would be lost as well.
+        again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
+        again.daemon = True
+        again.start()
 
 
 def _outlives_its_terminal() -> bool:

@@ -72,7 +72,7 @@ class Verdict:
         agreed: Of these, how many were answered with exactly what was counted.
         surplus: How many keys more the state holds than were counted.
         events: Records counted.
-        rejected: Of these, how many are such as the job can't take.
+        rejected: How many the job can't take, of all topics that it reads.
         unkept: How many of these are not in the dead-letter topic, and how many others are.
     """
 
@@ -197,12 +197,13 @@ def unkept(subject: Subject, rejected: Set[tuple[int | None, int | None]]) -> in
 
 
 def entries(client: Client, application: str, state: str) -> int:
-    """How many keys the servers hold."""
+    """How many keys the owners hold."""
     return sum(
         holding.entries
         for server in client.status()
         for holding in server.holdings
         if (holding.descriptor.application, holding.descriptor.state) == (application, state)
+        and holding.source.role == "owner"
     )
 
 

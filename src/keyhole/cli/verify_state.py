@@ -10,28 +10,30 @@ from typing import Any
 from keyhole import Client
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.cli.reads import Output
+from keyhole.security.credentials import Credentials
 from keyhole.state_path import state_path
 from keyhole.verify.copies import RemoteDump, Server
 from keyhole.verify.verify import Finding, Verdict, describe, verify
 
 
-def run(options: argparse.Namespace, output: Output) -> int:
-    """Exit code 1 where something differs."""
+def run(options: argparse.Namespace, credentials: Credentials, output: Output) -> int:
+    """Exit code 1 where something differs, and where something could not be compared: of that, nothing is known."""
     application, state = state_path(options.state)
     changelog = KafkaChangelog(options.bootstrap_servers, application)
     descriptor = describe(application, state, changelog, options.timeout)
-    servers, away = _servers(options)
-    dump = RemoteDump(application, state, options.dump_timeout)
+    servers, away = _servers(options, credentials)
+    dump = RemoteDump(application, state, options.dump_timeout, credentials)
     verdict = verify(descriptor, servers, changelog, dump, deadline_seconds=options.timeout)
-    _show(verdict, away | dict(verdict.unreachable), options, output)
-    return 1 if verdict.findings else 0
+    away |= verdict.unreachable
+    _show(verdict, away, options, output)
+    return 1 if verdict.findings or away or verdict.not_compared else 0
 
 
-def _servers(options: argparse.Namespace) -> tuple[list[Server], dict[str, str]]:
+def _servers(options: argparse.Namespace, credentials: Credentials) -> tuple[list[Server], dict[str, str]]:
     """Those that answer, and why others don't. One that is named and doesn't answer is an error."""
     answers = []
     for target in options.servers or [options.proxy]:
-        with Client(target, timeout=options.timeout) as client:
+        with Client(target, timeout=options.timeout, credentials=credentials) as client:
             answers += client.status()
     away = {status.server or status.address: status.unreachable for status in answers if status.unreachable}
     return [Server(status.server, status.address) for status in answers if not status.unreachable], away
@@ -41,12 +43,21 @@ def _show(verdict: Verdict, away: dict[str, str], options: argparse.Namespace, o
     copies = _copy_rows(verdict)
     differences = [_finding_row(finding, options.show) for finding in verdict.findings]
     if output.as_json:
-        print(json.dumps({"state": options.state, "copies": copies, "differences": differences, "unreachable": away}))
+        told = {
+            "state": options.state,
+            "copies": copies,
+            "differences": differences,
+            "unreachable": away,
+            "not_compared": list(verdict.not_compared),
+        }
+        print(json.dumps(told))
         return
     output.rows(copies, f"{options.state}, compared with its changelog")
     output.rows(differences, "differences")
     for server, why in away.items():
         print(f"not compared: {server}: {why}")
+    if verdict.not_compared:
+        print(f"not compared: no copy was found of key groups {', '.join(map(str, verdict.not_compared))}")
 
 
 def _copy_rows(verdict: Verdict) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from keyhole.client.state_reads import StateReads
 from keyhole.client.views import ServerStatus, status_from_proto
 from keyhole.errors import ClientClosed, InternalError, KeyholeError
 from keyhole.rpc import channels, convert, status
+from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.types import Answer, Entries, Stale, StateDescriptor
 from keyhole.v1 import query_pb2, query_pb2_grpc
 
@@ -47,13 +48,17 @@ class AsyncClient:
     Args:
         target: host:port.
         timeout: Seconds that a call may take where it names no timeout of its own.
+        credentials: TLS, a certificate, a token; default: plaintext, and none.
+
+    Raises:
+        InvalidConfiguration: The credentials contradict each other, or a file of theirs can't be used.
     """
 
-    def __init__(self, target: str, *, timeout: float = 5.0) -> None:
+    def __init__(self, target: str, *, timeout: float = 5.0, credentials: Credentials = PLAIN) -> None:
         self._target = target
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._channel = channels.aio_channel(target)
+        self._channel = channels.aio_channel(target, credentials)
         # The generated stubs are typed for both APIs at once.
         self._stub: Any = query_pb2_grpc.QueryStub(self._channel)
         self._stream = LookupStream(self._channel, target)
@@ -97,6 +102,7 @@ class AsyncClient:
             KeyMismatch, NullKey, KeyTooLong: The key does not fit the state.
             EpochNotReached, TooStale: No copy met `min_epoch` or `max_staleness` within the timeout.
             Unconfirmed: Nothing stale is wanted, and the owner has not heard of its coordinator for a while.
+            Unauthenticated, PermissionDenied: The credentials are not valid, or not enough.
             NoServer, ServerLost, NotOwner, NotReady, Draining, Overloaded: Not now; see `retryable`.
             DeadlineExceeded: The message names what it waited for.
             ClientClosed: The client was closed.

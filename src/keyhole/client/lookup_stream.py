@@ -50,6 +50,10 @@ class LookupStream:
         self._runner: asyncio.Task[None] | None = None
         self._closed: KeyholeError | None = None
         self._timer: asyncio.TimerHandle | None = None
+        renewing = getattr(channel, "renewing", None)
+        self._newest: Callable[[], object] = renewing.version if renewing is not None else lambda: None
+        self._shown: object = None
+        self._ending = False
         self._timer_at = math.inf
 
     @property
@@ -94,6 +98,7 @@ class LookupStream:
             if self._coalescer.keys == 0:
                 self._ready.clear()
                 continue
+            self._shown, self._ending = self._newest(), False
             call: _Call = self._stub.Lookup()
             reader = self._loop.create_task(self._read(call))
             reader.add_done_callback(lambda _: self._ready.set())
@@ -108,6 +113,11 @@ class LookupStream:
 
     async def _write(self, call: _Call, reader: asyncio.Task[None]) -> None:
         while not reader.done():
+            if self._newest() != self._shown:
+                # The other side ends streams whose token has expired. What is in flight is still answered.
+                self._ending = True
+                await call.done_writing()
+                return
             now = self._loop.time()
             frame = self._coalescer.next_frame(now)
             # Also before a write: it waits for as long as the server takes nothing.
@@ -139,7 +149,7 @@ class LookupStream:
             # An end without an error still has a status.
             code = await call.code()
             lost = ServerLost(f"server {self._target} ended the stream ({code.name})", address=self._target)
-        self._coalescer.lost(lost, waiting_too=not answered)
+        self._coalescer.lost(lost, waiting_too=not (answered or self._ending))
 
     def _deliver(self, response: query_pb2.LookupResponse) -> None:
         failures: dict[int, KeyholeError] = {}

@@ -17,6 +17,7 @@ from keyhole.client.scans import MapKey
 from keyhole.client.session import Session
 from keyhole.client.views import ServerStatus
 from keyhole.errors import ClientClosed
+from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.types import Answer, Entries, Stale, StateDescriptor
 
 _T = TypeVar("_T")
@@ -31,9 +32,10 @@ class Client:
     Args:
         target: host:port of a client proxy (or of one state server, which answers only for its own key groups).
         timeout: Seconds that a call may take where it names no timeout of its own.
+        credentials: As AsyncClient.
     """
 
-    def __init__(self, target: str, *, timeout: float = 5.0) -> None:
+    def __init__(self, target: str, *, timeout: float = 5.0, credentials: Credentials = PLAIN) -> None:
         self._target = target
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
@@ -42,9 +44,15 @@ class Client:
         self._thread.start()
 
         async def make() -> AsyncClient:
-            return AsyncClient(target, timeout=timeout)
+            return AsyncClient(target, timeout=timeout, credentials=credentials)
 
-        self._client = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+        try:
+            self._client = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+        except BaseException:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

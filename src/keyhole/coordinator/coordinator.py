@@ -7,10 +7,11 @@ change anything.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,6 +22,7 @@ from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator import bootstrapping
 from keyhole.coordinator.control import CompleteRecord, QueryControl, QueryRecord
+from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.decisions import (
     OnNewCheckpoint,
     Proceed,
@@ -31,12 +33,13 @@ from keyhole.coordinator.decisions import (
     evolve,
     settled,
 )
-from keyhole.coordinator.fleet import Fleet
+from keyhole.coordinator.fleet import Addresses, Fleet
 from keyhole.coordinator.membership import groups_of
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.restored import dropped_states, settled_records
 from keyhole.coordinator.run import QueryRun
 from keyhole.coordinator.servers import run_to_proto, state_commit
+from keyhole.discovery import discovery_of
 from keyhole.errors import (
     CommitError,
     EpochFailed,
@@ -110,7 +113,7 @@ class Coordinator:
     """See the module's text. Made once per run of a query; the first epoch takes the query over.
 
     Args:
-        addresses: Gives host:port of each state server now, where they come and go; default: those of `config`.
+        addresses: Where the state servers are, closed with the coordinator; default: as `config.servers` says.
         allow_dropped_states: States of a savepoint that the query was restored from, and that the job does not declare,
             are dropped for good.
     """
@@ -125,10 +128,11 @@ class Coordinator:
         on_new_checkpoint: OnNewCheckpoint = "refuse",
         strict: bool = False,
         observer: StepObserver | None = None,
-        addresses: Callable[[], Collection[str]] | None = None,
+        addresses: Addresses | None = None,
         allow_dropped_states: bool = False,
         fleet: Fleet | None = None,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        counts: QueryCounts | None = None,
     ) -> None:
         self._config = config
         self._query = query
@@ -138,14 +142,25 @@ class Coordinator:
         self._allow_dropped_states = allow_dropped_states
         self._observer = observer or NoObserver()
         self._control = changelog.control(query)
-        self._fleet = fleet or Fleet(addresses or (lambda: config.servers))
+        # What looks for servers ends with the coordinator.
+        self._ending = contextlib.ExitStack()
+        self._fleet = fleet or self._fleet_of(addresses)
         self._heartbeat_seconds = heartbeat_seconds
+        self._counts = counts or QueryCounts()
         self._run = QueryRun(config, query, changelog, self._control, self._fleet, clock)
         self._record: QueryRecord | None = None
         self._fenced: Fenced | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._heartbeat = threading.Thread(target=self._beat, name=f"keyhole-heartbeat-{query}", daemon=True)
+
+    def _fleet_of(self, addresses: Addresses | None) -> Fleet:
+        if addresses is not None:
+            self._ending.callback(addresses.close)
+            return Fleet(addresses, self._config.credentials)
+        discovery = discovery_of(self._config.servers)
+        self._ending.callback(discovery.close)
+        return Fleet(discovery.known, self._config.credentials)
 
     def bootstrapped(self, name: str) -> bool:
         """Whether the query's states have begun with this bootstrap already. Disturbs no other run.
@@ -174,11 +189,42 @@ class Coordinator:
         with self._lock:
             if self._fenced is not None:
                 raise self._fenced
+            began = time.monotonic()
             try:
-                return self._run_epoch(batch)
+                result = self._run_epoch(batch)
             except Fenced as error:
-                self._fenced = error
+                self._be_fenced(error)
                 raise
+            except KeyholeError as error:
+                self._counts.failed[error.reason] += 1
+                raise
+            finally:
+                self._note_membership()
+            self._count(result, time.monotonic() - began)
+            return result
+
+    def _be_fenced(self, error: Fenced) -> None:
+        self._fenced, self._counts.fenced = error, True
+
+    def _note_membership(self) -> None:
+        membership = self._run.membership
+        self._counts.generation = self._run.run.generation
+        self._counts.assignment_version = membership.assignment.version
+        self._counts.members = len(membership.members)
+
+    def _count(self, result: EpochResult, seconds: float) -> None:
+        counts, complete = self._counts, self._run.complete
+        counts.epochs += 1
+        counts.replayed += result.replayed
+        counts.rounds += result.rounds
+        counts.complete_epoch = result.epoch
+        counts.commit_time_ms = complete.commit_time_ms if complete is not None else 0
+        counts.seconds.observe(seconds)
+        counts.fenced = False
+
+    def _distrust(self, server: str) -> None:
+        self._counts.distrusted += 1
+        self._run.distrust(server)
 
     def _run_epoch(self, batch: EpochBatch) -> EpochResult:
         epoch = self._start(batch) if self._record is None else self._continue(batch)
@@ -203,20 +249,24 @@ class Coordinator:
         self, batch: EpochBatch, epoch: int, number: int, commit_time_ms: int, deadline: float
     ) -> EpochResult | KeyholeError:
         """One try: the epoch is complete, or what kept it from that and may not keep the next."""
-        self._run.converge(deadline)
+        with self._counts.phase("converge"):
+            self._run.converge(deadline)
         order = self._order(epoch, number, deadline, commit_time_ms, batch.watermark_ms)
-        proceed = self._stage(batch, order)
+        with self._counts.phase("stage"):
+            proceed = self._stage(batch, order)
         if isinstance(proceed, Restage):
             return self._suspect(proceed.suspects)
         self._observer.reached(Step.DRIVER_STAGED, epoch)
         commits = self._commit_requests(batch, order, proceed, commit_time_ms)
         self._observer.reached(Step.DRIVER_BEFORE_COMMIT, epoch)
-        answers = self._commit(order, commits, deadline)
+        with self._counts.phase("commit"):
+            answers = self._commit(order, commits, deadline)
         lost = {name: answer for name, answer in answers.items() if isinstance(answer, KeyholeError)}
         if lost:
             return self._judge(lost)
         self._observer.reached(Step.DRIVER_COMMITTED, epoch)
-        replayed = self._complete(batch, epoch, commit_time_ms, answers)
+        with self._counts.phase("complete"):
+            replayed = self._complete(batch, epoch, commit_time_ms, answers)
         self._observer.reached(Step.DRIVER_COMPLETE, epoch)
         return EpochResult(epoch, replayed, number + 1)
 
@@ -284,6 +334,7 @@ class Coordinator:
             descriptors=dict(self._run.descriptors),
             commit_time_ms=commit_time_ms,
             watermark_ms=watermark_ms,
+            credentials=self._config.credentials,
         )
 
     def _stage(self, batch: EpochBatch, order: StageOrder) -> Proceed | Restage:
@@ -306,7 +357,7 @@ class Coordinator:
         # A server that answers again afterwards is simply staged to again; one that doesn't is replaced.
         _log.warning("a server took no rows", extra={"query": self._query, "suspects": dict(suspects)})
         for server in suspects:
-            self._run.distrust(server)
+            self._distrust(server)
         return UnavailableError("; ".join(f"{server}: {message}" for server, message in suspects.items()))
 
     def _commit_requests(
@@ -360,7 +411,7 @@ class Coordinator:
             if not isinstance(error, (UnavailableError, CommitError)) or isinstance(error, Fenced):
                 raise error
             _log.warning("a server did not commit", extra={"server": server, "reason": error.reason, "why": str(error)})
-            self._run.distrust(server)
+            self._distrust(server)
         return next(iter(lost.values()))
 
     def _complete(
@@ -438,12 +489,13 @@ class Coordinator:
             # First: a run that can't write to the control topic may have been replaced, and must confirm nobody.
             self._run.repeat_complete()
             for server in self._run.confirm():
-                self._run.distrust(server)
+                self._distrust(server)
             self._run.converge(time.monotonic() + self._heartbeat_seconds)
         except Fenced as error:
-            self._fenced = error
+            self._be_fenced(error)
             raise
         finally:
+            self._note_membership()
             self._lock.release()
 
     def owned_by(self, server: str, state: str) -> tuple[int, ...]:
@@ -457,3 +509,4 @@ class Coordinator:
             self._heartbeat.join()
         self._control.close()
         self._fleet.close()
+        self._ending.close()

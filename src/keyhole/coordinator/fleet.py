@@ -6,12 +6,13 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from keyhole.coordinator.membership import Sighting
 from keyhole.coordinator.receipts import Target
 from keyhole.coordinator.servers import ServerLink
-from keyhole.errors import KeyholeError, ServerLost
+from keyhole.errors import KeyholeError, ProtocolMismatch, ServerLost
+from keyhole.security.credentials import PLAIN, Credentials
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -20,17 +21,33 @@ _Result = TypeVar("_Result")
 _MOST_THREADS = 256
 
 
+class Addresses(Protocol):
+    """host:port of each state server now. Called often, and quick; any thread.
+
+    Raises:
+        InvalidConfiguration: Nothing was ever found, and who was asked refuses to tell.
+    """
+
+    def __call__(self) -> Collection[str]: ...
+
+    def close(self) -> None:
+        """Looks for no more. Idempotent."""
+
+
 class Fleet:
     """See the module's text. Thread-safe but for `observe` and `close`, which one thread at a time may call.
 
     Args:
         addresses: Gives host:port of each server now; called often, and quick.
+        credentials: What it shows to them.
     """
 
-    def __init__(self, addresses: Callable[[], Collection[str]]) -> None:
+    def __init__(self, addresses: Callable[[], Collection[str]], credentials: Credentials = PLAIN) -> None:
+        self._credentials = credentials
         self._addresses = addresses
         self._lock = threading.Lock()
         self._links: dict[str, ServerLink] = {}
+        self.mismatched: dict[str, ProtocolMismatch] = {}
         self._unanswered: dict[tuple[str, str], Future[object]] = {}
         self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="keyhole-coordinator")
 
@@ -45,7 +62,7 @@ class Fleet:
     def _link(self, address: str) -> ServerLink:
         with self._lock:
             if address not in self._links:
-                self._links[address] = ServerLink(address)
+                self._links[address] = ServerLink(address, self._credentials)
             return self._links[address]
 
     def observe(self) -> dict[str, Sighting]:
@@ -61,7 +78,11 @@ class Fleet:
         for address in links.keys() - set(known):
             if isinstance(answers[address], KeyholeError):
                 self._forget(address)
-        found = (sighting for sighting in answers.values() if isinstance(sighting, Sighting))
+        self.mismatched = {at: of for at, of in answers.items() if isinstance(of, ProtocolMismatch)}
+        found = [sighting for sighting in answers.values() if isinstance(sighting, Sighting)]
+        # One that took a name over counts, not the one of that name that drains or whose pod is gone; of two that both
+        # stay it is always the same one.
+        found.sort(key=lambda of: (not of.draining, of.target.address in known, of.target.address))
         return {sighting.target.server: sighting for sighting in found}
 
     def _forget(self, address: str) -> None:

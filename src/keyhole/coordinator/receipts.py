@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.types import Run, StateDescriptor
 
 
@@ -23,6 +24,7 @@ class StageOrder(msgspec.Struct, frozen=True):
         deadline_seconds: How long one partition may take to stage.
         descriptors: By state, as it was settled at the run's start: what the rows are encoded by.
         commit_time_ms, watermark_ms: Of the epoch: what has expired by then is not merged with.
+        credentials: What tasks show to the servers: names of files, which each executor has for itself.
     """
 
     run: Run
@@ -35,6 +37,7 @@ class StageOrder(msgspec.Struct, frozen=True):
     descriptors: dict[str, StateDescriptor]
     commit_time_ms: int = 0
     watermark_ms: int = 0
+    credentials: Credentials = PLAIN
 
 
 class GroupReceipt(msgspec.Struct, frozen=True):

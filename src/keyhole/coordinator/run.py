@@ -54,6 +54,7 @@ from keyhole.types import Run, StateDescriptor
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.25
+_PROGRESS_SECONDS = 5.0
 
 
 class QueryRun:
@@ -215,6 +216,7 @@ class QueryRun:
         """
         waiting_for: KeyholeError | None = None
         first_seen: float | None = None
+        told = time.monotonic()
         while True:
             seen = self._seen = self._fleet.observe()
             now = time.monotonic()
@@ -222,9 +224,9 @@ class QueryRun:
             complete = len(seen) >= len(self._fleet.addresses())
             patience = not self._begun and now - (first_seen or now) < self._config.server_wait_seconds
             if not takers(seen):
-                waiting_for = NoServer(
-                    f"no state server answers at {', '.join(self._fleet.addresses()) or 'any address'}"
-                )
+                for mismatch in self._fleet.mismatched.values():
+                    raise mismatch  # no waiting makes it another version
+                waiting_for = self._nobody()
             elif complete or not patience:
                 try:
                     if self._converge_once(seen, deadline_monotonic):
@@ -232,10 +234,34 @@ class QueryRun:
                     continue
                 except (UnavailableError, StageLost, OutcomeUnknown) as error:
                     waiting_for = error
+            told = self._tell_progress(seen, deadline_monotonic, told)
             if time.monotonic() > deadline_monotonic:
                 reason = waiting_for.message if waiting_for else "some of them don't answer yet"
                 raise EpochFailed(f"gave up waiting for the state servers: {reason}") from waiting_for
             time.sleep(_RETRY_SECONDS)
+
+    def _nobody(self) -> NoServer:
+        known = self._fleet.addresses()
+        if known:
+            return NoServer(f"no state server answers at {', '.join(known)}")
+        return NoServer(
+            f"no state server was found yet (KEYHOLE_JOB_SERVERS={','.join(self._config.servers)}): executors with a "
+            "state server beside them, or replicas, have not started, or have other labels or another name"
+        )
+
+    def _tell_progress(self, seen: Mapping[str, Sighting], deadline_monotonic: float, told_monotonic: float) -> float:
+        """Returns when it was told last."""
+        now = time.monotonic()
+        if now - told_monotonic < _PROGRESS_SECONDS:
+            return told_monotonic
+        extra = {
+            "query": self._query,
+            "found": self._fleet.addresses(),
+            "answering": sorted(seen),
+            "seconds_left": max(0, round(deadline_monotonic - now)),
+        }
+        _log.info("waiting for the state servers", extra=extra)
+        return now
 
     def _converge_once(self, seen: Mapping[str, Sighting], deadline_monotonic: float) -> bool:
         version, warm = self._told

@@ -14,7 +14,9 @@ from keyhole.coordinator.receipts import Target
 from keyhole.errors import DeadlineExceeded, ServerLost
 from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.convert import descriptor_to_proto
+from keyhole.rpc.protocol import PROTOCOL_VERSION, check
 from keyhole.rpc.status import from_rpc_error
+from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.types import Run, StateDescriptor
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
@@ -48,11 +50,11 @@ def run_to_proto(run: Run) -> pb.Run:
 class ServerLink:
     """One address. Thread-safe; every call blocks, and raises KeyholeError only."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials = PLAIN) -> None:
         self.address = address
         # False from a call that was not answered in time until the next answer: nobody should wait for it again.
         self.responsive = True
-        self._channel = sync_channel(address)
+        self._channel = sync_channel(address, credentials)
         self._stub = state_server_pb2_grpc.StateServerStub(self._channel)
 
     def describe(self) -> Sighting:
@@ -60,13 +62,16 @@ class ServerLink:
 
         Raises:
             UnavailableError: Nobody.
+            ProtocolMismatch: A server of another version.
         """
         status = self._call(lambda: self._stub.Describe(pb.DescribeRequest(), timeout=_ASK_SECONDS)).status
+        check(status.protocol_version, f"state server {status.server} ({self.address})")
         target = Target(status.server, self.address, status.incarnation)
         return Sighting(target, draining=status.draining, replica=status.replica)
 
     def open_run(self, run: Run, target: Target, grant: str, timeout: float) -> None:
         request = pb.OpenRunRequest(run=run_to_proto(run), incarnation=target.incarnation, grant=grant)
+        request.protocol_version = PROTOCOL_VERSION
         self._call(lambda: self._stub.OpenRun(request, timeout=timeout))
 
     def assign(

@@ -10,7 +10,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from keyhole.coordinator.coordinator import EpochBatch
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.parts import Part
-from keyhole.spark.staging import StagedState
+from keyhole.spark.staging import StagedState, staging_of
 from keyhole.types import TtlClock
 
 BOOTSTRAP = "bootstrap"
@@ -59,8 +59,6 @@ def bootstrap_batch(name: str, staged: Sequence[StagedState], watermark: datetim
         batch_id=0,
         offsets_hash=0,
         watermark_ms=0 if watermark is None else int(watermark.timestamp() * 1000),
-        states=tuple(one.plan for one in staged),
-        partitions={one.plan.descriptor.state: one.partitions for one in staged},
-        stage=lambda order: [receipt for one in staged for receipt in one.stage(order)],
+        **staging_of(staged),
         bootstrap=name,
     )

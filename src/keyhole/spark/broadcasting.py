@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
+import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -15,14 +17,23 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from keyhole.arrow import Op, ipc_stream
+from keyhole.changelog.admin import Topics
+from keyhole.changelog.clients import Deadline
+from keyhole.changelog.settings import topic_name
 from keyhole.client import Client
-from keyhole.errors import InvalidConfiguration, UnknownApplication, UnknownState
+from keyhole.config import JobConfig, job_config
+from keyhole.errors import InvalidConfiguration, KeyholeError, NotReady, UnknownApplication, UnknownState
+from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.batch import MicroBatch, classic, current
 from keyhole.spark.lookup import as_arrow, spark_type, value_schema
 from keyhole.spark.schema import struct
 from keyhole.state_path import state_path
 from keyhole.types import Entries, StateDescriptor, StateKind
 
+_log = logging.getLogger(__name__)
+
+# For each question to a proxy; and how long before the next one.
+_CALL_SECONDS, _RETRY_SECONDS = 30.0, 1.0
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager"
 _EPOCH = b"keyhole_epoch"
 _KEY = b"keyhole_key"
@@ -47,17 +58,30 @@ class BroadcastReader:
     Args:
         state: APPLICATION/STATE, of kind broadcast.
         proxy: host:port of a client proxy.
-        timeout: Seconds that a read may take.
+        timeout: Seconds that a read may take. What may pass (no proxy yet, servers that restore) is waited for.
+        credentials: As for Client; default: those of `config`, else none.
         or_empty: The columns of the key and of the value, as Spark writes a schema: a batch that runs before anything
-            has been broadcast then reads no entries of these columns. Default: it can't be run. Batches after one that
-            has read some wait for the servers that have them.
+            has been broadcast then reads no entries of these columns. Default: it can't be run. Servers that know of
+            nothing may only have just started: where the state has a changelog, its content is waited for.
+        config: Where that changelog would be, with `or_empty`; default: from the environment, as for a sink.
     """
 
-    def __init__(self, state: str, *, proxy: str, timeout: float = 30.0, or_empty: str | StructType = "") -> None:
+    def __init__(
+        self,
+        state: str,
+        *,
+        proxy: str,
+        timeout: float = 30.0,
+        or_empty: str | StructType = "",
+        config: JobConfig | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._credentials = credentials or (PLAIN if config is None else config.credentials)
         self._application, self._state = state_path(state)
         self._proxy = proxy
         self._timeout = timeout
         self._or_empty = or_empty
+        self._config = config
 
     def read(self, data: DataFrame) -> DataFrame:
         """All entries, one row each: the key's columns, then the value's. On the thread that Spark calls.
@@ -67,6 +91,7 @@ class BroadcastReader:
 
         Raises:
             UnknownApplication, UnknownState: Nothing has been broadcast yet, and there is no `or_empty`.
+            NotReady: There is, and something has been, of which no server knows yet.
             EpochNotReached: No server has come as far as what the query's batches before this one have read.
             InvalidConfiguration: The state is of another kind; or called outside of foreachBatch.
             KeyholeError: The state can't be read now.
@@ -86,11 +111,10 @@ class BroadcastReader:
             The columns of `read`, and `op`: "put", or "delete": the entry as it was before, where it had these columns.
         """
         frame = classic(data)
-        batch = current(frame)
-        pins = self._pins(frame, batch)
-        number = pins.latest_before(batch.number)
-        now = self._pinned(frame)
-        before = None if number is None else _decoded(pins.read(number))
+        pins = self._pins(frame)
+        before, now = pins.before(), pins.now()
+        if now is None:
+            now = self._pin(frame, pins, before)
         if OP in now.schema.names:
             raise InvalidConfiguration(
                 f"state {self._application}/{self._state} has a column {OP!r} of its own, so its updates can't be told "
@@ -105,37 +129,64 @@ class BroadcastReader:
         return _epoch(self._pinned(classic(data)))
 
     def _pinned(self, frame: ClassicDataFrame) -> pa.Table:
-        batch = current(frame)
-        pins = self._pins(frame, batch)
-        content = pins.read(batch.number)
-        if content is None:
-            before = pins.latest_before(batch.number)
-            content = ipc_stream(self._fetched(0 if before is None else _epoch(_decoded(pins.read(before)))))
-            if pins.has(batch.number - 1):  # else an older one is what this batch's updates are told from
-                kept = int(frame.sparkSession.conf.get(_KEPT_BATCHES) or 0)
-                pins.forget(batch.number - max(kept, 2))
-            pins.write(batch.number, content)
+        pins = self._pins(frame)
+        now = pins.now()
+        return self._pin(frame, pins, pins.before()) if now is None else now
+
+    def _pin(self, frame: ClassicDataFrame, pins: _Pins, before: pa.Table | None) -> pa.Table:
+        """What the batch, which has read nothing yet, reads from now on. `before`: what the one before it has read."""
+        content = ipc_stream(self._fetched(0 if before is None else _epoch(before)))
+        pins.write(content, int(frame.sparkSession.conf.get(_KEPT_BATCHES) or 0))
         return _decoded(content)
 
-    def _pins(self, frame: ClassicDataFrame, batch: MicroBatch) -> _Pins:
-        return _Pins(frame, batch.query, f"{self._application}.{self._state}")
+    def _pins(self, frame: ClassicDataFrame) -> _Pins:
+        return _Pins(frame, current(frame), f"{self._application}.{self._state}")
 
     def _fetched(self, least: int) -> pa.Table:
         """As of an epoch that is no earlier than `least`: a copy that is behind takes nothing back."""
-        with Client(self._proxy, timeout=self._timeout) as client:
-            try:
-                descriptor = client.describe_state(self._application, self._state)
-            except (UnknownApplication, UnknownState):
-                # Once there was something, servers and proxies that know of nothing have only just started.
-                if not self._or_empty or least > 0:
-                    raise
-                return _table_of(struct("or_empty", self._or_empty), [], [], 0)
-            if descriptor.kind is not StateKind.BROADCAST:
-                raise InvalidConfiguration(
-                    f"state {self._application}/{self._state} is of kind {descriptor.kind}; only a broadcast state can "
-                    "be read whole. Make it one with queryable.broadcast, or look its keys up with queryable.lookup"
-                )
-            return _table(descriptor, client.scan(self._application, self._state, (), min_epoch=least))
+        deadline = time.monotonic() + self._timeout
+        with Client(self._proxy, timeout=min(self._timeout, _CALL_SECONDS), credentials=self._credentials) as client:
+            while True:
+                try:
+                    return self._asked(client, least)
+                except KeyholeError as error:
+                    # Once there was something, servers and proxies that know of nothing have only just started.
+                    unheard = least > 0 and isinstance(error, UnknownApplication | UnknownState)
+                    pause = random.uniform(0.5, 1.0) * _RETRY_SECONDS  # noqa: S311 - jitter, no secret
+                    if not (error.retryable or unheard) or time.monotonic() + pause > deadline:
+                        raise
+                    _log.info(
+                        "a broadcast state can't be read yet",
+                        extra={"application": self._application, "state": self._state, "reason": error.reason},
+                    )
+                time.sleep(pause)
+
+    def _asked(self, client: Client, least: int) -> pa.Table:
+        try:
+            descriptor = client.describe_state(self._application, self._state)
+        except (UnknownApplication, UnknownState) as error:
+            if not self._or_empty or least > 0:
+                raise
+            self._check_never_broadcast(error)
+            return _table_of(struct("or_empty", self._or_empty), [], [], 0)
+        if descriptor.kind is not StateKind.BROADCAST:
+            raise InvalidConfiguration(
+                f"state {self._application}/{self._state} is of kind {descriptor.kind}; only a broadcast state can "
+                "be read whole. Make it one with queryable.broadcast, or look its keys up with queryable.lookup"
+            )
+        return _table(descriptor, client.scan(self._application, self._state, (), min_epoch=least))
+
+    def _check_never_broadcast(self, unheard: KeyholeError) -> None:
+        """A state has its changelog before any server has any of it, and for as long as anyone may read it."""
+        kafka = (self._config or job_config()).bootstrap_servers
+        topic = topic_name(self._application, self._state)
+        if Topics(kafka).describe(topic, Deadline(min(self._timeout, _CALL_SECONDS))) is not None:
+            raise NotReady(
+                f"no state server knows of {self._application}/{self._state} yet, though it has a changelog, {topic}: "
+                "its servers may have only just started. Start the job that feeds it; if there is none any more, "
+                "delete the topic",
+                topic=topic,
+            ) from unheard
 
 
 def _table(descriptor: StateDescriptor, entries: Entries) -> pa.Table:
@@ -189,20 +240,20 @@ def _by_key(key: Sequence[str], table: pa.Table | None) -> dict[str, dict[str, A
     return {repr([row[name] for name in key]): row for row in rows}
 
 
-def _decoded(content: bytes | None) -> pa.Table:
-    assert content is not None
+def _decoded(content: bytes) -> pa.Table:
     return pa.ipc.open_stream(content).read_all()
 
 
 class _Pins:
-    """What the batches of a query have read of one state: one file each, in the query's checkpoint."""
+    """What a batch and those before it have read of one state: one file each, in the query's checkpoint."""
 
-    def __init__(self, frame: ClassicDataFrame, query: JavaObject, state: str) -> None:
+    def __init__(self, frame: ClassicDataFrame, batch: MicroBatch, state: str) -> None:
+        self._number = batch.number
         session = frame.sparkSession
         jvm = session._jvm
         assert jvm is not None
         self._path = jvm.org.apache.hadoop.fs.Path
-        self._folder = f"{query.resolvedCheckpointRoot()}/keyhole/broadcast/{state}"
+        self._folder = f"{batch.query.resolvedCheckpointRoot()}/keyhole/broadcast/{state}"
         configuration = session._jsparkSession.sessionState().newHadoopConf()
         files = jvm
         for part in _FILES.split("."):
@@ -211,30 +262,27 @@ class _Pins:
         self._files.mkdirs(self._path(self._folder))
         self._streams = jvm.org.apache.commons.io.IOUtils
 
-    def read(self, batch_id: int) -> bytes | None:
-        """None: it has read nothing yet."""
-        if not self.has(batch_id):
-            return None
-        stream = self._files.open(self._path(f"{self._folder}/{batch_id}"))
-        try:
-            return bytes(self._streams.toByteArray(stream))
-        finally:
-            stream.close()
+    def now(self) -> pa.Table | None:
+        """None: the batch has read nothing yet."""
+        return self._read(self._number) if self._has(self._number) else None
 
-    def has(self, batch_id: int) -> bool:
-        """It has read something."""
-        return bool(self._files.exists(self._path(f"{self._folder}/{batch_id}")))
-
-    def latest_before(self, batch_id: int) -> int | None:
-        """The last batch before this one that has read something."""
-        if self.has(batch_id - 1):
-            return batch_id - 1
+    def before(self) -> pa.Table | None:
+        """What the last batch before this one that has read something has read."""
+        if self._has(self._number - 1):
+            return self._read(self._number - 1)
         names = [status.getPath().getName() for status in self._files.list(self._path(self._folder))]
-        return max((int(name) for name in names if name.isdigit() and int(name) < batch_id), default=None)
+        earlier = [int(name) for name in names if name.isdigit() and int(name) < self._number]
+        return self._read(max(earlier)) if earlier else None
 
-    def write(self, batch_id: int, content: bytes) -> None:
-        """Whole or not at all."""
-        stream = self._files.createAtomic(self._path(f"{self._folder}/{batch_id}"), True)
+    def write(self, content: bytes, kept: int) -> None:
+        """Whole or not at all; and drops what no batch can ask for any more.
+
+        Args:
+            kept: Of so many batches Spark keeps the logs.
+        """
+        if self._has(self._number - 1):  # else an older one is what this batch's updates are told from
+            self._files.delete(self._path(f"{self._folder}/{self._number - max(kept, 2)}"))  # it needn't be there
+        stream = self._files.createAtomic(self._path(f"{self._folder}/{self._number}"), True)
         try:
             stream.write(bytearray(content))
             stream.close()
@@ -242,6 +290,12 @@ class _Pins:
             stream.cancel()
             raise
 
-    def forget(self, batch_id: int) -> None:
-        """Drops what no batch can ask for any more. It needn't be there."""
-        self._files.delete(self._path(f"{self._folder}/{batch_id}"))
+    def _has(self, batch_id: int) -> bool:
+        return bool(self._files.exists(self._path(f"{self._folder}/{batch_id}")))
+
+    def _read(self, batch_id: int) -> pa.Table:
+        stream = self._files.open(self._path(f"{self._folder}/{batch_id}"))
+        try:
+            return _decoded(bytes(self._streams.toByteArray(stream)))
+        finally:
+            stream.close()

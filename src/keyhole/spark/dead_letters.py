@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaError, Message, Producer
 from pyspark import Accumulator
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 
-from keyhole.changelog.clients import as_ours, common_settings, error_of
+from keyhole.changelog.clients import ONE_REQUEST, as_ours, common_settings
+from keyhole.changelog.record_topics import make_topics
 from keyhole.errors import KafkaUnreachable
 
 SUFFIX = ".dead-letter"
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _KAFKA = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 _KEPT = ("key", "value", "topic", "partition", "offset")
 _REASON = "__reason"
-_ADMIN_SECONDS = 30
+_ADMIN_SECONDS = 30.0
 _FLUSH_SECONDS = 60
 _FULL_PAUSE_SECONDS = 0.5
 _LARGEST_BYTES = 100_000_000  # the broker's own limit comes first
@@ -77,7 +77,7 @@ class DeadLetters:
         self._bootstrap_servers = bootstrap_servers
         self._sent = spark.sparkContext.accumulator(0)
         self._told = 0
-        _ensure_topic(bootstrap_servers, self.topic)
+        make_topics(bootstrap_servers, {self.topic: 1}, _ADMIN_SECONDS)
 
     @property
     def sent(self) -> int:
@@ -108,16 +108,6 @@ class DeadLetters:
             _log.warning("records were rejected", extra={"records": new, "kept_in": self.topic, "epoch": epoch})
 
 
-def _ensure_topic(bootstrap_servers: str, topic: str) -> None:
-    admin = AdminClient(common_settings(bootstrap_servers))
-    try:
-        # As many copies as the cluster makes by default.
-        admin.create_topics([NewTopic(topic, 1)], operation_timeout=_ADMIN_SECONDS)[topic].result(_ADMIN_SECONDS)
-    except KafkaException as exception:
-        if error_of(exception).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise as_ours(error_of(exception), bootstrap_servers, f"make topic {topic}") from exception
-
-
 def _set_aside(
     bootstrap_servers: str, topic: str, sent: Accumulator[int], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
@@ -145,15 +135,15 @@ class _Sender:
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         settings = {
-            "enable.idempotence": True,
-            "linger.ms": 2,
+            **common_settings(bootstrap_servers),
+            **ONE_REQUEST,
             "message.max.bytes": _LARGEST_BYTES,
             # The broker refuses whole batches: what is too large must be alone in its own.
             "batch.size": _BATCH_BYTES,
         }
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
-        self._producer = Producer(common_settings(bootstrap_servers) | settings)
+        self._producer = Producer(settings)
         self._error: KafkaError | None = None
 
     def send(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from keyhole.clock import SystemClock
 from keyhole.config import JobConfig, job_config
 from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.decisions import OnNewCheckpoint
+from keyhole.coordinator.fleet import Addresses
+from keyhole.coordinator.stats import job_stats
 from keyhole.errors import InvalidConfiguration
 from keyhole.reducers import problems
 from keyhole.spark.aggregating import Aggregator
@@ -22,7 +25,7 @@ from keyhole.spark.executors import ServerAddresses
 from keyhole.spark.operators import Subtasks
 from keyhole.spark.parts import Part
 from keyhole.spark.schema import Declaration
-from keyhole.spark.sink import Addresses, OnCommit, OnRows, Sink, checked_name
+from keyhole.spark.sink import OnCommit, OnRows, Sink, checked_name
 from keyhole.spark.value_codec import ValueCodec
 from keyhole.steps import StepObserver
 from keyhole.types import StateKind, TtlClock
@@ -123,7 +126,7 @@ def query_sink(parts: Sequence[Part], options: QueryOptions, on_rows: OnRows | N
         raise InvalidConfiguration("no state is given; give at least one")
     if len(set(names)) < len(names):
         raise InvalidConfiguration(f"a state is given twice ({', '.join(names)}); each has a name of its own")
-    ServerAddresses(config.servers, list)  # refuses wrong ones here, before a query is started
+    _check_servers(config)
 
     def make(config: JobConfig, query: str, addresses: Addresses) -> Coordinator:
         changelog = KafkaChangelog(config.bootstrap_servers, config.application)
@@ -137,11 +140,18 @@ def query_sink(parts: Sequence[Part], options: QueryOptions, on_rows: OnRows | N
             observer=settings.observer,
             addresses=addresses,
             allow_dropped_states=settings.allow_dropped_states,
+            counts=job_stats(config.application, config.stats, config.metrics, config).counts.query(query),
         )
 
     return Sink(
         tuple(parts), settings.query, config, make, settings.on_commit, frozenset(options) - {"config"}, on_rows
     )
+
+
+def _check_servers(config: JobConfig) -> None:
+    """Refuses wrong ones here, before a query is started."""
+    with contextlib.closing(ServerAddresses(config.servers, list)) as addresses:
+        addresses.check()
 
 
 @dataclass(frozen=True)

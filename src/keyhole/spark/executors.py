@@ -12,11 +12,13 @@ from typing import NamedTuple
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
+from keyhole.discovery import discovery_of
 from keyhole.errors import InvalidConfiguration
 
 _log = logging.getLogger(__name__)
 
 _CACHED_SECONDS = 1.0
+_CHECK_SECONDS = 10.0
 _DRIVER = "driver"
 _FIELDS = ("executor", "host")
 
@@ -36,22 +38,24 @@ def live_executors(context: SparkContext) -> list[Executor]:
     summaries = context._jsc.sc().statusStore().executorList(True)
     found = [summaries.apply(index) for index in range(summaries.size())]
     hosts = {str(summary.id()): str(summary.hostPort()).rpartition(":")[0] for summary in found}
-    executors = [Executor(int(name), host) for name, host in hosts.items() if name.isdecimal()]
+    # One that Spark has heard of before it has registered, or after it was removed, has no host.
+    executors = [Executor(int(name), host) for name, host in hosts.items() if name.isdecimal() and host]
     if not executors and context._jsc.sc().isLocal():
         return [Executor(0, host) for name, host in hosts.items() if name == _DRIVER]
     return sorted(executors)
 
 
 class ServerAddresses:
-    """host:port of each state server of a job, now. Call it; any thread.
+    """host:port of each state server of a job, now. Call it; any thread. `close` it.
 
     Args:
-        servers: host:port. One with {executor} or {host} in it (Python's format, "{host}:7410",
+        servers: As discovery_of takes them. An entry with {executor} or {host} in it (Python's format, "{host}:7410",
             "127.0.0.1:245{executor:02d}") stands for one server per executor.
         executors: Asked at most once a second, and only where there are such.
 
     Raises:
-        InvalidConfiguration: What an entry says can't be the address of a server.
+        InvalidConfiguration: What an entry says can't be the address of a server; when called: nothing was ever found,
+            and who was asked for servers refuses to tell.
     """
 
     def __init__(
@@ -61,7 +65,8 @@ class ServerAddresses:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._templates = [server for server in servers if _is_template(server)]
-        self._static = frozenset(servers) - frozenset(self._templates)
+        others = [server for server in servers if server not in self._templates]
+        self._others = discovery_of(others) if others or not self._templates else None
         self._executors = executors
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -71,12 +76,27 @@ class ServerAddresses:
             _address(template, Executor(1, "host"))
 
     def __call__(self) -> frozenset[str]:
+        others = self._others.known() if self._others is not None else frozenset()
         if not self._templates:
-            return self._static
+            return others
         with self._lock:
             if self._monotonic() - self._asked >= _CACHED_SECONDS:
                 self._ask()
-            return self._known
+            return others | self._known
+
+    def check(self, seconds: float = _CHECK_SECONDS) -> None:
+        """Looks for servers; that there are none yet is no error.
+
+        Raises:
+            InvalidConfiguration: Who is asked for them refuses to tell.
+        """
+        if self._others is not None:
+            self._others.wait(seconds)
+
+    def close(self) -> None:
+        """Looks for no more. Idempotent."""
+        if self._others is not None:
+            self._others.close()
 
     def _ask(self) -> None:
         try:
@@ -86,7 +106,7 @@ class ServerAddresses:
             _log.debug("Spark can't tell its executors any more", exc_info=True)
         else:
             made = {_address(template, executor) for template in self._templates for executor in executors}
-            self._known = self._static | made
+            self._known = frozenset(made)
         self._asked = self._monotonic()
 
 

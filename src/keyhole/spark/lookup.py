@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from keyhole.client import Client
 from keyhole.client.bounds import StalePolicy
 from keyhole.errors import InvalidConfiguration, KeyMismatch
+from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.declaring import Columns, columns
 from keyhole.state_path import state_path
 from keyhole.types import Stale, StateDescriptor
@@ -30,6 +31,7 @@ def lookup(
     into: str | None = None,
     stale: StalePolicy = Stale.WHEN_NEEDED,
     timeout: float = 30.0,
+    credentials: Credentials = PLAIN,
 ) -> DataFrame:
     """Each row with the state's value of its key, as of when its task asks: a stream's rows, or a batch's.
 
@@ -44,6 +46,7 @@ def lookup(
         proxy: host:port of a client proxy.
         into: The name of the column with the value, a struct, null where there is none; default: the state's name.
         stale, timeout: As for Client.get; the timeout is that of one request, in seconds.
+        credentials: As for Client; their files must be there on each executor.
 
     Raises:
         UnknownApplication, UnknownState: Now; what the tasks meet ends the query.
@@ -51,7 +54,7 @@ def lookup(
         InvalidConfiguration: `state` is no APPLICATION/STATE, or there is a column `into` already.
     """
     application, name = state_path(state)
-    with Client(proxy, timeout=timeout) as client:
+    with Client(proxy, timeout=timeout, credentials=credentials) as client:
         descriptor = client.describe_state(application, name)
     names, target = columns(key), into or name
     _check_key(data, descriptor, names)
@@ -60,7 +63,15 @@ def lookup(
     value = value_schema(descriptor)
     schema = spark.StructType([*data.schema.fields, spark.StructField(target, value)])
     task = functools.partial(
-        _enriched, (application, name), proxy, names, target, to_arrow_type(value, timezone="UTC"), stale, timeout
+        _enriched,
+        (application, name),
+        proxy,
+        names,
+        target,
+        to_arrow_type(value, timezone="UTC"),
+        stale,
+        timeout,
+        credentials,
     )
     return data.mapInArrow(task, schema)
 
@@ -98,9 +109,10 @@ def _enriched(
     value: pa.DataType,
     stale: StalePolicy,
     timeout: float,
+    credentials: Credentials,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    client = _client(proxy, timeout)
+    client = _client(proxy, timeout, credentials)
     for batch in batches:
         for start in range(0, batch.num_rows, _KEYS_PER_REQUEST):
             rows = batch.slice(start, _KEYS_PER_REQUEST)
@@ -122,6 +134,6 @@ def as_arrow(value: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def _client(proxy: str, timeout: float) -> Client:
+def _client(proxy: str, timeout: float, credentials: Credentials) -> Client:
     """For the life of the Python worker process."""
-    return Client(proxy, timeout=timeout)
+    return Client(proxy, timeout=timeout, credentials=credentials)

@@ -23,7 +23,7 @@ from keyhole.spark.batch import classic
 from keyhole.spark.partitioning import by_key_group, shuffle_partitions
 from keyhole.spark.rows import rows_of
 from keyhole.spark.staging import StagedState
-from keyhole.spark.task import RECEIPT_SCHEMA, SUBTASK, TaskState, connect, stage_task
+from keyhole.spark.task import RECEIPT_SCHEMA, SUBTASK, TaskState, connecting, stage_task
 
 KEY_SCHEMA = spark.StructType([spark.StructField(SUBTASK, spark.IntegerType(), nullable=False)])
 
@@ -46,7 +46,7 @@ class Operator(Protocol):
     """
 
     def process(self, subtask: Subtask, elements: list[Any], rows: Iterator[Any]) -> Sequence[Any]:
-        """The subtask's elements after the batch.
+        """The subtask's elements after the batch. Need not be called where the batch has no rows for any subtask.
 
         Args:
             elements: Those before it. Where the number of subtasks has changed: of a list state the share of this one,
@@ -110,7 +110,7 @@ def _process(
     assert context is not None, "runs in a Spark task only"
     descriptor = order.descriptors[state]
     index = context.partitionId()
-    before = _Before(BaseReader(order, state, connect), StateCodec(descriptor), index)
+    before = _Before(BaseReader(order, state, connecting(order)), StateCodec(descriptor), index)
     subtask = Subtask(index, count, restored=before.count not in (0, count))
     elements = before.elements(subtask, subtasks.mode)
     operator = subtasks.operator

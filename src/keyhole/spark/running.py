@@ -1,4 +1,4 @@
-"""What the processes of the jobs here share: Spark on one machine, a topic's records, and an orderly end."""
+"""What the processes of the jobs here share: Spark, here or on a cluster, a topic's records, and an orderly end."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import os
 import signal
 import sys
 import threading
+import traceback
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from keyhole import logs
-from keyhole.config import JobConfig, TopicJobConfig, load
-from keyhole.errors import KeyholeError
-from keyhole.spark.session import local_session, local_settings
+from keyhole.changelog.brokers import java_settings
+from keyhole.changelog.record_topics import await_topic
+from keyhole.config import CLUSTER, JobConfig, TopicJobConfig, load
+from keyhole.errors import InvalidConfiguration, KeyholeError
+from keyhole.spark.session import cluster_settings, local_settings, start_session
 
 ROCKSDB: Mapping[str, str] = MappingProxyType(
     {
@@ -29,6 +35,7 @@ ROCKSDB: Mapping[str, str] = MappingProxyType(
 """For `session`: the state store that transformWithState needs."""
 
 _LOOK_SECONDS = 0.2
+_TOPIC_SECONDS = 60.0
 
 _Config = TypeVar("_Config", bound=TopicJobConfig)
 
@@ -46,27 +53,60 @@ def configure(application: str, kind: type[_Config], environ: Mapping[str, str])
 
 
 def session(application: str, config: TopicJobConfig, more: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
-    """Starts Spark in this process.
+    """Starts Spark in this process: on this machine alone, or as the driver of a cluster.
 
     Args:
         more: Other settings of Spark's.
     """
     jars = [Path(jar) for jar in config.jars]
-    return local_session(
-        application, {**local_settings(jars, config.directory, partitions=config.shuffle_partitions), **more}
-    )
+    if config.spark == CLUSTER:
+        settings = cluster_settings(jars, partitions=config.shuffle_partitions)
+    else:
+        settings = local_settings(jars, config.directory, partitions=config.shuffle_partitions)
+    return start_session(application, {**settings, **more})
 
 
 def records(spark: SparkSession, bootstrap_servers: str, config: TopicJobConfig) -> DataFrame:
-    """The topic's records, from its beginning: key, value, topic, partition, offset, timestamp."""
+    """The topic's records, from its beginning: key, value, topic, partition, offset, timestamp.
+
+    Raises:
+        KafkaUnreachable: No broker answers.
+        InvalidConfiguration: There is no such topic, or the checkpoint can't be written to.
+    """
+    await_topic(bootstrap_servers, config.topic, _TOPIC_SECONDS)
+    require_writable(spark, config.checkpoint)
     return (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .options(**{f"kafka.{name}": value for name, value in java_settings(bootstrap_servers).items()})
         .option("subscribe", config.topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", config.max_offsets_per_trigger)
         .load()
     )
+
+
+def require_writable(spark: SparkSession, checkpoint: str) -> None:
+    """Makes the folder, and a file in it that goes again.
+
+    Raises:
+        InvalidConfiguration: It can't; the message says what the file system says.
+    """
+    jvm, java_session = spark._jvm, spark._jsparkSession
+    assert jvm is not None
+    folder = jvm.org.apache.hadoop.fs.Path(checkpoint)
+    probe = jvm.org.apache.hadoop.fs.Path(folder, f".writable-{uuid.uuid4().hex}")
+    try:
+        files = folder.getFileSystem(java_session.sessionState().newHadoopConf())
+        files.mkdirs(folder)
+        files.create(probe).close()
+        files.delete(probe, False)
+    except Py4JJavaError as error:
+        why = str(error.java_exception.toString())
+        raise InvalidConfiguration(
+            f"the checkpoint location {checkpoint} can't be written to ({why}): mount a volume there that the driver's "
+            "and the executors' user may write to, or correct the job's setting",
+            checkpoint=checkpoint,
+        ) from error
 
 
 def run_job(name: str, start: Callable[[Mapping[str, str]], StreamingQuery | Sequence[StreamingQuery]]) -> int:
@@ -77,11 +117,20 @@ def run_job(name: str, start: Callable[[Mapping[str, str]], StreamingQuery | Seq
         start: Starts Spark and the query, or the queries, from the environment.
 
     Returns:
-        The process's exit code.
-
-    Raises:
-        StreamingQueryException: What ended a query. The others are stopped.
+        The process's exit code; 1 where a query has failed: the others are stopped, and what ended it is told.
     """
+    try:
+        return _until_its_end(name, start)
+    finally:
+        # Whatever the end: executors of a cluster outlive a driver that only goes away.
+        if (spark := SparkSession.getActiveSession()) is not None:
+            # Before: a query that ends because Spark is gone says so at length, and hides what went wrong.
+            for query in spark.streams.active:
+                query.stop()
+            spark.stop()
+
+
+def _until_its_end(name: str, start: Callable[[Mapping[str, str]], StreamingQuery | Sequence[StreamingQuery]]) -> int:
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
@@ -96,7 +145,17 @@ def run_job(name: str, start: Callable[[Mapping[str, str]], StreamingQuery | Seq
     ended = [query for query in queries if not query.isActive]
     for query in queries:
         query.stop()
-    if not stopped.is_set():
-        for query in ended:
-            query.awaitTermination()  # raises what ended it
+    try:
+        if not stopped.is_set():
+            for query in ended:
+                query.awaitTermination()  # raises what ended it
+    except StreamingQueryException as error:
+        traceback.print_exc()
+        print(f"{name}: {_without_plan(str(error))}", file=sys.stderr)  # noqa: T201 - for a person
+        return 1
     return 0
+
+
+def _without_plan(text: str) -> str:
+    """Spark ends its account with the query's whole plan, under which the reason is out of sight."""
+    return text.partition("=== Streaming Query ===")[0].rstrip()

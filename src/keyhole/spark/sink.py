@@ -8,7 +8,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +21,8 @@ from pyspark.sql import DataFrame
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import EpochBatch, EpochResult
 from keyhole.coordinator.decisions import offsets_hash
+from keyhole.coordinator.fleet import Addresses
+from keyhole.coordinator.stats import job_stats
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.spark.batch import MicroBatch, OutputMode, classic, current, next_watermark_ms, state_operators
 from keyhole.spark.bootstrapping import BOOTSTRAP, bootstrap_batch, checked_bootstrap
@@ -29,6 +31,8 @@ from keyhole.spark.feeding import check_feed
 from keyhole.spark.keeping import kept
 from keyhole.spark.partitioning import layout_of
 from keyhole.spark.parts import Part, PartStaging
+from keyhole.spark.progress import follow_progress
+from keyhole.spark.staging import staging_of
 from keyhole.types import TtlClock
 
 _log = logging.getLogger(__name__)
@@ -45,9 +49,6 @@ class EpochRunner(Protocol):
 
     def close(self) -> None: ...
 
-
-Addresses = Callable[[], Collection[str]]
-"""host:port of each state server now."""
 
 OnCommit = Callable[[int], object]
 """Is told an epoch that is complete: all servers have it, and readers see it."""
@@ -203,8 +204,7 @@ class Sink:
         """
         frame = classic(rows)
         query = checked_bootstrap(self._parts, frame, self._query, watermark)
-        executors = functools.partial(live_executors, frame.sparkSession.sparkContext)
-        coordinator = self._make_coordinator(self._config, query, ServerAddresses(self._config.servers, executors))
+        coordinator = self._coordinator(query, frame.sparkSession.sparkContext)
         try:
             if coordinator.bootstrapped(name):
                 return False
@@ -235,9 +235,7 @@ class Sink:
                     batch_id=batch_id,
                     offsets_hash=offsets_hash(batch.offsets),
                     watermark_ms=batch.watermark_ms,
-                    states=tuple(one.plan for one in staged),
-                    partitions={one.plan.descriptor.state: one.partitions for one in staged},
-                    stage=lambda order: [receipt for one in staged for receipt in one.stage(order)],
+                    **staging_of(staged),
                     offsets=batch.log_entry,
                     stateful=run.stateful,
                     next_watermark_ms=functools.partial(next_watermark_ms, batch) if self._ages else None,
@@ -288,11 +286,21 @@ class Sink:
                 operators = state_operators(batch.execution)
                 for part in self._parts:
                     check_feed(part.declaration, batch, operators, part.aggregator, increments=part.increments)
-                addresses = ServerAddresses(self._config.servers, functools.partial(live_executors, context))
-                coordinator = self._make_coordinator(self._config, query, addresses)
+                coordinator = self._coordinator(query, context)
+                self._follow(batch, query)
                 self._run = _Run(batch.run_id, batch.query, coordinator, stateful=bool(operators))
                 threading.Thread(target=self._run.close_at_end, name=f"keyhole-end-{query}", daemon=True).start()
             return self._run
+
+    def _coordinator(self, query: str, context: SparkContext) -> EpochRunner:
+        addresses = ServerAddresses(self._config.servers, functools.partial(live_executors, context))
+        return self._make_coordinator(self._config, query, addresses)
+
+    def _follow(self, batch: MicroBatch, query: str) -> None:
+        """Spark's own progress, where somebody may ask for it."""
+        stats = job_stats(self._config.application, self._config.stats, self._config.metrics, self._config)
+        if stats.served:
+            follow_progress(batch.query, batch.run_id, stats.counts.spark(query))
 
     def _leave(self, run: _Run) -> None:
         """The run before has ended, though perhaps its thread hasn't noticed yet."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
@@ -52,6 +52,23 @@ class StagedState:
             state = self.plan.descriptor.state
             return [PartitionReceipt(state, partition, attempt_id=0) for partition in range(self.partitions)]
         return [PartitionReceipt.from_row(bytes(row[0])) for row in collected]
+
+
+class Staging(TypedDict):
+    """What an EpochBatch says of its states."""
+
+    states: tuple[StatePlan, ...]
+    partitions: Mapping[str, int]
+    stage: Callable[[StageOrder], Sequence[PartitionReceipt]]
+
+
+def staging_of(staged: Sequence[StagedState]) -> Staging:
+    """All states of an epoch, one after the other."""
+    return Staging(
+        states=tuple(one.plan for one in staged),
+        partitions={one.plan.descriptor.state: one.partitions for one in staged},
+        stage=lambda order: [receipt for one in staged for receipt in one.stage(order)],
+    )
 
 
 def staged_state(part: Part, plan: StatePlan, rows: ClassicDataFrame, layout: HashLayout | None) -> StagedState:

@@ -14,8 +14,9 @@ from pyspark import TaskContext
 from keyhole.arrow import SEQUENCE, STORAGE_KEY, VALUE, encode
 from keyhole.codec import StateCodec
 from keyhole.coordinator.receipts import StageOrder
-from keyhole.coordinator.staging import stage_partition
+from keyhole.coordinator.staging import Connect, stage_partition
 from keyhole.rpc.channels import sync_channel
+from keyhole.security.credentials import Credentials
 from keyhole.spark.aggregating import Aggregation, aggregated
 from keyhole.spark.folding import folded
 from keyhole.spark.value_codec import Encoding
@@ -52,7 +53,7 @@ class TaskState:
             codec = StateCodec(descriptor)
             return (_ready(batch, codec) for batch in batches)
         if self.aggregation is not None:
-            return aggregated(order, descriptor, self.aggregation, batches, connect)
+            return aggregated(order, descriptor, self.aggregation, batches, connecting(order))
         if self.encoding is not None:
             batches = self.encoding.encoded(batches, descriptor)
         if descriptor.kind is StateKind.LIST:
@@ -79,7 +80,9 @@ def stage_task(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordB
     assert context is not None, "runs in a Spark task only"
     rows = state.encoded(order, batches)
     # Spark's attempt ids are unique over the rounds of an epoch; its attempt numbers begin at 0 in each.
-    receipt = stage_partition(order, state.state, context.partitionId(), context.taskAttemptId(), rows, connect)
+    receipt = stage_partition(
+        order, state.state, context.partitionId(), context.taskAttemptId(), rows, connecting(order)
+    )
     yield pa.record_batch({RECEIPT_COLUMN: pa.array([receipt.to_row()], pa.binary())})
 
 
@@ -98,10 +101,15 @@ def _ready(batch: pa.RecordBatch, codec: StateCodec) -> pa.RecordBatch:
     return pa.record_batch({STORAGE_KEY: pa.array(keys, pa.binary()), VALUE: batch.column(VALUE)})
 
 
+def connecting(order: StageOrder) -> Connect:
+    """How a task of the order connects to its servers."""
+    return functools.partial(connect, credentials=order.credentials)
+
+
 @functools.lru_cache(maxsize=64)
-def connect(address: str) -> grpc.Channel:
+def connect(address: str, credentials: Credentials) -> grpc.Channel:
     """One channel per server for the life of the Python worker process, which Spark keeps for many tasks.
 
     Spark forks its workers from a daemon that has never opened a channel, so none is ever shared by two processes.
     """
-    return sync_channel(address)
+    return sync_channel(address, credentials)

@@ -10,6 +10,7 @@ import grpc
 
 from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.status import from_rpc_error
+from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.stores.base import Advance, Batch, Store
 from keyhole.types import START, Position, Role
 from keyhole.v1 import state_pb2, state_server_pb2_grpc
@@ -48,7 +49,8 @@ class RemoteDump:
         timeout_seconds: How long one server may take for all of it.
     """
 
-    def __init__(self, application: str, state: str, timeout_seconds: float) -> None:
+    def __init__(self, application: str, state: str, timeout_seconds: float, credentials: Credentials = PLAIN) -> None:
+        self._credentials = credentials
         self._application = application
         self._state = state
         self._timeout_seconds = timeout_seconds
@@ -56,7 +58,7 @@ class RemoteDump:
     def __call__(self, server: Server, key_groups: Collection[int]) -> Iterator[pb.DumpChunk]:
         """Raises KeyholeError: the server's, or ServerLost."""
         request = pb.DumpRequest(application=self._application, state=self._state, key_groups=sorted(key_groups))
-        with sync_channel(server.address) as channel:
+        with sync_channel(server.address, self._credentials) as channel:
             try:
                 yield from state_server_pb2_grpc.StateServerStub(channel).Dump(request, timeout=self._timeout_seconds)
             except grpc.RpcError as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from keyhole.changelog.base import Changelog, ChangelogReader, Partition
 from keyhole.coordinator.control import read_control
-from keyhole.errors import ChangelogRecreated, KeyholeError, UnknownState
+from keyhole.errors import ChangelogRecreated, KeyholeError, UnknownApplication, UnknownState
 from keyhole.replayed import Replayed, scratch_stores
 from keyhole.stores.base import Snapshot, StoreEngine
 from keyhole.types import START, StateDescriptor
@@ -43,13 +43,18 @@ class Verdict:
 
     Attributes:
         copies: All that were compared, also those without a finding.
-        unreachable: Why, by server, for those that gave nothing.
+        unreachable: Why, by server, for those that did not give all that they hold.
     """
 
     descriptor: StateDescriptor
     copies: tuple[Copy, ...]
     findings: tuple[Finding, ...]
     unreachable: Mapping[str, str]
+
+    @property
+    def not_compared(self) -> tuple[int, ...]:
+        """The key groups of which no copy was compared: nobody who was asked could answer for them."""
+        return tuple(sorted(set(range(self.descriptor.key_groups)) - {copy.key_group for copy in self.copies}))
 
 
 def describe(application: str, state: str, changelog: Changelog, deadline_seconds: float) -> StateDescriptor:
@@ -91,9 +96,10 @@ def verify(
         look = _Look(descriptor, reader, dump, deadline_seconds)
         copies, suspects, unreachable = look.take(dict.fromkeys(servers, frozenset[int]()))
         if not copies:
+            silent = "".join(f"; {server}: {why}" for server, why in unreachable.items())
+            state = f"{descriptor.application}/{descriptor.state}"
             raise UnknownState(
-                f"no server holds anything of {descriptor.application}/{descriptor.state}: nothing was compared",
-                state=descriptor.state,
+                f"no server holds anything of {state}: nothing was compared{silent}", state=descriptor.state
             )
         findings: Sequence[Finding] = ()
         if suspects:
@@ -118,7 +124,7 @@ class _Look:
         self._deadline = deadline_seconds
 
     def take(self, asked: Mapping[Server, Set[int]]) -> tuple[list[Copy], list[Finding], dict[str, str]]:
-        """All copies, those that differ, and the servers that gave nothing.
+        """All copies, those that differ, and the servers that did not give all.
 
         Args:
             asked: Which key groups of which server; none: all that it holds.
@@ -131,6 +137,8 @@ class _Look:
                 store = stores.open("copy", str(number), "")
                 try:
                     copies += fetch(server, self._dump(server, groups), store)
+                except (UnknownApplication, UnknownState):
+                    pass  # it answers: it has no copy
                 except KeyholeError as error:
                     unreachable[server.server] = error.message
                 held[server] = stack.enter_context(contextlib.closing(store.snapshot()))

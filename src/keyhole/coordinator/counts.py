@@ -1,0 +1,79 @@
+"""What a job counts of its queries. Each query's is written by its own threads; the one that tells it only reads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from keyhole.counting import Histogram
+from keyhole.metrics import BY_NAME
+
+
+class QueryCounts:
+    """The epochs of one query, as its coordinator runs them."""
+
+    def __init__(self) -> None:
+        self.complete_epoch = self.commit_time_ms = 0
+        self.epochs = self.replayed = self.rounds = 0
+        self.failed: defaultdict[str, int] = defaultdict(int)
+        self.seconds = Histogram(BY_NAME["keyhole_job_epoch_seconds"].buckets)
+        self.phase_seconds: defaultdict[str, float] = defaultdict(float)
+        self.generation = self.assignment_version = self.members = self.distrusted = 0
+        self.fenced = False
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """The block is part of it. `name`: one of metrics.PHASES."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phase_seconds[name] += time.monotonic() - began
+
+
+class SparkCounts:
+    """The batches of one query, as Spark tells of them.
+
+    Attributes:
+        sources: The next record that is read, by topic and partition.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.batch = -1
+        self.seconds = Histogram(BY_NAME["keyhole_spark_batch_seconds"].buckets)
+        self.phase_seconds: defaultdict[str, float] = defaultdict(float)
+        self.input_rows = 0
+        self.input_rows_per_second = self.processed_rows_per_second = 0.0
+        self.watermark_ms = 0
+        self.state_rows = self.state_memory_bytes = 0
+        self.state_updated = self.state_dropped = 0
+        self.state_commit_seconds = 0.0
+        self.sources: dict[tuple[str, int], int] = {}
+
+
+class JobCounts:
+    """All queries of a job. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: dict[str, QueryCounts] = {}
+        self._spark: dict[str, SparkCounts] = {}
+
+    def query(self, name: str) -> QueryCounts:
+        """Of one query, over all of its runs in this process."""
+        with self._lock:
+            return self._queries.setdefault(name, QueryCounts())
+
+    def spark(self, name: str) -> SparkCounts:
+        """The same."""
+        with self._lock:
+            return self._spark.setdefault(name, SparkCounts())
+
+    def all(self) -> tuple[dict[str, QueryCounts], dict[str, SparkCounts]]:
+        """As they are now."""
+        with self._lock:
+            return dict(self._queries), dict(self._spark)

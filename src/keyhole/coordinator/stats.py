@@ -1,0 +1,215 @@
+"""What a job says of itself (docs/metrics.md), from its driver: by gRPC and on a /metrics of its own.
+
+Threads: the ports are served by one thread with an event loop of its own, which lives as long as the process: the job's
+queries come and go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from keyhole.config import SecuritySettings
+from keyhole.coordinator.counts import JobCounts, QueryCounts, SparkCounts
+from keyhole.counting import Refusals
+from keyhole.errors import KeyholeError
+from keyhole.listening import parted
+from keyhole.metrics import MOST_QUERIES, Component, Kept
+from keyhole.stats.figures import Figures, process_start
+from keyhole.v1 import stats_pb2 as pb
+
+if TYPE_CHECKING:
+    from keyhole.rpc.server import RpcServer
+    from keyhole.security.door import Door
+
+_log = logging.getLogger(__name__)
+
+_JOB, _SPARK = "keyhole_job", "keyhole_spark"
+_START_SECONDS = 10.0
+_STOP_SECONDS = 2.0
+
+
+class JobStats:
+    """Of one application's driver.
+
+    Args:
+        stats: host:port to serve `Stats` on; empty: none.
+        metrics: host:port of /metrics; empty: none.
+        security: TLS, and who may ask; None: everybody, in plaintext.
+    """
+
+    def __init__(self, application: str, stats: str, metrics: str, security: SecuritySettings | None = None) -> None:
+        self._security = security
+        self.counts = JobCounts()
+        self.refusals = Refusals()
+        self.address = ""
+        self._application = application
+        self._stats = stats
+        self._metrics = metrics
+        self._started = process_start()
+        self._names = Kept(MOST_QUERIES)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._failure: KeyholeError | None = None
+        self._thread = threading.Thread(target=self._run, name="keyhole-job-stats", daemon=True)
+
+    @property
+    def served(self) -> bool:
+        """Somebody may ask."""
+        return bool(self._stats or self._metrics)
+
+    def start(self) -> None:
+        """Serves, until `stop`. Where no address is given there is nothing to do.
+
+        Raises:
+            InvalidConfiguration: An address that is not host:port.
+            PortTaken: Another process has it.
+        """
+        if not self.served:
+            return
+        self._thread.start()
+        self._ready.wait(_START_SECONDS)
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Idempotent."""
+        if self._loop is not None and self._stopped is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopped.set)
+            self._thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except KeyholeError as error:
+            self._failure = error
+        except Exception:  # noqa: BLE001 - the top of a thread; the job itself must not end for it
+            _log.exception("serving the job's figures failed unexpectedly")
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        # Not at the top: a job that serves nothing needs none of it.
+        from keyhole.rpc.server import RpcServer
+        from keyhole.stats import serving
+        from keyhole.v1 import stats_pb2_grpc
+
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        rpc = RpcServer("job", *parted(self._stats, "KEYHOLE_JOB_STATS"), self._security) if self._stats else None
+        page = serving.own_page(self._metrics, self.read, self._door(rpc)) if self._metrics else None
+        if rpc is not None:
+            servicer = serving.StatsServicer(self.read)
+            rpc.counted_by(self.refusals.note)
+            rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, servicer, serving.SERVICE)
+            await rpc.start()
+            await rpc.set_serving(True)
+            self.address = rpc.address
+        try:
+            if page is not None:
+                await page.start()
+            self._ready.set()
+            await self._stopped.wait()
+        finally:
+            if page is not None:
+                await page.stop()
+            if rpc is not None:
+                await rpc.stop(0)
+
+    def _door(self, rpc: RpcServer | None) -> Door | None:
+        from keyhole.security.door import Door
+
+        if rpc is not None:
+            return rpc.door
+        if self._security is None:
+            return None
+        return Door("job", self._metrics.rpartition(":")[0], self._security)
+
+    async def read(self) -> pb.ReadStatsResponse:
+        """All of it."""
+        figures = Figures()
+        figures.process(Component.JOB, (self._application,), self._started)
+        figures.refusals(Component.JOB, (self._application,), self.refusals)
+        queries, spark = self.counts.all()
+        self._names.note((self._application, name) for name in (*queries, *spark))
+        for name, counts in queries.items():
+            _tell_query(figures, self._names.label((self._application, name)), counts)
+        for name, of in spark.items():
+            _tell_spark(figures, self._names.label((self._application, name)), of)
+        sources = [
+            pb.SourcePosition(query=name, topic=topic, partition=partition, offset=offset)
+            for name, of in spark.items()
+            for (topic, partition), offset in list(of.sources.items())
+        ]
+        return pb.ReadStatsResponse(
+            component=pb.COMPONENT_JOB, name=self._application, families=figures.families(), sources=sources
+        )
+
+
+def _tell_query(figures: Figures, labels: tuple[str, str], counts: QueryCounts) -> None:
+    figures.add(f"{_JOB}_complete_epoch", labels, counts.complete_epoch)
+    figures.add(f"{_JOB}_complete_epochs_total", labels, counts.epochs)
+    figures.add(f"{_JOB}_replayed_epochs_total", labels, counts.replayed)
+    figures.add(f"{_JOB}_epoch_rounds_total", labels, counts.rounds)
+    if counts.generation:
+        # Before it is taken it is not known, and 0 would look like one more change.
+        figures.add(f"{_JOB}_run_generation", labels, counts.generation)
+    figures.add(f"{_JOB}_assignment_version", labels, counts.assignment_version)
+    figures.add(f"{_JOB}_member_servers", labels, counts.members)
+    figures.add(f"{_JOB}_distrusted_servers_total", labels, counts.distrusted)
+    figures.add(f"{_JOB}_fenced", labels, counts.fenced)
+    figures.observed(f"{_JOB}_epoch_seconds", labels, counts.seconds)
+    if counts.commit_time_ms:
+        figures.add(f"{_JOB}_commit_age_seconds", labels, _age(counts.commit_time_ms))
+    for phase, seconds in list(counts.phase_seconds.items()):
+        figures.add(f"{_JOB}_phase_seconds_total", (*labels, phase), seconds)
+    for reason, count in list(counts.failed.items()):
+        figures.add(f"{_JOB}_failed_epochs_total", (*labels, reason), count)
+
+
+def _tell_spark(figures: Figures, labels: tuple[str, str], counts: SparkCounts) -> None:
+    figures.add(f"{_SPARK}_run_batches_total", labels, counts.batches)
+    figures.add(f"{_SPARK}_batch_number", labels, counts.batch)
+    figures.add(f"{_SPARK}_input_rows_total", labels, counts.input_rows)
+    figures.add(f"{_SPARK}_input_rows_per_second", labels, counts.input_rows_per_second)
+    figures.add(f"{_SPARK}_processed_rows_per_second", labels, counts.processed_rows_per_second)
+    figures.add(f"{_SPARK}_state_rows", labels, counts.state_rows)
+    figures.add(f"{_SPARK}_state_memory_bytes", labels, counts.state_memory_bytes)
+    figures.add(f"{_SPARK}_state_updated_rows_total", labels, counts.state_updated)
+    figures.add(f"{_SPARK}_state_dropped_rows_total", labels, counts.state_dropped)
+    figures.add(f"{_SPARK}_state_commit_seconds_total", labels, counts.state_commit_seconds)
+    figures.observed(f"{_SPARK}_batch_seconds", labels, counts.seconds)
+    if counts.watermark_ms > 0:
+        figures.add(f"{_SPARK}_watermark_age_seconds", labels, _age(counts.watermark_ms))
+    for phase, seconds in list(counts.phase_seconds.items()):
+        figures.add(f"{_SPARK}_phase_seconds_total", (*labels, phase), seconds)
+
+
+def _age(since_ms: int) -> float:
+    return max(0.0, time.time() - since_ms / 1000)
+
+
+# The queries of one process begin at the same time, each in a thread of its own.
+_MAKING = threading.Lock()
+
+
+def job_stats(application: str, stats: str, metrics: str, security: SecuritySettings | None = None) -> JobStats:
+    """The one of this process for these settings, serving: its ports outlive the queries that come and go. Any thread.
+
+    Raises: As JobStats.start.
+    """
+    with _MAKING:
+        return _made(application, stats, metrics, security)
+
+
+@functools.cache
+def _made(application: str, stats: str, metrics: str, security: SecuritySettings | None) -> JobStats:
+    made = JobStats(application, stats, metrics, security)
+    made.start()
+    atexit.register(made.stop)
+    return made
