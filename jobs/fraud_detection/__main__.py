@@ -70,7 +70,13 @@ def states(processor: QueryableProcessor, job: JobConfig, on_commit: Callable[[i
 
 
 def _reader(job: JobConfig, state: str, schema: str) -> BroadcastReader:
-    return BroadcastReader(f"{job.application}/{state}", proxy=job.proxy, or_empty=schema)
+    return BroadcastReader(
+        f"{job.application}/{state}",
+        proxy=job.proxy,
+        timeout=job.epoch_deadline_seconds,
+        or_empty=schema,
+        config=job,
+    )
 
 
 def start(environ: Mapping[str, str]) -> Sequence[StreamingQuery]:

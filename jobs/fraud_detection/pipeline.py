@@ -12,7 +12,8 @@ from keyhole.spark.processor import QueryableProcessor
 APPLICATION = "fraud-detection"
 QUERY = "fraud_detection"
 KEY = "account"
-KEY_GROUPS = 64
+# Each that an epoch touches is a partition of its transaction in Kafka: no more than a job's servers will ever be.
+KEY_GROUPS = 16
 
 ALERTS, ALERTS_MAP_KEY = "alerts", ("time_ms", "payment")
 TOTALS, TOTALS_KEY, TOTALS_MAP_KEY = "totals", ("aggregation", "of"), "window"

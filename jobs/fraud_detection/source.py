@@ -169,5 +169,10 @@ def feed(config: PaymentsConfig, sender: Sender, stopped: threading.Event) -> No
     to_aggregations.flush()
 
 
+def topics(config: PaymentsConfig) -> dict[str, int]:
+    """What it sends to, and how many partitions each has."""
+    return {config.topic: PARTITIONS, config.rules_topic: 1, config.aggregations_topic: 1}
+
+
 if __name__ == "__main__":
-    sys.exit(run_source("payments", PaymentsConfig, feed))
+    sys.exit(run_source("payments", PaymentsConfig, feed, topics))

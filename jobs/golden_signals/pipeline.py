@@ -14,7 +14,8 @@ STATE = "golden_signals"
 KEY = ("service", "minute")
 # What jobs.golden_signals.signals.GoldenSignals takes: one of its rows is one of the state's.
 VALUE = ("duration_us", "failed", "cpu_permille", "memory_permille")
-KEY_GROUPS = 64
+# Each that an epoch touches is a partition of its transaction in Kafka: no more than a job's servers will ever be.
+KEY_GROUPS = 16
 
 # A service: JSON's other words are no names.
 NAME = r"[A-Za-z][A-Za-z0-9_.-]{0,63}"

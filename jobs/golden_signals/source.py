@@ -150,5 +150,10 @@ def feed(config: RequestsConfig, sender: Sender, stopped: threading.Event) -> No
         sender.poll()
 
 
+def topics(config: RequestsConfig) -> dict[str, int]:
+    """What it sends to, and how many partitions each has."""
+    return {config.topic: PARTITIONS}
+
+
 if __name__ == "__main__":
-    sys.exit(run_source("requests", RequestsConfig, feed))
+    sys.exit(run_source("requests", RequestsConfig, feed, topics))

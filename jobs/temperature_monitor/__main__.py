@@ -41,7 +41,11 @@ _LOOK_FOR_UPDATES = "1 second"
 def states(processor: QueryableProcessor, job: JobConfig, on_commit: Callable[[int], object] | None = None) -> Sink:
     """What is kept of each sensor, and its alerts, by the thresholds that the batch reads."""
     thresholds = queryable.BroadcastReader(
-        f"{job.application}/{THRESHOLDS}", proxy=job.proxy, or_empty=THRESHOLD_SCHEMA
+        f"{job.application}/{THRESHOLDS}",
+        proxy=job.proxy,
+        timeout=job.epoch_deadline_seconds,
+        or_empty=THRESHOLD_SCHEMA,
+        config=job,
     )
 
     def alerts_of(batch: DataFrame) -> DataFrame:

@@ -16,7 +16,8 @@ ALERT_COLUMNS = ("time_ms", "last", "new", "ratio", "threshold")
 THRESHOLDS = "thresholds"
 THRESHOLD_SCHEMA = "sensor string, ratio double"
 KEY = "sensor"
-KEY_GROUPS = 64
+# Each that an epoch touches is a partition of its transaction in Kafka: no more than a job's servers will ever be.
+KEY_GROUPS = 16
 
 # How late a reading may come.
 DELAY = "1 minute"

@@ -5,7 +5,8 @@ an hour every tenth of a second, over and over. Beside them a fleet of synthetic
 only rises, so that a reader can tell which of its readings an answer shows. All readings say that they were made when
 they are sent: the cities' years would make the watermark run away from the others.
 
-Into a second topic go thresholds of a few sensors: some at once, and then a change every two seconds.
+Into a second topic go thresholds of a few sensors: some at once, and then a change every two seconds. Among them are
+some that are broken.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _UPDATE_SECONDS = 2.0
 _FIRST_RATIO = 1.02
 # Of another number than the sensors, so that each gets all of them; 0 takes a threshold away.
 _LATER_RATIOS = (1.01, 1.05, 0.0, 1.1, 1.0)
+# Updates are too few for a part of them to be broken at random in a short run.
+_BROKEN_AFTER = 4
 _SEED = 20_100_101
 
 Reading = tuple[str, float]
@@ -112,13 +115,33 @@ def update_record(update: Update) -> bytes:
     return json.dumps({"sensor": sensor, "ratio": ratio}).encode()
 
 
+def malformed_update(update: Update, number: int) -> bytes:
+    """The update as three kinds of mistakes make it, in turn: cut short, with words for a number, of no sensor."""
+    sensor, ratio = update
+    if number % 3 == 0:
+        return update_record(update)[:-2]
+    if number % 3 == 1:
+        return json.dumps({"sensor": sensor, "ratio": f"{ratio:g} times"}).encode()
+    return json.dumps({"sensor": None, "ratio": ratio}).encode()
+
+
+def update_records(*, broken: bool) -> Iterator[list[bytes]]:
+    """Each update's record, and after every fourth update, if `broken`, another one that is none."""
+    for number, update in enumerate(updates(), 1):
+        records, faults = [update_record(update)], number // _BROKEN_AFTER
+        if broken and number % _BROKEN_AFTER == 0:
+            records.append(malformed_update(update, faults))
+        yield records
+
+
 def feed(config: ReadingsConfig, sender: Sender, stopped: threading.Event) -> None:
     """Sends until it is stopped. Raises KafkaUnreachable."""
     draw = random.Random(_SEED)  # noqa: S311 - made-up faults, no secrets
-    cities, sensors, rising, changes = recorded(), fleet(config.sensors), probe(), updates()
+    cities, sensors, rising = recorded(), fleet(config.sensors), probe()
+    changes = update_records(broken=config.malformed > 0)
     thresholds = Sender(config.bootstrap_servers, config.thresholds_topic)
-    for update in itertools.islice(changes, len(WATCHED)):
-        thresholds.send(update_record(update))
+    for value in itertools.chain.from_iterable(itertools.islice(changes, len(WATCHED))):
+        thresholds.send(value)
     began, hours, changed = time.monotonic(), 0, 0
     for more in due(config.rate, stopped):
         readings = list(itertools.islice(sensors, more))
@@ -130,12 +153,18 @@ def feed(config: ReadingsConfig, sender: Sender, stopped: threading.Event) -> No
             broken = reading[0] != PROBE and draw.random() < config.malformed
             sender.send((malformed if broken else record)(reading, moment), partition_of(reading[0]))
         if changed * _UPDATE_SECONDS <= time.monotonic() - began:
-            thresholds.send(update_record(next(changes)))
+            for value in next(changes):
+                thresholds.send(value)
             changed += 1
         sender.poll()
         thresholds.poll()
     thresholds.flush()
 
 
+def topics(config: ReadingsConfig) -> dict[str, int]:
+    """What it sends to, and how many partitions each has."""
+    return {config.topic: PARTITIONS, config.thresholds_topic: 1}
+
+
 if __name__ == "__main__":
-    sys.exit(run_source("readings", ReadingsConfig, feed))
+    sys.exit(run_source("readings", ReadingsConfig, feed, topics))

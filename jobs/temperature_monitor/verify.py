@@ -33,7 +33,8 @@ class Counted:
         seen: All sensors that there ever were.
         read_right: Each batch has read the thresholds that had been set by the epoch that it says it has read.
         updated: All that ever had a threshold, or lost one.
-        records, rejected: Of the readings' topic: how many, and how many are none.
+        records: Of the readings' topic.
+        rejected: Of both topics, how many are no reading, and no update.
         unkept: Dead letters that are missing, or too many.
     """
 
@@ -111,7 +112,7 @@ def count(subject: Subject, readings: BatchLogs, updates: BatchLogs, newest: int
         thresholds(updates.newest() + 1),
         {change[0] for change in of_changes.values() if change is not None},
         len(messages),
-        len(rejected),
+        len(rejected) + len(refused),
         unkept(subject, rejected) + unkept(of_updates, refused),
     )
 

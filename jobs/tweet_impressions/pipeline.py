@@ -9,7 +9,8 @@ from keyhole.spark.dead_letters import Accept, drop, first_broken
 
 APPLICATION = "tweet-impressions"
 QUERY = "tweet_impressions"
-KEY_GROUPS = 64
+# Each that an epoch touches is a partition of its transaction in Kafka: no more than a job's servers will ever be.
+KEY_GROUPS = 16
 
 # Two states of one query: `tweet_hours` is a map, from hours to counts, per tweet; `top_tweets` the best of each hour.
 TWEET_HOURS, TWEET_HOURS_KEY, TWEET_HOURS_MAP_KEY = "tweet_hours", "tweet", "hour"

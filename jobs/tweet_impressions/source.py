@@ -113,5 +113,10 @@ def feed(config: TweetsConfig, sender: Sender, stopped: threading.Event) -> None
         sender.poll()
 
 
+def topics(config: TweetsConfig) -> dict[str, int]:
+    """What it sends to, and how many partitions each has."""
+    return {config.topic: PARTITIONS}
+
+
 if __name__ == "__main__":
-    sys.exit(run_source("tweets", TweetsConfig, feed))
+    sys.exit(run_source("tweets", TweetsConfig, feed, topics))

@@ -13,7 +13,8 @@ from keyhole.spark.processor import QueryableProcessor
 APPLICATION = "vital-signs"
 QUERY = "vital_signs"
 KEY = ("patient", "signal")
-KEY_GROUPS = 64
+# Each that an epoch touches is a partition of its transaction in Kafka: no more than a job's servers will ever be.
+KEY_GROUPS = 16
 
 # How late a chunk may come. A blob closes so long after its end.
 DELAY = "10 seconds"

@@ -165,5 +165,10 @@ def feed(config: ChunksConfig, sender: Sender, stopped: threading.Event) -> None
         sender.poll()
 
 
+def topics(config: ChunksConfig) -> dict[str, int]:
+    """What it sends to, and how many partitions each has."""
+    return {config.topic: PARTITIONS}
+
+
 if __name__ == "__main__":
-    sys.exit(run_source("chunks", ChunksConfig, feed))
+    sys.exit(run_source("chunks", ChunksConfig, feed, topics))
