@@ -1,0 +1,31 @@
+{{/* How components find each other, spelled as keyhole.discovery reads it. dict root, component, port */}}
+
+{{- define "keyhole.discovery.stateServers" -}}
+{{- if eq .Values.discovery.kind "static" -}}
+{{ join "," .Values.discovery.servers }}
+{{- else if eq .Values.discovery.kind "dns" -}}
+dns:{{ .Release.Name }}-state-servers.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:7410
+{{- else -}}
+kubernetes:7410?namespace={{ .Release.Namespace }}&selector=app.kubernetes.io/instance={{ .Release.Name }},keyhole.dev/state-server=true
+{{- end -}}
+{{- end }}
+
+{{- define "keyhole.discovery.clientProxies" -}}
+{{- if eq .Values.discovery.kind "kubernetes" -}}
+kubernetes:7400?namespace={{ .Release.Namespace }}&selector=app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=client-proxy
+{{- else -}}
+dns:{{ .Release.Name }}-client-proxy-pods.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:7400
+{{- end -}}
+{{- end }}
+
+{{- define "keyhole.discovery.coordinators" -}}
+{{- if eq .Values.discovery.kind "kubernetes" -}}
+kubernetes:7430?namespace={{ .Release.Namespace }}&selector=app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=spark-driver
+{{- else -}}
+{{- $names := list -}}
+{{- range .Values.jobs -}}
+{{- $names = append $names (printf "dns:%s-%s-driver.%s.svc.%s:7430" $.Release.Name .name $.Release.Namespace $.Values.clusterDomain) -}}
+{{- end -}}
+{{ join "," $names }}
+{{- end -}}
+{{- end }}

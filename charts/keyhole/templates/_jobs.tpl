@@ -1,0 +1,93 @@
+{{/* A job with everything that it did not say itself, as YAML. dict root, given */}}
+{{- define "keyhole.job" -}}
+{{- $job := mergeOverwrite (deepCopy .root.Values.jobDefaults) (deepCopy .given) -}}
+{{- $_ := set $job "application" ($job.application | default $job.name) -}}
+{{- $_ := set $job "module" ($job.module | default (printf "jobs.%s" ($job.name | replace "-" "_"))) -}}
+{{- $_ := set $job "settingsPrefix" ($job.settingsPrefix | default (printf "KEYHOLE_%s_" (last (splitList "." $job.module) | upper))) -}}
+{{- $_ := set $job "image" (ternary $job.image .root.Values.images.sparkJob (ne $job.image.repository "")) -}}
+{{- $_ := set $job.source "module" ($job.source.module | default (printf "%s.source" $job.module)) -}}
+{{- $_ := set $job "fullname" (printf "%s-%s" .root.Release.Name $job.name) -}}
+{{- $claim := $job.checkpoint.claim.existingClaim | default (printf "%s-checkpoint" $job.fullname) -}}
+{{- $_ := set $job.checkpoint "claimName" (ternary "" $claim (ne $job.checkpoint.url "")) -}}
+{{- $_ := set $job.checkpoint "location" ($job.checkpoint.url | default (printf "/var/lib/keyhole/checkpoint/%s" $job.application)) -}}
+{{ toYaml $job }}
+{{- end }}
+
+{{/* The applications that replicas follow, separated by commas. */}}
+{{- define "keyhole.replica.applications" -}}
+{{- $applications := .Values.replica.applications -}}
+{{- if not $applications -}}
+{{- range .Values.jobs -}}
+{{- $applications = append $applications (include "keyhole.job" (dict "root" $ "given" .) | fromYaml).application -}}
+{{- end -}}
+{{- end -}}
+{{ join "," $applications }}
+{{- end }}
+
+{{- define "keyhole.job.envFrom" -}}
+{{- range .envSecrets }}
+- secretRef: {name: {{ . }}}
+{{- end }}
+{{- end }}
+
+{{/* Settings of Spark's that a job may have otherwise. */}}
+{{- define "keyhole.sparkDefaults" -}}
+# Spark's Kafka connector, where the image has it.
+spark.driver.extraClassPath: /opt/spark-kafka/*
+spark.executor.extraClassPath: /opt/spark-kafka/*
+spark.ui.enabled: "false"
+spark.ui.showConsoleProgress: "false"
+spark.sql.session.timeZone: UTC
+{{- end }}
+
+{{/* Settings of Spark's that are the chart's. dict root, job */}}
+{{- define "keyhole.sparkConf" -}}
+{{- $job := .job -}}
+{{- $root := .root -}}
+spark.master: k8s://https://kubernetes.default.svc
+spark.submit.deployMode: client
+spark.app.name: {{ $job.application }}
+spark.driver.host: {{ $job.fullname }}-driver.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}
+spark.driver.bindAddress: 0.0.0.0
+spark.driver.port: "7078"
+spark.driver.blockManager.port: "7079"
+spark.blockManager.port: "7079"
+spark.driver.memory: {{ $job.driver.memory }}
+spark.executor.instances: {{ $job.executors.instances | quote }}
+spark.executor.cores: {{ $job.executors.cores | quote }}
+spark.executor.memory: {{ $job.executors.memory }}
+spark.executor.memoryOverhead: {{ $job.executors.memoryOverhead }}
+spark.kubernetes.namespace: {{ $root.Release.Namespace }}
+# Executors go with the pod of their driver: it owns them.
+spark.kubernetes.driver.pod.name: ${env:POD_NAME}
+spark.kubernetes.authenticate.driver.serviceAccountName: {{ $job.fullname }}-driver
+spark.kubernetes.authenticate.serviceAccountName: {{ $job.fullname }}-driver
+spark.kubernetes.container.image: {{ include "keyhole.image" (dict "root" $root "image" $job.image) }}
+spark.kubernetes.container.image.pullPolicy: {{ $root.Values.image.pullPolicy }}
+spark.kubernetes.executor.podTemplateFile: /etc/spark/executor-pod.yaml
+spark.kubernetes.executor.podTemplateContainerName: spark-executor
+spark.kubernetes.executor.request.cores: {{ $job.executors.cpuRequest | quote }}
+{{- with $job.executors.cpuLimit }}
+spark.kubernetes.executor.limit.cores: {{ . | quote }}
+{{- end }}
+# The service is the release's, and goes with it.
+spark.kubernetes.driver.service.deleteOnTermination: "false"
+{{- if eq $job.stateServer.store.volume "persistentClaim" }}
+spark.kubernetes.executor.volumes.persistentVolumeClaim.store.mount.path: /var/lib/keyhole/stores
+spark.kubernetes.executor.volumes.persistentVolumeClaim.store.mount.readOnly: "false"
+spark.kubernetes.executor.volumes.persistentVolumeClaim.store.options.claimName: OnDemand
+spark.kubernetes.executor.volumes.persistentVolumeClaim.store.options.storageClass: {{ $job.stateServer.store.storageClassName }}
+spark.kubernetes.executor.volumes.persistentVolumeClaim.store.options.sizeLimit: {{ $job.stateServer.store.size }}
+spark.kubernetes.driver.ownPersistentVolumeClaim: "true"
+spark.kubernetes.driver.reusePersistentVolumeClaim: "true"
+{{- else }}
+# Or else Spark tries to remove claims at its end, of which it made none and for which it has no rights.
+spark.kubernetes.driver.ownPersistentVolumeClaim: "false"
+spark.kubernetes.driver.reusePersistentVolumeClaim: "false"
+{{- end }}
+{{- if $root.Values.security.tls.enabled }}
+# Between driver and executors.
+spark.authenticate: "true"
+spark.network.crypto.enabled: "true"
+{{- end }}
+{{- end }}

@@ -1,0 +1,58 @@
+{{/* What Spark makes executors' pods of: it adds the container's image, command, memory and cores. dict root, job */}}
+{{- define "keyhole.job.executorPod" -}}
+{{- $root := .root -}}
+{{- $job := .job -}}
+apiVersion: v1
+kind: Pod
+metadata:
+  labels:
+    {{- include "keyhole.podLabels" (dict "root" $root "component" "spark-executor" "application" $job.application "job" $job.name) | nindent 4 }}
+    keyhole.dev/state-server: "true"
+  {{- with $job.executors.podAnnotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  # Executors ask nothing of the API server.
+  automountServiceAccountToken: false
+  # A Service's environment variables look like settings of ours, and unknown settings are refused.
+  enableServiceLinks: false
+  # Counts for the executor and the state server together, which stops after it.
+  terminationGracePeriodSeconds: {{ add (ceil $job.stateServer.drainSeconds) 20 }}
+  securityContext: {{- include "keyhole.podSecurity" . | nindent 4 }}
+  {{- include "keyhole.placement" (dict "root" $root "place" $job.executors) | nindent 2 }}
+  initContainers:
+    # A native sidecar: it has started before the executor does, and stops after it.
+    - restartPolicy: Always
+      {{- include "keyhole.stateServer" (dict "root" $root "server" $job.stateServer "role" "owner") | nindent 6 }}
+  containers:
+    - name: spark-executor
+      # Where Spark puts what the driver hands out.
+      workingDir: /tmp
+      {{- with $job.env }}
+      env: {{- include "keyhole.env" . | nindent 8 }}
+      {{- end }}
+      {{- with include "keyhole.job.envFrom" $job }}
+      envFrom: {{- . | nindent 8 }}
+      {{- end }}
+      securityContext: {{- include "keyhole.containerSecurity" . | nindent 8 }}
+      volumeMounts:
+        - {name: tmp, mountPath: /tmp}
+        {{- if $job.checkpoint.claimName }}
+        - {name: checkpoint, mountPath: /var/lib/keyhole/checkpoint}
+        {{- end }}
+        # What the driver names for its tasks is at the same place here.
+        {{- include "keyhole.security.mounts" (dict "root" $root "name" "job") | nindent 8 }}
+        {{- include "keyhole.token.mount" $job.tokenSecretName | nindent 8 }}
+  volumes:
+    - {name: tmp, emptyDir: {}}
+    - {name: state-server-tmp, emptyDir: {}}
+    {{- if eq $job.stateServer.store.volume "emptyDir" }}
+    {{- include "keyhole.storeEmptyDir" $job.stateServer | nindent 4 }}
+    {{- end }}
+    {{- with $job.checkpoint.claimName }}
+    - name: checkpoint
+      persistentVolumeClaim: {claimName: {{ . }}}
+    {{- end }}
+    {{- include "keyhole.security.volumes" (dict "root" $root "secrets" (dict "job" $job.tlsSecretName "state-server" $root.Values.security.tls.secrets.stateServer)) | nindent 4 }}
+    {{- include "keyhole.token.volume" $job.tokenSecretName | nindent 4 }}
+{{- end }}
