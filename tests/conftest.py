@@ -17,6 +17,10 @@ from keyhole.local.kafka import LocalKafka
 settings.register_profile("keyhole", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("keyhole")
 
+# Of the JVMs that tests start, Spark's above all: none lives long enough for the compiler that optimises, which takes
+# more than a quarter of their processor time.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
 # So that what a store did otherwise is told, and not only that it did.
 pytest.register_assert_rewrite("keyhole.testing.stores")
 
@@ -46,6 +50,20 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, jars: list[Path], java: Java
         yield broker.bootstrap_servers
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """The whole suite runs in two processes, or more where there are cores for it; a part of it in this one.
+
+    Most of what takes long waits for other processes, so that one process leaves half of a machine idle.
+    """
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return 0
+    return max(2, min(4, (os.cpu_count() or 2) // 2))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The fault harness takes minutes: whatever else fails should fail before."""
-    items.sort(key=lambda item: item.get_closest_marker("fault") is not None)
+    """What takes long comes first, so that all processes end at the same time; the fault harness last.
+
+    That takes as much of the machine as there is, for minutes: whatever else fails should fail before.
+    """
+    order = ["integration", "", "fault"]
+    items.sort(key=lambda item: order.index(next((part for part in order if f"tests/{part}/" in item.nodeid), "")))

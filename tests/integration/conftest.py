@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from keyhole.config import JobConfig
 from keyhole.local.ports import free_ports
 from keyhole.local.services import start_client_proxy, start_state_server
-from keyhole.spark.session import local_session, local_settings
+from keyhole.spark.session import local_settings, start_session
 
 Rows = Sequence[Mapping[str, object]]
 Stream = Callable[[str, Sequence[Rows]], DataFrame]
@@ -26,7 +26,7 @@ RunQuery = Callable[..., None]
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_jars: list[Path]) -> Iterator[SparkSession]:
     """A session with the Kafka connector. There can be one JVM per process, so tests share it and don't stop it."""
     settings = local_settings(spark_jars, tmp_path_factory.mktemp("spark"))
-    session = local_session("keyhole-tests", settings | {"spark.log.level": "ERROR"})
+    session = start_session("keyhole-tests", settings | {"spark.log.level": "ERROR"})
     yield session
     session.stop()
 

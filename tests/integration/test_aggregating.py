@@ -12,11 +12,11 @@ import pytest
 from keyhole import Client
 from keyhole.steps import Step
 from tests.support.counting_job import STATE
-from tests.support.pipeline import PATIENCE_SECONDS, Pipeline
+from tests.support.pipeline import EVENTS_PER_KILL, Pipeline
 
 pytestmark = pytest.mark.integration
 
-EVENTS = 600
+EVENTS = 4 * EVENTS_PER_KILL
 
 
 @pytest.fixture
@@ -39,26 +39,14 @@ def await_recount(pipeline: Pipeline) -> None:
     assert [answer.value.total for answer in found] == [expected[key] for key in sorted(expected)]
 
 
-@pytest.mark.parametrize("step", [Step.SERVER_STAGED, Step.SERVER_TRANSACTION_COMMITTED, Step.SERVER_COMMITTED])
-def test_a_server_killed_within_an_epoch_merges_nothing_twice(pipeline: Pipeline, step: Step) -> None:
-    marker = pipeline.directory / "killed"
-    kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
-    server = pipeline.start_server(kill, killable=True)
-    driver = pipeline.start_driver(per_trigger=100)
-    pipeline.await_(lambda: server.exit_code is not None, "the server's death")
-    assert marker.exists()
-    pipeline.start_server()
+def test_a_server_killed_within_epochs_merges_nothing_twice(pipeline: Pipeline) -> None:
+    pipeline.kill_server_at([Step.SERVER_STAGED, Step.SERVER_TRANSACTION_COMMITTED, Step.SERVER_COMMITTED])
     await_recount(pipeline)
-    assert driver.exit_code is None, "the same query, which is strict: no round gave other accumulators"
+    assert pipeline.driver is not None
+    assert pipeline.driver.exit_code is None, "the same query, which is strict: no round gave other accumulators"
 
 
-@pytest.mark.parametrize("step", [Step.DRIVER_COMMITTED, Step.DRIVER_COMPLETE])
-def test_a_batch_that_a_restarted_driver_runs_again_is_merged_once(pipeline: Pipeline, step: Step) -> None:
+def test_batches_that_a_restarted_driver_runs_again_are_merged_once(pipeline: Pipeline) -> None:
     pipeline.start_server()
-    marker = pipeline.directory / "killed"
-    kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
-    driver = pipeline.start_driver(kill, per_trigger=100)
-    driver.wait(PATIENCE_SECONDS)
-    assert marker.exists()
-    pipeline.start_driver(per_trigger=100)
+    pipeline.kill_driver_at([Step.DRIVER_COMMITTED, Step.DRIVER_COMPLETE])
     await_recount(pipeline)

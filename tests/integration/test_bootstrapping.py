@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,14 +19,13 @@ from keyhole import Client
 from keyhole.config import JobConfig
 from keyhole.errors import CheckpointMismatch, InvalidConfiguration, StateConflict
 from keyhole.local.ports import free_ports
-from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
 from keyhole.spark import queryable
 from keyhole.steps import Step
 from tests.integration.conftest import RunQuery, Service, Stream
 from tests.integration.test_large_epochs import PeakMemory
 from tests.support.bootstrapping_job import STATE, feed
-from tests.support.pipeline import PATIENCE_SECONDS
+from tests.support.killable_job import run_until_killed
 
 pytestmark = pytest.mark.integration
 
@@ -208,25 +206,9 @@ def test_a_driver_killed_in_the_bootstrap_or_right_after_it_counts_each_row_once
     for number, rows in enumerate(BATCHES):
         (tmp_path / "stream" / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
     paths = {name: str(tmp_path / name) for name in ("history", "stream", "checkpoint")}
-    marker = tmp_path / "killed"
-    environ = {
-        **os.environ,
-        "BOOTSTRAPPING_JOB": json.dumps({**paths, "directory": str(tmp_path)}),
-        "KEYHOLE_JOB_APPLICATION": application,
-        "KEYHOLE_JOB_SERVERS": service.server,
-        "KEYHOLE_JOB_BOOTSTRAP_SERVERS": service.bootstrap_servers,
-        "KILL_AT": step.value,
-        "KILL_EPOCH": "1",
-        "KILL_MARKER": str(marker),
-    }
-    command = [sys.executable, "-m", "tests.support.bootstrapping_job"]
-    driver = Child("driver", command, tmp_path / "driver.log", environ)
-    try:
-        driver.wait(PATIENCE_SECONDS)
-        assert marker.read_text() == f"{step} 1", driver.output()[-3000:]
-    finally:
-        driver.kill()
-    feed(spark, **paths, config=service.config(application))
+    config = service.config(application)
+    run_until_killed("tests.support.bootstrapping_job", paths, config, tmp_path, step, 1)
+    feed(spark, **paths, config=config)
     with Client(service.proxy) as client:
         found = client.get_many(application, STATE, CUSTOMERS)
     sums = {customer: (a.value.amount, a.value.payment) for customer, a in zip(CUSTOMERS, found, strict=True)}

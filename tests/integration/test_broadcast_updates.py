@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -15,12 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from keyhole import Client
-from keyhole.local.processes import Child
 from keyhole.spark import queryable
 from keyhole.steps import Step
 from tests.integration.conftest import RunQuery, Service
 from tests.support.broadcasting_job import RULE_SCHEMA, RULES, feed
-from tests.support.pipeline import PATIENCE_SECONDS
+from tests.support.killable_job import run_until_killed
 
 pytestmark = pytest.mark.integration
 
@@ -75,24 +73,8 @@ def test_a_killed_driver_s_batch_keeps_its_rules_and_an_update_reaches_every_key
     feed(spark, str(folder), checkpoint, service.proxy, config)
     announce(1, ("summer", "bonus", 10))
     arrive(1)
-    marker = tmp_path / "killed"
-    options = {"payments": str(folder), "checkpoint": checkpoint, "directory": str(tmp_path), "proxy": service.proxy}
-    environ = {
-        **os.environ,
-        "BROADCASTING_JOB": json.dumps(options),
-        "KEYHOLE_JOB_APPLICATION": application,
-        "KEYHOLE_JOB_SERVERS": service.server,
-        "KEYHOLE_JOB_BOOTSTRAP_SERVERS": service.bootstrap_servers,
-        "KILL_AT": Step.DRIVER_BEFORE_COMMIT.value,
-        "KILL_EPOCH": "2",
-        "KILL_MARKER": str(marker),
-    }
-    driver = Child("driver", [sys.executable, "-m", "tests.support.broadcasting_job"], tmp_path / "driver.log", environ)
-    try:
-        driver.wait(PATIENCE_SECONDS)
-        assert marker.read_text() == f"{Step.DRIVER_BEFORE_COMMIT} 2", driver.output()[-3000:]
-    finally:
-        driver.kill()
+    options = {"payments": str(folder), "checkpoint": checkpoint, "proxy": service.proxy}
+    run_until_killed("tests.support.broadcasting_job", options, config, tmp_path, Step.DRIVER_BEFORE_COMMIT, 2)
     announce(2, ("limit", "limit", 500), ("autumn", "bonus", 100))
     arrive(2)
     feed(spark, str(folder), checkpoint, service.proxy, config)

@@ -140,6 +140,8 @@ def test_a_commit_that_is_not_answered_is_an_unknown_outcome_and_the_marker_deci
 
         def _commit(self, deadline: Deadline) -> None:
             os.kill(pid, signal.SIGSTOP)
+            # On a busy machine some of its threads go on for a moment.
+            assert eventually(lambda: threads_of(pid) == {"T"})
             super()._commit(deadline)
 
     grant = f"grant-{uuid.uuid4().hex}"
@@ -158,6 +160,11 @@ def test_a_commit_that_is_not_answered_is_an_unknown_outcome_and_the_marker_deci
     time.sleep(1)
     # Whichever it is, once the grant is fenced it stays.
     assert last_epoch_and_row(changelog) == decided
+
+
+def threads_of(pid: int) -> set[str]:
+    """The states that its threads are in, as proc(5) has them; T: stopped."""
+    return {stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")}
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:

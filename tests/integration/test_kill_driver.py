@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keyhole.steps import Step
-from tests.support.pipeline import PATIENCE_SECONDS, Pipeline
+from tests.support.pipeline import EVENTS_PER_KILL, Pipeline
 
 pytestmark = pytest.mark.integration
 
@@ -22,14 +22,8 @@ def pipeline(kafka: str, spark_jars: list[Path], tmp_path: Path) -> Iterator[Pip
     running.close()
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_driver_killed_at_any_step_goes_on_where_it_was(pipeline: Pipeline, step: Step) -> None:
-    pipeline.produce(1000)
+def test_a_driver_killed_at_every_step_goes_on_where_it_was(pipeline: Pipeline) -> None:
+    pipeline.produce(EVENTS_PER_KILL * (len(STEPS) + 1))
     pipeline.start_server()
-    marker = pipeline.directory / "killed"
-    kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
-    driver = pipeline.start_driver(kill, per_trigger=100)
-    assert driver.wait(PATIENCE_SECONDS) is not None
-    assert marker.exists(), driver.output()[-3000:]
-    pipeline.start_driver(kill, per_trigger=100)
+    pipeline.kill_driver_at(STEPS)
     pipeline.await_recount()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from keyhole import Client
 from keyhole.steps import Step
 from tests.support.counting_job import STATE
-from tests.support.pipeline import Pipeline
+from tests.support.pipeline import EVENTS_PER_KILL, Pipeline
 
 pytestmark = pytest.mark.integration
 
@@ -25,30 +25,24 @@ def pipeline(kafka: str, spark_jars: list[Path], tmp_path: Path) -> Iterator[Pip
     running.close()
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_server_killed_at_any_step_loses_nothing_and_counts_nothing_twice(pipeline: Pipeline, step: Step) -> None:
-    kill_at(pipeline, step, {})
+def test_a_server_killed_at_every_step_loses_nothing_and_counts_nothing_twice(pipeline: Pipeline) -> None:
+    kill_at(pipeline, STEPS, {})
 
 
-@pytest.mark.parametrize("step", [Step.SERVER_TRANSACTION_COMMITTED, Step.SERVER_STORE_WRITTEN])
 def test_a_server_with_its_states_in_rocksdb_that_is_killed_around_a_write_counts_nothing_twice(
-    pipeline: Pipeline, step: Step
+    pipeline: Pipeline,
 ) -> None:
-    kill_at(pipeline, step, {"KEYHOLE_STATE_SERVER_STORE": "rocksdb"})
+    around = [Step.SERVER_TRANSACTION_COMMITTED, Step.SERVER_STORE_WRITTEN]
+    kill_at(pipeline, around, {"KEYHOLE_STATE_SERVER_STORE": "rocksdb"})
     assert (pipeline.directory / "server-0" / "FORMAT").read_text() == "keyhole rocksdb 1\n"
 
 
-def kill_at(pipeline: Pipeline, step: Step, settings: dict[str, str]) -> None:
-    pipeline.produce(1000)
-    marker = pipeline.directory / "killed"
-    kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
-    server = pipeline.start_server({**settings, **kill}, killable=True)
-    driver = pipeline.start_driver(per_trigger=100)
-    pipeline.await_(lambda: server.exit_code is not None, "the server's death")
-    assert marker.exists()
-    pipeline.start_server(settings)
+def kill_at(pipeline: Pipeline, steps: Sequence[Step], settings: dict[str, str]) -> None:
+    pipeline.produce(EVENTS_PER_KILL * (len(steps) + 1))
+    pipeline.kill_server_at(steps, settings)
     pipeline.await_recount()
-    assert driver.exit_code is None  # the same query: it never ended
+    assert pipeline.driver is not None
+    assert pipeline.driver.exit_code is None  # the same query: it never ended
 
 
 def test_a_server_whose_store_is_lost_rebuilds_it_from_the_changelog(pipeline: Pipeline) -> None:

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 
 KEYS = 40
 # Seconds. Eight processes share the machine, four of them JVMs that have just begun.
-PATIENCE = 300
+PATIENCE = 600
 # Executors are counted on with each that is lost; these are as many servers as can be told apart by their ports.
 EXECUTORS = 10
 

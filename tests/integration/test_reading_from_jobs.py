@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
 from keyhole.codec import encode_row
-from keyhole.errors import InvalidConfiguration, KeyMismatch, UnknownApplication, UnknownState
+from keyhole.errors import InvalidConfiguration, KeyMismatch, NotReady, ServerLost, UnknownApplication, UnknownState
+from keyhole.local.ports import free_ports
+from keyhole.local.processes import Child
+from keyhole.local.services import start_client_proxy
 from keyhole.spark import queryable
 from keyhole.testing.fake_server import FakeServer
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
@@ -119,7 +123,7 @@ def test_nothing_broadcast_yet_is_refused_or_read_as_no_entries_again_too(
     stream: Stream, run_query: RunQuery, service: Service, application: str, announce: Announce
 ) -> None:
     of, columns = f"{application}/rules", "k string, threshold long"
-    rules = queryable.BroadcastReader(of, proxy=service.proxy, or_empty=columns)
+    rules = queryable.BroadcastReader(of, proxy=service.proxy, or_empty=columns, config=service.config(application))
     read: list[tuple[int, list[tuple[str, int]], bool]] = []
 
     def process(data: DataFrame, batch_id: int) -> None:
@@ -224,6 +228,69 @@ def test_no_batch_reads_less_than_those_before_it_from_servers_that_are_behind_o
         change(lambda: broadcast(3, 30))
         run_query(elements, "append", process)
     assert seen == [(0, 20, 2), (1, 30, 3)]
+
+
+def test_a_first_batch_is_not_empty_because_the_servers_have_only_just_started(
+    stream: Stream, run_query: RunQuery, service: Service, application: str, announce: Announce
+) -> None:
+    announce(7)
+    field = ValueSchema(1, (ValueField("threshold", "bigint"),))
+    of = StateDescriptor(application, "rules", "q", StateKind.BROADCAST, 1, (KeyColumn("k", KeyType.STRING),), field)
+    read: list[list[Row]] = []
+    with fake_server() as (server, change):
+
+        def reader(timeout: float) -> queryable.BroadcastReader:
+            return queryable.BroadcastReader(
+                f"{application}/rules",
+                proxy=server.address,
+                timeout=timeout,
+                or_empty="k string, threshold long",
+                config=service.config(application),
+            )
+
+        def restored() -> None:
+            server.host(of, {("k0",): encode_row(1, [7])}).epoch = 1
+
+        def process(data: DataFrame, batch_id: int) -> None:
+            with pytest.raises(NotReady, match="though it has a changelog"):
+                reader(1.0).read(data)
+            restoring = threading.Timer(2.0, lambda: change(restored))
+            restoring.start()
+            read.append(reader(60.0).read(data).collect())
+            restoring.join()
+
+        run_query(stream(SCHEMA, [[{"k": "k0", "v": 10}]]), "append", process)
+    assert read == [[("k0", 7)]]
+
+
+def test_a_batch_waits_for_a_proxy_that_is_not_there_yet(
+    stream: Stream, run_query: RunQuery, service: Service, application: str, announce: Announce, tmp_path: Path
+) -> None:
+    announce(1)
+    (port,) = free_ports(1)
+    rules = queryable.BroadcastReader(f"{application}/rules", proxy=f"127.0.0.1:{port}")
+    late: list[Child] = []
+    read: list[list[Row]] = []
+
+    def start() -> None:
+        late.append(
+            start_client_proxy("late", port, servers=[service.server], directory=tmp_path, environ=dict(os.environ))
+        )
+
+    def process(data: DataFrame, batch_id: int) -> None:
+        with pytest.raises(ServerLost):
+            queryable.BroadcastReader(f"{application}/rules", proxy=f"127.0.0.1:{port}", timeout=0.5).read(data)
+        starting = threading.Timer(2.0, start)
+        starting.start()
+        read.append(rules.read(data).collect())
+        starting.join()
+
+    try:
+        run_query(stream(SCHEMA, [[{"k": "k0", "v": 10}]]), "append", process)
+    finally:
+        for child in late:
+            child.terminate()
+    assert read == [[("k0", 1)]]
 
 
 def test_only_a_broadcast_state_is_read_whole(

@@ -19,7 +19,7 @@ from keyhole.spark import queryable
 from keyhole.steps import Step
 from tests.integration.conftest import RunQuery, Service, Stream
 from tests.support.counting_job import STATE
-from tests.support.pipeline import PATIENCE_SECONDS, Pipeline
+from tests.support.pipeline import EVENTS_PER_KILL, Pipeline
 
 pytestmark = pytest.mark.integration
 
@@ -49,37 +49,31 @@ def await_recount(pipeline: Pipeline, events: int) -> None:
     assert [answer.value.total for answer in found] == [expected[key] for key in sorted(expected)]
 
 
-@pytest.mark.parametrize(
-    "step", [Step.SERVER_STAGED, Step.SERVER_TRANSACTION_COMMITTED, Step.SERVER_STORE_WRITTEN, Step.SERVER_COMMITTED]
-)
-def test_a_server_killed_within_an_epoch_adds_nothing_twice(pipeline: Pipeline, step: Step) -> None:
-    pipeline.produce(1000)
-    marker = pipeline.directory / "killed"
-    kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
-    server = pipeline.start_server(kill, killable=True)
-    driver = pipeline.start_driver(per_trigger=100)
-    pipeline.await_(lambda: server.exit_code is not None, "the server's death")
-    assert marker.exists()
-    pipeline.start_server()
-    await_recount(pipeline, 1000)
-    assert driver.exit_code is None  # the same query: it never ended
+def test_a_server_killed_within_epochs_adds_nothing_twice(pipeline: Pipeline) -> None:
+    steps = [Step.SERVER_STAGED, Step.SERVER_TRANSACTION_COMMITTED, Step.SERVER_STORE_WRITTEN, Step.SERVER_COMMITTED]
+    events = EVENTS_PER_KILL * (len(steps) + 1)
+    pipeline.produce(events)
+    pipeline.kill_server_at(steps)
+    await_recount(pipeline, events)
+    assert pipeline.driver is not None
+    assert pipeline.driver.exit_code is None  # the same query: it never ended
 
 
-@pytest.mark.parametrize("step", [Step.DRIVER_BEFORE_COMMIT, Step.DRIVER_COMMITTED, Step.DRIVER_COMPLETE])
-def test_a_batch_that_a_restarted_driver_runs_again_is_added_once(pipeline: Pipeline, step: Step) -> None:
-    pipeline.produce(600)
+def test_batches_that_a_restarted_driver_runs_again_are_added_once(pipeline: Pipeline) -> None:
+    steps = [Step.DRIVER_BEFORE_COMMIT, Step.DRIVER_COMMITTED, Step.DRIVER_COMPLETE]
+    events = EVENTS_PER_KILL * (len(steps) + 1)
+    pipeline.produce(events)
     pipeline.start_server()
-    marker = pipeline.directory / "killed"
-    kill = {"KILL_AT": step.value, "KILL_EPOCH": "3", "KILL_MARKER": str(marker)}
-    driver = pipeline.start_driver(kill, per_trigger=100)
-    driver.wait(PATIENCE_SECONDS)
-    assert marker.exists()
-    pipeline.start_driver(per_trigger=100)
-    await_recount(pipeline, 600)
-    # And what it wrote elsewhere as its epochs were complete.
-    published = {int(path.name): int(path.read_text()) for path in (pipeline.directory / "published").iterdir()}
-    assert sorted(published) == list(range(1, len(published) + 1))
-    assert sum(published.values()) == 600
+    pipeline.kill_driver_at(steps)
+    await_recount(pipeline, events)
+
+    def published() -> dict[int, int]:
+        return {int(path.name): int(path.read_text()) for path in (pipeline.directory / "published").iterdir()}
+
+    # And what it wrote elsewhere as its epochs were complete, which is a moment after readers see them.
+    pipeline.await_(lambda: sum(published().values()) >= events, "what the last epoch writes elsewhere")
+    assert sorted(published()) == list(range(1, len(published()) + 1))
+    assert sum(published().values()) == events
 
 
 SCHEMA = "k string, whole int, exact decimal(10,2), rough float, word string"

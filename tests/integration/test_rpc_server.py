@@ -13,9 +13,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keyhole import errors
-from keyhole.rpc.channels import aio_channel, sync_channel
-from keyhole.rpc.server import RpcServer
+from keyhole.local.ports import free_ports
+from keyhole.rpc import health_check
+from keyhole.rpc.channels import aio_channel, aio_link, sync_channel
+from keyhole.rpc.server import LIVENESS, RpcServer
 from keyhole.rpc.status import from_rpc_error
+from keyhole.stats.serving import MetricsPage
+from keyhole.testing.network import Network
 from keyhole.v1 import query_pb2, query_pb2_grpc
 from tests.support.proxies import eventually
 
@@ -176,6 +180,44 @@ async def test_health_says_not_serving_until_it_is_told_and_again_while_draining
     ]
 
 
+async def test_a_server_is_alive_before_it_serves_and_while_it_drains() -> None:
+    """Or else Kubernetes would kill a server for being in the middle of a restore or of a drain."""
+    began, let_go = asyncio.Event(), asyncio.Event()
+
+    class Slow(query_pb2_grpc.QueryServicer):
+        async def Get(self, request: query_pb2.GetRequest, context: Any) -> query_pb2.GetResponse:  # noqa: N802
+            began.set()
+            await let_go.wait()
+            return query_pb2.GetResponse()
+
+    server = RpcServer("test", "127.0.0.1", 0)
+    server.add(query_pb2_grpc.add_QueryServicer_to_server, Slow(), "keyhole.v1.Query")
+    await server.start()
+    seen = []
+    async with aio_channel(server.address) as channel:
+        watched = {
+            name: health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=name))
+            for name in ("", LIVENESS)
+        }
+        seen += [(await watched[name].read()).status for name in ("", LIVENESS)]
+        await server.set_serving(True)
+        seen.append((await watched[""].read()).status)
+        under_way = asyncio.ensure_future(query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest()))
+        await began.wait()
+        stopping = asyncio.ensure_future(server.stop(30))
+        seen.append((await watched[""].read()).status)
+        await server.set_serving(True)
+        alive = asyncio.ensure_future(watched[LIVENESS].read())
+        let_go.set()
+        await under_way
+        assert not alive.done()
+        for watch in watched.values():
+            watch.cancel()
+        await asyncio.gather(alive, stopping, return_exceptions=True)
+    up, down = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+    assert seen == [down, up, up, down]
+
+
 async def test_an_unreachable_server_is_server_lost_for_threads_and_for_asyncio_f16() -> None:
     """F16: a host that is not there fails with the reason, and names the address."""
     with socket.socket() as unused:
@@ -190,6 +232,28 @@ async def test_an_unreachable_server_is_server_lost_for_threads_and_for_asyncio_
         back = from_rpc_error(caught, target)
         assert isinstance(back, errors.ServerLost)
         assert target in back.message
+
+
+async def test_a_server_that_takes_a_while_to_accept_a_connection_is_waited_for() -> None:
+    """A busy machine, or a far one: the connection attempt must not be what ends a call that has time."""
+    server, network = await _serve(errors.NoServer("reached")), Network()
+    (port,) = free_ports(1)
+    network.link("slow", port, server.port)
+    network.slow("slow", 0.3)
+    reached: list[grpc.RpcError] = []
+    try:
+        for connect in (aio_channel, aio_link):
+            async with connect(f"127.0.0.1:{port}") as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as from_loop:
+                    await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest(), timeout=30)
+            reached.append(from_loop.value)
+        with sync_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as from_thread:
+            await asyncio.to_thread(query_pb2_grpc.QueryStub(channel).Get, query_pb2.GetRequest(), timeout=30)
+        reached.append(from_thread.value)
+    finally:
+        network.close()
+        await server.stop(0)
+    assert [from_rpc_error(error, "").message for error in reached] == ["reached"] * 3
 
 
 async def test_a_method_that_the_server_does_not_know_is_unsupported() -> None:
@@ -209,3 +273,41 @@ async def test_an_error_that_names_a_thousand_states_still_arrives() -> None:
             await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest())
     await server.stop(0)
     assert isinstance(from_rpc_error(caught.value), errors.UnknownState)
+
+
+async def test_the_health_command_tells_serving_from_living_and_from_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    server = await _serve(errors.NotReady("x"))
+    environ = {"KEYHOLE_CLIENT_PROXY_SERVERS": "s:1", "KEYHOLE_CLIENT_PROXY_PORT": str(server.port)}
+
+    async def check(*arguments: str) -> int:
+        return await asyncio.to_thread(health_check.main, list(arguments), environ)
+
+    assert await check("client-proxy") == 1
+    assert f"127.0.0.1:{server.port}: NOT_SERVING" in capsys.readouterr().err
+    assert await check("client-proxy", "--alive") == 0
+    await server.set_serving(True)
+    assert await check("client-proxy") == 0
+    assert await check(server.address) == 0
+    await server.stop(0)
+    assert await check("client-proxy", "--alive") == 1
+    assert f"127.0.0.1:{server.port}: no answer" in capsys.readouterr().err
+    assert await check() == 2
+
+
+def test_the_health_command_asks_on_loopback_what_listens_on_all_addresses() -> None:
+    environ = {"KEYHOLE_STATE_SERVER_BOOTSTRAP_SERVERS": "k:1", "KEYHOLE_STATE_SERVER_HOST": "0.0.0.0"}
+    assert health_check.address_of("state-server", environ) == "127.0.0.1:7410"
+    assert health_check.address_of("state-server", {**environ, "KEYHOLE_STATE_SERVER_HOST": "::"}) == "[::1]:7410"
+
+
+async def test_the_health_command_asks_a_metrics_exporter_over_http(capsys: pytest.CaptureFixture[str]) -> None:
+    async def body() -> bytes:
+        return b""
+
+    page = MetricsPage("127.0.0.1:0", body)
+    await page.start()
+    environ = {"KEYHOLE_METRICS_EXPORTER_PORT": page.address.rpartition(":")[2]}
+    assert await asyncio.to_thread(health_check.main, ["metrics-exporter"], environ) == 0
+    await page.stop()
+    assert await asyncio.to_thread(health_check.main, ["metrics-exporter"], environ) == 1
+    assert "no answer" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from tests.integration.conftest import RunQuery, Service, Stream
 pytestmark = pytest.mark.integration
 
 SCHEMA = "k string, celsius double, count int, note string"
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 180
 FIRST = [{"k": "a", "celsius": 1.5, "count": 1, "note": "x"}, {"k": "b", "celsius": 2.5, "count": 2}]
 SECOND = [{"k": "b", "celsius": 3.5, "count": 3}, {"k": "c", "celsius": 4.5, "count": 4}]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 import zlib
@@ -22,6 +23,7 @@ from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import EpochBatch, EpochResult
 from keyhole.coordinator.decisions import Proceed, decide
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder, Target
+from keyhole.coordinator.stats import job_stats
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, NullKey, by_reason
 from keyhole.spark.executors import Executor, live_executors
 from keyhole.spark.parts import Part
@@ -136,7 +138,7 @@ class Backend:
         self.server = server
         self.runs: list[RecordingCoordinator] = []
         self.addresses = [server.address]
-        self._config = JobConfig("app", (server.address,), "127.0.0.1:1")
+        self.config = JobConfig("app", (server.address,), "127.0.0.1:1")
 
     def sink(
         self,
@@ -148,7 +150,7 @@ class Backend:
         standbys: int = 0,
     ) -> Sink:
         declaration = Declaration(state, (key,), 64, None, order_by, standbys=standbys)
-        return Sink((Part(declaration),), query, self._config, self._coordinator)
+        return Sink((Part(declaration),), query, self.config, self._coordinator)
 
     def _coordinator(self, config: JobConfig, query: str, addresses: Addresses) -> RecordingCoordinator:
         assert addresses() == {self.server.address}
@@ -202,6 +204,22 @@ def test_update_mode_merges_each_batch_and_everything_ends_with_the_query(
     assert sink.failure is None
     assert run.closed.wait(20)
     assert_ends(lambda: not threads_of_sinks())
+
+
+def test_what_spark_tells_of_its_batches_is_kept_where_somebody_may_ask_for_it(
+    spark: SparkSession, stream: Stream, run_query: RunQuery, backend: Backend
+) -> None:
+    listeners = len(spark._jsparkSession.streams().listListeners())
+    backend.config = dataclasses.replace(backend.config, application="asked", stats="127.0.0.1:0")
+    run_query(highest(stream(SCHEMA, batches(3))), "update", backend.sink(), name="highest")
+    stats = job_stats(backend.config.application, backend.config.stats, backend.config.metrics, backend.config)
+    counts = stats.counts.spark("highest")
+    assert_ends(lambda: counts.batches == 3)
+    assert (counts.batch, counts.input_rows, counts.state_rows, counts.state_updated) == (2, 21, 7, 21)
+    assert {"addBatch", "triggerExecution"} <= counts.phase_seconds.keys()
+    assert sum(counts.seconds.counts) == 3
+    assert_ends(lambda: len(spark._jsparkSession.streams().listListeners()) == listeners)
+    stats.stop()
 
 
 def test_an_epoch_says_what_a_savepoint_needs_of_spark(

@@ -133,6 +133,14 @@ def test_a_setting_that_is_wrong_is_named(tmp_path: Path, settings: dict[str, st
     assert says in done.stderr
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "no-such-host.invalid:9092"])
+def test_a_wrong_address_of_kafka_is_named_and_the_process_ends(tmp_path: Path, address: str) -> None:
+    done = start(tmp_path, bootstrap_servers=address, kafka_wait_seconds="2")
+    assert done.returncode == 1
+    assert f"state-server: Kafka at {address} could not be reached within 2 s" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_store_directory_of_another_format_is_refused_and_left_alone(tmp_path: Path) -> None:
     stores = tmp_path / "stores"
     stores.mkdir()

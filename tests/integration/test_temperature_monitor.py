@@ -26,6 +26,7 @@ from jobs.temperature_monitor.pipeline import (
 )
 from jobs.temperature_monitor.processor import Statistics
 from jobs.temperature_monitor.recount import Alert, Reading, Recount, reading_of, update_of
+from jobs.temperature_monitor.source import malformed_update
 from keyhole.arrow import OP
 from keyhole.cli.batch_logs import BatchLogs
 from keyhole.spark.batch import classic
@@ -124,7 +125,9 @@ def test_what_is_an_update_to_spark_is_one_to_the_recount_and_the_last_of_a_batc
     wrong: list[tuple[object, object]] = [("", 2.0), (None, 2.0), ("x" * 129, 2.0), ("e", None), ("e", "2")]
     wrong += [("e", True), ("e", float("nan")), ("e", float("inf"))]
     values = [json.dumps({"sensor": sensor, "ratio": ratio}).encode() for sensor, ratio in pairs + wrong]
-    found = updates(records(spark, [*values, None, b"", b"{}", b"not json"]))
+    broken = [malformed_update(("e", 2.0), number) for number in range(3)]
+    assert [update_of(value) for value in broken] == [None] * 3
+    found = updates(records(spark, [*values, None, b"", b"{}", b"not json", *broken]))
     expected = [update_of(value) for value in values]
     assert [(row.sensor, row.ratio) for row in found.collect()] == [of for of in expected if of is not None] == pairs
     assert {row.sensor: row.ratio for row in latest(found).collect()} == {"a": 2.0, "b": 0.0, "c": -1.5, "d": 0.5}

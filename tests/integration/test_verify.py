@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ import pytest
 from keyhole import Client
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.cli.main import main
+from keyhole.local.ports import free_ports
+from keyhole.local.services import start_client_proxy
 from keyhole.stores.base import Advance, Batch, StoreLimits
 from keyhole.stores.engines import make_engine
 from keyhole.verify.verify import describe
 from tests.support.counting_job import STATE
 from tests.support.pipeline import Pipeline
+from tests.support.proxies import unused_address
 
 pytestmark = pytest.mark.integration
 
@@ -64,7 +69,7 @@ def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
     pipeline.start_driver(per_trigger=100)
     pipeline.await_recount()
     code, told = verify()
-    assert (code, told["differences"], told["unreachable"]) == (0, [], {})
+    assert (code, told["differences"], told["unreachable"], told["not_compared"]) == (0, [], {}, [])
     assert [(copy["server"], copy["key_groups"], copy["differing"]) for copy in told["copies"]] == [
         ("server-0", "8 of 8", 0)
     ]
@@ -79,3 +84,25 @@ def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
     assert (found["server"], found["key_group"]) == ("server-0", group)
     assert (found["missing"], found["extra"], found["different"]) == (0, 0, 1)
     assert found["keys"] == {"different": [key.hex()]}
+
+
+def test_what_could_not_be_compared_is_not_all_well(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"{pipeline.application}/{STATE}"
+    pipeline.produce(100)
+    pipeline.start_server()
+    pipeline.start_driver()
+    pipeline.await_recount()
+    with unused_address() as gone, contextlib.ExitStack() as stack:
+        (port,) = free_ports(1)
+        proxy = start_client_proxy(
+            "proxy", port, servers=[pipeline.address, gone], directory=pipeline.directory, environ=os.environ
+        )
+        stack.callback(proxy.kill)
+        kafka = ["--bootstrap-servers", pipeline.bootstrap_servers]
+        assert main(["verify", path, *kafka, "--proxy", f"127.0.0.1:{port}", "--json"]) == 1
+        told = json.loads(capsys.readouterr().out)
+        assert (told["differences"], told["not_compared"], list(told["unreachable"])) == ([], [], [gone])
+        assert [copy["key_groups"] for copy in told["copies"]] == ["8 of 8"]
+        assert main(["verify", path, *kafka, "--proxy", f"127.0.0.1:{port}"]) == 1
+        assert f"not compared: {gone}" in capsys.readouterr().out
+    assert main(["verify", path, *kafka, "--servers", pipeline.address]) == 0

@@ -11,18 +11,22 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from keyhole import config
 from keyhole.steps import Step
-from keyhole.v1 import query_pb2, state_server_pb2
+from keyhole.v1 import query_pb2, state_server_pb2, stats_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("jobs/**/*.md"), *ROOT.glob("services/**/*.md")]
 )
 SERVICES = [
-    service for module in (query_pb2, state_server_pb2) for service in module.DESCRIPTOR.services_by_name.values()
+    service
+    for module in (query_pb2, state_server_pb2, stats_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
 ]
 KINDS = (
+    config.CliConfig,
     config.StateServerConfig,
     config.ClientProxyConfig,
+    config.MetricsExporterConfig,
     config.JobConfig,
     config.TemperatureMonitorConfig,
     config.ReadingsConfig,
@@ -34,6 +38,7 @@ KINDS = (
     config.ChunksConfig,
     config.FraudDetectionConfig,
     config.PaymentsConfig,
+    config.KafkaConfig,
 )
 
 
@@ -81,6 +86,7 @@ def test_every_call_of_a_service_is_in_the_architecture_page(service: ServiceDes
 def test_the_default_ports_are_in_the_architecture_page() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     assert f"| client proxy | {config.DEFAULT_PROXY_PORT} |" in page
+    assert f"| metrics exporter | {config.DEFAULT_EXPORTER_PORT} |" in page
     assert f"| state server | {config.DEFAULT_STATE_SERVER_PORT} |" in page
 
 

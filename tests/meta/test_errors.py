@@ -10,7 +10,7 @@ import pytest
 
 from keyhole import errors
 from keyhole.errors import KeyholeError
-from keyhole.rpc import status
+from keyhole.rpc import http_status, status
 from keyhole.v1 import error_pb2
 
 
@@ -41,6 +41,27 @@ def test_every_error_survives_the_wire_with_its_class_message_and_facts(kind: ty
 @CLASSES
 def test_every_error_has_a_grpc_code_that_is_not_ok(kind: type[KeyholeError]) -> None:
     assert grpc.StatusCode[kind.code] is not grpc.StatusCode.OK
+
+
+@CLASSES
+def test_every_error_has_an_http_status_and_a_problem_with_the_facts_that_grpc_sends(kind: type[KeyholeError]) -> None:
+    error = kind("what is wrong; what to do", epoch=7)
+    over_grpc = status.to_proto(error)
+    assert http_status.http_status(error) >= 400
+    assert (http_status.http_status(error) < 500) <= (not error.retryable or isinstance(error, errors.Overloaded))
+    told = http_status.problem(error)
+    assert told["status"] == http_status.http_status(error)
+    assert error_pb2.Reason.Value(f"REASON_{told['reason']}") == over_grpc.reason
+    assert (told["detail"], told["retryable"], told["facts"]) == (
+        over_grpc.message,
+        over_grpc.retryable,
+        dict(over_grpc.facts),
+    )
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+def test_every_grpc_code_has_an_http_status(code: grpc.StatusCode) -> None:
+    assert 400 <= http_status.STATUS[code] < 600
 
 
 @CLASSES

@@ -1,24 +1,16 @@
 """A job whose sums begin with a history, and go on with a stream.
 
-`python -m tests.support.bootstrapping_job`: in a process of its own, so that it can be killed. KEYHOLE_JOB_* as for any
-job, KILL_* as keyhole.testing has them, and BOOTSTRAPPING_JOB, JSON: history (a folder of Parquet), stream (a folder of
-JSON lines; all of it is taken), checkpoint, directory.
+As a process: tests.support.killable_job.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-
 from pyspark.sql import SparkSession
 
-from keyhole import logs
 from keyhole.config import JobConfig
 from keyhole.spark import queryable
-from keyhole.spark.session import local_session, local_settings
 from keyhole.steps import StepObserver
-from keyhole.testing.kill_points import KillPoints
+from tests.support.killable_job import run_job
 
 STATE = "spent"
 
@@ -31,7 +23,7 @@ def feed(
     config: JobConfig | None = None,
     observer: StepObserver | None = None,
 ) -> None:
-    """The history, unless the state has it, and all that there is of the stream."""
+    """The history (a folder of Parquet), unless the state has it, and all that there is of the stream (JSON lines)."""
     spent = queryable.reducing(
         STATE,
         key="customer",
@@ -48,16 +40,5 @@ def feed(
     writing.trigger(availableNow=True).foreachBatch(spent).start().awaitTermination()
 
 
-def main() -> None:
-    """Runs until it is killed, or has taken all."""
-    options = json.loads(os.environ["BOOTSTRAPPING_JOB"])
-    logs.configure("INFO")
-    settings = local_settings([], Path(options["directory"]) / "spark")
-    spark = local_session("bootstrapping", settings | {"spark.log.level": "ERROR"})
-    observer = KillPoints.from_environ(os.environ)
-    feed(spark, options["history"], options["stream"], options["checkpoint"], observer=observer)
-    spark.stop()
-
-
 if __name__ == "__main__":
-    main()
+    run_job(feed)

@@ -1,25 +1,17 @@
 """A job whose rules change while it runs: a limit for alerts, and bonuses that each customer who is there gets once.
 
-`python -m tests.support.broadcasting_job`: in a process of its own, so that it can be killed. KEYHOLE_JOB_* as any job,
-KILL_* as keyhole.testing has them, and BROADCASTING_JOB, JSON: payments (a folder of JSON lines, one batch per file,
-until all are taken), checkpoint, directory, proxy.
+As a process: tests.support.killable_job.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from keyhole import logs
 from keyhole.config import JobConfig, job_config
 from keyhole.spark import queryable
-from keyhole.spark.session import local_session, local_settings
 from keyhole.steps import StepObserver
-from keyhole.testing.kill_points import KillPoints
+from tests.support.killable_job import run_job
 
 RULES = "rules"
 RULE_SCHEMA = "rule string, kind string, amount long"
@@ -33,7 +25,9 @@ def feed(
     config: JobConfig | None = None,
     observer: StepObserver | None = None,
 ) -> None:
-    """Takes all payments that there are: three states, of which each batch sees all customers."""
+    """Takes all payments that there are (a folder of JSON lines, one batch per file): three states, of which each batch
+    sees all customers.
+    """
     config = config or job_config()
     rules = queryable.BroadcastReader(f"{config.application}/{RULES}", proxy=proxy)
 
@@ -63,16 +57,5 @@ def feed(
     writing.trigger(availableNow=True).foreachBatch(sink).start().awaitTermination()
 
 
-def main() -> None:
-    """Runs until it is killed, or has taken all."""
-    options = json.loads(os.environ["BROADCASTING_JOB"])
-    logs.configure("INFO")
-    settings = local_settings([], Path(options["directory"]) / "spark")
-    spark = local_session("broadcasting", settings | {"spark.log.level": "ERROR"})
-    observer = KillPoints.from_environ(os.environ)
-    feed(spark, options["payments"], options["checkpoint"], options["proxy"], observer=observer)
-    spark.stop()
-
-
 if __name__ == "__main__":
-    main()
+    run_job(feed)

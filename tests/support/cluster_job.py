@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from keyhole import logs
 from keyhole.spark import queryable
-from keyhole.spark.session import local_session, local_settings
+from keyhole.spark.session import local_settings, start_session
 from tests.support.counting_job import events
 
 LATEST, SUMS = "latest", "sums"
@@ -41,7 +41,7 @@ def main() -> None:
         "spark.executor.memory": "512m",
         "spark.log.level": "ERROR",
     }
-    spark = local_session("cluster", settings)
+    spark = start_session("cluster", settings)
     latest = queryable.value(LATEST, key="k", order_by="v", key_groups=12, standbys=1, query=LATEST)
     reducers = {"total": "sum", "events": "count"}
     sums = queryable.reducing(SUMS, key="k", reducers=reducers, key_groups=12, query=SUMS)

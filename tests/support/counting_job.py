@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 
 from keyhole import logs
 from keyhole.spark import queryable
-from keyhole.spark.session import local_session, local_settings
+from keyhole.spark.session import local_settings, start_session
 from keyhole.testing.kill_points import KillPoints
 
 STATE = "counts"
@@ -92,7 +92,7 @@ def main() -> None:
     logs.configure("INFO")
     directory = Path(options["directory"])
     settings = local_settings([Path(jar) for jar in options["jars"]], directory / "spark")
-    spark = local_session("counting", settings | {"spark.log.level": "ERROR"})
+    spark = start_session("counting", settings | {"spark.log.level": "ERROR"})
     observer = KillPoints.from_environ(os.environ)
     source = events(spark, options["topic"], options["bootstrap_servers"], options["per_trigger"])
     if options["mode"] == "reducing":

@@ -33,8 +33,9 @@ def processes_of(tmp_path: Path) -> list[str]:
 
 
 def ports_in(output: str) -> list[int]:
-    """Of the state server and of the proxy, as they were printed."""
-    return [int(port) for port in re.findall(r"starting (?:state server|client proxy) on 127\.0\.0\.1:(\d+)", output)]
+    """Of the state server, of the proxy and of the metrics exporter, as they were printed."""
+    told = r"starting (?:state server on |client proxy on |metrics on http://)127\.0\.0\.1:(\d+)"
+    return [int(port) for port in re.findall(told, output)]
 
 
 def assert_nothing_is_left(tmp_path: Path, output: str) -> None:

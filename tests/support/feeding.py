@@ -9,10 +9,12 @@ from typing import Self
 import grpc
 import pyarrow as pa
 
+from keyhole.changelog.base import Changelog
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import HEARTBEAT_SECONDS, Coordinator, EpochBatch, EpochResult, StatePlan
+from keyhole.coordinator.fleet import Addresses
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.staging import stage_partition
 from keyhole.rpc.channels import sync_channel
@@ -25,6 +27,8 @@ class Feed:
 
     Args:
         rows: Makes the rows of an epoch, encoded; called once per round.
+        changelog: Default: that of the real Kafka.
+        addresses: Where the servers are; default: as the configuration says.
     """
 
     def __init__(
@@ -35,6 +39,8 @@ class Feed:
         *,
         observer: StepObserver | None = None,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        changelog: Changelog | None = None,
+        addresses: Addresses | None = None,
     ) -> None:
         self._of = of
         self._rows = rows
@@ -45,10 +51,11 @@ class Feed:
         self.coordinator = Coordinator(
             config,
             of.query,
-            KafkaChangelog(config.bootstrap_servers, of.application),
+            changelog or KafkaChangelog(config.bootstrap_servers, of.application),
             SystemClock(),
             observer=observer,
             heartbeat_seconds=heartbeat_seconds,
+            addresses=addresses,
         )
 
     def epoch(self) -> EpochResult:

@@ -21,10 +21,13 @@ from keyhole.errors import KeyholeError
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
+from keyhole.steps import Step
 from tests.support.counting_job import STATE
 
 # Nothing takes this long on an idle machine; on a busy one starting Spark alone may take a minute.
-PATIENCE_SECONDS = 240
+PATIENCE_SECONDS = 600
+EVENTS_PER_KILL = 300
+_EVENTS_PER_EPOCH = 100
 
 Recount = dict[str, tuple[int, int]]
 """By key: events, highest value."""
@@ -75,7 +78,7 @@ class Pipeline:
         )
         return self.server
 
-    def start_driver(self, environ: Mapping[str, str] | None = None, per_trigger: int = 100) -> Child:
+    def start_driver(self, environ: Mapping[str, str] | None = None, per_trigger: int = _EVENTS_PER_EPOCH) -> Child:
         options = {
             "topic": self.topic,
             "bootstrap_servers": self.bootstrap_servers,
@@ -96,6 +99,34 @@ class Pipeline:
         log = self.directory / "driver.log"
         self.driver = Child("driver", command, log, {**os.environ, **settings, **(environ or {})})
         return self.driver
+
+    def kill_server_at(self, steps: Sequence[Step], environ: Mapping[str, str] | None = None) -> None:
+        """The server is killed at each of the steps, every third epoch, while one driver goes on; at last one lives.
+
+        The topic must have EVENTS_PER_KILL for each step, and as many again.
+        """
+        for number, step in enumerate(steps, 1):
+            server = self.start_server({**(environ or {}), **self._killed(step, number)}, killable=True)
+            if self.driver is None:
+                self.start_driver()
+            self.await_(lambda server=server: server.exit_code is not None, f"death of the server at {step}")  # type: ignore[misc]
+            assert self._marker(step).exists(), server.output()[-3000:]
+        self.start_server(environ)
+
+    def kill_driver_at(self, steps: Sequence[Step]) -> None:
+        """The same with the driver, which is started again each time; at last one lives."""
+        for number, step in enumerate(steps, 1):
+            driver = self.start_driver(self._killed(step, number))
+            assert driver.wait(PATIENCE_SECONDS) is not None, step
+            assert self._marker(step).exists(), driver.output()[-3000:]
+        self.start_driver()
+
+    def _killed(self, step: Step, number: int) -> dict[str, str]:
+        epoch = number * EVENTS_PER_KILL // _EVENTS_PER_EPOCH
+        return {"KILL_AT": step.value, "KILL_EPOCH": str(epoch), "KILL_MARKER": str(self._marker(step))}
+
+    def _marker(self, step: Step) -> Path:
+        return self.directory / f"killed-{step}"
 
     def answers(self) -> tuple[Recount, int]:
         """What the server says of every expected key now, and how many entries it holds in all."""

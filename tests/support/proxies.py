@@ -28,11 +28,15 @@ async def fake_servers(*names: str) -> AsyncIterator[list[FakeServer]]:
 
 @asynccontextmanager
 async def proxy_of(
-    *addresses: str, timeout_seconds: float = 5.0, hop_seconds: float = 0.1, discovery: Discovery | None = None
+    *addresses: str,
+    timeout_seconds: float = 5.0,
+    hop_seconds: float = 0.1,
+    discovery: Discovery | None = None,
+    http: str = "",
 ) -> AsyncIterator[ClientProxy]:
     """A started proxy, which may not have reached its servers yet. `discovery`: default: of the addresses."""
     config = ClientProxyConfig(
-        servers=addresses, port=0, default_timeout_seconds=timeout_seconds, hop_timeout_seconds=hop_seconds
+        servers=addresses, port=0, default_timeout_seconds=timeout_seconds, hop_timeout_seconds=hop_seconds, http=http
     )
     proxy = ClientProxy(config, discovery or StaticDiscovery(addresses))
     await proxy.start()

@@ -525,6 +525,7 @@ class SimulatedFleet(Fleet):
 
     def __post_init__(self) -> None:
         self._links = {f"{name}:1": SimulatedLink(self.world, name) for name in self.world.servers}
+        self.mismatched = {}
 
     def addresses(self) -> list[str]:
         return list(self._links)

@@ -16,6 +16,8 @@ from keyhole.coordinator.control import CompleteRecord, record
 from keyhole.coordinator.receipts import Target
 from keyhole.coordinator.servers import run_to_proto
 from keyhole.rpc import channels, convert
+from keyhole.rpc.protocol import PROTOCOL_VERSION
+from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.steps import NoObserver
 from keyhole.stores.base import StoreEngine
 from keyhole.stores.memory import MemoryEngine
@@ -41,10 +43,19 @@ class AheadClock(SystemClock):
 class RunningServer:
     """A state server, and a coordinator's part in its life: call `own`, then `commit`; or `follow` (a common Kafka)."""
 
-    def __init__(self, name: str, kafka: MemoryKafka | None = None, engine: StoreEngine | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        kafka: MemoryKafka | None = None,
+        engine: StoreEngine | None = None,
+        security: Mapping[str, str] | None = None,
+        credentials: Credentials = PLAIN,
+        port: int = 0,
+    ) -> None:
+        self._credentials = credentials
         self.clock = AheadClock()
         self._kafka = kafka or MemoryKafka()
-        config = StateServerConfig(bootstrap_servers="memory", id=name, port=0)
+        config = StateServerConfig(bootstrap_servers="memory", id=name, port=port, **(security or {}))  # type: ignore[arg-type]  # settings by name
         self.server = StateServer(config, engine or MemoryEngine(), self._changelog, self.clock, NoObserver())
         self._name = name
         self._version = 0
@@ -85,13 +96,18 @@ class RunningServer:
         self._descriptor = descriptor
         self._run = Run(descriptor.application, descriptor.query, 1, "run")
         self._version += 1
-        async with channels.aio_channel(self.address) as channel:
+        async with channels.aio_channel(self.address, self._credentials) as channel:
             stub = state_server_pb2_grpc.StateServerStub(channel)
             incarnation = (await stub.Describe(pb.DescribeRequest())).status.incarnation
             self._target = Target("server", self.address, incarnation)
             run = run_to_proto(self._run)
             await stub.OpenRun(
-                pb.OpenRunRequest(run=run, incarnation=incarnation, grant=f"{self._name}-{self._version}")
+                pb.OpenRunRequest(
+                    run=run,
+                    incarnation=incarnation,
+                    grant=f"{self._name}-{self._version}",
+                    protocol_version=PROTOCOL_VERSION,
+                )
             )
             assignment = pb.StateAssignment(
                 descriptor=convert.descriptor_to_proto(descriptor), key_groups=owned, standby_key_groups=followed
@@ -101,7 +117,7 @@ class RunningServer:
             )
             assert answer.ready
 
-    async def commit(self, rows: Mapping[Any, bytes]) -> None:
+    async def commit(self, rows: Mapping[Any, bytes], watermark_ms: int = 0) -> None:
         """One epoch, committed at 1,000 ms times its number."""
         self._epoch += 1
         codec, state = StateCodec(self._descriptor), self._descriptor.state
@@ -123,7 +139,7 @@ class RunningServer:
             epoch=self._epoch,
             attempt_id=self._epoch,
         )
-        async with channels.aio_channel(self.address) as channel:
+        async with channels.aio_channel(self.address, self._credentials) as channel:
             stub = state_server_pb2_grpc.StateServerStub(channel)
             chunks = [pb.StageRequest(header=header), pb.StageRequest(chunk=sink.getvalue().to_pybytes())]
             staged = await stub.Stage(iter(chunks))
@@ -140,16 +156,28 @@ class RunningServer:
                     epoch=self._epoch,
                     states=[part],
                     commit_time_ms=1000 * self._epoch,
+                    watermark_ms=watermark_ms,
                 )
             )
 
 
 @asynccontextmanager
 async def state_server(
-    name: str, kafka: MemoryKafka | None = None, engine: StoreEngine | None = None
+    name: str,
+    kafka: MemoryKafka | None = None,
+    engine: StoreEngine | None = None,
+    security: Mapping[str, str] | None = None,
+    credentials: Credentials = PLAIN,
+    port: int = 0,
 ) -> AsyncIterator[RunningServer]:
-    """Started, and stopped at the end. `engine`: default: in memory."""
-    running = RunningServer(name, kafka, engine)
+    """Started, and stopped at the end.
+
+    Args:
+        engine: Default: in memory.
+        security: Settings of StateServerConfig.
+        credentials: What the coordinator's part shows.
+    """
+    running = RunningServer(name, kafka, engine, security, credentials, port)
     await running.server.start()
     try:
         yield running

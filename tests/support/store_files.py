@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import shutil
 import subprocess
@@ -14,9 +15,14 @@ from pathlib import Path
 import pytest
 
 from keyhole.stores.base import Advance, Batch, Store, StoreEngine, StoreLimits
+from keyhole.stores.directory import directory_name
+from keyhole.stores.rocksdb import RocksdbEngine
 from keyhole.types import START, Position
 
 ROWS_PER_BATCH = 50
+MIB = 1 << 20
+
+MakeEngine = Callable[[StoreLimits], StoreEngine]
 
 
 def position(epoch: int) -> Position:
@@ -39,6 +45,42 @@ def contents(store: Store) -> tuple[Position, dict[bytes, bytes]]:
         snapshot.close()
 
 
+def fill(make_engine: MakeEngine, limits: StoreLimits) -> Path:
+    """Makes a store, closed after epoch 3: the directory of its files."""
+    engine = make_engine(limits)
+    store = engine.open("application", "state", "topic")
+    for epoch in (1, 2, 3):
+        store.apply(batch(epoch))
+    engine.close()
+    return limits.directory / directory_name("application", "state")
+
+
+def opened(make_engine: MakeEngine, limits: StoreLimits) -> tuple[Position, dict[bytes, bytes]]:
+    """What an engine finds there."""
+    engine = make_engine(limits)
+    try:
+        return contents(engine.open("application", "state", "topic"))
+    finally:
+        engine.close()
+
+
+def assert_is_emptied(
+    make_engine: MakeEngine, limits: StoreLimits, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store in the directory has nothing any more, and a warning says why."""
+    with caplog.at_level(logging.WARNING):
+        assert opened(make_engine, limits) == (START, {})
+    (record,) = caplog.records
+    assert record.getMessage() == "emptied a store; it is rebuilt from the changelog"
+    assert record.__dict__["store_path"] == str(directory)
+    assert record.__dict__["why"].startswith(("damaged:", "it was written for another"))
+
+
+def small_rocksdb(limits: StoreLimits) -> StoreEngine:
+    """Writes files often."""
+    return RocksdbEngine(limits, block_cache_bytes=MIB, memtable_bytes=MIB)
+
+
 def expected_entries(epoch: int, row_bytes: int = 8) -> dict[bytes, bytes]:
     """What a store holds after all batches up to that epoch."""
     entries: dict[bytes, bytes] = {}
@@ -50,9 +92,7 @@ def expected_entries(epoch: int, row_bytes: int = 8) -> dict[bytes, bytes]:
     return entries
 
 
-def _apply_until_killed(
-    make_engine: Callable[[StoreLimits], StoreEngine], limits: StoreLimits, row_bytes: int, told: Connection
-) -> None:
+def _apply_until_killed(make_engine: MakeEngine, limits: StoreLimits, row_bytes: int, told: Connection) -> None:
     store = make_engine(limits).open("application", "state", "topic")
     epoch = contents(store)[0].epoch
     while True:
@@ -62,7 +102,7 @@ def _apply_until_killed(
 
 
 def kill_while_it_applies(
-    make_engine: Callable[[StoreLimits], StoreEngine],
+    make_engine: MakeEngine,
     limits: StoreLimits,
     milliseconds: Sequence[float],
     row_bytes: int = 8,

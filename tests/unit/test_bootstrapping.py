@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from keyhole.coordinator import run
 from keyhole.coordinator.bootstrapping import check_bootstrap, done
 from keyhole.coordinator.control import QueryRecord
 from keyhole.coordinator.decisions import OnNewCheckpoint, check_start
 from keyhole.errors import CheckpointMismatch, StateConflict
 from tests.support.simulation import DriverDiedError, Fault, World
 from tests.support.states import KEY_GROUPS, complete, row
-from tests.support.sums import KEYS, ONE, SUM, sums
+from tests.support.sums import KEYS, ONE, sums
 
 BEGUN = QueryRecord("", base=1, bootstrap="history")
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
-    made = World(SUM, "ab")
-    yield made
-    made.close()
 
 
 class TestDecisions:

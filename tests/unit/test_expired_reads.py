@@ -7,23 +7,19 @@ from collections.abc import Iterator
 import pytest
 
 from keyhole.codec import EntryRange
-from keyhole.coordinator import run
 from keyhole.testing.clock import ManualClock
 from keyhole.types import StateDescriptor, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY, Source
 from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in, row, standing, table
 
+pytestmark = pytest.mark.usefixtures("nobody_sleeps")
+
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 OTHERS = [key(names_in(group)[1]) for group in range(KEY_GROUPS)]
 TTL_MS = 10_000
 BY_CLOCK = descriptor(ttl_ms=TTL_MS)
 BY_WATERMARK = descriptor(ttl_ms=TTL_MS, ttl_clock=TtlClock.EVENT_TIME)
-
-
-@pytest.fixture(autouse=True)
-def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
 
 
 def world_of(of: StateDescriptor) -> World:

@@ -24,7 +24,7 @@ class FakeLink:
 
     made: ClassVar[dict[str, FakeLink]] = {}
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: object = None) -> None:
         self.address = address
         self.responsive = True
         self.hangs = self.is_gone = self.closed = False

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from keyhole.coordinator import run
 from keyhole.coordinator.control import QueryControl, read_control
 from keyhole.coordinator.membership import owners_of
 from keyhole.errors import NotOwner, NotReady
@@ -16,12 +15,9 @@ from keyhole.testing.changelog import MemoryChangelog
 from tests.support.simulation import Fault, Letter, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
+pytestmark = pytest.mark.usefixtures("nobody_sleeps")
+
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
-
-
-@pytest.fixture(autouse=True)
-def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture(params=[0, 1], ids=["without standbys", "with one standby"])

@@ -11,7 +11,6 @@ import pytest
 
 from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
-from keyhole.coordinator import run
 from keyhole.errors import KafkaUnreachable, KeyholeError, NotOwner, NotReady, TooStale, Unconfirmed
 from keyhole.testing.memory_kafka import MemoryKafka
 from keyhole.types import Stale, StateKind
@@ -19,15 +18,12 @@ from services.state_server.copies import Answers
 from tests.support.simulation import Fault, Letter, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
+pytestmark = pytest.mark.usefixtures("nobody_sleeps")
+
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 ONE = {name: row(1.0) for name in KEYS}
 SUM = descriptor(kind=StateKind.REDUCING, reducers=("sum",))
 REFUSED = (NotOwner, NotReady, TooStale, Unconfirmed)
-
-
-@pytest.fixture(autouse=True)
-def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
 
 
 def rows(n: float) -> dict[bytes, bytes | None]:

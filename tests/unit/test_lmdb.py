@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import resource
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
 import pytest
 
-from keyhole.errors import InvalidConfiguration, Overloaded, StoreFormat, StoreFull, StoreLocked
-from keyhole.stores.base import Advance, Batch, StoreLimits
+from keyhole.errors import InvalidConfiguration, Overloaded, StoreFormat, StoreFull
+from keyhole.stores.base import StoreLimits
 from keyhole.stores.directory import directory_name
 from keyhole.stores.lmdb import LmdbEngine, LmdbSnapshot
 from keyhole.stores.lmdb_environment import open_environment
 from keyhole.stores.on_disk import Identity
-from keyhole.types import START, Position
+from keyhole.types import Position
 from tests.support.store_files import (
+    assert_is_emptied,
     batch,
     contents,
     expected_entries,
+    fill,
     fill_disk,
-    kill_while_it_applies,
+    opened,
     position,
     small_disk,
 )
@@ -40,21 +39,11 @@ def limits(tmp_path: Path) -> StoreLimits:
 
 @pytest.fixture
 def filled(limits: StoreLimits) -> Path:
-    """A closed store after epoch 3: the directory of its files."""
-    engine = LmdbEngine(limits)
-    store = engine.open("application", "state", "topic")
-    for epoch in (1, 2, 3):
-        store.apply(batch(epoch))
-    engine.close()
-    return limits.directory / directory_name("application", "state")
+    return fill(LmdbEngine, limits)
 
 
 def open_filled(limits: StoreLimits) -> tuple[Position, dict[bytes, bytes]]:
-    engine = LmdbEngine(limits)
-    try:
-        return contents(engine.open("application", "state", "topic"))
-    finally:
-        engine.close()
+    return opened(LmdbEngine, limits)
 
 
 def meta_put(path: Path, name: bytes, value: bytes) -> None:
@@ -112,19 +101,7 @@ def test_a_damaged_store_is_emptied_with_a_warning_that_says_why(
     filled: Path, limits: StoreLimits, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(filled / "data.mdb")
-    with caplog.at_level(logging.WARNING):
-        assert open_filled(limits) == (START, {})
-    (record,) = caplog.records
-    assert record.getMessage() == "emptied a store; it is rebuilt from the changelog"
-    assert record.__dict__["store_path"] == str(filled)
-    assert record.__dict__["why"].startswith(("damaged:", "it was written for another"))
-
-
-def test_an_undamaged_store_is_opened_without_a_warning(
-    filled: Path, limits: StoreLimits, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert open_filled(limits)[0] == position(3)
-    assert caplog.records == []
+    assert_is_emptied(LmdbEngine, limits, filled, caplog)
 
 
 def test_a_data_file_that_lmdb_left_short_is_filled_up_and_not_taken_for_damaged(
@@ -201,36 +178,6 @@ def test_directory_names_are_short_safe_and_one_to_one() -> None:
 # --- one process ---
 
 
-def test_a_second_engine_is_refused_with_the_holder_until_the_first_is_closed(limits: StoreLimits) -> None:
-    first = LmdbEngine(limits)
-    with pytest.raises(StoreLocked, match=f"in use by process {os.getpid()} on"):
-        LmdbEngine(limits)
-    first.close()
-    first.close()
-    LmdbEngine(limits).close()
-
-
-def test_another_process_is_refused(limits: StoreLimits) -> None:
-    engine = LmdbEngine(limits)
-    code = (
-        "import sys, pathlib\n"
-        "from keyhole.errors import StoreLocked\n"
-        "from keyhole.stores.base import StoreLimits\n"
-        "from keyhole.stores.lmdb import LmdbEngine\n"
-        "try: LmdbEngine(StoreLimits(pathlib.Path(sys.argv[1])))\n"
-        "except StoreLocked as error: print(error.facts['holder'])\n"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(limits.directory)], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert f"process {os.getpid()} on" in found.stdout
-    engine.close()
-
-
-def test_a_killed_process_loses_nothing_that_was_committed(limits: StoreLimits) -> None:
-    kill_while_it_applies(LmdbEngine, limits, milliseconds=(1, 7, 20))
-
-
 # --- room ---
 
 
@@ -268,18 +215,6 @@ def test_a_map_that_is_full_of_old_pages_works_again_when_the_snapshot_is_closed
     engine.close()
 
 
-def test_a_store_beyond_a_lowered_limit_can_be_read_and_shrunk(filled: Path, limits: StoreLimits) -> None:
-    engine = LmdbEngine(StoreLimits(limits.directory, 4096))
-    store = engine.open("application", "state", "topic")
-    entries = contents(store)[1]
-    assert len(entries) > 0
-    with pytest.raises(StoreFull):
-        store.apply(batch(4, row_bytes=100_000))
-    store.apply(Batch([], sorted(entries), {1: Advance(position(3), position(4))}))
-    assert contents(store) == (position(4), {})
-    engine.close()
-
-
 def test_too_many_snapshots_are_refused_as_overload_and_leave_the_rest_alone(limits: StoreLimits) -> None:
     engine = LmdbEngine(limits)
     store = engine.open("application", "state", "topic")
@@ -289,31 +224,6 @@ def test_too_many_snapshots_are_refused_as_overload_and_leave_the_rest_alone(lim
     store.apply(batch(1))
     snapshots.pop().close()
     assert contents(store)[0] == position(1)
-    engine.close()
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    with small_disk(tmp_path / "disk", mebibytes=2) as path:
-        yield path
-
-
-def test_a_full_disk_is_told_with_its_path_loses_nothing_and_ends_when_room_is_made(disk: Path) -> None:
-    engine = LmdbEngine(StoreLimits(disk / "stores", LIMIT_BYTES))
-    store = engine.open("application", "state", "topic")
-    store.apply(batch(1))
-    before = contents(store)
-    fill_disk(disk / "ballast")
-
-    for _ in range(3):
-        with pytest.raises(StoreFull, match=r"no room for the store at .*application.state.*\d+ bytes free") as full:
-            store.apply(batch(2, row_bytes=10_000))
-        assert full.value.facts["path"].startswith(str(disk))
-        assert contents(store) == before
-
-    (disk / "ballast").unlink()
-    store.apply(batch(2, row_bytes=10_000))
-    assert contents(store)[0] == position(2)
     engine.close()
 
 
@@ -334,22 +244,9 @@ def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_a_store_cannot_be_made_on_a_full_disk_and_can_when_room_is_made(disk: Path) -> None:
-    engine = LmdbEngine(StoreLimits(disk / "stores", LIMIT_BYTES))
-    fill_disk(disk / "ballast")
-    with pytest.raises(StoreFull, match="no room for the store at"):
-        engine.open("application", "state", "topic")
-    (disk / "ballast").unlink()
-    store = engine.open("application", "state", "topic")
-    store.apply(batch(1))
-    assert contents(store)[0] == position(1)
-    engine.close()
-
-
-def test_a_store_is_opened_and_read_on_a_full_disk(disk: Path) -> None:
-    limits = StoreLimits(disk / "stores", LIMIT_BYTES)
-    engine = LmdbEngine(limits)
-    engine.open("application", "state", "topic").apply(batch(1))
-    engine.close()
-    fill_disk(disk / "ballast")
-    assert open_filled(limits) == (position(1), expected_entries(1))
+def test_a_store_is_opened_and_read_on_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", mebibytes=2) as disk:
+        limits = StoreLimits(disk / "stores", LIMIT_BYTES)
+        fill(LmdbEngine, limits)
+        fill_disk(disk / "ballast")
+        assert open_filled(limits) == (position(3), expected_entries(3))

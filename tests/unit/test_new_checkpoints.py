@@ -1,23 +1,16 @@
-"""A query that begins again with a new checkpoint before any epoch was complete. The state is a sum."""
+"""A query that begins again with a new checkpoint where an epoch was broken off. The state is a sum."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
 
 import pytest
 
-from keyhole.coordinator import run
 from tests.support.simulation import DriverDiedError, Fault, World
 from tests.support.states import KEY_GROUPS, row
-from tests.support.sums import KEYS, ONE, SUM, sums
+from tests.support.sums import KEYS, ONE, sums
 
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
-    made = World(SUM, "ab")
-    yield made
-    made.close()
+TEN = {name: row(10.0) for name in KEYS}
 
 
 @pytest.mark.parametrize("fault", [Fault.DRIVER_DIES, Fault.DRIVER_DIES_AFTER])
@@ -33,3 +26,40 @@ def test_a_part_of_an_epoch_that_never_was_does_not_count_beside_the_same_record
     assert sums(world) == [5.0] + [0.0] * (KEY_GROUPS - 1)
     world.run_epoch(1, ONE, spark_query_id="another")
     assert sums(world) == [6.0] + [1.0] * (KEY_GROUPS - 1)
+
+
+@pytest.fixture
+def broken_off(world: World) -> World:
+    """Epoch 1 is complete; of epoch 2, one server has committed its key groups, and the other has not."""
+    world.run_epoch(0, ONE)
+    world.faults_at["b", "Commit"] = Fault.DRIVER_DIES
+    with pytest.raises(DriverDiedError):
+        world.run_epoch(1, TEN)
+    assert {name: epochs(world, name) for name in world.servers} == {"a": {2}, "b": {1}}
+    return world
+
+
+def epochs(world: World, server: str) -> set[int]:
+    """Which ones the server holds, of key groups of its own."""
+    with contextlib.closing(world.servers[server].tables["app", "counts"].store.snapshot()) as snapshot:
+        return {position.epoch for position in snapshot.positions().values()}
+
+
+def test_one_that_continues_keeps_what_was_committed_of_the_broken_off_epoch_by_whole_key_groups(
+    broken_off: World,
+) -> None:
+    broken_off.run_epoch(0, {KEYS[0]: row(0.5)}, spark_query_id="another", on_new_checkpoint="continue")
+    kept = sums(broken_off)
+    kept[0] -= 0.5
+    # Some of them have all of it, for good; the others nothing.
+    assert sorted(kept) == [1.0] * 2 + [11.0] * 2
+    broken_off.run_epoch(1, ONE, spark_query_id="another")
+    assert sums(broken_off) == [number + 1.0 + 0.5 * (at == 0) for at, number in enumerate(kept)]
+
+
+def test_the_old_checkpoint_and_reset_leave_no_part_of_an_epoch(broken_off: World) -> None:
+    assert broken_off.run_epoch(1, TEN).epoch == 2
+    assert sums(broken_off) == [11.0] * KEY_GROUPS
+    broken_off.driver_dies()
+    broken_off.run_epoch(0, ONE, spark_query_id="another", on_new_checkpoint="reset")
+    assert sums(broken_off) == [1.0] * KEY_GROUPS

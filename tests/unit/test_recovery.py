@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from keyhole.coordinator import run
 from keyhole.errors import CheckpointMismatch, ReplayDiffers
 from tests.support.simulation import DriverDiedError, Fault, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
@@ -15,8 +14,7 @@ KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
+def world(nobody_sleeps: None) -> Iterator[World]:
     made = World(descriptor())
     yield made
     made.close()

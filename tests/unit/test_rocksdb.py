@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,30 +9,28 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict, WriteBatch
 
-from keyhole.errors import InternalError, InvalidConfiguration, NotReady, StoreFormat, StoreFull, StoreLocked
-from keyhole.stores.base import Advance, Batch, Store, StoreEngine, StoreLimits
+from keyhole.errors import InternalError, InvalidConfiguration, NotReady, StoreFormat, StoreFull
+from keyhole.stores.base import Advance, Batch, Store, StoreLimits
 from keyhole.stores.directory import directory_name
 from keyhole.stores.lmdb import LmdbEngine
 from keyhole.stores.rocksdb import RocksdbEngine, RocksdbStore
 from keyhole.testing.stores.samples import key, puts
 from keyhole.types import START, Position
 from tests.support.store_files import (
+    MIB,
+    assert_is_emptied,
     batch,
     contents,
     expected_entries,
-    fill_disk,
+    fill,
     kill_while_it_applies,
+    opened,
     position,
     small_disk,
+    small_rocksdb,
 )
 
 LIMIT_BYTES = 1 << 30
-MIB = 1 << 20
-
-
-def small_engine(limits: StoreLimits) -> StoreEngine:
-    """Writes files often."""
-    return RocksdbEngine(limits, block_cache_bytes=MIB, memtable_bytes=MIB)
 
 
 @pytest.fixture
@@ -43,21 +40,11 @@ def limits(tmp_path: Path) -> StoreLimits:
 
 @pytest.fixture
 def filled(limits: StoreLimits) -> Path:
-    """A closed store after epoch 3: the directory of its files."""
-    engine = RocksdbEngine(limits)
-    store = engine.open("application", "state", "topic")
-    for epoch in (1, 2, 3):
-        store.apply(batch(epoch))
-    engine.close()
-    return limits.directory / directory_name("application", "state")
+    return fill(RocksdbEngine, limits)
 
 
 def open_filled(limits: StoreLimits) -> tuple[Position, dict[bytes, bytes]]:
-    engine = RocksdbEngine(limits)
-    try:
-        return contents(engine.open("application", "state", "topic"))
-    finally:
-        engine.close()
+    return opened(RocksdbEngine, limits)
 
 
 def put(directory: Path, name: bytes, value: bytes) -> None:
@@ -133,23 +120,11 @@ def test_a_damaged_store_is_emptied_with_a_warning_that_says_why(
     filled: Path, limits: StoreLimits, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(filled)
-    with caplog.at_level(logging.WARNING):
-        assert open_filled(limits) == (START, {})
-    (record,) = caplog.records
-    assert record.getMessage() == "emptied a store; it is rebuilt from the changelog"
-    assert record.__dict__["store_path"] == str(filled)
-    assert record.__dict__["why"].startswith(("damaged:", "it was written for another"))
-
-
-def test_an_undamaged_store_is_opened_without_a_warning(
-    filled: Path, limits: StoreLimits, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert open_filled(limits) == (position(3), expected_entries(3))
-    assert caplog.records == []
+    assert_is_emptied(RocksdbEngine, limits, filled, caplog)
 
 
 def test_bytes_that_flipped_among_the_rows_end_a_scan_with_an_error(limits: StoreLimits) -> None:
-    engine = small_engine(limits)
+    engine = small_rocksdb(limits)
     store = engine.open("application", "state", "topic")
     store.apply(Batch(puts(1, 3000, row_bytes=1000), [], {1: Advance(START, position(1))}))
     engine.close()
@@ -158,7 +133,7 @@ def test_bytes_that_flipped_among_the_rows_end_a_scan_with_an_error(limits: Stor
         file.seek(largest.stat().st_size // 2)
         file.write(b"\xa5" * 5000)
 
-    engine = small_engine(limits)
+    engine = small_rocksdb(limits)
     snapshot = engine.open("application", "state", "topic").snapshot()
     keys = [key for key, _ in puts(1, 3000, row_bytes=1)]
     reads: list[Callable[[], object]] = [
@@ -188,14 +163,6 @@ def test_a_directory_of_another_engine_is_refused_either_way(filled: Path, limit
     with pytest.raises(StoreFormat, match="'keyhole lmdb 1' and this server writes 'keyhole rocksdb 1'"):
         RocksdbEngine(StoreLimits(tmp_path / "lmdb"))
     assert open_filled(limits)[0] == position(3)
-
-
-def test_a_second_engine_is_refused_until_the_first_is_closed(limits: StoreLimits) -> None:
-    first = RocksdbEngine(limits)
-    with pytest.raises(StoreLocked, match="in use by process"):
-        RocksdbEngine(limits)
-    first.close()
-    RocksdbEngine(limits).close()
 
 
 @pytest.mark.parametrize(
@@ -233,7 +200,7 @@ def test_a_store_that_is_opened_again_takes_what_memory_the_engine_is_given_now(
     engine = RocksdbEngine(limits, memtable_bytes=64 * MIB)
     engine.open("application", "state", "topic")
     engine.close()
-    engine = small_engine(limits)
+    engine = small_rocksdb(limits)
     store = engine.open("application", "state", "topic")
     for epoch in range(1, 9):
         store.apply(batch(epoch, row_bytes=10_000))
@@ -245,12 +212,8 @@ def test_a_store_that_is_opened_again_takes_what_memory_the_engine_is_given_now(
 # --- processes that are killed ---
 
 
-def test_a_killed_process_loses_nothing_that_was_committed(limits: StoreLimits) -> None:
-    kill_while_it_applies(RocksdbEngine, limits, milliseconds=(1, 7, 20))
-
-
 def test_a_process_that_is_killed_while_files_are_written_and_merged_loses_nothing(limits: StoreLimits) -> None:
-    kill_while_it_applies(small_engine, limits, milliseconds=(50, 130, 210, 290), row_bytes=5000)
+    kill_while_it_applies(small_rocksdb, limits, milliseconds=(50, 130, 210, 290), row_bytes=5000)
 
 
 # --- readers ---
@@ -259,7 +222,7 @@ def test_a_process_that_is_killed_while_files_are_written_and_merged_loses_nothi
 def test_snapshots_of_many_epochs_each_answer_with_theirs_while_files_are_written_and_merged(
     limits: StoreLimits,
 ) -> None:
-    engine = small_engine(limits)
+    engine = small_rocksdb(limits)
     store = engine.open("application", "state", "topic")
     snapshots = []
     for epoch in range(1, 31):
@@ -276,7 +239,7 @@ def test_snapshots_of_many_epochs_each_answer_with_theirs_while_files_are_writte
 
 def test_a_reader_at_any_moment_of_a_write_sees_all_of_its_snapshot(limits: StoreLimits) -> None:
     """`get_many` asks the newest data where nothing was written since: that must not change under it."""
-    engine = small_engine(limits)
+    engine = small_rocksdb(limits)
     store = engine.open("application", "state", "topic")
     keys = [key(1, f"{n:03}") for n in range(200)]
     done = threading.Event()
@@ -334,25 +297,13 @@ def test_a_store_counts_its_entries_exactly_while_they_are_few(limits: StoreLimi
 
 
 def test_what_was_replaced_does_not_count_towards_the_limit(tmp_path: Path) -> None:
-    engine = small_engine(StoreLimits(tmp_path / "stores", 4 * MIB))
+    engine = small_rocksdb(StoreLimits(tmp_path / "stores", 4 * MIB))
     store = engine.open("application", "state", "topic")
     last = START
     for epoch in range(1, 41):  # 40 MB in all, 1 MB of it alive
         store.apply(Batch(puts(1, 1000, row_bytes=1000), [], {1: Advance(last, position(epoch))}))
         last = position(epoch)
     assert dict(store.snapshot().items(1)) == dict(puts(1, 1000, row_bytes=1000))
-    engine.close()
-
-
-def test_a_store_beyond_a_lowered_limit_can_be_read_and_shrunk(filled: Path, limits: StoreLimits) -> None:
-    engine = RocksdbEngine(StoreLimits(limits.directory, 1000))
-    store = engine.open("application", "state", "topic")
-    entries = contents(store)[1]
-    assert len(entries) > 0
-    with pytest.raises(StoreFull, match="KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES"):
-        store.apply(batch(4, row_bytes=100_000))
-    store.apply(Batch([], sorted(entries), {1: Advance(position(3), position(4))}))
-    assert contents(store) == (position(4), {})
     engine.close()
 
 
@@ -370,28 +321,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
-def test_a_full_disk_is_told_with_its_path_loses_nothing_and_ends_when_room_is_made(disk: Path) -> None:
-    engine = small_engine(StoreLimits(disk / "stores", LIMIT_BYTES))
-    store = engine.open("application", "state", "topic")
-    store.apply(batch(1))
-    before = contents(store)
-    fill_disk(disk / "ballast")
-
-    for _ in range(3):
-        with pytest.raises(StoreFull, match=r"no room for the store at .*application.state.*\d+ bytes free") as full:
-            store.apply(batch(2, row_bytes=10_000))
-        assert full.value.facts["path"].startswith(str(disk))
-        assert contents(store) == before
-
-    (disk / "ballast").unlink()
-    store.apply(batch(2, row_bytes=10_000))
-    assert contents(store)[0] == position(2)
-    engine.close()
-
-
 def test_a_disk_that_is_filled_by_the_store_itself_loses_nothing(disk: Path) -> None:
     limits = StoreLimits(disk / "stores", LIMIT_BYTES)
-    engine = small_engine(limits)
+    engine = small_rocksdb(limits)
     store = engine.open("application", "state", "topic")
     entries: dict[bytes, bytes] = {}
 
@@ -407,20 +339,8 @@ def test_a_disk_that_is_filled_by_the_store_itself_loses_nothing(disk: Path) -> 
     assert all_entries(store) == entries
     engine.close()
 
-    engine = small_engine(limits)
+    engine = small_rocksdb(limits)
     assert all_entries(engine.open("application", "state", "topic")) == entries
-    engine.close()
-
-
-def test_a_store_cannot_be_made_on_a_full_disk_and_can_when_room_is_made(disk: Path) -> None:
-    engine = small_engine(StoreLimits(disk / "stores", LIMIT_BYTES))
-    fill_disk(disk / "ballast")
-    with pytest.raises(StoreFull, match="no room for the store at"):
-        engine.open("application", "state", "topic")
-    (disk / "ballast").unlink()
-    store = engine.open("application", "state", "topic")
-    store.apply(batch(1))
-    assert contents(store)[0] == position(1)
     engine.close()
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from keyhole.coordinator import run
 from keyhole.coordinator.membership import Sighting
 from keyhole.errors import KafkaUnreachable
 from keyhole.testing.changelog import MemoryControlLog
@@ -15,8 +14,7 @@ from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
+def world(nobody_sleeps: None) -> Iterator[World]:
     world = World(descriptor())
     yield world
     world.close()

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import pytest
 
 from keyhole.changelog.settings import DELETE_RETENTION_MS
-from keyhole.coordinator import run
 from keyhole.errors import (
     ChangelogRecreated,
     CheckpointMismatch,
@@ -28,14 +27,11 @@ from services.state_server.table import Table
 from tests.support.simulation import DriverDiedError, Fault, Letter, SimulatedServer, World
 from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in, row
 
+pytestmark = pytest.mark.usefixtures("nobody_sleeps")
+
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 ONE = {name: row(1.0) for name in KEYS}
 SUM = descriptor(kind=StateKind.REDUCING, reducers=("sum",))
-
-
-@pytest.fixture(autouse=True)
-def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from keyhole.codec import encode_row
-from keyhole.coordinator import run
 from keyhole.coordinator.control import QueryControl, read_control
 from keyhole.errors import ReplayDiffers, StateChanged
 from keyhole.savepoint.create import create
@@ -25,6 +24,8 @@ from tests.support.applications import Application
 from tests.support.simulation import DriverDiedError, Fault, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in
 
+pytestmark = pytest.mark.usefixtures("nobody_sleeps")
+
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 UNIT = ValueField("unit", "string", True, msgspec.msgpack.encode("C"))
 
@@ -37,11 +38,6 @@ def declared(*fields: ValueField | tuple[str, str], **changes: object) -> StateD
 
 OLD = declared(("n", "float"), ("count", "int"))
 NEW = declared(UNIT, ("n", "double"))
-
-
-@pytest.fixture(autouse=True)
-def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark import SparkContext
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.executors import Executor, ServerAddresses
+from keyhole.spark.executors import Executor, ServerAddresses, live_executors
 
 
 class Spark:
@@ -82,3 +86,24 @@ def test_a_template_that_makes_no_address_is_refused_at_once_and_says_why(server
     with pytest.raises(InvalidConfiguration) as caught:
         Spark().addresses(server)
     assert message in str(caught.value)
+
+
+class Summaries:
+    """Spark's status store, as far as it is asked: an executor's id, and host:port or what there is instead of it."""
+
+    def __init__(self, **hosts: str | None) -> None:
+        self._found = [
+            SimpleNamespace(id=lambda name=name: name, hostPort=lambda at=at: at) for name, at in hosts.items()
+        ]
+
+    @property
+    def context(self) -> SparkContext:
+        listed = SimpleNamespace(size=lambda: len(self._found), apply=lambda index: self._found[index])
+        store = SimpleNamespace(executorList=lambda active: listed)
+        java = SimpleNamespace(statusStore=lambda: store, isLocal=lambda: False)
+        return cast(SparkContext, SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: java)))
+
+
+def test_an_executor_that_spark_has_only_heard_of_is_none_yet() -> None:
+    found = live_executors(Summaries(**{"driver": "10.0.0.6:7079", "2": "10.0.0.7:7078", "3": None, "4": ""}).context)
+    assert found == [Executor(2, "10.0.0.7")]

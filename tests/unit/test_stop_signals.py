@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -97,3 +100,35 @@ def test_what_was_told_to_outlive_its_terminal_does() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+class Cleared:
+    """While it is cleared away, a signal comes, as one may to a client of Kafka's that waits for its threads."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+
+def test_a_signal_that_comes_while_an_object_is_cleared_away_is_not_lost() -> None:
+    with StopSignals() as signals:
+        Cleared()
+        assert signals.came.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(10)
+
+
+def test_what_else_is_lost_is_told_as_ever() -> None:
+    told: list[object] = []
+    before, sys.unraisablehook = sys.unraisablehook, lambda lost: told.append(lost.exc_value)
+    try:
+        with StopSignals():
+
+            class Failing:
+                def __del__(self) -> None:
+                    raise ValueError("mine")
+
+            Failing()
+    finally:
+        sys.unraisablehook = before
+    assert [str(error) for error in told] == ["mine"]

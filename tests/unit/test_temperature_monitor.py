@@ -92,6 +92,14 @@ def test_what_the_source_sends_is_a_reading_or_an_update_and_what_it_breaks_is_n
     assert update_of(source.update_record(("a", 1.5))) == ("a", 1.5)
 
 
+def test_some_of_the_updates_that_the_source_sends_are_broken_and_all_others_are_in_their_order() -> None:
+    sent = [update_of(value) for of in itertools.islice(source.update_records(broken=True), 24) for value in of]
+    assert [update for update in sent if update is not None] == list(itertools.islice(source.updates(), 24))
+    assert [at for at, update in enumerate(sent) if update is None] == [4, 9, 14, 19, 24, 29]
+    whole = [value for of in itertools.islice(source.update_records(broken=False), 24) for value in of]
+    assert None not in map(update_of, whole)
+
+
 def test_a_whole_number_is_a_temperature() -> None:
     assert reading_of(record(temperature=7), NOW_MS) == ("a", NOW_MS, 7.0)
 

@@ -1,12 +1,17 @@
-"""What a producer says while it is given up concerns nobody."""
+"""What can't be had of a real broker at will: a producer that has failed for good, and one that has lost records."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from keyhole.changelog.transactions import Transactions
+from keyhole.changelog.transactions import Appending, Transactions
+from keyhole.errors import KafkaUnreachable
+
+Delivered = Callable[[KafkaError | None, Message], None]
 
 
 class Broken:
@@ -19,8 +24,69 @@ class Broken:
         raise KafkaException(KafkaError(KafkaError.INVALID_TXN_STATE, fatal=True))
 
 
+class Taken:
+    """A record that was acknowledged."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def offset(self) -> int:
+        return self._offset
+
+
+class Losing:
+    """A producer that acknowledges all, of which its broker has none of the first ones of a partition."""
+
+    def __init__(self, lost: int) -> None:
+        self.committed = self.aborted = False
+        self._lost, self._sent = lost, 0
+        self._callbacks: list[tuple[Delivered, int]] = []
+
+    def begin_transaction(self) -> None:
+        self._sent = 0
+
+    def produce(self, topic: str, value: bytes, key: bytes, partition: int, told: Delivered | None = None) -> None:
+        if told is not None:
+            # As librdkafka says of a record that it only believes to be there.
+            self._callbacks.append((told, self._sent - self._lost if self._sent >= self._lost else -1001))
+        self._sent += 1
+
+    def flush(self, timeout: float) -> int:
+        for told, offset in self._callbacks:
+            told(None, cast(Message, Taken(offset)))
+        return 0
+
+    def commit_transaction(self, timeout: float) -> None:
+        self.committed = True
+
+    def abort_transaction(self, timeout: float) -> None:
+        self.aborted = True
+
+
+def written(producer: Losing, records: int) -> list[int]:
+    transactions = Transactions("127.0.0.1:1", "grant")
+    transactions._producer = cast(Producer, producer)
+    return transactions.write([Appending("topic", 0, [(b"k", b"v")] * records, (b"last", b""))], 1.0)
+
+
 def test_a_producer_that_has_failed_for_good_can_be_closed() -> None:
     transactions = Transactions("127.0.0.1:1", "grant")
     transactions._producer = cast(Producer, Broken())
     transactions.close()
     transactions.close()
+
+
+@pytest.mark.parametrize("records", [0, 1, 5])
+def test_a_transaction_whose_first_records_are_lost_is_aborted(records: int) -> None:
+    for lost in range(1, records + 2):
+        producer = Losing(lost)
+        with pytest.raises(KafkaUnreachable, match="fewer records than it has acknowledged"):
+            written(producer, records)
+        assert (producer.committed, producer.aborted) == (False, True)
+
+
+@pytest.mark.parametrize("records", [0, 1, 5])
+def test_a_transaction_whose_records_are_all_there_is_committed(records: int) -> None:
+    producer = Losing(0)
+    assert written(producer, records) == [records]
+    assert producer.committed

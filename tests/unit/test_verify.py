@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.errors import ServerLost, UnknownState
+from keyhole.errors import KeyholeError, ServerLost, UnknownApplication, UnknownState
 from keyhole.types import Role
 from keyhole.v1 import state_pb2
 from keyhole.v1 import state_server_pb2 as pb
@@ -32,6 +32,7 @@ class FakeServers:
     held: dict[Server, dict[int, dict[bytes, bytes]]] = field(default_factory=dict)
     offsets: dict[Server, dict[int, int]] = field(default_factory=dict)
     asked: list[tuple[Server, Collection[int]]] = field(default_factory=list)
+    refused: dict[Server, KeyholeError] = field(default_factory=dict)
     before: Callable[[], None] = lambda: None
 
     def fill(self, server: Server, numbers: dict[str, float | None]) -> None:
@@ -45,6 +46,8 @@ class FakeServers:
     def __call__(self, server: Server, key_groups: Collection[int]) -> Iterator[pb.DumpChunk]:
         self.asked.append((server, key_groups))
         self.before()
+        if server in self.refused:
+            raise self.refused[server]
         if server not in self.held:
             raise ServerLost("gone")
         for number in sorted(key_groups or self.held[server]):
@@ -146,10 +149,39 @@ def test_a_server_that_does_not_answer_is_named_and_the_others_are_compared(serv
     verdict = servers.verify(gone, OWNER)
     assert verdict.unreachable == {"server-c": "gone"}
     assert {copy.server for copy in verdict.copies} == {OWNER}
+    assert verdict.not_compared == ()
+
+
+def test_a_server_that_answers_that_it_has_none_of_the_state_is_not_unreachable(servers: FakeServers) -> None:
+    other = Server("server-c", "c:1")
+    for error in (UnknownApplication("holds another one"), UnknownState("holds others")):
+        servers.refused = {other: error}
+        verdict = servers.verify(other, OWNER)
+        assert (verdict.unreachable, verdict.findings) == ({}, ())
+
+
+def test_key_groups_of_which_nobody_has_a_copy_to_show_are_named(servers: FakeServers) -> None:
+    for number in (1, 3):
+        del servers.held[OWNER][number]
+    del servers.held[STANDBY][3]
+    assert servers.verify(OWNER).not_compared == (1, 3)
+    assert servers.verify(OWNER, STANDBY).not_compared == (3,)
+
+
+def test_a_server_that_is_lost_before_the_second_look_is_unreachable(servers: FakeServers) -> None:
+    servers.held[STANDBY][0].clear()
+
+    def lose() -> None:
+        if len(servers.asked) == 3:
+            del servers.held[STANDBY]
+
+    servers.before = lose
+    verdict = servers.verify(OWNER, STANDBY)
+    assert (verdict.findings, verdict.unreachable) == ((), {"server-b": "gone"})
 
 
 def test_nothing_compared_is_not_all_well(servers: FakeServers) -> None:
-    with pytest.raises(UnknownState, match="nothing was compared"):
+    with pytest.raises(UnknownState, match="nothing was compared; server-c: gone"):
         servers.verify(Server("server-c", "c:1"))
     with pytest.raises(UnknownState, match="counts"):
         describe("app", "sums", servers.application.changelog, 1)

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from keyhole.codec import encode_integer
-from keyhole.coordinator import run
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.changelog import MemoryChangelog
 from keyhole.types import KeyColumn, KeyType, Role, StateDescriptor, StateKind
@@ -19,6 +18,8 @@ from tests.support.models import aggregated
 from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, content, descriptor, names_in, row
 
+pytestmark = pytest.mark.usefixtures("nobody_sleeps")
+
 NAMES = [name for group in range(KEY_GROUPS) for name in names_in(group)]
 MAP_KEY = (KeyColumn("m", KeyType.INT),)
 KINDS = {
@@ -29,11 +30,6 @@ KINDS = {
     "list that expires": descriptor(kind=StateKind.LIST, ttl_ms=5000),
     "aggregates that expire": descriptor(kind=StateKind.AGGREGATING, ttl_ms=5000),
 }
-
-
-@pytest.fixture(autouse=True)
-def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture(params=KINDS)

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from keyhole.cli.values import to_json
 from keyhole.codec import StateCodec, encode_row
 from keyhole.types import ValueField, ValueSchema
+from keyhole.value_json import to_json
 from tests.support.states import descriptor
 
 

@@ -6,8 +6,8 @@ import datetime as dt
 
 import pytest
 
-from keyhole.cli.keys import parse_bound, parse_key
 from keyhole.errors import KeyMismatch
+from keyhole.key_text import parse_bound, parse_key
 from keyhole.types import KeyColumn, KeyType
 
 

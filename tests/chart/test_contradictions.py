@@ -1,0 +1,135 @@
+"""Values that contradict each other are refused by name, with what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.chart import JOB, KAFKA, refused, render
+
+TLS = {"security.tls.enabled": True, "security.tls.secretName": "tls"}
+EXTERNAL = {"kafka": {"bootstrapServers": "kafka:9092"}}
+
+
+def job(**more: Any) -> dict[str, Any]:
+    """Values with one job, which has this otherwise."""
+    return {"jobs": [JOB | more]}
+
+
+CONTRADICTIONS = {
+    "two Kafkas": (
+        {"kafka": {"enabled": True, "bootstrapServers": "kafka:9092"}},
+        "kafka.bootstrapServers names another one",
+    ),
+    "no Kafka": ({}, "kafka.bootstrapServers is empty"),
+    "a password for those who don't ask": (KAFKA | {"kafka.clientSecret": "c"}, "kafka.clientSecret (c)"),
+    "a size for no Kafka": (EXTERNAL | {"kafka.persistence.size": "1Gi"}, "kafka.persistence.size"),
+    "static discovery of nothing": (KAFKA | {"discovery.kind": "static"}, "discovery.servers is empty"),
+    "servers that nobody asks": (KAFKA | {"discovery.servers": ["a:7410"]}, "discovery.kind is kubernetes"),
+    "TLS without certificates": (KAFKA | {"security.tls.enabled": True}, "security.tls.secretName"),
+    "certificates without TLS": (KAFKA | {"security.tls.secretName": "tls"}, "security.tls.enabled is false"),
+    "a policy without TLS": (
+        KAFKA | {"security.access.policyConfigMap": "policy"},
+        "security.access says who may do what, and security.tls.enabled is false",
+    ),
+    "tokens without a policy": (
+        KAFKA | TLS | {"security.access.tokensSecret": "tokens"},
+        "no policyConfigMap",
+    ),
+    "keys of nobody": (
+        KAFKA | TLS | {"security.access": {"policyConfigMap": "p", "jwks": "https://a/b"}},
+        "security.access.issuer and security.access.audience",
+    ),
+    "readers whom nobody asks who they are": (
+        KAFKA | TLS | {"security.tls.readersNeedCertificates": False},
+        "security.tls.readersNeedCertificates is false",
+    ),
+    "a fixed number and an autoscaler": (
+        KAFKA | {"clientProxy.replicas": 3, "clientProxy.autoscaling.enabled": True},
+        "clientProxy.replicas is 3",
+    ),
+    "a minimum above the maximum": (
+        KAFKA | {"clientProxy.autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 4}},
+        "minReplicas is 5",
+    ),
+    "replicas of nothing": (KAFKA | {"replica.enabled": True}, "replica.applications"),
+    "an application twice": (
+        KAFKA | {"replica": {"enabled": True, "applications": ["a", "a"]}},
+        "replica.applications names one twice",
+    ),
+    "claims of no size": (
+        KAFKA | job() | {"replica": {"enabled": True, "store": {"volume": "persistentClaim"}}},
+        "replica.store.size is empty",
+    ),
+    "a class of no claim": (
+        KAFKA | job() | {"replica": {"enabled": True, "store": {"storageClassName": "fast"}}},
+        "replica.store.storageClassName",
+    ),
+    "memory on a claim": (
+        KAFKA
+        | job(
+            stateServer={
+                "store": {"kind": "memory", "volume": "persistentClaim", "size": "1Gi", "storageClassName": "a"}
+            }
+        ),
+        "jobs[temperature-monitor].stateServer.store.kind is memory",
+    ),
+    "executors' claims of no size": (
+        KAFKA | job(stateServer={"store": {"volume": "persistentClaim"}}),
+        "jobs[temperature-monitor].stateServer.store.size is empty",
+    ),
+    "executors' claims of no class": (
+        KAFKA | job(stateServer={"store": {"volume": "persistentClaim", "size": "1Gi"}}),
+        "jobs[temperature-monitor].stateServer.store.storageClassName is empty",
+    ),
+    "two jobs of a name": (KAFKA | {"jobs": [JOB, JOB | {"application": "other"}]}, "two jobs have the name"),
+    "two jobs of an application": (
+        KAFKA | {"jobs": [JOB, JOB | {"name": "again", "application": "temperature-monitor"}]},
+        "two jobs have the application temperature-monitor",
+    ),
+    "no checkpoint": (KAFKA | job(checkpoint={}), "jobs[temperature-monitor].checkpoint is empty"),
+    "two checkpoints": (
+        KAFKA | job(checkpoint={"url": "s3a://a/b", "claim": {"size": "1Gi"}}),
+        "has a url and a claim",
+    ),
+    "a new claim and an old one": (
+        KAFKA | job(checkpoint={"claim": {"size": "1Gi", "existingClaim": "mine"}}),
+        "existingClaim (mine)",
+    ),
+    "Spark's master": (KAFKA | job(sparkConf={"spark.master": "local[2]"}), "sparkConf has spark.master"),
+    "the number of executors twice": (
+        KAFKA | job(sparkConf={"spark.executor.instances": 9}),
+        "sparkConf has spark.executor.instances",
+    ),
+    "the checkpoint as a setting": (
+        KAFKA | job(settings={"topic": "readings", "checkpoint": "/tmp"}),
+        "settings has checkpoint",
+    ),
+    "the servers as a variable": (KAFKA | job(env={"KEYHOLE_JOB_SERVERS": "a:1"}), "env has KEYHOLE_JOB_SERVERS"),
+    "a source without a prefix": (KAFKA | job(source={"enabled": True}), "source.settingsPrefix"),
+    "a test without a record": (KAFKA | job(test={"topic": "readings"}), "test.record"),
+    "too long a name": (KAFKA | job(name="a" * 40, application="a"), "longer than 50"),
+    "monitors without an operator": (KAFKA | {"monitoring.monitors.enabled": True}, "monitoring.coreos.com/v1"),
+}
+
+
+@pytest.mark.parametrize(("values", "told"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
+def test_a_contradiction_is_refused_by_name(values: dict[str, Any], told: str) -> None:
+    # Names of names are made long by the release, too.
+    assert told in refused(values, release="a-release-of-keyhole" if told.startswith("longer") else "keyhole")
+
+
+def test_alerts_without_the_exporter_that_they_are_about_are_refused() -> None:
+    values = KAFKA | {"monitoring.alerts.enabled": True, "metricsExporter.enabled": False}
+    assert "metricsExporter.enabled is false" in refused(values, api=["monitoring.coreos.com/v1"])
+
+
+def test_what_is_refused_with_one_thing_is_taken_without_it() -> None:
+    """So that a refusal is for the contradiction, and not for the value."""
+    assert render(KAFKA, {"clientProxy.replicas": 3})
+    assert render(KAFKA, {"clientProxy.autoscaling.enabled": True})
+    assert render(EXTERNAL)
+    assert render(KAFKA, job(checkpoint={"url": "s3a://a/b"}))
+    assert render(KAFKA, {"jobs": [JOB, JOB | {"name": "again"}]})
+    assert render(KAFKA, {"discovery": {"kind": "static", "servers": ["a:7410"]}})

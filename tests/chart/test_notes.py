@@ -1,0 +1,59 @@
+"""What Helm prints after an install is true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.chart import CHART, JOB, KAFKA, given, names, render, run_helm
+
+
+def notes(values: dict[str, Any]) -> str:
+    """As printed; made without a cluster."""
+    arguments = ["install", "keyhole", str(CHART), "--namespace", "data", "--dry-run=client", *given([values])]
+    done = run_helm(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("NOTES:")[2]
+
+
+def test_every_object_that_the_notes_name_is_there() -> None:
+    values = KAFKA | {"jobs": [JOB, JOB | {"name": "other", "checkpoint": {"url": "s3a://a/b"}}]}
+    said, objects = notes(values), render(values)
+    assert "svc/keyhole-client-proxy " in said
+    assert "keyhole-client-proxy" in names(objects, "Service")
+    for name in ("temperature-monitor", "other"):
+        assert f"deploy/keyhole-{name}-driver" in said
+        assert f"keyhole-{name}-driver" in names(objects, "Deployment")
+    assert "on the claim keyhole-temperature-monitor-checkpoint" in said
+    assert "keyhole-temperature-monitor-checkpoint" in names(objects, "PersistentVolumeClaim")
+    assert "checkpoint s3a://a/b" in said
+    assert "helm -n data test keyhole" in said
+    assert "keyhole-test" in names(objects, "Job")
+
+
+def test_what_is_off_is_not_promised_and_what_follows_is_said() -> None:
+    nothing = notes({"kafka": {"bootstrapServers": "kafka:9092"}, "clientProxy.enabled": False, "rbac.create": False})
+    assert "There is no client proxy" in nothing
+    assert "There is no job" in nothing
+    assert "No Roles were made" in nothing
+    assert "helm -n data test" not in nothing
+    assert "Kafka is" not in nothing
+
+
+def test_a_kafka_that_forgets_is_called_so() -> None:
+    assert "on an emptyDir: when its pod goes, so do the changelogs" in notes(KAFKA)
+    kept = notes({"kafka": {"enabled": True, "persistence": {"size": "1Gi"}}})
+    assert "It is for trying out" in kept
+    assert "emptyDir" not in kept
+
+
+def test_what_reads_do_while_a_driver_restarts_depends_on_replicas() -> None:
+    assert "reads of its states fail" in notes(KAFKA | {"jobs": [JOB]})
+    with_replicas = notes(KAFKA | {"jobs": [JOB], "replica": {"enabled": True, "replicas": 2}})
+    assert "Replicas: 2, of temperature-monitor" in with_replicas
+    assert "reads of its states fail" not in with_replicas
+
+
+def test_plaintext_is_told_and_whether_a_policy_bounds_it() -> None:
+    assert "All ports are plaintext" in notes(KAFKA)
+    assert "no NetworkPolicy says who may" in notes(KAFKA)
+    assert "no NetworkPolicy" not in notes(KAFKA | {"networkPolicy.enabled": True})

@@ -1,0 +1,62 @@
+"""A changed value rolls the pods that it is about, and no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.chart import JOB, KAFKA, pods, render
+
+OTHER = JOB | {"name": "other"}
+BEFORE: dict[str, Any] = KAFKA | {
+    "jobs": [JOB, OTHER],
+    "replica": {"enabled": True},
+    "metricsExporter": {"enabled": True},
+}
+
+DRIVER, OF_OTHER = "Deployment/keyhole-temperature-monitor-driver", "Deployment/keyhole-other-driver"
+EXECUTOR, OF_OTHERS = (f"ConfigMap/keyhole-{job}-spark/executor-pod.yaml" for job in ("temperature-monitor", "other"))
+PROXY, REPLICA, EXPORTER = (
+    "Deployment/keyhole-client-proxy",
+    "StatefulSet/keyhole-replica",
+    "Deployment/keyhole-metrics-exporter",
+)
+
+CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "a proxy's setting": ({"clientProxy.hopTimeoutSeconds": 0.2}, {PROXY}),
+    "the number of proxies": ({"clientProxy.replicas": 4}, set()),
+    "the proxies' image": ({"images.clientProxy.tag": "2"}, {PROXY}),
+    "the size of the replicas": ({"replica.resources.limits.memory": "3Gi"}, {REPLICA}),
+    "the number of replicas": ({"replica.replicas": 3}, set()),
+    "the exporter's log level": ({"metricsExporter.logLevel": "DEBUG"}, {EXPORTER}),
+    # The driver must make its executors anew.
+    "the executors' number": ({"jobs": [JOB | {"executors": {"instances": 3}}, OTHER]}, {DRIVER}),
+    "a setting of Spark's": ({"jobs": [JOB | {"sparkConf": {"spark.speculation": True}}, OTHER]}, {DRIVER}),
+    "a sidecar's drain": ({"jobs": [JOB | {"stateServer": {"drainSeconds": 9}}, OTHER]}, {DRIVER, EXECUTOR}),
+    "a job's setting": ({"jobs": [JOB | {"settings": JOB["settings"] | {"topic": "x"}}, OTHER]}, {DRIVER}),
+    "the state servers' image": (
+        {"images.stateServer.tag": "2"},
+        {DRIVER, EXECUTOR, OF_OTHER, OF_OTHERS, REPLICA},
+    ),
+    "monitoring": ({"monitoring.dashboards.enabled": True}, set()),
+    "network policies": ({"networkPolicy.enabled": True}, set()),
+    "a job's source": (
+        {"jobs": [JOB, OTHER | {"source": {"enabled": True, "settingsPrefix": "KEYHOLE_READINGS_"}}]},
+        {"Deployment/keyhole-other-source"},
+    ),
+    "a time-out of the test": ({"test.timeoutSeconds": 9}, {"Job/keyhole-test"}),
+}
+
+
+@pytest.mark.parametrize(("change", "rolled"), CHANGES.values(), ids=CHANGES.keys())
+def test_a_change_rolls_what_it_is_about_and_nothing_else(change: dict[str, Any], rolled: set[str]) -> None:
+    before = {of.of: of for of in pods(render(BEFORE))}
+    after = {of.of: of for of in pods(render(BEFORE, change))}
+    assert {of for of in before.keys() | after.keys() if before.get(of) != after.get(of)} == rolled
+
+
+def test_another_version_of_the_chart_alone_rolls_nothing() -> None:
+    """Pods' templates have no label that tells the chart's version."""
+    for of in pods(render(BEFORE)):
+        assert not of.metadata["labels"].keys() & {"helm.sh/chart", "app.kubernetes.io/version"}

@@ -1,0 +1,442 @@
+"""Reads over HTTP through a real proxy: what they say beside values, what is refused, and who takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from keyhole import AsyncClient
+from keyhole.config import ClientProxyConfig
+from keyhole.discovery import StaticDiscovery
+from keyhole.errors import InvalidConfiguration, KeyholeError, Unsupported
+from keyhole.local.ports import free_ports
+from keyhole.local.services import start_client_proxy
+from keyhole.rpc.http_port import HttpLimits, HttpPort
+from keyhole.rpc.http_status import http_status, problem
+from keyhole.security import tokens
+from keyhole.security.door import Door
+from keyhole.testing.fake_server import FakeServer
+from keyhole.types import KeyColumn, KeyType, Role, StateKind, ValueField, ValueSchema
+from services.client_proxy.app import ClientProxy
+from services.client_proxy.http_reads import HttpReads
+from tests.support.certificates import Authority
+from tests.support.proxies import eventually, fake_servers, proxy_of, unused_address
+from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
+
+PATH = f"/v1/{APPLICATION}/{STATE}"
+RULES = msgspec.structs.replace(
+    descriptor("rules", topic_id="topic-2"),
+    kind=StateKind.BROADCAST,
+    key_groups=1,
+    value=ValueSchema(1, (ValueField("n", "int"),)),
+)
+HOURS = msgspec.structs.replace(
+    descriptor("hours", topic_id="topic-3"), kind=StateKind.MAP, map_key=(KeyColumn("hour", KeyType.INT),)
+)
+
+
+@dataclass
+class Served:
+    server: FakeServer
+    proxy: ClientProxy
+    http: aiohttp.ClientSession
+
+    async def ask(self, path: str, method: str = "GET", **more: Any) -> tuple[int, Any]:
+        """Status, and body."""
+        url = f"http://{self.proxy.http_address}{path}"
+        async with self.http.request(method, url, **more) as response:
+            body = await response.read()
+            assert response.content_type == ("application/json" if response.ok else "application/problem+json")
+            return response.status, json.loads(body)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with (
+        fake_servers("server-1") as (server,),
+        proxy_of(server.address, http="127.0.0.1:0", timeout_seconds=10.0) as proxy,
+        aiohttp.ClientSession() as http,
+    ):
+        server.host(descriptor(), rows(10))
+        rules = server.host(RULES)
+        for name in ("a", "b", "c"):
+            rules.put(name, msgspec.msgpack.encode([1, ord(name)]))
+        hours = server.host(HOURS)
+        for hour in range(5):
+            hours.put(("sensor-1", hour), row(float(hour)))
+        server.changed()
+        await eventually(lambda: len(proxy._directory.tables) == 3)
+        yield Served(server, proxy, http)
+
+
+async def test_an_answer_says_who_answered_and_as_of_when(served: Served) -> None:
+    state = served.server.states[APPLICATION, STATE]
+    state.epoch, state.confirmed, state.role = 7, False, Role.OWNER
+    state.as_of_ms = 1_700_000_000_123
+    status, answer = await served.ask(f"{PATH}/sensor-3")
+    assert status == 200
+    assert (answer["found"], answer["value"]) == (True, {"celsius": 3.0, "count": 1})
+    staleness = answer["source"].pop("staleness_seconds")
+    assert staleness > 1_000
+    assert answer["source"] == {
+        "server": "server-1",
+        "role": "owner",
+        "epoch": 7,
+        "commit_time": "1970-01-01T00:00:07+00:00",
+        "watermark": None,
+        "as_of": "2023-11-14T22:13:20.123000+00:00",
+        "lag_epochs": 0,
+        "unconfirmed": True,
+        "generation": 1,
+        "assignment_version": 1,
+    }
+
+
+async def test_a_proxy_that_is_a_process_of_its_own_serves_them(tmp_path: Path) -> None:
+    """Its event loop is another one than that of the tests."""
+    port, http_port = free_ports(2)
+    async with fake_servers("server-1") as (server,), aiohttp.ClientSession() as http:
+        server.host(descriptor(), rows(10))
+        environ = dict(os.environ) | {"KEYHOLE_CLIENT_PROXY_HTTP": f"127.0.0.1:{http_port}"}
+        proxy = await asyncio.to_thread(
+            start_client_proxy, "proxy", port, servers=[server.address], directory=tmp_path, environ=environ
+        )
+        try:
+
+            async def told() -> dict[str, Any]:
+                async with http.get(f"http://127.0.0.1:{http_port}{PATH}/sensor-3") as response:
+                    said: dict[str, Any] = await response.json(content_type=None)
+                    return said
+
+            while not (answer := await told()).get("found"):  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.05)
+            assert answer["value"] == {"celsius": 3.0, "count": 1}
+        finally:
+            await asyncio.to_thread(proxy.terminate)
+
+
+async def test_an_absent_key_is_an_answer(served: Served) -> None:
+    status, answer = await served.ask(f"{PATH}/nobody")
+    assert (status, answer["found"], answer["value"], answer["source"]["epoch"]) == (200, False, None, 1)
+
+
+async def test_whole_numbers_come_as_text_where_that_is_wanted(served: Served) -> None:
+    served.server.states[APPLICATION, STATE].put("big", row(1.0, 2**63 - 1))
+    _, answer = await served.ask(f"{PATH}/big")
+    assert answer["value"] == {"celsius": 1.0, "count": 9223372036854775807}
+    _, answer = await served.ask(f"{PATH}/big?integers=text")
+    assert answer["value"] == {"celsius": 1.0, "count": "9223372036854775807"}
+
+
+async def test_several_keys_are_answered_in_their_order(served: Served) -> None:
+    status, told = await served.ask(f"{PATH}:batchGet", "POST", json={"keys": ["sensor-2", ["nobody"], "sensor-1"]})
+    assert status == 200
+    assert [answer["value"] and answer["value"]["celsius"] for answer in told["answers"]] == [2.0, None, 1.0]
+
+
+async def test_the_entries_of_a_key_are_scanned_by_ranges_and_pages(served: Served) -> None:
+    path = f"/v1/{APPLICATION}/hours/sensor-1"
+
+    async def hours(query: str) -> tuple[list[int], str | None]:
+        status, told = await served.ask(path + query)
+        assert status == 200, told
+        return [entry["map_key"] for entry in told["entries"]], told["next"]
+
+    assert await hours("") == ([0, 1, 2, 3, 4], None)
+    assert await hours("?from=1&to=4") == ([1, 2, 3], None)
+    assert await hours("?limit=2") == ([0, 1], "2")
+    assert await hours("?limit=2&from=2") == ([2, 3], "4")
+    assert await hours("?limit=2&descending=true") == ([4, 3], "3")
+    assert await hours("?limit=3&descending=true&to=3") == ([2, 1, 0], None)
+    _, one = await served.ask(f"{path}?map_key=3")
+    assert one["value"]["celsius"] == 3.0
+    given = {"keys": [{"key": "sensor-1", "map_key": 2}, ["sensor-1", 4]]}
+    _, told = await served.ask(f"/v1/{APPLICATION}/hours:batchGet", "POST", json=given)
+    assert [answer["value"]["celsius"] for answer in told["answers"]] == [2.0, 4.0]
+
+
+async def test_a_broadcast_state_is_scanned_whole_and_looked_up_by_key(served: Served) -> None:
+    status, told = await served.ask(f"/v1/{APPLICATION}/rules:scan?from=b")
+    assert (status, [entry["map_key"] for entry in told["entries"]]) == (200, ["b", "c"])
+    _, answer = await served.ask(f"/v1/{APPLICATION}/rules/b")
+    assert answer["value"] == {"n": 98}
+
+
+async def test_what_can_be_read_is_listed_and_described(served: Served) -> None:
+    _, listed = await served.ask("/v1")
+    assert [state["state"] for state in listed["states"]] == ["hours", STATE, "rules"]
+    assert (await served.ask(f"/v1/{APPLICATION}"))[1] == listed
+    assert (await served.ask("/v1/other"))[1] == {"states": []}
+    _, described = await served.ask(PATH)
+    assert (described["kind"], described["key"]) == ("value", [{"name": "sensor", "type": "string"}])
+
+
+@pytest.mark.parametrize(
+    ("path", "reason", "says"),
+    [
+        ("/v1/nowhere/x/k", "UNKNOWN_APPLICATION", "no application 'nowhere'"),
+        (f"/v1/{APPLICATION}/x/k", "UNKNOWN_STATE", "it has: hours, readings, rules"),
+        (f"{PATH}/k?stale=perhaps", "MALFORMED_REQUEST", "stale is 'perhaps'"),
+        (f"{PATH}/k?timeout=0", "MALFORMED_REQUEST", "the query parameter timeout"),
+        (f"{PATH}/k?timeout=nan", "MALFORMED_REQUEST", "the query parameter timeout"),
+        (f"{PATH}/k?min_epoch=-1", "MALFORMED_REQUEST", "the query parameter min_epoch"),
+        (f"{PATH}/k?max_staleness=x", "MALFORMED_REQUEST", "the query parameter max_staleness"),
+        (f"{PATH}/k?integers=roman", "MALFORMED_REQUEST", "integers is neither"),
+        (f"{PATH}/k?stale=never&stale=always", "MALFORMED_REQUEST", "stale is given twice"),
+        (f"{PATH}/k?secret-key", "MALFORMED_REQUEST", "a query parameter is not known"),
+        (f"{PATH}/k?limit=1", "UNSUPPORTED", "no entries to scan"),
+        (f"{PATH}/k?map_key=1", "UNSUPPORTED", "no entries to scan"),
+        (f"{PATH}:scan", "UNSUPPORTED", "no entries to scan"),
+        (f"/v1/{APPLICATION}/hours:scan", "UNSUPPORTED", "name the key"),
+        (f"/v1/{APPLICATION}/rules/a?limit=1", "UNSUPPORTED", "it is scanned whole"),
+        (f"/v1/{APPLICATION}/rules/a?map_key=1", "UNSUPPORTED", "leave map_key out"),
+        (f"/v1/{APPLICATION}/hours/k?map_key=x", "KEY_MISMATCH", "hour is a int"),
+        (f"/v1/{APPLICATION}/hours/k?map_key=99999999999", "KEY_MISMATCH", "hour is a int"),
+        (f"/v1/{APPLICATION}/hours/k?map_key=1&limit=1", "MALFORMED_REQUEST", "map_key names one entry"),
+        (f"/v1/{APPLICATION}/hours/k?limit=10001", "MALFORMED_REQUEST", "from 1 to 10,000"),
+        (f"/v1/{APPLICATION}/hours/k?descending=yes", "MALFORMED_REQUEST", "descending is neither"),
+        (f"{PATH}/k/l", "MALFORMED_REQUEST", "spells that %2F"),
+        ("/elsewhere", "MALFORMED_REQUEST", "there is no such path"),
+    ],
+)
+async def test_what_is_wrong_with_a_request_is_a_problem_with_its_reason(
+    served: Served, path: str, reason: str, says: str
+) -> None:
+    status, told = await served.ask(path)
+    assert 400 <= status <= 501
+    assert (told["status"], told["reason"], told["retryable"]) == (status, reason, False)
+    assert says in told["detail"]
+    assert "secret" not in told["detail"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"keys":7}', b'{"keys":[],"more":1}', b'{"keys":["\xff"]}', b'{"keys":[{}]}']
+)
+async def test_a_body_that_is_none_is_refused_and_not_repeated(served: Served, body: bytes) -> None:
+    status, told = await served.ask(f"{PATH}:batchGet", "POST", data=body)
+    assert (status, told["reason"]) == (400, "MALFORMED_REQUEST")
+
+
+@pytest.mark.parametrize("key", [None, 1.5, [["a"]], [None], ["a", "b"], []])
+async def test_a_key_that_does_not_fit_the_state_is_refused(served: Served, key: object) -> None:
+    status, told = await served.ask(f"{PATH}:batchGet", "POST", json={"keys": [key]})
+    assert (status, told["retryable"]) == (400, False)
+    assert told["reason"] in ("KEY_MISMATCH", "NULL_KEY")
+
+
+async def test_an_error_over_http_is_that_over_grpc(served: Served) -> None:
+    """The same reason, message, facts and whether to try again."""
+    state = served.server.states[APPLICATION, STATE]
+    state.as_of_ms = 1_000
+    async with AsyncClient(served.proxy.address, timeout=1.0) as client:
+        for query, options in (
+            ("min_epoch=9", {"min_epoch": 9}),
+            ("stale=never&min_epoch=9", {"stale": "never", "min_epoch": 9}),
+        ):
+            reason = late = "DEADLINE_EXCEEDED"
+            # On a busy machine the answer, which comes shortly before the deadline, may come after it.
+            while reason == late:
+                with pytest.raises(KeyholeError) as caught:
+                    await client.get(APPLICATION, STATE, "sensor-1", **options)  # type: ignore[arg-type]
+                reason = caught.value.reason
+            told = {"reason": late}
+            while told["reason"] == late:
+                status, told = await served.ask(f"{PATH}/sensor-1?timeout=1&{query}")
+            expected = problem(caught.value)
+            assert (status, told["reason"], told["retryable"]) == (
+                http_status(caught.value),
+                expected["reason"],
+                expected["retryable"],
+            )
+            assert told["facts"].keys() == expected["facts"].keys()
+
+
+async def test_an_answer_in_time_is_asked_of_the_servers_too(served: Served) -> None:
+    served.server.hold.clear()
+    status, told = await served.ask(f"{PATH}/sensor-1?timeout=0.2")
+    served.server.hold.set()
+    assert (status, told["reason"]) == (504, "DEADLINE_EXCEEDED")
+
+
+async def test_a_proxy_is_ready_once_it_has_reached_a_server_and_healthy_before() -> None:
+    with unused_address() as nowhere:
+        async with proxy_of(nowhere, http="127.0.0.1:0") as proxy, aiohttp.ClientSession() as http:
+            for path, expected in (("/healthz", 200), ("/readyz", 503)):
+                async with http.get(f"http://{proxy.http_address}{path}") as response:
+                    assert response.status == expected
+
+
+async def test_a_proxy_that_has_reached_a_server_is_ready(served: Served) -> None:
+    async with served.http.get(f"http://{served.proxy.http_address}/readyz") as response:
+        assert response.status == 200
+
+
+@asynccontextmanager
+async def port_of(served: Served, limits: HttpLimits, door: Door | None = None) -> AsyncIterator[HttpPort]:
+    """A port of its own, with other limits."""
+    reads = HttpReads(served.proxy._directory, served.proxy._servicer, 5.0, limits, door)
+    port = HttpPort("the HTTP reads", "127.0.0.1:0", reads.app, limits, door)
+    await port.start()
+    try:
+        yield port
+    finally:
+        await port.stop()
+
+
+async def read_to_end(port: HttpPort, data: bytes) -> bytes:
+    """What comes back on a connection of its own, until the other side closes it."""
+    reader, writer = await asyncio.open_connection(*port.address.rsplit(":", 1))
+    try:
+        writer.write(data)
+        async with asyncio.timeout(10):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("data", [b"", b"GET /v1 HTTP/1.1\r\nHost: x\r\n", b"\x00\x01"])
+async def test_who_sends_no_headers_in_time_is_let_go(served: Served, data: bytes) -> None:
+    async with port_of(served, HttpLimits(header_seconds=0.2)) as port:
+        answer = await read_to_end(port, data)
+        assert b"200 OK" not in answer
+
+
+async def test_who_sends_no_body_in_time_is_told_so_and_let_go(served: Served) -> None:
+    async with port_of(served, HttpLimits(body_seconds=0.2)) as port:
+        head = f"POST {PATH}:batchGet HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{{".encode()
+        assert b"408" in await read_to_end(port, head)
+
+
+async def test_a_body_or_headers_that_are_too_large_are_refused(served: Served) -> None:
+    async with (
+        port_of(served, HttpLimits(body_bytes=100, line_bytes=1_000, header_bytes=1_000)) as port,
+        aiohttp.ClientSession() as http,
+    ):
+        async with http.post(f"http://{port.address}{PATH}:batchGet", data=b"x" * 101) as response:
+            assert (response.status, response.content_type) == (413, "application/problem+json")
+        async with http.get(f"http://{port.address}{PATH}/{'k' * 2_000}") as response:
+            assert response.status == 400
+        async with http.get(f"http://{port.address}/v1", headers={"X-Long": "v" * 2_000}) as response:
+            assert response.status == 400
+
+
+async def test_connections_beyond_the_limit_are_closed_at_once(served: Served) -> None:
+    async with port_of(served, HttpLimits(connections=1)) as port:
+        host, number = port.address.rsplit(":", 1)
+        _, first = await asyncio.open_connection(host, number)
+        await eventually(lambda: len(port._connections) == 1)
+        assert await read_to_end(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+        first.close()
+        await eventually(lambda: not port._connections)
+        answer = await read_to_end(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b"200 OK" in answer
+
+
+async def test_who_does_not_read_the_answer_is_let_go(served: Served) -> None:
+    limits = HttpLimits(answer_seconds=0.3, header_seconds=60)
+    async with port_of(served, limits) as port:
+        reader, writer = await asyncio.open_connection(*port.address.rsplit(":", 1), limit=1)
+        body = json.dumps({"keys": ["sensor-1"] * 16_000}).encode()
+        head = f"POST {PATH}:batchGet HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        for _ in range(4):  # each is answered by 5 MB, more than the sockets of both sides hold
+            writer.write(head + body)
+        await eventually(lambda: len(port._connections) == 1)
+        await eventually(lambda: not port._connections, 20)
+        assert reader is not None
+        writer.close()
+
+
+POLICY = """
+[[allow]]
+who = ["token:reader"]
+verbs = ["read"]
+states = ["weather/readings"]
+
+[[allow]]
+who = ["token:scanner"]
+verbs = ["scan"]
+states = ["weather/*"]
+"""
+
+
+async def test_over_tls_each_caller_reads_what_the_policy_allows_and_is_told_of_nothing_else(
+    served: Served, tmp_path: Path
+) -> None:
+    made = {name: tokens.new(name, None) for name in ("reader", "scanner")}
+    (tmp_path / "policy.toml").write_text(POLICY)
+    (tmp_path / "tokens.toml").write_text("\n".join(entry for _, entry in made.values()))
+    authority = Authority(tmp_path)
+    files = authority.issue("proxy", "127.0.0.1")
+    config = ClientProxyConfig(
+        ("a:1",),
+        tls="on",
+        tls_certificate=files.certificate,
+        tls_key=files.key,
+        policy=str(tmp_path / "policy.toml"),
+        tokens=str(tmp_path / "tokens.toml"),
+    )
+    trusting = ssl.create_default_context(cafile=str(authority.path))
+    door = Door("client-proxy", "127.0.0.1", config)
+    async with port_of(served, HttpLimits(), door=door) as port, aiohttp.ClientSession() as http:
+
+        async def ask(who: str, path: str, method: str = "GET", **more: Any) -> tuple[int, Any]:
+            headers = {"Authorization": f"Bearer {made[who][0]}"} if who else {}
+            url = f"https://{port.address}{path}"
+            async with http.request(method, url, headers=headers, ssl=trusting, **more) as response:
+                assert (response.status == 401) == ("WWW-Authenticate" in response.headers)
+                return response.status, await response.json(content_type=None)
+
+        paths = ("/v1", PATH, f"{PATH}/k", f"/v1/{APPLICATION}/rules:scan", "/v1/nowhere/x")
+        for path in paths:
+            assert (await ask("", path))[0] == 401
+        assert (await ask("", f"{PATH}:batchGet", "POST", data=b"{"))[0] == 401
+        assert (await ask("reader", f"{PATH}/sensor-1"))[0] == 200
+        assert (await ask("reader", f"{PATH}:batchGet", "POST", json={"keys": ["sensor-1"]}))[0] == 200
+        assert [state["state"] for state in (await ask("reader", "/v1"))[1]["states"]] == [STATE]
+        assert (await ask("reader", f"/v1/{APPLICATION}/rules:scan"))[0] == 403
+        assert (await ask("reader", "/v1/nowhere/x/k"))[0] == 403
+        assert (await ask("scanner", f"/v1/{APPLICATION}/hours/sensor-1"))[0] == 200
+        assert (await ask("scanner", f"/v1/{APPLICATION}/hours/sensor-1?map_key=1"))[0] == 403
+        assert (await ask("scanner", f"{PATH}/sensor-1"))[0] == 403
+        assert (await ask("scanner", f"{PATH}:batchGet", "POST", data=b"{"))[0] == 403
+        status, told = await ask("scanner", f"/v1/{APPLICATION}/nothing/k")
+        assert (status, told["reason"]) == (404, "UNKNOWN_STATE")
+        assert STATE not in told["detail"] + json.dumps(told["facts"])
+        async with http.get(f"https://{port.address}/healthz", ssl=trusting) as response:
+            assert response.status == 200
+        assert b"200" not in await read_to_end(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+
+
+async def test_plaintext_where_others_reach_the_port_must_be_chosen() -> None:
+    config = ClientProxyConfig(("a:1",), port=0, http="0.0.0.0:0")
+    with pytest.raises(InvalidConfiguration, match=r"the HTTP reads would listen on 0\.0\.0\.0 without TLS"):
+        ClientProxy(config, StaticDiscovery(["a:1"]))
+
+
+async def test_an_unexpected_failure_says_nothing_of_its_cause(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("sensor-1 is secret")
+
+    monkeypatch.setattr(served.proxy._servicer, "GetMany", fail)
+    status, told = await served.ask(f"{PATH}/sensor-1")
+    assert (status, told["reason"]) == (500, "INTERNAL")
+    assert "secret" not in json.dumps(told)
+
+
+async def test_a_refusal_of_a_server_comes_through(served: Served) -> None:
+    served.server.refuse = Unsupported("not here")
+    status, told = await served.ask(f"{PATH}/sensor-1")
+    assert (status, told["reason"], told["detail"]) == (501, "UNSUPPORTED", "not here")

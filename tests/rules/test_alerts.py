@@ -1,0 +1,44 @@
+"""The chart's alerts, and the dashboards' queries, as Prometheus's own tool reads them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support import needs, promql
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture(autouse=True)
+def _promtool() -> None:
+    needs.prometheus()
+
+
+def _promtool_says(*arguments: str | Path) -> str:
+    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_each_alert_begins_when_it_should_and_only_then(tmp_path: Path) -> None:
+    told = (HERE / "alerts.yaml").read_text().replace("ALERTS]", f"{promql.CHART / 'alerts.yaml'}]", 1)
+    (tmp_path / "tests.yaml").write_text(told)
+    _promtool_says("test", "rules", tmp_path / "tests.yaml")
+
+
+def test_every_alert_is_tested() -> None:
+    told = (HERE / "alerts.yaml").read_text()
+    assert not [alert["alert"] for alert in promql.alerts() if alert["alert"] not in told]
+
+
+def test_every_query_of_a_panel_is_promql(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{number}", "expr": query.expression.replace("$__rate_interval", "1m")}
+        for number, query in enumerate(promql.panel_queries())
+    ]
+    (tmp_path / "panels.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    assert f"{len(rules)} rules found" in _promtool_says("check", "rules", tmp_path / "panels.yaml")

@@ -1,0 +1,57 @@
+"""What a machine may lack: tests that need it are skipped by name, and fail where KEYHOLE_REQUIRE names it.
+
+KEYHOLE_REQUIRE=docker,cluster,helm,prometheus,go: a comma between the names.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+
+import pytest
+
+_SECONDS = 20
+
+
+def need(what: str, lacking: str) -> None:
+    """Skips the test, or fails it, where `lacking` says what this machine has not; goes on where it is empty."""
+    if not lacking:
+        return
+    if what in os.environ.get("KEYHOLE_REQUIRE", "").split(","):
+        pytest.fail(f"KEYHOLE_REQUIRE names {what}, but {lacking}", pytrace=False)
+    pytest.skip(f"needs {what}: {lacking}")
+
+
+def docker() -> None:
+    """A Docker engine that answers."""
+    need("docker", _without_docker())
+
+
+def go() -> None:
+    """Go's tools."""
+    need("go", "" if shutil.which("go") else "there is no go on PATH")
+
+
+def prometheus() -> None:
+    """Prometheus and its promtool: Debian's package `prometheus` has both."""
+    lacking = [tool for tool in ("prometheus", "promtool") if shutil.which(tool) is None]
+    need("prometheus", f"there is no {' and no '.join(lacking)} on PATH" if lacking else "")
+
+
+@functools.cache
+def _without_docker() -> str:
+    if shutil.which("docker") is None:
+        return "there is no docker on PATH"
+    try:
+        done = subprocess.run(
+            ["docker", "info", "--format", "{{.ServerVersion}}"],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"docker info did not answer within {_SECONDS} s"
+    return "" if done.returncode == 0 else f"no engine answers ({done.stderr.strip() or done.stdout.strip()})"

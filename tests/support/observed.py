@@ -1,0 +1,245 @@
+"""A real cluster that Prometheus looks at, with readers, and the chart's alerts: as shipped, and in a hurry."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from keyhole import Client
+from keyhole.errors import KeyholeError
+from keyhole.local.ports import free_ports
+from keyhole.local.services import exposes, spawn_metrics_exporter
+from tests.fault.cluster import Cluster, Machine, Plan
+from tests.fault.workload import SPANS, VALUES, names
+from tests.support import promql
+from tests.support.prometheus import Job, Prometheus
+
+_HOST = "127.0.0.1"
+DISK_BYTES = 64 << 20
+AS_SHIPPED, HURRIED = "as shipped", "hurried"
+
+# Durations of the hurried rules are that part of the shipped ones; what is bounded in seconds has bounds of its own.
+_PART = 20
+_BOUNDS = {
+    "KeyholeStateStale": ("> 300", "> 10"),
+    "KeyholeStandbyLag": ("> 60", "> 10"),
+    # Three starts of a driver take their time, however short the alert's is.
+    "KeyholeQueryRestarts": ("[15m]", "[40m]"),
+}
+_UNITS = {"s": 1, "m": 60}
+# Nothing is told to happen in time; it must happen at all, on a machine that does other things as well.
+_LONG_SECONDS = 600.0
+_EPOCHS = 5
+
+
+def hurried(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """The same alert, in a few seconds."""
+    made = copy.deepcopy(dict(rule))
+    shipped, bound = _BOUNDS.get(rule["alert"], ("", ""))
+    assert shipped in rule["expr"]
+    made["expr"] = re.sub(r"(?<=\[|\s)(\d+)([sm])\b", _shorter, rule["expr"].replace(shipped, bound))
+    made["for"] = re.sub(r"(\d+)([sm])", _shorter, rule.get("for", "0s"))
+    made["labels"] = {**rule["labels"], "rules": HURRIED}
+    return made
+
+
+def shipped(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """The same alert, which waits a quarter of the time: a healthy run doesn't last for minutes here."""
+    made = copy.deepcopy(dict(rule))
+    made["for"] = re.sub(
+        r"(\d+)([sm])", lambda found: f"{int(found[1]) * _UNITS[found[2]] // 4}s", rule.get("for", "0s")
+    )
+    made["labels"] = {**rule["labels"], "rules": AS_SHIPPED}
+    return made
+
+
+def _shorter(found: re.Match[str]) -> str:
+    return f"{max(int(found[1]) * _UNITS[found[2]] // _PART, 3 if int(found[1]) else 0)}s"
+
+
+def eventually(condition: Callable[[], object], what: str, seen: Callable[[], object] = lambda: "") -> None:
+    """Waits until it is true, for long if need be. `seen`: what there is instead, told where it never is."""
+    until = time.monotonic() + _LONG_SECONDS
+    while not condition():
+        assert time.monotonic() < until, (what, seen())
+        time.sleep(0.5)
+
+
+class Readers:
+    """Looks up and scans through the proxy, again and again, whatever comes of it; from `__init__` to `close`."""
+
+    def __init__(self, proxy: str, application: str) -> None:
+        self._proxy, self._application = proxy, application
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="observed-readers", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with Client(self._proxy, timeout=1.0) as client:
+            while not self._closed.wait(0.02):
+                for key in names()[:8]:
+                    with contextlib.suppress(KeyholeError):
+                        client.get_many(self._application, VALUES, names())
+                    with contextlib.suppress(KeyholeError):
+                        client.scan(self._application, SPANS, key)
+
+
+class Observed:
+    """The cluster, its exporter, its Prometheus and its readers.
+
+    Attributes:
+        settings: By process, what it is told besides what a Cluster tells it.
+        started: When Prometheus was, in seconds since 1970.
+        disks: By server, the small file system that its stores are on; empty: this machine lets nobody mount one.
+    """
+
+    def __init__(self, directory: Path, machine: Machine) -> None:
+        plan = Plan(seed=7, seconds=0, states=(VALUES, SPANS), servers=2, replicas=1, standbys=0, pace_seconds=0.3)
+        self.cluster = Cluster(plan, directory, machine)
+        holders = (*self.cluster.servers, *self.cluster.replicas)
+        self._pages = dict(
+            zip((*holders, "proxy", "driver", "exporter", "stats"), free_ports(len(holders) + 4), strict=True)
+        )
+        self.settings: dict[str, dict[str, str]] = {
+            **{name: {"KEYHOLE_STATE_SERVER_METRICS": self.page(name)} for name in holders},
+            "proxy": {"KEYHOLE_CLIENT_PROXY_METRICS": self.page("proxy")},
+            "driver": {
+                "KEYHOLE_JOB_METRICS": self.page("driver"),
+                "KEYHOLE_JOB_STATS": self.page("stats"),
+                "FAULT_LINGER_SECONDS": "3600",
+            },
+        }
+        self.cluster.settings = dict(self.settings)
+        self.disks: dict[str, Path] = {}
+        self._directory = directory
+        self._ending = contextlib.ExitStack()
+
+    def page(self, name: str) -> str:
+        """host:port of a process's /metrics."""
+        return f"{_HOST}:{self._pages[name]}"
+
+    def start(self) -> None:
+        """All of it; blocks until an epoch is complete, and Prometheus has begun."""
+        cluster = self.cluster
+        self._mount_disks()
+        self._ending.callback(cluster.close)
+        cluster.start()
+        eventually(lambda: cluster.steps.exists() and b"complete" in cluster.steps.read_bytes(), "no epoch")
+        readers = Readers(cluster.proxy, cluster.application)
+        self._ending.callback(readers.close)
+        self._start_exporter()
+        rules = self._directory / "rules.yaml"
+        groups = [
+            {"name": kind.__name__, "rules": [kind(rule) for rule in promql.alerts()]} for kind in (shipped, hurried)
+        ]
+        rules.write_text(yaml.safe_dump({"groups": groups}))
+        services = [self.page(name) for name in (*cluster.servers, *cluster.replicas, "proxy", "driver")]
+        jobs = [Job("exporter", [self.page("exporter")]), Job("services", services)]
+        self.started = time.time()
+        self.prometheus = self._ending.enter_context(Prometheus(self._directory / "prometheus", jobs, [rules]))
+
+    def close(self) -> None:
+        self.resume()
+        self._ending.close()
+
+    def _mount_disks(self) -> None:
+        """A small file system in memory for the stores of each server: the machine's own may be full."""
+        for name in (*self.cluster.servers, *self.cluster.replicas):
+            disk = self._directory / name
+            disk.mkdir(parents=True)
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "keyhole-test", str(disk)]
+            if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+                return
+            self.disks[name] = disk
+            self._ending.callback(subprocess.run, ["umount", "--lazy", str(disk)], check=True)
+
+    def _start_exporter(self) -> None:
+        cluster = self.cluster
+        self.exporter = spawn_metrics_exporter(
+            "exporter",
+            self._pages["exporter"],
+            servers=[cluster.address(name) for name in (*cluster.servers, *cluster.replicas)],
+            proxies=[cluster.proxy],
+            coordinators=[self.page("stats")],
+            bootstrap_servers=cluster.kafka.bootstrap_servers,
+            directory=self._directory,
+            environ=dict(os.environ) | {"KEYHOLE_METRICS_EXPORTER_INTERVAL_SECONDS": "0.5"},
+        )
+        self._ending.callback(self.exporter.terminate)
+        self.exporter.wait_healthy(lambda: exposes(self.page("exporter")), _LONG_SECONDS)
+
+    def again(self, name: str, **settings: str) -> None:
+        """A process is killed and started anew, with these environment variables besides its own."""
+        self.cluster.processes[name].kill()
+        self.cluster.settings[name] = self.settings[name] | settings
+        self.cluster.processes[name].start()
+
+    def suspend(self, pid: int | None) -> None:
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Whatever was suspended goes on."""
+        for pid in (self.cluster.kafka.pid, self.exporter.pid if self.exporter.exit_code is None else None):
+            if pid is not None:
+                os.kill(pid, signal.SIGCONT)
+        for process in self.cluster.processes.values():
+            process.resume()
+
+    def firing(self, rules: str = HURRIED) -> list[Mapping[str, str]]:
+        """The labels of the alerts that fire now."""
+        return [one.labels for one in self.prometheus.ask(f'ALERTS{{alertstate="firing", rules="{rules}"}}')]
+
+    def fires(self, alert: str, **labels: str) -> None:
+        """Waits until an alert with these labels does, or has done since all was well."""
+        wanted = labels | {"alertname": alert}
+        eventually(
+            lambda: any(wanted.items() <= of.items() for of in self._fired()), f"{alert} does not fire: {labels}"
+        )
+
+    def _fired(self) -> list[Mapping[str, str]]:
+        """As `firing`, since all was well: of two that are waited for, one may be over before the other begins."""
+        seconds = max(1, int(time.time() - self._well_at))
+        asked = f'last_over_time(ALERTS{{alertstate="firing", rules="{HURRIED}"}}[{seconds}s])'
+        return [one.labels for one in self.prometheus.ask(asked)]
+
+    def is_well(self) -> None:
+        """Waits until some more epochs are complete on all servers, and no alert fires any more."""
+        wanted = self._epochs() + _EPOCHS
+        eventually(lambda: self._epochs() >= wanted, "no more epochs are completed")
+        self.is_quiet()
+        self._well_at = time.time()
+
+    def _epochs(self) -> int:
+        return self.cluster.steps.read_bytes().count(b"driver-complete")
+
+    def is_quiet(self) -> None:
+        """Waits until no alert fires any more."""
+        eventually(lambda: not self.firing(), "alerts still fire", lambda: [of["alertname"] for of in self.firing()])
+
+
+@contextlib.contextmanager
+def observed(directory: Path, machine: Machine) -> Iterator[Observed]:
+    """Started; ended with all that it has started."""
+    run = Observed(directory, machine)
+    try:
+        run.start()
+        yield run
+    finally:
+        run.close()

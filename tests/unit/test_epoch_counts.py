@@ -1,0 +1,89 @@
+"""What the coordinator and the servers count of epochs, also where servers are lost and batches are run again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from keyhole.config import JobConfig
+from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
+from keyhole.coordinator.counts import QueryCounts
+from keyhole.coordinator.fleet import Fleet
+from keyhole.errors import EpochFailed, Fenced
+from keyhole.metrics import PHASES
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from keyhole.testing.clock import ManualClock
+from tests.support.simulation import Fault, World
+from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
+
+KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
+
+
+@pytest.fixture
+def world(nobody_sleeps: None) -> Iterator[World]:
+    made = World(descriptor())
+    yield made
+    made.close()
+
+
+def rows(n: float) -> dict[bytes, bytes | None]:
+    return {name: row(n) for name in KEYS}
+
+
+def counts(world: World) -> QueryCounts:
+    assert world.coordinator is not None
+    return world.coordinator._counts
+
+
+def test_every_epoch_and_every_phase_of_it_is_counted(world: World) -> None:
+    world.run_epoch(0, rows(1.0))
+    world.run_epoch(1, rows(2.0))
+    found = counts(world)
+    assert (found.epochs, found.rounds, found.replayed, found.complete_epoch) == (2, 2, 0, 2)
+    assert (found.generation, found.members) == (1, 2)
+    assert sum(found.seconds.counts) == 2
+    assert set(found.phase_seconds) == set(PHASES)
+    assert found.commit_time_ms == world.clock.now_ms()
+
+
+def test_a_lost_server_costs_a_round_and_is_counted(world: World) -> None:
+    world.run_epoch(0, rows(1.0))
+    version = counts(world).assignment_version
+    world.faults_at["a", "Commit"] = Fault.SERVER_IS_CUT_OFF
+    world.run_epoch(1, rows(2.0))
+    found = counts(world)
+    assert (found.epochs, found.rounds, found.members) == (2, 3, 1)
+    assert found.distrusted >= 1
+    assert found.assignment_version > version
+
+
+def test_a_batch_that_is_run_again_is_a_replay_here_and_on_the_servers(world: World) -> None:
+    world.run_epoch(0, rows(1.0))
+    world.driver_dies()
+    world.run_epoch(0, rows(1.0))
+    found = counts(world)
+    assert (found.epochs, found.replayed, found.generation) == (1, 1, 2)
+    epochs = [host.epochs for server in world.servers.values() for host in server._registry.hosts.values()]
+    assert [(one.committed, one.replayed, one.committed_epoch) for one in epochs] == [(2, 1, 1)] * 2
+
+
+def test_a_run_that_was_replaced_says_so(world: World) -> None:
+    world.run_epoch(0, rows(1.0))
+    old = counts(world)
+    world.suspend_driver()
+    world.run_epoch(1, rows(2.0))
+    world.old_drivers_wake(Fenced)
+    assert (old.fenced, counts(world).fenced) == (True, False)
+
+
+def test_an_epoch_that_is_given_up_is_counted_by_its_reason() -> None:
+    config = JobConfig("app", ("127.0.0.1:1",), "memory", epoch_deadline_seconds=0.0, server_wait_seconds=0.0)
+    changelog, found = MemoryChangelog(MemoryKafka(), "app"), QueryCounts()
+    coordinator = Coordinator(config, "main", changelog, ManualClock(), fleet=Fleet(lambda: ()), counts=found)
+    batch = EpochBatch("spark", 0, 0, 0, (StatePlan(descriptor()),), 1, lambda _: ())
+    with contextlib.closing(coordinator), pytest.raises(EpochFailed):
+        coordinator.run_epoch(batch)
+    assert dict(found.failed) == {"EPOCH_FAILED": 1}
+    assert (found.epochs, found.generation) == (0, 1)

@@ -1,0 +1,130 @@
+"""What a job says of itself: Spark's progress as Spark writes it, and the ports that it is told on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from keyhole.coordinator.counts import SparkCounts
+from keyhole.coordinator.progress import note_progress
+from keyhole.coordinator.stats import JobStats, job_stats
+from keyhole.errors import InvalidConfiguration, PortTaken
+from keyhole.local.ports import free_ports
+from keyhole.metrics import MOST_QUERIES, OTHER
+from tests.support import figures
+from tests.support.exporters import scrape
+
+# As Spark 4.2 tells it, without what is of no use here.
+PROGRESS: dict[str, Any] = {
+    "runId": "2cf8",
+    "batchId": 4,
+    "numInputRows": 20,
+    "inputRowsPerSecond": 10.0,
+    "processedRowsPerSecond": 40.0,
+    "durationMs": {"addBatch": 400, "walCommit": 50, "triggerExecution": 500, "of a later version": 7},
+    "eventTime": {"watermark": "2023-11-14T22:13:20.000Z"},
+    "stateOperators": [
+        {
+            "numRowsTotal": 9,
+            "numRowsUpdated": 3,
+            "memoryUsedBytes": 512,
+            "numRowsDroppedByWatermark": 1,
+            "commitTimeMs": 30,
+        },
+        {"numRowsTotal": 1, "memoryUsedBytes": 8},
+    ],
+    "sources": [
+        {"description": "KafkaV2[Subscribe[orders]]", "endOffset": {"orders": {"0": 7, "1": 11}}},
+        {"description": "RateStreamV2", "endOffset": 17},
+    ],
+}
+
+
+def test_a_batch_is_counted_as_spark_tells_it() -> None:
+    counts = SparkCounts()
+    note_progress(counts, PROGRESS)
+    note_progress(counts, {**PROGRESS, "batchId": 5})
+    assert (counts.batches, counts.batch, counts.input_rows) == (2, 5, 40)
+    assert counts.seconds.sum == pytest.approx(1.0)
+    assert counts.phase_seconds == pytest.approx(
+        {"addBatch": 0.8, "walCommit": 0.1, "triggerExecution": 1.0, OTHER: 0.014}
+    )
+    assert counts.watermark_ms == 1_700_000_000_000
+    assert (counts.state_rows, counts.state_memory_bytes) == (10, 520)
+    assert (counts.state_updated, counts.state_dropped) == (6, 2)
+    assert counts.state_commit_seconds == pytest.approx(0.06)
+    assert counts.sources == {("orders", 0): 7, ("orders", 1): 11}
+
+
+@pytest.mark.parametrize("rate", [None, "NaN", float("inf"), float("nan")])
+def test_a_rate_that_is_no_number_is_0(rate: object) -> None:
+    counts = SparkCounts()
+    note_progress(counts, {**PROGRESS, "inputRowsPerSecond": rate})
+    assert counts.input_rows_per_second == 0.0
+
+
+def test_a_trigger_that_found_nothing_new_is_no_batch() -> None:
+    counts = SparkCounts()
+    note_progress(counts, {"batchId": 5, "numInputRows": 0, "durationMs": {"latestOffset": 3, "triggerExecution": 3}})
+    assert (counts.batches, counts.batch) == (0, -1)
+
+
+async def test_queries_beyond_the_bound_are_told_together() -> None:
+    stats = JobStats("shop", "", "")
+    for number in range(1_000):
+        stats.counts.query(f"query-{number}").epochs += 1
+    told = await stats.read()
+    assert not figures.beyond_the_catalogue(told)
+    assert figures.value(told, "keyhole_job_complete_epochs_total") == 1_000
+    assert figures.value(told, "keyhole_job_complete_epochs_total", query=OTHER) == 1_000 - MOST_QUERIES
+
+
+def test_it_is_told_by_grpc_and_on_its_own_page_while_queries_come_and_go() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        page = f"127.0.0.1:{free.getsockname()[1]}"
+    stats = JobStats("shop", "127.0.0.1:0", page)
+    stats.start()
+    try:
+        note_progress(stats.counts.spark("main"), PROGRESS)
+        told = asyncio.run(figures.read_stats(stats.address))
+        assert (told.name, len(told.sources)) == ("shop", 2)
+        assert figures.value(told, "keyhole_spark_input_rows_total", query="main") == 20
+        assert asyncio.run(scrape(page)).value("keyhole_spark_state_rows") == 10
+    finally:
+        stats.stop()
+
+
+def test_a_job_that_nobody_asks_serves_nothing() -> None:
+    stats = job_stats("nobody-asks", "", "")
+    assert not stats.served
+    assert stats is job_stats("nobody-asks", "", "")
+
+
+def test_a_port_that_is_taken_and_an_address_that_is_none_are_said() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(PortTaken, match="another process has the port"):
+            JobStats("shop", f"127.0.0.1:{taken.getsockname()[1]}", "").start()
+    with pytest.raises(InvalidConfiguration, match="must be host:port"):
+        JobStats("shop", "7430", "").start()
+
+
+def test_queries_that_begin_at_once_share_one_page_and_one_port() -> None:
+    (port,) = free_ports(1)
+    together = threading.Barrier(8)
+
+    def begin() -> JobStats:
+        together.wait(10)
+        return job_stats("begun-at-once", f"127.0.0.1:{port}", "")
+
+    with ThreadPoolExecutor(8) as pool:
+        begun = [asked.result(30) for asked in [pool.submit(begin) for _ in range(8)]]
+    begun[0].stop()
+    assert len({id(one) for one in begun}) == 1

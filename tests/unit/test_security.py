@@ -1,0 +1,207 @@
+"""Tokens, the audit log, files that change, keys from a URL: each by itself."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from keyhole.cli.main import main
+from keyhole.config import JobConfig
+from keyhole.errors import InvalidConfiguration, Unauthenticated
+from keyhole.security import tokens
+from keyhole.security.access import Access, AccessSettings, Shown
+from keyhole.security.audit import Audit
+from keyhole.security.reloading import Reloading
+from keyhole.security.web_tokens import WebTokens, keys_of
+
+
+def test_a_token_is_found_by_its_hash_and_the_file_never_holds_it(tmp_path: Path) -> None:
+    token, entry = tokens.new("dashboard", datetime.now(UTC) + timedelta(days=1))
+    other, more = tokens.new("other", None)
+    path = tmp_path / "tokens.toml"
+    path.write_text(entry + more)
+    known = tokens.load(str(path))
+    found = known.find(token)
+    assert found is not None
+    assert found.name == "dashboard"
+    assert known.find(token + "x") is None
+    assert known.find("") is None
+    assert len({token, other}) == 2
+    assert len(token) > 43
+    assert token not in entry
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[[tokens]]\nname='a'\nsha256='x'", r"entry 1 \(a\): sha256 is not 64"),
+        ("[[tokens]]\nname='a b'\nsha256='" + "0" * 64 + "'", "its name can't be one"),
+        (("[[tokens]]\nname='a'\nsha256='" + "0" * 64 + "'\n") * 2, "a is there twice"),
+        ("[[tokens]]\nname='a'\nsha256='" + "0" * 64 + "'\nexpires=2027-01-01T00:00:00", "has no time zone"),
+        ("[[tokens]]\nname='a'", "is not one"),
+        ("token = 'secret-in-the-wrong-place'", "is not one"),
+    ],
+)
+def test_a_wrong_file_of_tokens_is_refused_without_showing_what_it_holds(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "tokens.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidConfiguration, match=told) as caught:
+        tokens.load(str(path))
+    assert "secret-in" not in str(caught.value)
+
+
+def test_the_command_writes_a_token_for_its_owner_only_and_prints_only_its_entry(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "token"
+    assert main(["token", "dashboard", "--to", str(path), "--days", "30"]) == 0
+    printed = capsys.readouterr().out
+    (tmp_path / "tokens.toml").write_text(printed)
+    token = path.read_text().strip()
+    found = tokens.load(str(tmp_path / "tokens.toml")).find(token)
+    assert found is not None
+    assert found.name == "dashboard"
+    assert token not in printed
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert main(["token", "dashboard", "--to", str(path)]) == 1
+    assert path.read_text().strip() == token
+
+
+def test_refusals_are_all_counted_and_written_down_up_to_a_rate(caplog: pytest.LogCaptureFixture) -> None:
+    now, told = 0.0, []
+    audit = Audit(told.append, lambda: now)
+    for _ in range(10_000):
+        audit.refusal("UNAUTHENTICATED", peer="x" * 1000)
+    assert audit.refused["UNAUTHENTICATED"] == len(told) == 10_000
+    assert len(caplog.records) == 50
+    now = 1.0
+    audit.refusal("PERMISSION_DENIED", peer="a")
+    assert caplog.records[-1].__dict__["unwritten"] == 9_950
+    assert max(len(record.__dict__["peer"]) for record in caplog.records) == 100
+
+
+def test_a_value_changes_with_its_file_and_not_for_one_that_went_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "number"
+
+    def load() -> int:
+        try:
+            return int(path.read_text())
+        except (OSError, ValueError) as error:
+            raise InvalidConfiguration("no number") from error
+
+    with pytest.raises(InvalidConfiguration):
+        Reloading("number", load, (str(path),))
+    path.write_text("1")
+    value = Reloading("number", load, (str(path),), every_seconds=0)
+    assert value.versioned() == (1, 0)
+    path.write_text("22")
+    assert value.versioned() == (22, 1)
+    path.write_text("x")
+    assert value.versioned() == (22, 1)
+    path.unlink()
+    assert value.get() == 22
+    path.write_text("333")
+    assert value.versioned() == (333, 2)
+    # As Kubernetes swaps a Secret: through a link to another directory.
+    for version in ("a", "b"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "number").write_text(str(ord(version)))
+    (tmp_path / "data").symlink_to("a")
+    path.unlink()
+    path.symlink_to("data/number")
+    assert value.get() == ord("a")
+    (tmp_path / "new").symlink_to("b")
+    (tmp_path / "new").rename(tmp_path / "data")
+    assert value.get() == ord("b")
+
+
+@contextmanager
+def _issuer(answers: list[tuple[int, str]]) -> Iterator[str]:
+    """Serves one answer after the other, the last one for ever."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, text = answers.pop(0) if len(answers) > 1 else answers[0]
+            self.send_response(status)
+            if status == 302:
+                self.send_header("Location", text)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/keys"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _keys(signer: ec.EllipticCurvePrivateKey, kid: str) -> str:
+    public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(signer.public_key()))
+    return json.dumps({"keys": [{**public, "kid": kid, "alg": "ES256"}]})
+
+
+def _signed(signer: ec.EllipticCurvePrivateKey, kid: str) -> str:
+    claims = {"sub": "alice", "iss": "i", "aud": "a", "exp": int(time.time()) + 60}
+    return jwt.encode(claims, signer, "ES256", headers={"kid": kid})
+
+
+def test_keys_come_from_a_url_and_newer_ones_are_fetched_when_a_token_names_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("keyhole.security.web_tokens._RETRY_SECONDS", 0.05)
+    old, new = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    with _issuer([(200, _keys(old, "old")), (200, _keys(new, "new"))]) as url:
+        checker = WebTokens(keys_of(url), "i", "a")
+        assert checker.check(_signed(old, "old"))[0] == "alice"
+        until = time.monotonic() + 20
+        while True:
+            try:
+                assert checker.check(_signed(new, "new"))[0] == "alice"
+                break
+            except jwt.InvalidKeyError:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        checker.close()
+
+
+def test_keys_are_not_taken_from_wherever_a_url_points_to(caplog: pytest.LogCaptureFixture) -> None:
+    signer = ec.generate_private_key(ec.SECP256R1())
+    with _issuer([(200, _keys(signer, "k"))]) as elsewhere, _issuer([(302, elsewhere)]) as url:
+        checker = WebTokens(keys_of(url), "i", "a")
+        with pytest.raises(jwt.InvalidKeyError):
+            checker.check(_signed(signer, "k"))
+        checker.close()
+    assert any("can't be fetched" in record.message for record in caplog.records)
+
+
+def test_a_jobs_settings_name_files_and_hold_no_secret() -> None:
+    config = JobConfig("app", ("a:1",), "k:1", tls="on", tls_key="/tls/key", token_file="/secrets/token")
+    assert config.credentials.token_file == "/secrets/token"
+    assert "/tls/key" in repr(config.credentials)
+
+
+@pytest.mark.parametrize("shown", ["Bearer \udcf0\udcff", "Bearer \u00e9", "Bearer \x00", "Bearer", "\udcf0"])
+def test_a_token_that_is_no_text_is_refused_like_any_that_is_not_known(tmp_path: Path, shown: str) -> None:
+    (tmp_path / "policy.toml").write_text('[[allow]]\nwho = ["token:a"]\nverbs = ["read"]\nstates = ["*/*"]\n')
+    (tmp_path / "tokens.toml").write_text(tokens.new("a", None)[1])
+    access = Access(AccessSettings(str(tmp_path / "policy.toml"), str(tmp_path / "tokens.toml")))
+    with pytest.raises(Unauthenticated):
+        access.caller(Shown(shown, peer="somewhere"))
