@@ -20,7 +20,7 @@ from keyhole.local.java import find_java
 from tests.fault.cluster import Machine, Plan
 from tests.fault.episode import run_episode
 from tests.fault.summary import Summary
-from tests.fault.workload import DRAWN, SPARK_STATES
+from tests.fault.workload import DRAWN, OF_SPARK, SPARK_STATES
 
 
 def main() -> int:
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=Path("fault-runs"), help="what violated episodes left")
     parser.add_argument("--keep-all", action="store_true", help="keep every episode's files")
     parser.add_argument(
-        "--states", nargs="+", choices=list(DRAWN), help="default: all; with Spark three of them, in turn"
+        "--states", nargs="+", choices=[*DRAWN, *OF_SPARK], help="default: all; with Spark three, in turn"
     )
     parser.add_argument(
         "--spark-every",

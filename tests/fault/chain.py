@@ -1,8 +1,8 @@
-"""The aggregation of the workload's aggregating state. Imported by Spark's workers too."""
+"""What the workload's aggregating state adds up, and its operator likewise. Imported by Spark's workers too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 BASE, LIMIT = 1_000_003, (1 << 61) - 1
@@ -26,3 +26,17 @@ class Chain:
 
     def result(self, accumulator: list[int]) -> Mapping[str, int]:
         return dict(zip(RESULT, accumulator, strict=True))
+
+
+class Ledger:
+    """An operator whose subtasks have one element each: the accumulator of a Chain of their rows, ordered by `n`."""
+
+    def process(self, subtask: Any, elements: list[Any], rows: Iterator[Any]) -> Sequence[Any]:
+        chain = Chain()
+        (held,) = elements or [chain.create()]
+        for row in sorted(rows, key=lambda row: row.n):
+            held = chain.add(held, row)
+        return [held]
+
+    def result(self, elements: Sequence[Any]) -> Mapping[str, int]:
+        return Chain().result(*elements)

@@ -260,7 +260,7 @@ def _the_end_equals_the_recount(context: _Context) -> Iterator[str]:
         holders.update((held.state, held.role, key) for key in held.rows)
     for state in context.history.states:
         for role in (OWNER, CHANGELOG):
-            odd = [key for key in names() if holders[state, role, key] != 1]
+            odd = [key for key in names(state) if holders[state, role, key] != 1]
             if odd:
                 yield f"at the end, {len(odd)} keys of {state} have no {role}, or more than one"
 

@@ -25,6 +25,7 @@ from tests.fault.processes import Managed
 from tests.fault.schedule import Targets
 
 _HOST = "127.0.0.1"
+_KAFKA_WAIT_SECONDS = 600
 _EPOCH_DEADLINE_SECONDS = 20
 KILL_EPOCH = 10
 
@@ -68,12 +69,17 @@ class Plan:
 
 
 class Cluster:
-    """Kafka, state servers, a spare one, replicas, a proxy, a driver. Not started until `start`; `close` ends all."""
+    """Kafka, state servers, a spare one, replicas, a proxy, a driver. Not started until `start`; `close` ends all.
+
+    Attributes:
+        settings: By process, further environment variables for its next start.
+    """
 
     def __init__(self, plan: Plan, directory: Path, machine: Machine) -> None:
         self.plan = plan
         self.directory = directory
         self.application = f"fault-{plan.seed}"
+        self.settings: dict[str, Mapping[str, str]] = {}
         self.network = Network()
         self.servers = tuple(f"server-{number}" for number in range(plan.servers))
         self.spare = f"server-{plan.servers}"
@@ -181,6 +187,8 @@ class Cluster:
     def _start_server(self, name: str) -> Child:
         environ = self._environ | {"FAULT_CLOCK": str(self._clock(name)), "FAULT_PLANT": self.plan.plant}
         environ |= self._kill_point(name)
+        # A server that is started while Kafka is away waits for it, and a busy machine takes minutes to bring it back.
+        environ["KEYHOLE_STATE_SERVER_KAFKA_WAIT_SECONDS"] = str(_KAFKA_WAIT_SECONDS)
         if self.plan.staged_bytes:
             environ["KEYHOLE_STATE_SERVER_MAX_STAGED_BYTES"] = str(self.plan.staged_bytes)
         if name in self.replicas:
@@ -193,15 +201,17 @@ class Cluster:
             self._ports[name],
             bootstrap_servers=self._through(f"{name}>kafka"),
             directory=self.directory,
-            environ=environ,
+            environ=environ | self._further(name),
             module="tests.fault.state_server",
         )
 
     def _start_proxy(self) -> Child:
         servers = [self._through(f"proxy>{holder}") for holder in self._ports]
-        return spawn_client_proxy(
-            "proxy", self._proxy_port, servers=servers, directory=self.directory, environ=self._environ
-        )
+        environ = self._environ | self._further("proxy")
+        return spawn_client_proxy("proxy", self._proxy_port, servers=servers, directory=self.directory, environ=environ)
+
+    def _further(self, name: str) -> dict[str, str]:
+        return dict(self.settings.get(name, {}))
 
     def _start_driver(self) -> Child:
         plan = self.plan
@@ -221,7 +231,7 @@ class Cluster:
             "KEYHOLE_JOB_SERVER_WAIT_SECONDS": "1",
         }
         own = {"FAULT_CLOCK": str(self._clock("driver")), "FAULT_DRIVER": msgspec.json.encode(settings).decode()}
-        environ = self._environ | job | own | self._kill_point("driver")
+        environ = self._environ | job | own | self._kill_point("driver") | self._further("driver")
         module = "tests.fault.spark_driver" if plan.spark else "tests.fault.driver"
         return Child("driver", [sys.executable, "-P", "-m", module], self.directory / "driver.log", environ)
 

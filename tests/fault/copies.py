@@ -35,7 +35,7 @@ def held_by(holder: str, address: str, application: str, states: Sequence[str]) 
         stub = query_pb2_grpc.QueryStub(channel)
         for state in states:
             found: dict[tuple[str, int], dict[str, Told]] = defaultdict(dict)
-            for key in names():
+            for key in names(state):
                 try:
                     told, by = _ask(stub, application, state, whole(state, key))
                 except grpc.RpcError as error:
@@ -56,8 +56,8 @@ def held_by_changelog(bootstrap_servers: str, application: str, states: Sequence
     """
     for state in states:
         latest = _latest(bootstrap_servers, f"keyhole.{application}.{state}", CODECS[state].descriptor.key_groups)
-        entries = {name: [] for name in names()} if SHAPES[state].entries else {}
-        rows: dict[str, Told] = dict.fromkeys(names())
+        entries = {name: [] for name in names(state)} if SHAPES[state].entries else {}
+        rows: dict[str, Told] = dict.fromkeys(names(state))
         for name, map_key, row in _stored(state, latest, epoch):
             if map_key:
                 entries[name].append((*map_key, *row))

@@ -1,8 +1,9 @@
 """`python -m tests.fault.driver`: a driver without Spark, for many epochs a minute.
 
-The coordinator and the staging are the real ones. FAULT_DRIVER, JSON, see Settings; KEYHOLE_JOB_* as any job. It keeps
-its checkpoint as Spark does: a batch is done when its file is there, and a driver that starts anew runs the batch after
-the last such file, or again.
+The coordinator and the staging are the real ones. FAULT_DRIVER, JSON, see Settings; KEYHOLE_JOB_* as any job; and where
+they are set, FAULT_WATERMARK_STANDS: the watermark does; FAULT_LINGER_SECONDS: the process stays for so long once
+an epoch has failed. It keeps its checkpoint as Spark does: a batch is done when its file is there, and a driver that
+starts anew runs the batch after the last such file, or again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from keyhole.config import job_config
 from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.staging import stage_partition
+from keyhole.coordinator.stats import job_stats
 from keyhole.errors import KeyholeError
 from keyhole.rpc.channels import sync_channel
 from keyhole.spark.aggregating import Aggregation, aggregated
@@ -157,9 +159,14 @@ def run(settings: Settings, recorder: Recorder, clock: Clock) -> None:
     plans = [of for of in descriptors(config.application, QUERY) if of.state in settings.states]
     stager = Stager(functools.lru_cache(sync_channel))
     changelog = KafkaChangelog(config.bootstrap_servers, config.application)
-    coordinator = Coordinator(config, QUERY, changelog, clock, observer=recorder)
+    counts = job_stats(config.application, config.stats, config.metrics).counts.query(QUERY)
+    coordinator = Coordinator(config, QUERY, changelog, clock, observer=recorder, counts=counts)
     checkpoint = Checkpoint(directory / "checkpoint")
-    number = checkpoint.next()
+    first = number = checkpoint.next()
+
+    def watermark_of(batch: int) -> int:
+        return watermark_ms(first if "FAULT_WATERMARK_STANDS" in os.environ else batch)
+
     while True:
         wait_out_pause(directory)
         batch = workload.batch(number)
@@ -168,8 +175,8 @@ def run(settings: Settings, recorder: Recorder, clock: Clock) -> None:
                 spark_query_id=checkpoint.id,
                 batch_id=number,
                 offsets_hash=number,
-                watermark_ms=watermark_ms(number),
-                next_watermark_ms=functools.partial(watermark_ms, number + 1),
+                watermark_ms=watermark_of(number),
+                next_watermark_ms=functools.partial(watermark_of, number + 1),
                 states=tuple(StatePlan(of, standbys=_standbys(of, settings)) for of in plans),
                 partitions=_PARTITIONS,
                 stage=functools.partial(stager.stage, plans, batch),
@@ -196,6 +203,8 @@ def main() -> int:
         run(settings, recorder, clock)
     except KeyholeError as error:
         recorder.record(Ended(time.monotonic(), f"driver {os.getpid()}", type(error).reason, error.message))
+        # As a job does that has other queries.
+        time.sleep(float(os.environ.get("FAULT_LINGER_SECONDS", 0)))
     except BaseException as error:
         recorder.record(Ended(time.monotonic(), f"driver {os.getpid()}", "INTERNAL", repr(error)))
         raise

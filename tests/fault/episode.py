@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -102,7 +101,8 @@ def _copies(cluster: Cluster, final: int) -> list[Held]:
                 raise
             held = []
         states = cluster.plan.states
-        if late or (all(copy.epoch == final for copy in held) and _owners(held) == Counter(product(states, names()))):
+        owned_once = _owners(held) == Counter((state, key) for state in states for key in names(state))
+        if late or (all(copy.epoch == final for copy in held) and owned_once):
             return held + list(held_by_changelog(cluster.kafka.bootstrap_servers, cluster.application, states, final))
         time.sleep(0.5)
 

@@ -14,10 +14,11 @@ from keyhole.stores.base import Advance, Batch
 from services.state_server import commit, host, merge_entries, standby
 from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.copies import Answers, Scanned
+from services.state_server.host import QueryHost
 from services.state_server.hosted import HostedState
 from services.state_server.staged import StagedAttempt
 from services.state_server.table import Table
-from tests.fault.workload import CHAINS, NOTICES, SPANS, TRAILS, VALUES
+from tests.fault.workload import CHAINS, LEDGERS, NOTICES, SPANS, TRAILS, VALUES
 
 
 def drop_markers() -> None:
@@ -150,6 +151,17 @@ def count_expired() -> None:
     merge_entries._Living.get_many = get_many  # type: ignore[method-assign]
 
 
+def forget_subtasks() -> None:
+    """Now and then the tasks of an operator are told that their subtasks hold nothing yet."""
+    read_base = QueryHost._read_base
+
+    def forgetful(self: QueryHost, state: HostedState, epoch: Any, keys: Sequence[bytes]) -> list[bytes | None]:
+        bases = read_base(self, state, epoch, keys)
+        return [None] * len(bases) if state.descriptor.state == LEDGERS and epoch.number % 4 == 0 else bases
+
+    QueryHost._read_base = forgetful  # type: ignore[method-assign]
+
+
 PLANTS: Mapping[str, Callable[[], None]] = {
     "dropped marker": drop_markers,
     "double apply": apply_twice,
@@ -160,6 +172,7 @@ PLANTS: Mapping[str, Callable[[], None]] = {
     "kept deletion": keep_deleted,
     "reduced clear": reduce_cleared,
     "expired counted": count_expired,
+    "forgotten subtask": forget_subtasks,
 }
 
 

@@ -11,7 +11,7 @@ from keyhole.v1 import query_pb2, state_pb2
 from tests.fault.history import OWNER, STANDBY, Asked, Claim
 from tests.fault.recount import SHAPES, EntryOf, Question, ScanOf, Told
 from tests.fault.states import CODECS
-from tests.fault.workload import MAP_KEYS, TRAILS, names
+from tests.fault.workload import LEDGERS, MAP_KEYS, TRAILS, names
 
 _MOST_KEYS = 6
 # Of lists, which are cleared now and then and begin again from 0.
@@ -30,7 +30,8 @@ def drawn(draw: random.Random, state: str) -> tuple[Question, ...]:
     shape = SHAPES[state]
     if (shape.entries or shape.scans_keys) and (not shape.gets or draw.random() < 0.5):
         return (_scan(draw, state),)
-    keys = draw.sample(names(), draw.randint(1, _MOST_KEYS))
+    among = names(state)
+    keys = draw.sample(among, draw.randint(1, min(_MOST_KEYS, len(among))))
     return tuple(EntryOf(key, draw.randrange(MAP_KEYS)) if shape.entries else key for key in keys)
 
 
@@ -56,7 +57,7 @@ def get_many(application: str, state: str, keys: Sequence[str | EntryOf], asked:
     """Gets of keys, or of entries."""
     return query_pb2.GetManyRequest(
         state=query_pb2.StateRef(application=application, state=state),
-        keys=[_key(key) if isinstance(key, str) else _key(key.key, key.map_key) for key in keys],
+        keys=[_key_of(state, key) if isinstance(key, str) else _key(key.key, key.map_key) for key in keys],
         options=_options(asked),
     )
 
@@ -72,6 +73,10 @@ def scan(application: str, state: str, of: ScanOf, asked: Asked) -> query_pb2.Sc
         options=_options(asked),
         **bounds,  # type: ignore[arg-type]  # `from` is a word of Python's
     )
+
+
+def _key_of(state: str, key: str) -> query_pb2.Key:
+    return _key(int(key) if state == LEDGERS else key)
 
 
 def _key(*values: int | str | None) -> query_pb2.Key:

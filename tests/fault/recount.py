@@ -16,6 +16,7 @@ from tests.fault.workload import (
     CHAINS,
     LEASE_MS,
     LEASES,
+    LEDGERS,
     MAX_LENGTH,
     NOTICES,
     SPANS,
@@ -131,6 +132,7 @@ class Shape:
         gets: What there is can be asked for one by one, too.
         scans_keys: A Scan is of the whole state.
         ttl_ms: How long entries live by event time; 0: for ever.
+        begins: What each key has from the first epoch with any rows on, also those without; None: nothing.
     """
 
     fold: Callable[[Told, Sequence[Change]], Told]
@@ -138,6 +140,7 @@ class Shape:
     gets: bool = True
     scans_keys: bool = False
     ttl_ms: int = 0
+    begins: Row = None
 
 
 SHAPES: Mapping[str, Shape] = {
@@ -149,6 +152,7 @@ SHAPES: Mapping[str, Shape] = {
     CHAINS: Shape(_aggregated),
     NOTICES: Shape(_last, scans_keys=True),
     LEASES: Shape(_entries(_merged), entries=True, ttl_ms=LEASE_MS),
+    LEDGERS: Shape(_aggregated, begins=(0, 0, 0)),
 }
 
 
@@ -174,7 +178,7 @@ class Recount:
     def epochs(self, state: str, question: Question, told: Told, up_to: int) -> list[tuple[int, int]]:
         """The ranges of epochs (first, last) after which this is the answer: where a wrong one may come from."""
         self._count(up_to)
-        keys = [key] if (key := key_of(question)) else names()
+        keys = [key] if (key := key_of(question)) else names(state)
         changed = sorted({0, *(epoch for of in keys for epoch, _ in self._history.get((state, of), ()))})
         lasts = [epoch - 1 for epoch in changed[1:]] + [up_to]
         return [
@@ -200,6 +204,9 @@ class Recount:
             for state, shape in SHAPES.items():
                 if shape.ttl_ms:
                     self._expire(state)
+                if shape.begins is not None and batch.of(state):
+                    for key in names(state):
+                        self._history.setdefault((state, key), [(self._epoch, shape.begins)])
                 for key, changes in _by_key(batch.of(state)):
                     history = self._history.setdefault((state, key), [])
                     history.append((self._epoch, shape.fold(history[-1][1] if history else None, changes)))

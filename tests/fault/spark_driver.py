@@ -11,7 +11,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyspark
@@ -21,27 +23,33 @@ from pyspark.sql import functions as f
 from keyhole import logs
 from keyhole.errors import KeyholeError
 from keyhole.spark import queryable
-from keyhole.spark.session import local_session, local_settings
+from keyhole.spark.session import local_settings, start_session
 from keyhole.spark.sink import Sink
 from keyhole.testing.kill_points import KillPoints
 from tests.fault import hooks
-from tests.fault.chain import RESULT, Chain
+from tests.fault.chain import RESULT, Chain, Ledger
 from tests.fault.driver import Recorder, Settings, wait_out_pause
 from tests.fault.history import Ended
 from tests.fault.states import FIELDS, REDUCERS
 from tests.fault.workload import (
     CHAINS,
     KEY_GROUPS,
+    LEASE_MS,
+    LEASES,
+    LEDGERS,
     MAX_LENGTH,
     NOTICES,
     SPANS,
+    SUBTASKS,
     SUMS,
     TALLIES,
     TRAILS,
     Workload,
+    watermark_ms,
 )
 
-_SCHEMA = "state string, k string, m bigint, op string, n bigint, fields array<bigint>"
+_SCHEMA = "state string, k string, m bigint, op string, n bigint, fields array<bigint>, at_ms bigint"
+_WATERMARK = "watermark"
 _FIRST_SECOND = 1_600_000_000
 _AHEAD = 20
 _CONCURRENT = "CONCURRENT_STREAM_LOG_UPDATE"
@@ -68,6 +76,8 @@ class Source:
                 for state in self._states
                 for n, of in enumerate(batch.of(state))
             ]
+            # After the batch, the watermark is what the workload says.
+            rows.append({"state": _WATERMARK, "at_ms": watermark_ms(number + 1)})
             self._next.write_text("".join(json.dumps(row) + "\n" for row in rows))
             os.utime(self._next, (_FIRST_SECOND + number,) * 2)
             self._next.rename(self.directory / f"{number:08}.json")
@@ -76,10 +86,28 @@ class Source:
 def sink(state: str, copies: int) -> Sink:
     """Of one state, which takes its own rows of a batch. An `n` orders them where it matters."""
     made: Sink
-    if state in (SUMS, TALLIES):
-        map_key = ("m",) if state == TALLIES else ()
+    if state in (SUMS, TALLIES, LEASES):
+        lives: dict[str, Any] = {}
+        if state == LEASES:
+            lives = {"ttl": timedelta(milliseconds=LEASE_MS), "ttl_clock": "event_time"}
         made = queryable.reducing(
-            state, key="k", map_key=map_key, reducers=REDUCERS, op="op", key_groups=KEY_GROUPS, standbys=copies
+            state,
+            key="k",
+            map_key=() if state == SUMS else ("m",),
+            reducers=REDUCERS,
+            op="op",
+            key_groups=KEY_GROUPS,
+            standbys=copies,
+            **lives,
+        )
+    elif state == LEDGERS:
+        made = queryable.operator(
+            state,
+            operator=Ledger(),
+            result=", ".join(f"{name} bigint" for name in RESULT),
+            subtasks=SUBTASKS,
+            key_groups=KEY_GROUPS,
+            standbys=copies,
         )
     elif state == SPANS:
         made = queryable.map(state, key="k", map_key="m", op="op", key_groups=KEY_GROUPS, standbys=copies)
@@ -110,9 +138,17 @@ def sink(state: str, copies: int) -> Sink:
         made = queryable.broadcast(state, key="k", op="op")
     else:
         made = queryable.value(state, key="k", op="op", key_groups=KEY_GROUPS, standbys=copies)
-    columns = ["k", "op", *(["m"] if state in (TALLIES, SPANS) else []), *(["n"] if state in (TRAILS, CHAINS) else [])]
     fields = [f.col("fields")[number].alias(name) for number, name in enumerate(FIELDS[state])]
+    if state == LEDGERS:
+        return made.of(lambda rows: _by_subtask(rows.where(f.col("state") == state)).select("n", *fields))
+    mapped, ordered = state in (TALLIES, SPANS, LEASES), state in (TRAILS, CHAINS)
+    columns = ["k", "op", *(["m"] if mapped else []), *(["n"] if ordered else [])]
     return made.of(lambda rows: rows.where(f.col("state") == state).select(*columns, *fields))
+
+
+def _by_subtask(rows: DataFrame) -> DataFrame:
+    """Each row where the workload wants it: subtask s runs on partition s."""
+    return rows.repartitionById(SUBTASKS, f.col("k").cast("int"))
 
 
 def halves(states: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -137,7 +173,7 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
             "spark.master": f"local-cluster[{settings.executors},1,1024]",
             "spark.executor.memory": "512m",
         }
-    spark = local_session("fault", spark_settings)
+    spark = start_session("fault", spark_settings)
     sinks = [
         queryable.together(*(sink(state, settings.standbys) for state in states), query=name, observer=observer[name])
         for name, states in halves(settings.states).items()
@@ -153,6 +189,8 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
         spark.readStream.schema(_SCHEMA)
         .option("maxFilesPerTrigger", 1)
         .json(str(source.directory))
+        .withColumn("at", f.timestamp_millis("at_ms"))
+        .withWatermark("at", "0 seconds")
         .writeStream.outputMode("append")
         .option("checkpointLocation", str(directory / "checkpoint"))
         .foreachBatch(each)

@@ -15,6 +15,7 @@ from tests.fault.workload import (
     KEY_GROUPS,
     LEASE_MS,
     LEASES,
+    LEDGERS,
     MAX_LENGTH,
     NOTICES,
     SPANS,
@@ -36,15 +37,17 @@ FIELDS: dict[str, tuple[str, ...]] = {
     CHAINS: AMOUNTS,
     NOTICES: ("batch", "number"),
     LEASES: tuple(REDUCERS),
+    LEDGERS: AMOUNTS,
 }
 """By state: the columns of its rows, apart from the keys'."""
 
 _KEY = (KeyColumn("k", KeyType.STRING),)
 _MAP_KEY = (KeyColumn("m", KeyType.BIGINT),)
+_SUBTASK = (KeyColumn("subtask", KeyType.INT),)
 
 
 def descriptors(application: str, query: str) -> tuple[StateDescriptor, ...]:
-    """As one query feeds them."""
+    """As one query feeds them. Those of workload.OF_SPARK are as Spark makes them, and as nobody else can."""
 
     def of(
         state: str, kind: StateKind, *, map_key: bool = False, max_length: int = 0, ttl_ms: int = 0
@@ -56,7 +59,7 @@ def descriptors(application: str, query: str) -> tuple[StateDescriptor, ...]:
             query,
             kind,
             1 if kind is StateKind.BROADCAST else KEY_GROUPS,
-            _KEY,
+            _SUBTASK if state == LEDGERS else _KEY,
             ValueSchema(1, tuple(ValueField(name, "bigint") for name in names)),
             reducers=tuple(REDUCERS.values()) if kind is StateKind.REDUCING else (),
             map_key=_MAP_KEY if map_key else (),
@@ -74,6 +77,7 @@ def descriptors(application: str, query: str) -> tuple[StateDescriptor, ...]:
         of(CHAINS, StateKind.AGGREGATING),
         of(NOTICES, StateKind.BROADCAST),
         of(LEASES, StateKind.REDUCING, map_key=True, ttl_ms=LEASE_MS),
+        of(LEDGERS, StateKind.AGGREGATING),
     )
 
 

@@ -13,7 +13,7 @@ from tests.fault.episode import run_episode
 from tests.fault.summary import Summary
 from tests.fault.workload import DRAWN, SPARK_STATES
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(1500)]
 
 
 @pytest.mark.parametrize(

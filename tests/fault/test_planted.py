@@ -15,9 +15,9 @@ from tests.fault.episode import run_episode
 from tests.fault.history import Held, History, Read
 from tests.fault.planted import PLANTS
 from tests.fault.schedule import Fault, Kind
-from tests.fault.workload import CHAINS, DRAWN, LEASES, NOTICES, SPANS, TALLIES, TRAILS, Workload
+from tests.fault.workload import CHAINS, DRAWN, LEASES, LEDGERS, NOTICES, SPANS, TALLIES, TRAILS, Workload
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.fault
 
 SEED = 11
 ROWS = "every_answer_has_the_row_of_its_epoch"
@@ -46,7 +46,7 @@ def plan(plant: str, kill_at: Mapping[str, str], epochs: int = 0) -> Plan:
 
 
 def test_the_epoch_at_which_processes_die_has_rows_of_all_states() -> None:
-    assert set(Workload(SEED).batch(KILL_EPOCH - 1).changes) == set(DRAWN)
+    assert set(Workload(SEED).batch(KILL_EPOCH - 1).changes) >= set(DRAWN)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,13 @@ def test_a_planted_bug_of_each_kind_is_caught(tmp_path: Path, machine: Machine) 
     assert {state for state in DRAWN if wrong_rows(history, state)} == set(OF_KINDS.values())
 
 
+@pytest.mark.timeout(1500)
+def test_a_planted_bug_of_an_operator_which_only_spark_has_is_caught(tmp_path: Path, machine: Machine) -> None:
+    spark = Plan(SEED, 5.0, (LEDGERS, LEASES), replicas=0, spark=True, plant="forgotten subtask", epochs=8)
+    history = run_episode(spark, [], tmp_path, machine)
+    assert {state for state in spark.states if wrong_rows(history, state)} == {LEDGERS}
+
+
 def wrong_rows(history: History, state: str) -> int:
     """How many answers and copies of one state are wrong."""
     kept = [event for event in history.events if not isinstance(event, (Read, Held)) or event.state == state]
@@ -73,7 +80,7 @@ def wrong_rows(history: History, state: str) -> int:
 
 
 def test_every_plant_is_tried() -> None:
-    assert set(PLANTS) == {"dropped marker", "double apply", "uncommitted answer", *OF_KINDS}
+    assert set(PLANTS) == {"dropped marker", "double apply", "uncommitted answer", "forgotten subtask", *OF_KINDS}
 
 
 def test_without_a_planted_bug_the_same_episode_is_right(tmp_path: Path, machine: Machine) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from keyhole.arrow import Op
-from tests.fault.chain import RESULT, Chain
+from tests.fault.chain import RESULT, Chain, Ledger
 from tests.fault.questions import drawn
 from tests.fault.recount import SHAPES, EntryOf, Question, Recount, ScanOf, whole
 from tests.fault.workload import (
@@ -19,9 +20,11 @@ from tests.fault.workload import (
     KEYS,
     LEASE_MS,
     LEASES,
+    LEDGERS,
     MAP_KEYS,
     MAX_LENGTH,
     NOTICES,
+    OF_SPARK,
     SPANS,
     SUMS,
     TALLIES,
@@ -36,6 +39,7 @@ from tests.fault.workload import (
 WORKLOAD = Workload(9)
 RECOUNT = Recount(WORKLOAD)
 EPOCHS = 60
+ALL = (*DRAWN, *OF_SPARK)
 BATCHES = [WORKLOAD.batch(number) for number in range(EPOCHS)]
 
 
@@ -77,6 +81,26 @@ def test_chains_are_what_the_aggregator_makes_of_them_epoch_by_epoch() -> None:
     results = {key: chain.result(of) for key, of in held.items()}
     told = {key: RECOUNT.answer(CHAINS, key, EPOCHS) for key in names()}
     assert {key: dict(zip(RESULT, row, strict=True)) for key, row in told.items() if row is not None} == results
+
+
+def test_ledgers_are_what_the_operator_makes_of_them_epoch_by_epoch_all_of_them_once_there_is_one() -> None:
+    class Row(NamedTuple):
+        n: int
+        amount: int
+
+    ledger = Ledger()
+    elements: dict[str, Sequence[Any]] = {key: [] for key in names(LEDGERS)}
+    assert list(elements) == ["0", "1"]
+    begun = 0
+    for number, batch in enumerate(BATCHES):
+        begun += bool(batch.of(LEDGERS))
+        for key in elements:
+            rows = [Row(n, of.fields[0]) for n, of in enumerate(batch.of(LEDGERS)) if of.key == key]
+            elements[key] = ledger.process(None, list(elements[key]), iter(reversed(rows)))
+            told = RECOUNT.answer(LEDGERS, key, number + 1)
+            expected = ledger.result(elements[key]) if begun else None
+            assert (dict(zip(RESULT, told, strict=True)) if told else None) == expected
+    assert 0 < begun < EPOCHS
 
 
 def test_an_entry_with_a_lifetime_is_what_came_since_it_expired_last() -> None:
@@ -153,19 +177,19 @@ def test_a_broadcast_state_is_scanned_whole() -> None:
     assert RECOUNT.answer(NOTICES, ScanOf("", limit=1), EPOCHS) == told[:1]
 
 
-@pytest.mark.parametrize("state", DRAWN)
+@pytest.mark.parametrize("state", ALL)
 def test_the_epochs_of_an_answer_are_those_after_which_it_is_right(state: str) -> None:
-    asked = whole(state, names()[3])
+    asked = whole(state, names(state)[-1])
     told = RECOUNT.answer(state, asked, 30)
     found = {epoch for first, last in RECOUNT.epochs(state, asked, told, EPOCHS) for epoch in range(first, last + 1)}
     assert found == {epoch for epoch in range(EPOCHS + 1) if RECOUNT.answer(state, asked, epoch) == told}
 
 
 def test_batches_of_every_size_and_all_that_a_row_can_do_come_up() -> None:
-    for state in DRAWN:
+    for state in ALL:
         assert {len({change.key for change in batch.of(state)}) for batch in BATCHES} >= {0, 1}
     assert any(len(batch.of(VALUES)) == KEYS for batch in BATCHES)
-    done = {state: {change.op for batch in BATCHES for change in batch.of(state)} for state in DRAWN}
+    done = {state: {change.op for batch in BATCHES for change in batch.of(state)} for state in ALL}
     assert done == {
         VALUES: {Op.PUT, Op.DELETE},
         SUMS: {Op.PUT},
@@ -175,12 +199,13 @@ def test_batches_of_every_size_and_all_that_a_row_can_do_come_up() -> None:
         CHAINS: {Op.PUT, Op.DELETE},
         NOTICES: {Op.PUT, Op.DELETE},
         LEASES: {Op.PUT, Op.DELETE, Op.CLEAR},
+        LEDGERS: {Op.PUT},
     }
 
 
 def test_readers_ask_everything_that_a_state_can_be_asked() -> None:
     draw = random.Random(1)
-    asked: dict[str, list[Question]] = {state: [q for _ in range(100) for q in drawn(draw, state)] for state in DRAWN}
+    asked: dict[str, list[Question]] = {state: [q for _ in range(100) for q in drawn(draw, state)] for state in ALL}
     for state, shape in SHAPES.items():
         scans = [question for question in asked[state] if isinstance(question, ScanOf)]
         assert bool(scans) is (shape.entries or shape.scans_keys)

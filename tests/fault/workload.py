@@ -2,7 +2,8 @@
 
 All kinds of states, fed by the same batches. In `values`, `notices`, `spans` and `trails` each row names
 the batch it comes from. `sums`, `tallies` and `chains` add up: an epoch that is applied twice, or not at all, shows for
-ever after. In `leases` entries add up likewise, and expire by event time.
+ever after. In `leases` entries add up likewise, and expire by event time. `ledgers` are of an operator's subtasks, and
+fed by Spark only.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ TRAILS = "trails"
 CHAINS = "chains"
 NOTICES = "notices"
 LEASES = "leases"
+LEDGERS = "ledgers"
 
 KEYS = 24
+SUBTASKS = 2
 KEY_GROUPS = 4
 MAP_KEYS = 12
 MAX_LENGTH = 5
@@ -37,6 +40,7 @@ class Change:
     """One row that the drivers write.
 
     Attributes:
+        key: Of `ledgers`: the subtask's number, in digits.
         map_key: None: the state has none, or the row is of the whole key.
         fields: Empty: the row deletes or clears.
     """
@@ -67,13 +71,14 @@ class Workload:
     def batch(self, number: int) -> Batch:
         """The batch of this number, from 0 on; always the same."""
         changes: dict[str, tuple[Change, ...]] = {}
-        for state, drawn in DRAWN.items():
+        for state, drawn in {**DRAWN, **OF_SPARK}.items():
             # Of its own, so that a state's rows don't depend on which others there are.
             draw = random.Random(f"{self.seed} {number} {state}")
             # Mostly small, so that epochs leave key groups, and whole states, untouched; some of everything.
-            size = draw.choice((0, 0, 0, 1, 2, 4, 8, KEYS))
+            keys = names(state)
+            size = min(draw.choice((0, 0, 0, 1, 2, 4, 8, KEYS)), len(keys))
             if size:
-                keys = [name(key) for key in draw.sample(range(KEYS), size)]
+                keys = draw.sample(keys, size)
                 changes[state] = tuple(change for key in keys for change in drawn(draw, number, key))
         return Batch(number, changes)
 
@@ -87,9 +92,9 @@ def name(key: int) -> str:
     return f"key-{key}"
 
 
-def names() -> list[str]:
-    """All keys."""
-    return [name(key) for key in range(KEYS)]
+def names(state: str = "") -> list[str]:
+    """All keys of the state; those that most states have, if none is named."""
+    return [str(subtask) for subtask in range(SUBTASKS)] if state == LEDGERS else [name(key) for key in range(KEYS)]
 
 
 def _replaced(draw: random.Random, number: int, key: str) -> Iterator[Change]:
@@ -141,7 +146,14 @@ def _chained(draw: random.Random, number: int, key: str) -> Iterator[Change]:
         yield Change(key, fields=(draw.randrange(1, 1000),))
 
 
-DRAWN: Mapping[str, Callable[[random.Random, int, str], Iterator[Change]]] = {
+def _entered(draw: random.Random, number: int, subtask: str) -> Iterator[Change]:
+    for _ in range(draw.randint(1, 3)):
+        yield Change(subtask, fields=(draw.randrange(1, 1000),))
+
+
+_Drawn = Callable[[random.Random, int, str], Iterator[Change]]
+
+DRAWN: Mapping[str, _Drawn] = {
     VALUES: _replaced,
     SUMS: _summed,
     TALLIES: _tallied,
@@ -151,7 +163,10 @@ DRAWN: Mapping[str, Callable[[random.Random, int, str], Iterator[Change]]] = {
     NOTICES: _replaced,
     LEASES: _tallied,
 }
-"""By state: the rows of one key in one batch."""
+"""By state that any driver can feed: the rows of one key in one batch."""
 
-SPARK_STATES = ((VALUES, SPANS, CHAINS), (TALLIES, TRAILS, NOTICES), (SUMS, TRAILS, CHAINS))
+OF_SPARK: Mapping[str, _Drawn] = {LEDGERS: _entered}
+"""The same of those that only a driver with Spark can feed."""
+
+SPARK_STATES = ((VALUES, SPANS, CHAINS), (TALLIES, TRAILS, NOTICES), (SUMS, LEASES, LEDGERS))
 """What episodes with Spark have, in turn: each state costs a job per batch, and few batches tell little."""

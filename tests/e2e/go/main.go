@@ -1,0 +1,68 @@
+// A client in another language than Python: reads keys of a state from a proxy, or from a state server, in three ways, and
+// prints one JSON object per answer. Written from docs/clients.md alone; the end-to-end tests run it in a pod.
+//
+//	go-client -proxy proxy:7400 -state app/sensors sensor-1 sensor-2
+//	go-client -proxy proxy:7400 -state app/sensors -method lookup-bytes -every 100ms -for 30s sensor-1
+//
+// A key of several columns is written with a comma between them, the map key's columns last.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+func main() {
+	var (
+		proxy   = flag.String("proxy", "localhost:7400", "host:port of a client proxy, or of a state server")
+		of      = flag.String("state", "", "APPLICATION/STATE")
+		method  = flag.String("method", "get", "get, lookup (typed keys on the stream), or lookup-bytes (storage keys on the stream)")
+		timeout = flag.Duration("timeout", 5*time.Second, "of each request")
+		every   = flag.Duration("every", 0, "ask again after so long; errors are then printed as answers")
+		during  = flag.Duration("for", time.Minute, "with -every: until so much time has passed")
+	)
+	flag.Parse()
+	application, state, named := strings.Cut(*of, "/")
+	if !named || flag.NArg() == 0 {
+		fmt.Fprintln(os.Stderr, "usage: go-client -proxy HOST:PORT -state APPLICATION/STATE [-method get|lookup|lookup-bytes] KEY...")
+		os.Exit(2)
+	}
+	client, err := connect(*proxy, application, state, *timeout)
+	if err != nil {
+		fail(err)
+	}
+	defer client.close()
+	output := json.NewEncoder(os.Stdout)
+	until := time.Now().Add(*during)
+	for {
+		begun := time.Now()
+		answers, err := client.read(context.Background(), *method, flag.Args())
+		if err != nil && *every == 0 {
+			fail(err)
+		}
+		if err != nil {
+			answers = []answer{failure(err)}
+		}
+		for _, one := range answers {
+			one.At, one.Seconds = begun.UTC(), time.Since(begun).Seconds()
+			if err := output.Encode(one); err != nil {
+				fail(err)
+			}
+		}
+		if *every == 0 || time.Now().Add(*every).After(until) {
+			return
+		}
+		time.Sleep(*every)
+	}
+}
+
+func fail(err error) {
+	told := failure(err)
+	fmt.Fprintf(os.Stderr, "%s: %s\n", told.Reason, told.Error)
+	os.Exit(1)
+}

@@ -1,0 +1,47 @@
+"""Ten thousand lookups a second, in a pod of its own: `python load.py PROXY SECONDS`; prints how many there were.
+
+Runs with nothing but the client library, as reader.py does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+from keyhole import AsyncClient
+from keyhole.errors import KeyholeError
+
+_KEYS = [f"sensor-{number}" for number in range(100)]
+_TICK_SECONDS = len(_KEYS) / 10_000
+_MOST_UNDER_WAY = 20
+
+
+async def main(proxy: str, seconds: float) -> None:
+    """In frames of a hundred keys; what the machine can't keep up with is left out, and shows in the number."""
+    done = failed = 0
+    room = asyncio.Semaphore(_MOST_UNDER_WAY)
+
+    async def ask(client: AsyncClient) -> None:
+        nonlocal done, failed
+        async with room:
+            try:
+                done += len(await client.get_many("temperature-monitor", "sensors", _KEYS))
+            except KeyholeError:
+                failed += 1
+
+    async with AsyncClient(proxy) as client, asyncio.TaskGroup() as group:
+        began = time.monotonic()
+        frames = 0
+        while (now := time.monotonic()) < began + seconds:
+            if frames * _TICK_SECONDS <= now - began and not room.locked():
+                group.create_task(ask(client))
+                frames += 1
+            await asyncio.sleep(_TICK_SECONDS / 4)
+        took = time.monotonic() - began
+    print(json.dumps({"lookups_per_second": round(done / took), "failed_frames": failed}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], float(sys.argv[2])))

@@ -1,0 +1,57 @@
+"""What a reader in the cluster has seen: answers and errors by time, and the gaps between answers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Of a stretch of time.
+
+    Attributes:
+        reads: How many were answered.
+        longest_seconds: Between two answers that followed each other, however many reads failed meanwhile.
+        errors: By reason.
+        wrong: What readers were told and can't be so.
+        roles: How many answers came from owners, and how many from standbys.
+    """
+
+    reads: int
+    longest_seconds: float
+    errors: dict[str, int]
+    wrong: tuple[str, ...]
+    roles: dict[str, int]
+
+
+def parsed(log: str) -> list[dict[str, Any]]:
+    """The lines of reader.py; one that is cut off at the end of a log is left out."""
+    lines = []
+    for line in log.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue
+    return lines
+
+
+def gaps(lines: Sequence[dict[str, Any]], begin: float, end: float) -> Gaps:
+    """Of the reads that began between two times, in seconds since 1970. The stretch's own ends count as answers."""
+    chosen = [line for line in lines if begin <= line["at"] < end]
+    answered = [line for line in chosen if line.get("found")]
+    ends = [line["at"] + line["seconds"] for line in answered]
+    # A read may take as long as it likes: what counts is when its answer came.
+    times = sorted([begin, *(moment for moment in ends if moment < end), end])
+    longest = max((after - before for before, after in itertools.pairwise(times)), default=0.0)
+    return Gaps(
+        reads=len(answered),
+        longest_seconds=round(longest, 3),
+        errors=dict(Counter(line["error"] for line in chosen if "error" in line)),
+        wrong=tuple(line["wrong"] for line in chosen if line.get("wrong")),
+        roles=dict(Counter(line["role"] for line in answered)),
+    )

@@ -1,0 +1,98 @@
+"""What the tests have found: noted while they run, and written as the report that is committed (report.md).
+
+python -m tests.e2e.report TESTS.XML FINDINGS.JSONL > report.md
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+GAP, IDLE = "gap_seconds", "idle_cores"
+
+
+def note(what: str, **facts: Any) -> None:
+    """Prints it, and adds it to the file of KEYHOLE_E2E_FINDINGS, a line of JSON each."""
+    line = json.dumps({"what": what, **facts})
+    print(line)
+    if path := os.environ.get("KEYHOLE_E2E_FINDINGS"):
+        with Path(path).open("a") as file:
+            file.write(line + "\n")
+
+
+def markdown(tests: ElementTree.Element, findings: list[dict[str, Any]], day: datetime) -> Iterator[str]:
+    """The report, line by line."""
+    cases = list(tests.iter("testcase"))
+    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = [case for case in cases if case.find("skipped") is not None]
+    seconds = sum(float(case.get("time", 0)) for case in cases)
+    yield "# End-to-end tests: the last report"
+    yield ""
+    yield f"Written by `tests/e2e/run` on {day:%Y-%m-%d}; what the tests do is in [test_platform.py](test_platform.py)."
+    yield f"{len(cases)} tests, {len(bad)} failed, {len(skipped)} skipped, in {seconds / 60:.0f} min."
+    yield ""
+    yield "## What was taken away, and what readers noticed"
+    yield ""
+    yield "A reader in the cluster asks for the same key all the time, a read every 50 ms; each answer is checked."
+    yield "The gap is the longest time between two answers. Whole: as many pods ready as before."
+    yield ""
+    yield "| what happened | gap, s | reads answered | by | errors | whole after, s | job goes on after, s |"
+    yield "|---|---|---|---|---|---|---|"
+    for found in findings:
+        if GAP in found:
+            cells = [found["what"], found[GAP], found["reads"], counts(found["by"]), counts(found["errors"])]
+            cells += [found["whole_after_seconds"], found["next_epochs_after_seconds"]]
+            yield "| " + " | ".join(str(cell) for cell in cells) + " |"
+    yield ""
+    yield "## What each container takes"
+    yield ""
+    yield "All pods of a component added up. Idle: the job goes on, one reader reads. Loaded: 10,000 lookups a second"
+    yield "are asked for; `load` below tells how many there were."
+    yield ""
+    yield "| container | cores, idle | MiB, idle | cores, loaded | MiB, loaded |"
+    yield "|---|---|---|---|---|"
+    for found in findings:
+        if IDLE in found:
+            cells = [found[name] for name in (IDLE, "idle_mebibytes", "loaded_cores", "loaded_mebibytes")]
+            yield "| " + " | ".join(str(cell) for cell in [found["what"].removeprefix("container "), *cells]) + " |"
+    yield ""
+    yield "## Other findings"
+    yield ""
+    for found in findings:
+        if GAP not in found and IDLE not in found:
+            yield f"- {found['what']}: {told(found)}"
+    yield ""
+    yield "## Tests"
+    yield ""
+    yield "| test | outcome | s |"
+    yield "|---|---|---|"
+    for case in cases:
+        outcome = "failed" if case in bad else "skipped" if case in skipped else "passed"
+        module = case.get("classname", "").rpartition(".")[2]
+        yield f"| {module}: {case.get('name')} | {outcome} | {float(case.get('time', 0)):.0f} |"
+
+
+def counts(of: Mapping[str, int]) -> str:
+    """A few words of a table's cell."""
+    return ", ".join(f"{name} {count}" for name, count in sorted(of.items())) or "none"
+
+
+def told(found: Mapping[str, Any]) -> str:
+    """The facts of a finding as one line."""
+    facts = ((name, value) for name, value in found.items() if name != "what")
+    return ", ".join(
+        f"{name.replace('_', ' ')} {counts(value) if isinstance(value, dict) else value}" for name, value in facts
+    )
+
+
+if __name__ == "__main__":
+    results, noted = sys.argv[1:]
+    lines = Path(noted).read_text().splitlines() if Path(noted).exists() else []
+    root = ElementTree.parse(results).getroot()
+    print("\n".join(markdown(root, [json.loads(line) for line in lines], datetime.now(UTC))))

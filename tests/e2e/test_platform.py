@@ -1,0 +1,259 @@
+"""The whole platform on a real cluster, taken apart piece by piece under reads that never stop.
+
+One release for all tests of this file, in this order: each leaves it whole. What a reader is told is checked with every
+read (reader.py); each test prints the longest time without an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.e2e import report, usage
+from tests.e2e.kube import await_, script
+from tests.e2e.release import APPLICATION, PATIENCE, RELEASE, Platform
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+# What a standby can't serve would be a gap of many seconds: a new pod, a JVM, a restore. Beside it, two busy cores.
+SERVED_SECONDS = 5.0
+MEASURED_SECONDS = 30.0
+
+
+def disturbed(platform: Platform, what: str, disturb: Callable[[], object], whole: Callable[[], object]) -> float:
+    """Disturbs, waits until it is whole again and the job goes on, and checks all that was read meanwhile.
+
+    Returns:
+        The longest time without an answer, in seconds.
+    """
+    begin = time.time()
+    disturb()
+    await_(whole, PATIENCE, f"whole again after: {what}")
+    mended = time.time()
+    platform.await_epochs()
+    gaps = platform.gaps(begin)
+    report.note(
+        what,
+        gap_seconds=gaps.longest_seconds,
+        reads=gaps.reads,
+        by=gaps.roles,
+        errors=gaps.errors,
+        whole_after_seconds=round(mended - begin, 1),
+        next_epochs_after_seconds=round(time.time() - begin, 1),
+    )
+    assert gaps.wrong == ()
+    assert gaps.reads > 0
+    return gaps.longest_seconds
+
+
+def replaced(platform: Platform, component: str, count: int) -> tuple[Callable[[], object], Callable[[], bool]]:
+    """Deletes the first pod of a component; whole again once `count` others, or as many, are ready without it."""
+    victim = platform.space.ready(component)[0]
+    uid = platform.space.kubectl("get", "pod", victim, "-o", "jsonpath={.metadata.uid}")
+
+    def delete() -> None:
+        platform.space.kubectl("delete", "pod", victim, "--wait=false")
+
+    def whole() -> bool:
+        pods = {pod["metadata"]["uid"] for pod in platform.space.pods(component)}
+        return uid not in pods and len(platform.space.ready(component)) >= count
+
+    return delete, whole
+
+
+def test_answers_come_from_two_executors_whose_servers_started_before_them(platform: Platform) -> None:
+    await_(lambda: len(platform.space.ready("spark-executor")) == 2, PATIENCE, "two executors")
+    servers = {line["server"] for line in platform.lines() if line.get("found")}
+    assert servers
+    for pod in platform.space.pods("spark-executor"):
+        (sidecar,) = [each for each in pod["status"]["initContainerStatuses"] if each["name"] == "state-server"]
+        (executor,) = pod["status"]["containerStatuses"]
+        assert sidecar["started"]
+        assert sidecar["state"]["running"]["startedAt"] <= executor["state"]["running"]["startedAt"]
+    assert platform.gaps(0).wrong == ()
+
+
+def test_a_service_in_another_language_reads_by_the_services_name(platform: Platform, go_client: str) -> None:
+    for method in ("get", "lookup", "lookup-bytes"):
+        options = ["-proxy", platform.proxy, "-state", f"{APPLICATION}/sensors", "-method", method, "-timeout", "20s"]
+        said = platform.run_once(f"go-{method}", go_client, ["/go-client", *options, "seattle", "nobody"])
+        known, unknown = (json.loads(line) for line in said.splitlines())
+        report.note(f"Go client, {method}", found=known["found"], server=known["server"])
+        assert (known["found"], unknown["found"]) == (True, False)
+        assert known["value"]["readings"] > 0
+
+
+def test_a_service_without_grpc_reads_by_the_services_name(platform: Platform) -> None:
+    url = f"http://{platform.proxy.replace(':7400', ':7402')}/v1/{APPLICATION}/sensors/seattle"
+    told = json.loads(platform.in_tools("python", "-c", _FETCH, url))
+    assert told["found"]
+    assert told["value"]["readings"] > 0
+    assert told["source"]["epoch"] > 0
+
+
+def test_helms_own_test_writes_a_record_and_reads_it_back(platform: Platform) -> None:
+    assert "Succeeded" in platform.helm_test()
+
+
+def test_the_exporter_tells_of_the_whole_cluster(platform: Platform) -> None:
+    url = f"http://{RELEASE}-metrics-exporter.{platform.space.name}.svc:7420/metrics"
+
+    def told() -> str:
+        text = platform.in_tools("python", "-c", _FETCH, url)
+        return text if "keyhole_cluster_unowned_key_groups" in text else ""
+
+    text: str = await_(told, PATIENCE, "what the exporter tells of key groups")
+    unowned = [line for line in text.splitlines() if line.startswith("keyhole_cluster_unowned_key_groups{")]
+    assert unowned
+    assert all(line.rpartition(" ")[2] in ("0", "0.0") for line in unowned)
+
+
+def test_what_each_container_takes_is_measured_idle_and_at_ten_thousand_lookups_a_second(platform: Platform) -> None:
+    # The job goes on meanwhile, and so does the one reader.
+    idle = usage.measured(platform.space, lambda: time.sleep(MEASURED_SECONDS))
+    asked: list[str] = []
+
+    def load() -> None:
+        command = ["python", "-P", "-c", script("load.py"), platform.proxy, str(MEASURED_SECONDS)]
+        asked.append(platform.space.execute("reader", *command, seconds=MEASURED_SECONDS + 120))
+
+    busy = usage.measured(platform.space, load)
+    report.note("load", **json.loads(asked[0]))
+    for name in sorted(idle):
+        now = busy.get(name, {})
+        facts = {"idle_cores": idle[name]["cores"], "idle_mebibytes": idle[name]["mebibytes"]}
+        report.note(f"container {name}", **facts, loaded_cores=now.get("cores"), loaded_mebibytes=now.get("mebibytes"))
+    assert {"client-proxy/client-proxy", "spark-executor/state-server"} <= set(idle)
+    assert json.loads(asked[0])["failed_frames"] == 0
+
+
+def test_an_executor_pod_is_deleted(platform: Platform) -> None:
+    gap = disturbed(platform, "executor pod deleted", *replaced(platform, "spark-executor", 2))
+    assert gap < SERVED_SECONDS
+
+
+def test_an_executor_pod_is_killed_without_grace(platform: Platform) -> None:
+    victim = platform.space.ready("spark-executor")[0]
+
+    def kill() -> None:
+        platform.space.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
+
+    def whole() -> bool:
+        ready = platform.space.ready("spark-executor")
+        return victim not in ready and len(ready) == 2
+
+    assert disturbed(platform, "executor pod killed", kill, whole) < SERVED_SECONDS
+
+
+def test_a_proxy_is_deleted(platform: Platform) -> None:
+    assert disturbed(platform, "proxy deleted", *replaced(platform, "client-proxy", 2)) < SERVED_SECONDS
+
+
+def test_the_proxies_are_rolled(platform: Platform) -> None:
+    def roll() -> None:
+        platform.space.kubectl("rollout", "restart", f"deployment/{RELEASE}-client-proxy")
+        platform.space.kubectl("rollout", "status", f"deployment/{RELEASE}-client-proxy", seconds=PATIENCE)
+
+    gap = disturbed(platform, "proxies rolled", roll, lambda: len(platform.space.ready("client-proxy")) == 2)
+    assert gap < SERVED_SECONDS
+
+
+def test_the_replica_is_deleted(platform: Platform) -> None:
+    assert disturbed(platform, "replica deleted", *replaced(platform, "replica", 1)) < SERVED_SECONDS
+
+
+def test_kafka_is_deleted(platform: Platform) -> None:
+    # Reads need no Kafka.
+    assert disturbed(platform, "Kafka deleted", *replaced(platform, "kafka", 1)) < SERVED_SECONDS
+
+
+def test_the_driver_is_deleted_and_the_replica_serves(platform: Platform) -> None:
+    delete, driver_again = replaced(platform, "spark-driver", 1)
+
+    def whole() -> bool:
+        return driver_again() and len(platform.space.ready("spark-executor")) == 2
+
+    assert disturbed(platform, "driver deleted", delete, whole) < SERVED_SECONDS
+
+
+def test_the_release_is_upgraded_with_a_changed_value(platform: Platform) -> None:
+    driver = platform.space.ready("spark-driver")
+
+    def upgrade() -> None:
+        platform.upgrade(clientProxy__logLevel="DEBUG")
+        platform.space.kubectl("rollout", "status", f"deployment/{RELEASE}-client-proxy", seconds=PATIENCE)
+
+    gap = disturbed(platform, "helm upgrade", upgrade, lambda: len(platform.space.ready("client-proxy")) == 2)
+    assert gap < SERVED_SECONDS
+    assert platform.space.ready("spark-driver") == driver, "a proxy's value restarted the job"
+
+
+@pytest.mark.parametrize("executors", [3, 1, 2])
+def test_the_executors_are_scaled(platform: Platform, executors: int) -> None:
+    gap = disturbed(
+        platform,
+        f"executors scaled to {executors}",
+        lambda: platform.upgrade(**{"jobs[0]__executors__instances": str(executors)}),
+        lambda: len(platform.space.ready("spark-executor")) == executors,
+    )
+    assert gap < SERVED_SECONDS
+
+
+def test_what_is_told_is_what_a_recount_of_the_topics_finds(platform: Platform) -> None:
+    platform.space.kubectl("scale", f"deployment/{RELEASE}-{APPLICATION}-source", "--replicas=0")
+    await_(lambda: not platform.space.pods("source"), PATIENCE, "the end of the source")
+    checkpoint = f"/var/lib/keyhole/checkpoint/{APPLICATION}"
+    until = time.monotonic() + PATIENCE
+    ends = json.loads(platform.in_tools("python", "-c", _ENDS, platform.kafka))
+    while json.loads(platform.in_tools("python", "-c", _TAKEN, checkpoint)) != ends:
+        assert time.monotonic() < until, "the job does not take what was sent"
+        time.sleep(2)
+    more = json.dumps({"THRESHOLDS_TOPIC": "thresholds"})
+    where = ["--proxy", platform.proxy, "--bootstrap-servers", platform.kafka, "--topic", "readings"]
+    told = platform.in_tools(
+        *["python", "-m", f"jobs.{APPLICATION.replace('-', '_')}.verify", *where, "--epoch", "1"],
+        *["--checkpoint", checkpoint, "--logs", "/tmp/logs", "--files", "/tmp/files", "--more-topics", more],
+        seconds=900,
+    )
+    verdict = json.loads(told)
+    report.note("recount", **verdict)
+    assert verdict["keys"] == verdict["agreed"] > 0
+    assert (verdict["surplus"], verdict["unkept"]) == (0, 0)
+    whole = platform.gaps(0)
+    report.note("all reads", reads=whole.reads, by=whole.roles, errors=whole.errors, wrong=len(whole.wrong))
+    assert whole.wrong == ()
+
+
+def test_uninstalling_leaves_nothing_but_claims(platform: Platform) -> None:
+    platform.uninstall()
+
+    def left() -> set[str]:
+        kinds = "deployments,statefulsets,services,configmaps,secrets,pods,roles,rolebindings,serviceaccounts,jobs"
+        names = platform.space.kubectl("get", kinds, "-o", "name").split()
+        own = {"pod/reader", "pod/tools", "configmap/reader"}
+        given = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
+        return set(names) - own - given
+
+    await_(lambda: not left(), PATIENCE, "nothing left")
+    claims = platform.space.kubectl("get", "persistentvolumeclaims", "-o", "name").split()
+    assert "persistentvolumeclaim/checkpoint" in claims
+
+
+_FETCH = """
+import sys, urllib.request
+print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())
+"""
+_ENDS = """
+import json, sys
+from keyhole.cli.verify import topic_ends
+print(json.dumps({str(partition): end for partition, end in topic_ends(sys.argv[1], "readings").items()}))
+"""
+_TAKEN = """
+import json, pathlib, sys
+from keyhole.cli.batch_logs import BatchLogs
+logs = BatchLogs(pathlib.Path(sys.argv[1]), pathlib.Path("/tmp/logs"))
+print(json.dumps({str(partition): end for partition, end in logs.ends(logs.newest()).items()}))
+"""
