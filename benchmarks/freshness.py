@@ -32,7 +32,7 @@ from keyhole.config import JobConfig
 from keyhole.errors import KeyholeError
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.spark import queryable
-from keyhole.spark.session import local_session, local_settings
+from keyhole.spark.session import local_settings, start_session
 
 APPLICATION, STATE = "benchmark", "freshness"
 WARM_SECONDS = 20.0
@@ -91,7 +91,7 @@ def main() -> None:
     results: dict[str, list[float]] = {"keyhole": [], "noop": []}
     jars = fetch(JarSet.SPARK_KAFKA, default_cache_dir(os.environ))
     with cluster() as running, tempfile.TemporaryDirectory(prefix="keyhole-freshness-") as directory:
-        spark = local_session("freshness", local_settings(jars, Path(directory)) | {"spark.log.level": "ERROR"})
+        spark = start_session("freshness", local_settings(jars, Path(directory)) | {"spark.log.level": "ERROR"})
         for repeat in range(options.repeats):
             for name, run in (("keyhole", with_keyhole), ("noop", with_noop)):
                 topic = f"readings-{name}-{repeat}"

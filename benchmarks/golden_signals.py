@@ -45,7 +45,7 @@ from jobs.golden_signals.recount import Measured, recount
 from keyhole import AsyncClient, Client
 from keyhole.config import JobConfig
 from keyhole.errors import MachineError
-from keyhole.spark.session import local_session, local_settings
+from keyhole.spark.session import local_settings, start_session
 
 # Each side, and whose processor time and memory are its own, beside Spark's: the others idle meanwhile.
 SIDES = {
@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
         write_records(folder, records, FILES_PER_BATCH)
         expected = recount(itertools.chain.from_iterable(records))
         settings = local_settings([], Path(directory) / "spark", cores=CORES, partitions=PARTITIONS)
-        spark = local_session("golden-signals", settings | {"spark.log.level": "ERROR"})
+        spark = start_session("golden-signals", settings | {"spark.log.level": "ERROR"})
         bench = Bench(spark, folder, batches, running, port, Processes(running.pids | {"redis": redis_pid}), expected)
         for side in SIDES:
             bench.take(side, WARM_TURN)

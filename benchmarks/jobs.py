@@ -51,7 +51,7 @@ from jobs.vital_signs.processor import VitalSigns
 from keyhole.config import JobConfig
 from keyhole.spark import queryable
 from keyhole.spark.running import ROCKSDB
-from keyhole.spark.session import local_session, local_settings
+from keyhole.spark.session import local_settings, start_session
 
 FILES_PER_BATCH = 2
 BEGIN_MS = 1_795_219_200_000
@@ -266,7 +266,7 @@ def main() -> None:
     options = parser.parse_args()
     with cluster() as running, tempfile.TemporaryDirectory(prefix="keyhole-jobs-") as directory:
         settings = local_settings([], Path(directory) / "spark", partitions=PARTITIONS) | {"spark.log.level": "ERROR"}
-        spark = local_session("jobs", settings)
+        spark = start_session("jobs", settings)
         for name in options.jobs.split(","):
             folder = Path(directory) / name
             folder.mkdir()

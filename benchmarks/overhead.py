@@ -28,7 +28,7 @@ from benchmarks.batches import WARM_BATCHES, plain, spread, stream, timed, write
 from benchmarks.cluster import Cluster, cluster
 from keyhole.config import JobConfig
 from keyhole.spark import queryable
-from keyhole.spark.session import local_session, local_settings
+from keyhole.spark.session import local_settings, start_session
 
 APPLICATION = "overhead"
 SCHEMA = "k long, m int, v double, at timestamp"
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(CASES))
     options = parser.parse_args()
     with cluster() as running, tempfile.TemporaryDirectory(prefix="keyhole-overhead-") as directory:
-        spark = local_session("overhead", local_settings([], Path(directory)) | {"spark.log.level": "ERROR"})
+        spark = start_session("overhead", local_settings([], Path(directory)) | {"spark.log.level": "ERROR"})
         source = Path(directory) / "source"
         write_source(source, options.rows, WARM_BATCHES + options.batches, options.keys)
         for kind in options.kinds.split(","):

@@ -1,0 +1,54 @@
+"""Writes docs/metrics.md from the catalogue: `uv run python docs/generate.py`. tests/meta checks that it is current."""
+
+from pathlib import Path
+
+from keyhole.metrics import CATALOGUE, LABELS, Component, Metric
+
+PAGE = Path(__file__).resolve().parent / "metrics.md"
+
+_TITLES = {
+    Component.STATE_SERVER: ("State server", "Under `Stats` and on its own /metrics; and by the exporter."),
+    Component.CLIENT_PROXY: ("Client proxy", "Under `Stats` and on its own /metrics; and by the exporter."),
+    Component.JOB: ("Job", "Under `Stats` of the Spark driver and on its own /metrics; and by the exporter."),
+    Component.EXPORTER: ("Exporter", "By the exporter alone."),
+}
+
+_INTRODUCTION = """# Metrics
+
+Made from `src/keyhole/metrics.py` by `uv run python docs/generate.py`: don't edit it.
+
+State servers, client proxies and jobs answer `keyhole.v1.Stats`, on their gRPC ports (a job: where `KEYHOLE_JOB_STATS`
+says). The metrics exporter asks them all every few seconds, and exposes what they say, and what only shows from all of
+them together, on its /metrics (port 7420). A service has a /metrics of its own where its setting `..._METRICS` gives it
+an address. It shows the same figures as the exporter does, so let Prometheus scrape one of the two: sums would count
+them twice.
+
+Grafana dashboards and alerts that are made of these are in the chart; [operations](operations.md#dashboards-and-alerts)
+says what to do when one fires.
+
+Counters begin at 0 with the process. A metric of which nothing is known yet is left out. The labels `application` and
+`state` are `other` for what is beyond the bound; there, times are the oldest and counts are sums.
+
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION, "| label | is | how many values |\n|---|---|---|\n"]
+    parts += [f"| `{name}` | {label.meaning} | {label.text} |\n" for name, label in LABELS.items()]
+    for component, (title, exposed) in _TITLES.items():
+        parts.append(f"\n## {title}\n\n{exposed}\n\n| metric | type | unit | labels | |\n|---|---|---|---|---|\n")
+        parts += [_row(metric) for metric in CATALOGUE if metric.component is component]
+    histograms = [metric for metric in CATALOGUE if metric.buckets]
+    parts.append("\n## Buckets\n\n| histogram | upper bounds |\n|---|---|\n")
+    parts += [f"| `{one.name}` | {', '.join(f'{bound:g}' for bound in one.buckets)} |\n" for one in histograms]
+    return "".join(parts)
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.type} | {metric.unit} | {labels} | {metric.help} |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
