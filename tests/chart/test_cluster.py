@@ -26,7 +26,8 @@ from tests.support.chart import (
     run_helm,
     scenario,
 )
-from tests.support.cluster import cluster, kubectl, kubectl_refused, listed, namespace, until
+from tests.support.cluster import cluster, kubectl, kubectl_refused, listed, namespace
+from tests.support.waiting import until
 
 KINDS = {"servicemonitors": "ServiceMonitor", "podmonitors": "PodMonitor", "prometheusrules": "PrometheusRule"}
 

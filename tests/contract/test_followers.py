@@ -223,7 +223,7 @@ class TestChangelogTail:
     def test_it_can_be_closed_while_another_thread_polls_and_then_says_nothing(self, followed: Followed) -> None:
         followed.tail.follow({A0: START})
         followed.until(lambda: A0 in followed.reached)
-        assert_closing_ends(followed.tail, lambda: followed.tail.poll(DEADLINE))
+        assert_closing_ends(followed.tail, lambda: followed.tail.poll(10 * DEADLINE))
         assert list(followed.tail.poll(0)) == []
 
 
@@ -231,11 +231,9 @@ def assert_closing_ends(closed: ChangelogTail | ControlTail, poll: Callable[[], 
     polling = threading.Thread(target=poll)
     polling.start()
     time.sleep(0.2)
-    began = time.monotonic()
     closed.close()
     polling.join(DEADLINE)
     assert not polling.is_alive()
-    assert time.monotonic() - began < DEADLINE / 3
     closed.close()
 
 
@@ -334,7 +332,7 @@ class TestControlTail:
     def test_it_can_be_closed_while_another_thread_polls_and_then_says_nothing(
         self, cluster: Cluster, control: Control
     ) -> None:
-        assert_closing_ends(control.tail, lambda: control.tail.poll(DEADLINE))
+        assert_closing_ends(control.tail, lambda: control.tail.poll(10 * DEADLINE))
         assert control.tail.poll(0) is None
 
 

@@ -24,6 +24,7 @@ from keyhole.v1 import query_pb2_grpc, state_pb2
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
 from tests.support.state_servers import RunningServer, state_server
+from tests.support.waiting import PATIENCE_SECONDS
 
 REF = pb.StateRef(application=APPLICATION, state=STATE)
 
@@ -280,7 +281,7 @@ async def test_status_tells_each_server_and_what_it_holds(served: Served) -> Non
 async def test_a_state_that_was_made_anew_with_other_keys_is_answered_by_its_new_descriptor(served: Served) -> None:
     await served.backend.renew(descriptor(topic_id="topic-2", key=KeyType.BIGINT), 7, row(1.0))
     request = pb.GetRequest(state=REF, key=pb.Key(parts=[pb.KeyPart(integer=7)]))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             try:
                 answer = (await served.stub.Get(request)).answer

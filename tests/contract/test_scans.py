@@ -27,6 +27,7 @@ from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, hourly, hours,
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import descriptor as readings
 from tests.support.state_servers import RunningServer, state_server
+from tests.support.waiting import PATIENCE_SECONDS
 
 Rows = Mapping[Any, bytes]
 
@@ -91,7 +92,7 @@ class Served:
         """Until the service knows of it."""
         await self.backend.host(of, rows)
         request = pb.DescribeStateRequest(state=pb.StateRef(application=of.application, state=of.state))
-        async with asyncio.timeout(5):  # a proxy hears of it a moment later
+        async with asyncio.timeout(PATIENCE_SECONDS):  # a proxy hears of it a moment later
             while True:
                 try:
                     described = (await self.stub.DescribeState(request)).descriptor
@@ -283,7 +284,7 @@ async def test_a_key_group_of_nobody_is_refused(served: Served) -> None:
     group = StateCodec(of).prefix("sensor-7")[1]
     others = [number for number in range(KEY_GROUPS) if number != group]
     await served.backend.host(of, {("sensor-70", 1): row(1.0)}, others)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while isinstance(error := await served.refusal(scan_request(), seconds=0.3), errors.UnknownApplication):
             pass
     if served.proxied:
@@ -345,7 +346,7 @@ async def copied(request: pytest.FixtureRequest) -> AsyncIterator[Copied]:
             for address in (*both.addresses, proxy.address)
         ]
         ready = Copied(both, *stubs)
-        async with asyncio.timeout(10):  # the standby has caught up, and the proxy knows of both
+        async with asyncio.timeout(PATIENCE_SECONDS):  # the standby has caught up, and the proxy knows of both
             while not await _ready(ready):  # noqa: ASYNC110 - as a reader would
                 await asyncio.sleep(0.01)
         yield ready

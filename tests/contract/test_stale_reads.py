@@ -22,6 +22,7 @@ from tests.support.copies import Copies, copies
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 from tests.support.state_servers import state_server
+from tests.support.waiting import PATIENCE_SECONDS
 
 REF = pb.StateRef(application=APPLICATION, state=STATE)
 CODEC = StateCodec(descriptor())
@@ -56,7 +57,7 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
             for address in (*both.addresses, proxy.address)
         ]
         ready = Served(both, *stubs)
-        async with asyncio.timeout(10):  # the standby has caught up, and the proxy knows of both
+        async with asyncio.timeout(PATIENCE_SECONDS):  # the standby has caught up, and the proxy knows of both
             while not await _ready(ready):  # noqa: ASYNC110 - as a reader would
                 await asyncio.sleep(0.01)
         yield ready

@@ -31,8 +31,9 @@ from keyhole.types import KeyColumn, KeyType, Role, StateKind, ValueField, Value
 from services.client_proxy.app import ClientProxy
 from services.client_proxy.http_reads import HttpReads
 from tests.support.certificates import Authority
-from tests.support.proxies import eventually, fake_servers, proxy_of, unused_address
+from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 PATH = f"/v1/{APPLICATION}/{STATE}"
 RULES = msgspec.structs.replace(
@@ -299,7 +300,7 @@ async def read_to_end(port: HttpPort, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*port.address.rsplit(":", 1))
     try:
         writer.write(data)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             return await reader.read()
     except ConnectionError:
         return b""
@@ -354,7 +355,7 @@ async def test_who_does_not_read_the_answer_is_let_go(served: Served) -> None:
         for _ in range(4):  # each is answered by 5 MB, more than the sockets of both sides hold
             writer.write(head + body)
         await eventually(lambda: len(port._connections) == 1)
-        await eventually(lambda: not port._connections, 20)
+        await eventually(lambda: not port._connections)
         assert reader is not None
         writer.close()
 

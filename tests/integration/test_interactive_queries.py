@@ -18,6 +18,7 @@ from services.client_proxy.app import ClientProxy
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 from tests.support.state_servers import state_server
+from tests.support.waiting import PATIENCE_SECONDS
 
 SENSORS = [f"sensor-{number}" for number in range(100)]
 
@@ -57,7 +58,7 @@ async def _reading(client: AsyncClient, stale: Stale = Stale.WHEN_NEEDED) -> Asy
 
 
 async def _until(client: AsyncClient, role: Role) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while (await client.get(APPLICATION, STATE, SENSORS[0])).role is not role:  # noqa: ASYNC110 - as a user would
             await asyncio.sleep(0.01)
 
@@ -196,7 +197,7 @@ async def test_each_reason_not_to_answer_is_told_apart_k08() -> None:
                 return error.facts.get("cause", error.reason)
             return ""
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await cause() != "NOT_READY":  # noqa: ASYNC110 - the proxy hears of the state a moment later
                 await asyncio.sleep(0.01)
         await server.stop()

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -18,6 +17,7 @@ from keyhole.errors import MachineError, PortTaken
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import accepts, free_ports, is_free
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +85,4 @@ def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path, jars: list[Path], 
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         os.kill(parent.pid, signal.SIGKILL)
-    until = time.monotonic() + 10
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)

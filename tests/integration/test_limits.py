@@ -23,8 +23,8 @@ from keyhole.stats.serving import MetricsPage
 from keyhole.v1 import query_pb2, query_pb2_grpc
 from tests.fuzz import attacks
 from tests.fuzz.http_attacks import HTTP_ATTACKS
-from tests.support.proxies import eventually
 from tests.support.rpc_servers import Listing, answers, bare_server
+from tests.support.waiting import eventually
 
 _ANSWER_BYTES = 50_000
 
@@ -184,6 +184,6 @@ async def test_a_reader_that_does_not_read_is_let_go(monkeypatch: pytest.MonkeyP
         call = stub.Scan(query_pb2.ScanRequest())
         await call.read()
         assert servicer.scans == 1
-        await eventually(lambda: servicer.scans == 0, 20)
+        await eventually(lambda: servicer.scans == 0)
         call.cancel()
         assert await answers(server)

@@ -17,8 +17,9 @@ from keyhole.rpc.protocol import PROTOCOL_VERSION, check
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
-from tests.support.proxies import eventually, fake_servers, proxy_of
+from tests.support.proxies import fake_servers, proxy_of
 from tests.support.state_servers import state_server
+from tests.support.waiting import eventually
 
 NEWER = PROTOCOL_VERSION + 1
 

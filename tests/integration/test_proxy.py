@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import grpc
@@ -19,8 +18,9 @@ from keyhole import AsyncClient, errors
 from keyhole.rpc.channels import aio_channel, sync_channel
 from keyhole.testing.fake_server import FakeServer
 from keyhole.types import KeyType
-from tests.support.proxies import eventually, fake_servers, proxy_of, unused_address
+from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
+from tests.support.waiting import PATIENCE_SECONDS, eventually, until
 
 LOW, HIGH = frozenset(range(8)), frozenset(range(8, KEY_GROUPS))
 SENSORS = [f"sensor-{number}" for number in range(100)]
@@ -85,13 +85,13 @@ async def test_keys_of_a_lost_server_fail_at_the_deadline_with_the_cause_and_oth
             await client.get_many(APPLICATION, STATE, SENSORS)
             await b.stop()
             codec = a.states[APPLICATION, STATE].codec
-            wanted = {name: client.get(APPLICATION, STATE, name, timeout=2.0) for name in SENSORS}
-            began = time.monotonic()
+            wanted = {name: client.get(APPLICATION, STATE, name, timeout=5.0) for name in SENSORS}
             # All of them went in one frame, and still those of the other server do not wait for the deadline.
             await asyncio.gather(*(wanted[name] for name in SENSORS if codec.storage_key(name)[1] in LOW))
-            assert time.monotonic() - began < 1
+            assert sum(not future.done() for future in wanted.values()) == sum(
+                codec.storage_key(name)[1] in HIGH for name in SENSORS
+            )
             results = await asyncio.gather(*wanted.values(), return_exceptions=True)
-            assert time.monotonic() - began < 4
             for name, result in zip(SENSORS, results, strict=True):
                 if codec.storage_key(name)[1] in LOW:
                     assert not isinstance(result, BaseException)
@@ -116,9 +116,7 @@ async def test_keys_of_a_lost_server_do_not_hold_up_those_of_others() -> None:
             for name in away[:10]:
                 waiting.append(client.get(APPLICATION, STATE, name))
                 await asyncio.sleep(0.01)
-            began = time.monotonic()
             assert (await client.get(APPLICATION, STATE, fine[0])).found
-            assert time.monotonic() - began < 5
             assert not any(future.done() for future in waiting)
             await client.close()
             assert all(isinstance(future.exception(), errors.ClientClosed) for future in waiting)
@@ -127,7 +125,7 @@ async def test_keys_of_a_lost_server_do_not_hold_up_those_of_others() -> None:
 async def test_a_restarted_server_is_found_again_and_lookups_wait_for_it_inside_their_deadline() -> None:
     async with fake_servers("a") as (server,):
         _host(server, LOW | HIGH)
-        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=20) as client:
+        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=PATIENCE_SECONDS) as client:
             await client.get(APPLICATION, STATE, SENSORS[0])
             await server.stop()
             waiting = client.get(APPLICATION, STATE, SENSORS[7])
@@ -195,7 +193,7 @@ async def test_a_state_that_appears_after_it_was_asked_for_is_found_f06() -> Non
                 return error.message
             return "found"
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while "it has: alarms" not in await told():  # noqa: ASYNC110 - as a user would
                 await asyncio.sleep(0.01)
             _host(server, LOW | HIGH)
@@ -212,7 +210,7 @@ async def test_a_state_that_is_made_anew_is_described_again_by_the_client_itself
             assert (await client.get(APPLICATION, STATE, SENSORS[1])).value.celsius == 99.0
             renewed = server.host(descriptor(topic_id="topic-3", key=KeyType.BIGINT))
             renewed.put(7, row(7.0))
-            async with asyncio.timeout(5):  # a proxy hears of it a moment later
+            async with asyncio.timeout(PATIENCE_SECONDS):  # a proxy hears of it a moment later
                 while (await client.describe_state(APPLICATION, STATE)).topic_id != "topic-3":  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             # The client itself still has the old descriptor, whose key is a string.
@@ -240,7 +238,7 @@ async def test_health_is_serving_from_the_first_server_that_is_reached() -> None
         assert not await _healthy(proxy.address)
         server = FakeServer("a", port)
         await server.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not await _healthy(proxy.address):  # noqa: ASYNC110 - health has no event to wait for
                 await asyncio.sleep(0.02)
         await server.stop()
@@ -319,7 +317,7 @@ async def test_the_process_says_where_it_listens_and_ends_on_sigterm(tmp_path: P
         process = _start(tmp_path, SERVERS=server.address, PORT="0")
         try:
             log = tmp_path / "proxy.log"
-            await eventually(lambda: b"started client-proxy 127.0.0.1:" in log.read_bytes(), 20)
+            await eventually(lambda: b"started client-proxy 127.0.0.1:" in log.read_bytes())
             address = log.read_text().partition("started client-proxy ")[2].partition('"')[0]
             async with AsyncClient(address) as client:
                 assert (await client.get(APPLICATION, STATE, SENSORS[5])).value.celsius == 5.0
@@ -355,12 +353,10 @@ def test_a_channel_of_threads_reaches_the_same_service_as_plain_grpc(tmp_path: P
         process = _start(tmp_path, SERVERS=nobody, PORT="0")
         try:
             log = tmp_path / "proxy.log"
-            deadline = time.monotonic() + 20
-            while b"started client-proxy " not in log.read_bytes() and time.monotonic() < deadline:
-                time.sleep(0.02)
+            until(lambda: b"started client-proxy " in log.read_bytes())
             address = log.read_text().partition("started client-proxy ")[2].partition('"')[0]
             with sync_channel(address) as channel, pytest.raises(grpc.RpcError) as caught:
-                query_pb2_grpc.QueryStub(channel).ListStates(query_pb2.ListStatesRequest(), timeout=10)
+                query_pb2_grpc.QueryStub(channel).ListStates(query_pb2.ListStatesRequest(), timeout=PATIENCE_SECONDS)
             assert "no state server can be reached" in str(caught.value)
         finally:
             process.kill()

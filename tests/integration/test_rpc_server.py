@@ -21,7 +21,7 @@ from keyhole.rpc.status import from_rpc_error
 from keyhole.stats.serving import MetricsPage
 from keyhole.testing.network import Network
 from keyhole.v1 import query_pb2, query_pb2_grpc
-from tests.support.proxies import eventually
+from tests.support.waiting import eventually
 
 
 class _Servicer(query_pb2_grpc.QueryServicer):

@@ -33,11 +33,11 @@ from services.state_server.query_servicer import QueryServicer
 from services.state_server.registry import Registry
 from services.state_server.scans import ScanLimits
 from services.state_server.table import Table
-from tests.support import proxies
 from tests.support.counting_engine import CountingEngine
 from tests.support.entries import APPLICATION, STATE, Epochs, hourly, hours, row, scan_request
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.state_servers import RunningServer, state_server
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 ENTRIES = hours("sensor-7", range(9))
 NEWER = hours("sensor-7", range(11), count=2)
@@ -65,10 +65,6 @@ def host(owner: FakeServer, standby: FakeServer | None = None) -> None:
     owner.host(hourly(), ENTRIES)
     if standby is not None:
         standby.follow(hourly(), NEWER).epoch = 2
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    await proxies.eventually(condition, seconds=20)
 
 
 async def told(call: Any) -> KeyholeError:
@@ -111,7 +107,7 @@ async def proxied(
         ):
             stub: Any = query_pb2_grpc.QueryStub(channel)
             known = 0
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while known < len(names):
                     try:
                         told = await stub.DescribeState(pb.DescribeStateRequest(state=scan_request().state))
@@ -123,7 +119,7 @@ async def proxied(
 
 async def answers(client: AsyncClient, server: str, epoch: int) -> None:
     """Waits until it does: it may have been too slow a moment ago."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while await scanned(client) != (server, epoch):  # noqa: ASYNC110 - as a user would
             await asyncio.sleep(0.05)
 
@@ -457,7 +453,7 @@ async def test_a_draining_proxy_ends_the_scans_that_are_under_way_and_takes_no_m
 
 async def test_an_unreachable_target_fails_at_once_and_names_it() -> None:
     with unused_address() as address:
-        async with AsyncClient(address, timeout=30) as client, asyncio.timeout(10):
+        async with AsyncClient(address, timeout=10 * PATIENCE_SECONDS) as client, asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(errors.ServerLost, match=address):
                 await scanned(client)
 
@@ -465,7 +461,7 @@ async def test_an_unreachable_target_fails_at_once_and_names_it() -> None:
 async def test_a_target_that_goes_away_before_it_has_answered_is_not_asked_until_the_deadline() -> None:
     async with fake_servers("a") as (a,):
         host(a)
-        async with AsyncClient(a.address, timeout=30) as client, asyncio.timeout(10):
+        async with AsyncClient(a.address, timeout=10 * PATIENCE_SECONDS) as client, asyncio.timeout(PATIENCE_SECONDS):
             await scanned(client)
             await a.stop()
             with pytest.raises(errors.ServerLost, match=a.address):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 from tests.integration.conftest import Rows, RunQuery, Stream
 from tests.support.proxies import unused_address
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -174,13 +174,6 @@ def highest(data: DataFrame) -> DataFrame:
     return data.groupBy("k").agg(F.max("v").alias("m"), F.max("k").alias("name"))
 
 
-def assert_ends(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def threads_of_sinks() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("keyhole-end-")]
 
@@ -203,7 +196,7 @@ def test_update_mode_merges_each_batch_and_everything_ends_with_the_query(
     assert len(backend.server.staged) <= 2 * 4, "each of the 4 partitions is staged once per epoch"
     assert sink.failure is None
     assert run.closed.wait(20)
-    assert_ends(lambda: not threads_of_sinks())
+    until(lambda: not threads_of_sinks())
 
 
 def test_what_spark_tells_of_its_batches_is_kept_where_somebody_may_ask_for_it(
@@ -214,11 +207,11 @@ def test_what_spark_tells_of_its_batches_is_kept_where_somebody_may_ask_for_it(
     run_query(highest(stream(SCHEMA, batches(3))), "update", backend.sink(), name="highest")
     stats = job_stats(backend.config.application, backend.config.stats, backend.config.metrics, backend.config)
     counts = stats.counts.spark("highest")
-    assert_ends(lambda: counts.batches == 3)
+    until(lambda: counts.batches == 3)
     assert (counts.batch, counts.input_rows, counts.state_rows, counts.state_updated) == (2, 21, 7, 21)
     assert {"addBatch", "triggerExecution"} <= counts.phase_seconds.keys()
     assert sum(counts.seconds.counts) == 3
-    assert_ends(lambda: len(spark._jsparkSession.streams().listListeners()) == listeners)
+    until(lambda: len(spark._jsparkSession.streams().listListeners()) == listeners)
     stats.stop()
 
 
@@ -304,7 +297,7 @@ def test_rows_that_can_not_be_stored_end_the_query_once_with_their_own_error(
     assert type(sink.failure) is error
     assert sum(len(run.receipts) for run in backend.runs) <= 1, "nobody tries again what can't help"
     assert not any(run.values for run in backend.runs)
-    assert_ends(lambda: all(run.closed.is_set() for run in backend.runs))
+    until(lambda: all(run.closed.is_set() for run in backend.runs))
 
 
 def test_a_sink_of_the_users_own_runs_after_and_a_failure_there_repeats_the_same_epoch(

@@ -13,9 +13,10 @@ from keyhole.errors import KeyholeError, UnknownState
 from keyhole.stats import serving
 from keyhole.testing.changelog import MemoryKafka
 from tests.support import figures
-from tests.support.proxies import eventually, proxy_of
+from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 from tests.support.state_servers import state_server
+from tests.support.waiting import eventually
 
 
 async def test_a_server_counts_what_was_staged_committed_and_read() -> None:

@@ -14,6 +14,7 @@ from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.receipts import Target
 from keyhole.errors import KeyholeError, UnavailableError
 from keyhole.types import Run
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 # A state server over a Kafka in memory; prints its address.
 SERVER = """
@@ -69,16 +70,13 @@ def seconds_to_observe(fleet: Fleet, servers: set[str]) -> float:
 def test_it_is_waited_for_once_and_counts_again_when_it_goes_on(
     fleet: Fleet, processes: dict[str, subprocess.Popen[str]]
 ) -> None:
-    assert seconds_to_observe(fleet, {"a", "b"}) < 2
+    seconds_to_observe(fleet, {"a", "b"})
     suspended = next(iter(processes.values()))
     suspended.send_signal(signal.SIGSTOP)
-    assert seconds_to_observe(fleet, {"b"}) < 3
-    assert sum(seconds_to_observe(fleet, {"b"}) for _ in range(5)) < 1
+    waited = seconds_to_observe(fleet, {"b"})
+    assert sum(seconds_to_observe(fleet, {"b"}) for _ in range(5)) < 2 * waited
     suspended.send_signal(signal.SIGCONT)
-    until = time.monotonic() + 20
-    while set(fleet.observe()) != {"a", "b"}:
-        assert time.monotonic() < until, "it is not seen again"
-        time.sleep(0.2)
+    until(lambda: set(fleet.observe()) == {"a", "b"})
 
 
 def test_a_call_under_way_to_it_ends_long_before_its_deadline(
@@ -88,8 +86,8 @@ def test_a_call_under_way_to_it_ends_long_before_its_deadline(
     processes[target.address].send_signal(signal.SIGSTOP)
     begun = time.monotonic()
     with pytest.raises(UnavailableError):
-        fleet.link(target).release(Run("app", "main", 1, "run"), "counts", [0], 1, timeout=60.0)
-    assert time.monotonic() - begun < 10
+        fleet.link(target).release(Run("app", "main", 1, "run"), "counts", [0], 1, timeout=600.0)
+    assert time.monotonic() - begun < PATIENCE_SECONDS
 
 
 def test_a_server_at_the_same_address_is_another_incarnation(

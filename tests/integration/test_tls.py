@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 import time
@@ -29,6 +30,7 @@ from keyhole.testing.fake_server import FakeServer
 from keyhole.v1 import query_pb2, query_pb2_grpc
 from services.client_proxy.app import ClientProxy
 from tests.support.certificates import DAY, Authority
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 LOOPBACK = ("127.0.0.1", "localhost")
 
@@ -81,7 +83,7 @@ def brings(trusted: Authority, own: TlsFiles | None = None, name: str = "") -> C
 async def asks(target: str, credentials: Credentials | None) -> str:
     """Empty: it was answered. Else the message of the error, which must be ServerLost."""
     of = {} if credentials is None else {"credentials": credentials}
-    async with AsyncClient(target, timeout=5, **of) as client:
+    async with AsyncClient(target, timeout=PATIENCE_SECONDS, **of) as client:
         try:
             await client.list_states()
         except ServerLost as error:
@@ -98,7 +100,7 @@ async def test_calls_go_over_tls_by_asyncio_and_by_threads(authority: Authority)
                 client.list_states()
             with sync_channel(target, brings(authority)) as channel:
                 stub = query_pb2_grpc.QueryStub(channel)
-                answers = stub.Lookup(iter([query_pb2.LookupRequest(frame=7)]), timeout=5)
+                answers = stub.Lookup(iter([query_pb2.LookupRequest(frame=7)]), timeout=PATIENCE_SECONDS)
                 return next(iter(answers)).frame
 
         assert await asyncio.to_thread(from_a_thread) == 7
@@ -108,12 +110,11 @@ async def test_with_an_authority_only_clients_with_a_certificate_of_it_are_let_i
     authority: Authority, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path, "other")
-    expired = authority.issue("late", lives=timedelta(seconds=2))
-    late = brings(authority, expired)
     async with serving(settings(authority.issue("server", *LOOPBACK), clients=True)) as target:
         assert await asks(target, brings(authority, authority.issue("client"))) == ""
-        async with AsyncClient(target, timeout=5, credentials=late) as client:
-            await asyncio.sleep(2)
+        late = brings(authority, authority.issue("late", lives=timedelta(seconds=4)))
+        async with AsyncClient(target, timeout=PATIENCE_SECONDS, credentials=late) as client:
+            await asyncio.sleep(4)
             with pytest.raises(ServerLost, match=r"a certificate \(tls_certificate\) of an authority"):
                 await client.list_states()
         for refused in (brings(authority), brings(authority, other.issue("client2"))):
@@ -194,16 +195,16 @@ async def test_new_certificates_count_at_once_and_no_call_of_those_under_way_fai
     async with serving(settings(files, clients=True)) as target:
         answered, failed = 0, []
 
-        async def read(client: AsyncClient, until: float) -> None:
+        async def read(client: AsyncClient, ends: float) -> None:
             nonlocal answered
-            while time.monotonic() < until:
+            while time.monotonic() < ends:
                 try:
                     await client.list_states()
                     answered += 1
                 except KeyholeError as error:
                     failed.append(error)
 
-        async with AsyncClient(target, timeout=5, credentials=brings(authority, own)) as client:
+        async with AsyncClient(target, timeout=PATIENCE_SECONDS, credentials=brings(authority, own)) as client:
             reading = asyncio.create_task(read(client, time.monotonic() + 5))
             await asyncio.sleep(0.5)
             for _ in range(3):
@@ -213,9 +214,8 @@ async def test_new_certificates_count_at_once_and_no_call_of_those_under_way_fai
             await reading
         assert not failed
         assert answered > 20
-        # What the server shows now is the last one.
-        shown = await asyncio.to_thread(_shown_by, target, own, authority)
-        assert shown == _der(files)
+        # What the server shows at last is the last one.
+        await asyncio.to_thread(until, lambda: _shown_by(target, own, authority) == _der(files))
 
 
 def _der(files: TlsFiles) -> bytes:
@@ -242,30 +242,38 @@ async def test_files_that_went_wrong_leave_the_last_good_ones_in_place_and_the_l
     files = authority.issue("server", *LOOPBACK)
     async with serving(settings(files)) as target:
         _break(files)
-        await asyncio.sleep(1.1)
-        assert await asks(target, brings(authority)) == ""
-        told = [record for record in caplog.records if "last good" in record.message]
-        assert told
+        told: list[logging.LogRecord] = []
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not told:
+                assert await asks(target, brings(authority)) == ""
+                told = [record for record in caplog.records if "last good" in record.message]
         assert "server.key" in told[0].__dict__["reason"]
         authority.issue("server", *LOOPBACK)
         await asyncio.sleep(1.1)
         assert await asks(target, brings(authority)) == ""
 
 
+def _answered(stub: Any) -> bool:
+    try:
+        stub.ListStates(query_pb2.ListStatesRequest(), timeout=PATIENCE_SECONDS)
+    except grpc.RpcError:
+        return False
+    return True
+
+
 async def test_a_channel_of_threads_takes_new_certificates(authority: Authority) -> None:
-    files, own = authority.issue("server", *LOOPBACK), authority.issue("client", lives=timedelta(seconds=2))
+    files, own = authority.issue("server", *LOOPBACK), authority.issue("client", lives=timedelta(seconds=4))
     async with serving(settings(files, clients=True)) as target:
 
         def from_a_thread() -> None:
             with sync_channel(target, brings(authority, own)) as channel:
                 stub = query_pb2_grpc.QueryStub(channel)
-                time.sleep(2)
+                time.sleep(4)
                 with pytest.raises(grpc.RpcError) as caught:
-                    stub.ListStates(query_pb2.ListStatesRequest(), timeout=5)
+                    stub.ListStates(query_pb2.ListStatesRequest(), timeout=PATIENCE_SECONDS)
                 assert "certificate" in from_rpc_error(caught.value).message
                 authority.issue("client")
-                time.sleep(1.1)
-                stub.ListStates(query_pb2.ListStatesRequest(), timeout=5)
+                until(lambda: _answered(stub))
 
         await asyncio.to_thread(from_a_thread)
 
@@ -291,10 +299,8 @@ async def test_an_http_port_has_the_same_certificates_and_takes_new_ones_without
     target = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     first = await asyncio.to_thread(_shown_by, target, own, authority)
     authority.issue("server", *LOOPBACK)
-    await asyncio.sleep(1.1)
-    second = await asyncio.to_thread(_shown_by, target, own, authority)
-    assert first != second
-    assert second == _der(files)
+    await asyncio.to_thread(until, lambda: _shown_by(target, own, authority) != first)
+    assert await asyncio.to_thread(_shown_by, target, own, authority) == _der(files)
     anonymous = ssl.create_default_context(cafile=str(authority.path))
     assert not await _greeting(target, anonymous)
     anonymous.load_cert_chain(own.certificate, own.key)

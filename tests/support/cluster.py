@@ -7,9 +7,8 @@ import functools
 import json
 import shutil
 import subprocess
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -74,11 +73,3 @@ def namespace(prefix: str) -> Iterator[str]:
         yield name
     finally:
         kubectl("delete", "namespace", name, "--wait=false")
-
-
-def until(reached: Callable[[], object], seconds: float = 60) -> None:
-    """Looks again and again, until the time is over."""
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s"
-        time.sleep(0.5)

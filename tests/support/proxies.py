@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from keyhole.config import ClientProxyConfig
@@ -52,10 +51,3 @@ def unused_address() -> Iterator[str]:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Waits until it is true; a TimeoutError if it never is."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - conditions of any kind, not all of them have an event
-            await asyncio.sleep(0.005)

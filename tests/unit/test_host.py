@@ -31,6 +31,7 @@ from services.state_server.registry import Registry
 from services.state_server.spill import StagingRoom
 from tests.support.hosts import INCARNATION, Hosted
 from tests.support.states import KEY_GROUPS, group, key, names_in, row, table
+from tests.support.waiting import PATIENCE_SECONDS
 
 A, B = key(names_in(0)[0]), key(names_in(1)[0])
 
@@ -398,5 +399,5 @@ async def test_a_change_while_another_is_told_is_told_too() -> None:
     # The stream stands where gRPC sends what it was given.
     registry.tables["app", "counts"] = table()
     registry.changed()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert (await anext(stream)).holdings

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,21 +14,13 @@ import pytest
 from keyhole.errors import MachineError
 from keyhole.local.ports import accepts, free_ports, is_free
 from keyhole.local.processes import Child
+from tests.support.waiting import until
 
 SLEEP = ["/bin/sleep", "60"]
 
 
 def child(tmp_path: Path, *command: str) -> Child:
     return Child("the child", command, tmp_path / "child.log", os.environ)
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    give_up = time.monotonic() + 10
-    while not condition():
-        if time.monotonic() > give_up:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def group(pid: int) -> list[int]:
@@ -47,11 +37,11 @@ def group(pid: int) -> list[int]:
 
 def test_the_child_is_the_program_itself_in_a_session_of_its_own(tmp_path: Path) -> None:
     sleeping = child(tmp_path, *SLEEP)
-    assert until(lambda: psutil.Process(sleeping.pid).name() == "sleep")
+    until(lambda: psutil.Process(sleeping.pid).name() == "sleep")
     assert os.getsid(sleeping.pid) == sleeping.pid != os.getsid(0)
     assert sleeping.exit_code is None
     assert sleeping.terminate() == -signal.SIGTERM
-    assert until(lambda: group(sleeping.pid) == [])
+    until(lambda: group(sleeping.pid) == [])
 
 
 def test_output_goes_to_the_log_after_what_was_there(tmp_path: Path) -> None:
@@ -92,13 +82,13 @@ def test_a_child_that_ignores_sigterm_is_killed_with_all_its_own_children(tmp_pa
     stubborn.wait_healthy((tmp_path / "ready").exists, 10)
     assert len(group(stubborn.pid)) > 1
     assert stubborn.terminate(timeout_seconds=0.2) == -signal.SIGKILL
-    assert until(lambda: group(stubborn.pid) == [])
+    until(lambda: group(stubborn.pid) == [])
 
 
 def test_grandchildren_do_not_outlive_a_child_that_ends_by_itself(tmp_path: Path) -> None:
     parent = child(tmp_path, "/bin/sh", "-c", "sleep 60 & exit 0")
     assert parent.wait(10) == 0
-    assert until(lambda: group(parent.pid) == [])
+    until(lambda: group(parent.pid) == [])
 
 
 def test_ending_a_child_twice_is_no_error_and_leaves_no_zombie(tmp_path: Path) -> None:
@@ -121,9 +111,9 @@ def test_the_child_and_its_children_die_when_their_parent_is_killed(tmp_path: Pa
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        assert until(lambda: len(group(pid)) >= 3)
+        until(lambda: len(group(pid)) >= 3)
         parent.kill()
-    assert until(lambda: group(pid) == [])
+    until(lambda: group(pid) == [])
 
 
 def test_a_program_that_is_not_there_is_an_early_end_that_names_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from keyhole.discovery import FollowedServers
 from keyhole.discovery.spelling import Pods
 from keyhole.errors import InvalidConfiguration
 from tests.support.kubernetes_api import NAMESPACE, PORT, KubernetesApi, found_by, kubernetes_api, status_body
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 FORBIDDEN = (
     'pods is forbidden: User "system:serviceaccount:data:proxy" cannot list resource "pods" in API group "" in the '
@@ -277,7 +277,7 @@ def test_rights_that_are_taken_away_later_are_asked_for_until_they_are_back(
 async def test_asyncio_hears_of_every_change(api: KubernetesApi, servers: FollowedServers) -> None:
     api.put("exec-1", "10.0.0.1")
     addresses = servers.addresses()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await anext(addresses) == {f"10.0.0.1:{PORT}"}
         api.put("exec-2", "10.0.0.2")
         assert await anext(addresses) == {f"10.0.0.1:{PORT}", f"10.0.0.2:{PORT}"}

@@ -33,7 +33,7 @@ from services.state_server.scans import ScanLimits, Scans
 from services.state_server.table import Table
 from tests.support.counting_engine import CountingEngine
 from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, Epochs, hourly, hours, row, scan_request
-from tests.support.proxies import eventually
+from tests.support.waiting import eventually
 
 ALL_GROUPS = frozenset(range(KEY_GROUPS))
 

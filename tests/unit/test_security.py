@@ -24,6 +24,7 @@ from keyhole.security.access import Access, AccessSettings, Shown
 from keyhole.security.audit import Audit
 from keyhole.security.reloading import Reloading
 from keyhole.security.web_tokens import WebTokens, keys_of
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def test_a_token_is_found_by_its_hash_and_the_file_never_holds_it(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_keys_come_from_a_url_and_newer_ones_are_fetched_when_a_token_names_one(
     with _issuer([(200, _keys(old, "old")), (200, _keys(new, "new"))]) as url:
         checker = WebTokens(keys_of(url), "i", "a")
         assert checker.check(_signed(old, "old"))[0] == "alice"
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 assert checker.check(_signed(new, "new"))[0] == "alice"

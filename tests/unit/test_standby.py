@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
@@ -16,6 +16,7 @@ from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
 from services.state_server.host import StateShare
 from tests.support.hosts import Hosted
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
+from tests.support.waiting import eventually
 
 ALL = frozenset(range(KEY_GROUPS))
 A, B = (key(names_in(g)[0]) for g in (0, 1))
@@ -44,11 +45,6 @@ class Pair:
     def tell(self, records: Mapping[str, bytes | None]) -> None:
         self._control.append(records, 1)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110 - what a thread of the standby's will do
-                await asyncio.sleep(0.01)
-
     def shown(self, storage_key: bytes) -> tuple[bytes | None, int]:
         """What the standby answers: row and epoch."""
         answers = self.standby.table.lookup([storage_key])
@@ -74,30 +70,30 @@ async def pair() -> AsyncIterator[Pair]:
 async def test_a_standby_shows_what_was_committed_before_and_after_it_began(pair: Pair) -> None:
     await pair.apply(1, {A: row(1.0)})
     await pair.follow()
-    await pair.until(lambda: pair.shows(A, row(1.0), 1))
+    await eventually(lambda: pair.shows(A, row(1.0), 1))
     await pair.apply(2, {A: row(2.0)})
-    await pair.until(lambda: pair.shows(A, row(2.0), 2))
+    await eventually(lambda: pair.shows(A, row(2.0), 2))
 
 
 async def test_a_key_group_without_changes_stands_for_the_complete_epoch(pair: Pair) -> None:
     await pair.apply(1, {A: row(1.0), B: row(1.0)})
     await pair.apply(2, {A: row(2.0)})
     await pair.follow()
-    await pair.until(lambda: pair.shows(B, row(1.0), 1))
+    await eventually(lambda: pair.shows(B, row(1.0), 1))
     pair.complete(2)
-    await pair.until(lambda: pair.shows(B, row(1.0), 2))
+    await eventually(lambda: pair.shows(B, row(1.0), 2))
 
 
 async def test_it_is_warm_once_it_has_caught_up(pair: Pair) -> None:
     await pair.apply(1, {A: row(1.0)})
     await pair.follow(frozenset({0, 1}))
-    await pair.until(lambda: pair.standby.host.warm() == {"counts": frozenset({0, 1})})
+    await eventually(lambda: pair.standby.host.warm() == {"counts": frozenset({0, 1})})
 
 
 async def test_what_is_not_followed_any_more_is_not_answered(pair: Pair) -> None:
     await pair.apply(1, {A: row(1.0), B: row(1.0)})
     await pair.follow()
-    await pair.until(lambda: pair.shows(B, row(1.0), 1))
+    await eventually(lambda: pair.shows(B, row(1.0), 1))
     await pair.follow(ALL - {group_of(B)})
     with pytest.raises(NotOwner):
         pair.standby.table.lookup([B])
@@ -107,7 +103,7 @@ async def test_what_is_not_followed_any_more_is_not_answered(pair: Pair) -> None
 async def test_a_standby_that_takes_over_answers_all_the_time(pair: Pair) -> None:
     await pair.apply(1, {A: row(1.0)})
     await pair.follow()
-    await pair.until(lambda: pair.shows(A, row(1.0), 1))
+    await eventually(lambda: pair.shows(A, row(1.0), 1))
     await pair.apply(2, {A: row(2.0)})
     await pair.standby.open(2, "grant-2")
     assigned = asyncio.ensure_future(pair.standby.assign(complete=2))
@@ -127,14 +123,14 @@ async def test_an_owner_that_was_released_follows_its_successor(pair: Pair) -> N
     await pair.standby.open(2, "grant-2")
     assert await pair.standby.assign(complete=1)
     await pair.standby.apply(2, {A: row(2.0)})
-    await pair.until(lambda: pair.owner.table.lookup([A]).rows == [row(2.0)])
+    await eventually(lambda: pair.owner.table.lookup([A]).rows == [row(2.0)])
 
 
 async def test_an_owner_that_reads_of_its_successor_steps_down_and_follows_it(pair: Pair) -> None:
     await pair.apply(1, {A: row(1.0)})
     newer = AssignmentRecord(1, ("server-b",), {"counts": (0,) * KEY_GROUPS}, generation=2)
     pair.tell(record("assignment", "main", newer))
-    await pair.until(lambda: not pair.owner.table.groups)
+    await eventually(lambda: not pair.owner.table.groups)
     with pytest.raises(NotOwner):
         pair.owner.table.lookup([A], stale=Stale.NEVER)
     assert pair.owner.table.lookup([A]).rows == [row(1.0)]
@@ -156,18 +152,18 @@ async def test_a_lagging_standby_says_how_many_complete_epochs_it_lacks(pair: Pa
     await pair.apply(1, {A: row(1.0)})
     pair.complete(1)
     await pair.follow()
-    await pair.until(lambda: pair.shows(A, row(1.0), 1))
+    await eventually(lambda: pair.shows(A, row(1.0), 1))
     end = pair.kafka.end(pair.owner.of.topic, group_of(A))
     markers = {"counts": [end + 5] * KEY_GROUPS}  # of an epoch whose records have not come yet
     pair.tell(record("complete", "main", CompleteRecord(4, 1, 4000, 0, 0, markers, "", 2)))
-    await pair.until(lambda: pair.standby.table.lookup([A]).sources[0].lag_epochs == 3)
+    await eventually(lambda: pair.standby.table.lookup([A]).sources[0].lag_epochs == 3)
     assert pair.shown(A) == (row(1.0), 1)
 
 
 async def test_a_new_run_of_the_standby_itself_is_no_reason_to_lose_what_it_follows(pair: Pair) -> None:
     await pair.apply(1, {A: row(1.0)})
     await pair.follow()
-    await pair.until(lambda: pair.shows(A, row(1.0), 1))
+    await eventually(lambda: pair.shows(A, row(1.0), 1))
     await pair.standby.host.open_run(Run("app", "main", 5, "run-5"), "incarnation-1", "grant-5")
     assert pair.shown(A) == (row(1.0), 1)
 
@@ -185,10 +181,10 @@ async def test_a_standby_learns_of_a_newer_schema_from_the_control_topic_and_goe
 ) -> None:
     await pair.apply(1, {A: row(1.0)})
     await pair.follow()
-    await pair.until(lambda: pair.shows(A, row(1.0), 1))
+    await eventually(lambda: pair.shows(A, row(1.0), 1))
     before = pair.standby.table
     pair.tell(told(2, EVOLVED))
-    await pair.until(lambda: pair.standby.table.descriptor == EVOLVED)
+    await eventually(lambda: pair.standby.table.descriptor == EVOLVED)
     assert pair.standby.table is before
     assert pair.shown(A) == (row(1.0), 1)
     assert before.codec.decode_row(row(1.0)).asdict() == {"m": None, "n": 1.0}
@@ -201,7 +197,7 @@ async def test_a_schema_never_goes_back(pair: Pair) -> None:
     await pair.follow()
     pair.tell(told(2, descriptor()))
     pair.complete(1)
-    await pair.until(lambda: pair.standby.table.standby.standing.epoch == 1)
+    await eventually(lambda: pair.standby.table.standby.standing.epoch == 1)
     pair.standby.of = descriptor()
     await pair.follow()
     assert pair.standby.table.descriptor == EVOLVED
@@ -214,10 +210,10 @@ async def test_what_its_own_run_has_assigned_counts_more_than_an_older_word_of_t
     pair.tell(told(2, descriptor()))
     newer = AssignmentRecord(1, ("server-b",), {"counts": (0,) * KEY_GROUPS}, generation=3)
     pair.tell(record("assignment", "main", newer))
-    await pair.until(lambda: not pair.owner.table.groups)
+    await eventually(lambda: not pair.owner.table.groups)
     assert pair.owner.table.descriptor.max_length == 5
     pair.tell(told(3, descriptor(max_length=6)))
-    await pair.until(lambda: pair.owner.table.descriptor.max_length == 6)
+    await eventually(lambda: pair.owner.table.descriptor.max_length == 6)
 
 
 def group_of(storage_key: bytes) -> int:

@@ -91,8 +91,8 @@ class KafkaNode:
             f"-Xmx{heap_megabytes}m",
             # Small footprint, and nothing to tune on a machine that runs everything else too.
             "-XX:+UseSerialGC",
-            # A start takes 2.9 s of processor time in place of 5, an epoch of 16 partitions 18 ms in place of 30 (the
-            # first minutes, two cores): what the optimising compiler takes is not won back in the life of this one.
+            # What the optimising compiler takes is won back after some 500 epochs, and most of these brokers live for
+            # fewer (measured: benchmarks.broker).
             "-XX:TieredStopAtLevel=1",
             # What it unpacks goes with its directory, even after a SIGKILL.
             f"-Djava.io.tmpdir={directory}",
