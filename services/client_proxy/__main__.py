@@ -6,23 +6,14 @@ import os
 import sys
 from collections.abc import Mapping
 
-from keyhole import logs
-from keyhole.config import ClientProxyConfig, load
-from keyhole.errors import KeyholeError
-from keyhole.rpc.server import run
+from keyhole.config import ClientProxyConfig
+from keyhole.rpc.deployable import run_deployable
 from services.client_proxy.app import serve
 
 
 def main(environ: Mapping[str, str]) -> int:
     """Returns the process's exit code."""
-    try:
-        config = load(ClientProxyConfig, environ)
-        logs.configure(config.log_level)
-        run(serve(config))
-    except KeyholeError as error:
-        print(f"client-proxy: {error.message}", file=sys.stderr)  # noqa: T201 - for a person, where logs may not be set up
-        return 1
-    return 0
+    return run_deployable("client-proxy", ClientProxyConfig, serve, environ)
 
 
 if __name__ == "__main__":

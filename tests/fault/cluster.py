@@ -19,6 +19,7 @@ from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import spawn_client_proxy, start_state_server
+from keyhole.testing.kill_points import KillPoints
 from keyhole.testing.network import Network
 from tests.fault.driver import Settings
 from tests.fault.processes import Managed
@@ -178,8 +179,7 @@ class Cluster:
     def _kill_point(self, name: str) -> dict[str, str]:
         if name not in self.plan.kill_at:
             return {}
-        marker = str(self.directory / f"{name}.killed")
-        return {"KILL_AT": self.plan.kill_at[name], "KILL_EPOCH": str(KILL_EPOCH), "KILL_MARKER": marker}
+        return KillPoints.environ(self.plan.kill_at[name], KILL_EPOCH, self.directory / f"{name}.killed")
 
     def _clock(self, name: str) -> Path:
         return self.directory / f"{name}.clock"

@@ -18,10 +18,10 @@ from keyhole import AsyncClient
 from keyhole.errors import KeyholeError
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
-from keyhole.security import tokens
 from keyhole.security.credentials import PLAIN, Credentials
 from tests.fuzz.attacks import ATTACKS
 from tests.fuzz.http_attacks import HTTP_ATTACKS
+from tests.support.tokens import make_tokens
 
 _ATTACKERS = 6
 _MEGABYTE = 1 << 20
@@ -209,10 +209,5 @@ def _bugs(directory: Path) -> list[str]:
 
 def prepare(directory: Path) -> None:
     """Tokens, and what they may."""
-    entries = []
-    for name in ("job", "proxy", "reader"):
-        token, entry = tokens.new(name, None)
-        (directory / f"{name}.token").write_text(token)
-        entries.append(entry)
-    (directory / "tokens.toml").write_text("\n".join(entries))
+    (directory / "tokens.toml").write_text(make_tokens(directory, "job", "proxy", "reader"))
     (directory / "policy.toml").write_text(_POLICY)

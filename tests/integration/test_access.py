@@ -41,6 +41,7 @@ from services.client_proxy.app import ClientProxy
 from tests.support.certificates import Authority
 from tests.support.state_servers import RunningServer, state_server
 from tests.support.states import descriptor, row
+from tests.support.tokens import make_tokens
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 ISSUER, AUDIENCE = "https://issuer.example", "keyhole"
@@ -106,15 +107,6 @@ class Cluster:
         path = self.directory / f"{subject}.jwt"
         path.write_text(jwt.encode(given, self.signer, "ES256", headers={"kid": "one"}))
         return Credentials(tls_ca=str(self.authority.path), token_file=str(path))
-
-
-def make_tokens(directory: Path, *names: str, expires: datetime | None = None) -> str:
-    entries = []
-    for name in names:
-        token, entry = tokens.new(name, expires)
-        (directory / f"{name}.token").write_text(token + "\n")
-        entries.append(entry)
-    return "\n".join(entries)
 
 
 def secret_of(cluster: Cluster, name: str) -> str:

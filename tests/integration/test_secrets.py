@@ -29,11 +29,11 @@ from keyhole.local.java import Java
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import spawn_client_proxy, spawn_metrics_exporter, spawn_state_server
-from keyhole.security import tokens
 from keyhole.security.certificates import TlsFiles
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, tls_environ
 from tests.support.embedded import KEYHOLE
 from tests.support.secured_kafka import secured_kafka
+from tests.support.tokens import make_tokens
 
 pytestmark = pytest.mark.integration
 
@@ -81,10 +81,7 @@ class Platform:
 
 def _security(prefix: str, files: TlsFiles, directory: Path, token: str) -> dict[str, str]:
     return {
-        f"{prefix}TLS": "on",
-        f"{prefix}TLS_CERTIFICATE": files.certificate,
-        f"{prefix}TLS_KEY": files.key,
-        f"{prefix}TLS_CA": files.authority,
+        **tls_environ(prefix, files),
         f"{prefix}TLS_CLIENT_CERTIFICATES": "off",
         f"{prefix}POLICY": str(directory / "policy.toml"),
         f"{prefix}TOKENS": str(directory / "tokens.toml"),
@@ -102,14 +99,10 @@ def platform(
     authority = Authority(directory)
     files = authority.issue("all", "127.0.0.1")
     secrets["key"] = Path(files.key).read_text().splitlines()[1]
-    entries = []
+    (directory / "tokens.toml").write_text(make_tokens(directory, "job", "proxy", "operator"))
+    make_tokens(directory, "unknown")  # to the servers
     for name in ("job", "proxy", "operator", "unknown"):
-        token, entry = tokens.new(name, None)
-        (directory / f"{name}.token").write_text(token + "\n")
-        secrets[f"token of {name}"] = token
-        if name != "unknown":
-            entries.append(entry)
-    (directory / "tokens.toml").write_text("\n".join(entries))
+        secrets[f"token of {name}"] = (directory / f"{name}.token").read_text().strip()
     (directory / "policy.toml").write_text(_POLICY)
 
     server, proxy, exporter, stats, *pages = free_ports(7)

@@ -20,7 +20,7 @@ from keyhole.security.certificates import TlsFiles
 from keyhole.spark import queryable
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 from tests.integration.conftest import RunQuery, Stream
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, tls_environ
 
 pytestmark = pytest.mark.integration
 
@@ -42,13 +42,7 @@ states = ["{application}/*"]
 
 
 def _environ(prefix: str, files: TlsFiles, policy: Path) -> dict[str, str]:
-    return dict(os.environ) | {
-        f"{prefix}TLS": "on",
-        f"{prefix}TLS_CERTIFICATE": files.certificate,
-        f"{prefix}TLS_KEY": files.key,
-        f"{prefix}TLS_CA": files.authority,
-        f"{prefix}POLICY": str(policy),
-    }
+    return {**os.environ, **tls_environ(prefix, files), f"{prefix}POLICY": str(policy)}
 
 
 def _credentials(files: TlsFiles) -> Credentials:

@@ -29,7 +29,7 @@ from keyhole.security.door import Door
 from keyhole.testing.fake_server import FakeServer
 from keyhole.v1 import query_pb2, query_pb2_grpc
 from services.client_proxy.app import ClientProxy
-from tests.support.certificates import DAY, Authority
+from tests.support.certificates import DAY, Authority, tls_environ
 from tests.support.waiting import PATIENCE_SECONDS, until
 
 LOOPBACK = ("127.0.0.1", "localhost")
@@ -349,10 +349,7 @@ async def test_the_health_command_asks_over_tls_as_the_process_itself_is_configu
     environ = {
         "KEYHOLE_CLIENT_PROXY_SERVERS": "a:1",
         "KEYHOLE_CLIENT_PROXY_PORT": str(server.port),
-        "KEYHOLE_CLIENT_PROXY_TLS": "on",
-        "KEYHOLE_CLIENT_PROXY_TLS_CERTIFICATE": files.certificate,
-        "KEYHOLE_CLIENT_PROXY_TLS_KEY": files.key,
-        "KEYHOLE_CLIENT_PROXY_TLS_CA": files.authority,
+        **tls_environ("KEYHOLE_CLIENT_PROXY_", files),
     }
     assert await asyncio.to_thread(health_check.main, ["client-proxy"], environ) == 0
     del environ["KEYHOLE_CLIENT_PROXY_TLS_CA"]

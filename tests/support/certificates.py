@@ -71,6 +71,16 @@ class Authority:
         return written
 
 
+def tls_environ(prefix: str, files: TlsFiles) -> dict[str, str]:
+    """The settings of a process that has this certificate."""
+    return {
+        f"{prefix}TLS": "on",
+        f"{prefix}TLS_CERTIFICATE": files.certificate,
+        f"{prefix}TLS_KEY": files.key,
+        f"{prefix}TLS_CA": files.authority,
+    }
+
+
 def _replace(path: Path, content: bytes) -> None:
     """As Secrets change: never half a file."""
     new = path.with_suffix(".new")

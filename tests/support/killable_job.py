@@ -47,9 +47,7 @@ def run_until_killed(
         "KEYHOLE_JOB_APPLICATION": config.application,
         "KEYHOLE_JOB_SERVERS": ",".join(config.servers),
         "KEYHOLE_JOB_BOOTSTRAP_SERVERS": config.bootstrap_servers,
-        "KILL_AT": step.value,
-        "KILL_EPOCH": str(epoch),
-        "KILL_MARKER": str(marker),
+        **KillPoints.environ(step, epoch, marker),
     }
     driver = Child("driver", [sys.executable, "-m", module], directory / "driver.log", environ)
     try:

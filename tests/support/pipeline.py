@@ -22,6 +22,7 @@ from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
 from keyhole.steps import Step
+from keyhole.testing.kill_points import KillPoints
 from tests.support.counting_job import STATE
 
 # Nothing takes this long on an idle machine; on a busy one starting Spark alone may take a minute.
@@ -109,7 +110,7 @@ class Pipeline:
             server = self.start_server({**(environ or {}), **self._killed(step, number)}, killable=True)
             if self.driver is None:
                 self.start_driver()
-            self.await_(lambda server=server: server.exit_code is not None, f"death of the server at {step}")  # type: ignore[misc]
+            self.await_(self._server_has_ended, f"death of the server at {step}")
             assert self._marker(step).exists(), server.output()[-3000:]
         self.start_server(environ)
 
@@ -123,7 +124,10 @@ class Pipeline:
 
     def _killed(self, step: Step, number: int) -> dict[str, str]:
         epoch = number * EVENTS_PER_KILL // _EVENTS_PER_EPOCH
-        return {"KILL_AT": step.value, "KILL_EPOCH": str(epoch), "KILL_MARKER": str(self._marker(step))}
+        return KillPoints.environ(step, epoch, self._marker(step))
+
+    def _server_has_ended(self) -> bool:
+        return self.server is None or self.server.exit_code is not None
 
     def _marker(self, step: Step) -> Path:
         return self.directory / f"killed-{step}"

@@ -38,6 +38,11 @@ class KillPoints:
             wait=environ.get("KILL_WAIT") == "1",
         )
 
+    @staticmethod
+    def environ(step: str, epoch: int, marker: Path) -> dict[str, str]:
+        """What `from_environ` reads in the process that is to end."""
+        return {"KILL_AT": str(step), "KILL_EPOCH": str(epoch), "KILL_MARKER": str(marker)}
+
     def reached(self, step: Step, epoch: int) -> None:
         """See StepObserver."""
         if step is not self._step or epoch < self._epoch or self._marker.exists():

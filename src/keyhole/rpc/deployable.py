@@ -1,0 +1,36 @@
+"""How a process of Keyhole's begins and ends: its settings, its log, what it serves, and its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from keyhole import logs
+from keyhole.config import ClientProxyConfig, MetricsExporterConfig, StateServerConfig, load
+from keyhole.errors import KeyholeError
+from keyhole.rpc.server import run
+
+_Config = TypeVar("_Config", StateServerConfig, ClientProxyConfig, MetricsExporterConfig)
+
+
+def run_deployable(
+    name: str, kind: type[_Config], serve: Callable[[_Config], Coroutine[Any, Any, None]], environ: Mapping[str, str]
+) -> int:
+    """Serves until a signal ends it. Blocks; in the main thread.
+
+    Args:
+        name: As it calls itself on stderr, where it can't serve.
+        kind: Of its settings, which are in `environ`.
+
+    Returns:
+        The process's exit code.
+    """
+    try:
+        config = load(kind, environ)
+        logs.configure(config.log_level)
+        run(serve(config))
+    except KeyholeError as error:
+        print(f"{name}: {error.message}", file=sys.stderr)  # noqa: T201 - for a person, where logs may not be set up
+        return 1
+    return 0
