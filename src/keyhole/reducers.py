@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
@@ -67,6 +68,7 @@ _BIGINT = 1 << 63
 _EXACT = Context(prec=2 * _MOST_DIGITS + 2)
 
 _encode = msgspec.msgpack.Encoder().encode
+_bits = struct.Struct(">d").pack
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,8 @@ def _by(place: Place, by: Place, choose: Callable[..., Fields]) -> Reduce:
 def _ranking(field: ValueField) -> Callable[[Any], Any]:
     if field.type in _FLOATING:
         # The sign tells -0.0 from 0.0, which are equal: which of them stays must not depend on the order of rows.
-        return lambda value: (1, 0.0, 0.0) if math.isnan(value) else (0, value, math.copysign(1.0, value))
+        # So must not which of two NaNs, whose bits differ.
+        return lambda value: (1, _bits(value)) if math.isnan(value) else (0, value, math.copysign(1.0, value))
     if _DECIMAL.fullmatch(field.type):
         return Decimal
     return lambda value: value

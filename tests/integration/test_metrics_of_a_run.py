@@ -10,7 +10,7 @@ import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -102,20 +102,35 @@ def test_a_scrape_tells_of_all_processes_of_a_run_and_of_kafka(run: Run) -> None
         spark_watermark_age_seconds=1,
     )
     assert found.names <= BY_NAME.keys()
-    # Of what went wrong there is nothing to tell.
-    missing = {metric.name for metric in of(Component.JOB)} - found.names
-    assert missing <= {"keyhole_job_failed_epochs_total", "keyhole_job_refused_calls_total"}
-    assert found.value("keyhole_kafka_source_lag_records") is not None
-    assert found.value("keyhole_exporter_up") == 3
     assert found.value("keyhole_exporter_unknown_metrics") == 0
-    assert found.value("keyhole_cluster_unowned_key_groups", state=_STATE) == 0
-    assert (found.value("keyhole_state_server_committed_rows_total", state=_STATE) or 0) > 0
-    assert (found.value("keyhole_state_server_store_entries", state=_STATE) or 0) > 0
-    assert (found.value("keyhole_spark_input_rows_total") or 0) > 0
-    # Spark's own batches are what the coordinator made epochs of; they are told a moment apart.
+    # Of what went wrong there is nothing to tell.
+    told = {metric.name for metric in of(Component.JOB)} - {
+        "keyhole_job_failed_epochs_total",
+        "keyhole_job_refused_calls_total",
+    }
+    # Each process is asked at a moment of its own, and one may answer late on a busy machine: that comes right.
+    until = time.monotonic() + _PATIENCE
+    while wrong := [claim for claim, holds in _of_a_healthy_run(found, told).items() if not holds]:
+        assert time.monotonic() < until, wrong
+        time.sleep(0.5)
+        found = asyncio.run(scrape(run.exporter))
+
+
+def _of_a_healthy_run(found: Scrape, told: Collection[str]) -> dict[str, bool]:
+    """What is to be so, and whether it is."""
     batches = found.value("keyhole_spark_run_batches_total") or 0
     epochs = found.value("keyhole_job_complete_epochs_total") or 0
-    assert abs(batches - epochs) <= 2
+    return {
+        "the job tells all its metrics": found.names >= set(told),
+        "the source's lag is known": found.value("keyhole_kafka_source_lag_records") is not None,
+        "all three processes answer": found.value("keyhole_exporter_up") == 3,
+        "every key group has an owner": found.value("keyhole_cluster_unowned_key_groups", state=_STATE) == 0,
+        "rows are committed": (found.value("keyhole_state_server_committed_rows_total", state=_STATE) or 0) > 0,
+        "the store has entries": (found.value("keyhole_state_server_store_entries", state=_STATE) or 0) > 0,
+        "Spark has input": (found.value("keyhole_spark_input_rows_total") or 0) > 0,
+        # They are told a moment apart.
+        "Spark's batches are the coordinator's epochs": abs(batches - epochs) <= 2,
+    }
 
 
 @pytest.mark.parametrize("query", [q for q in promql.panel_queries() if q.needs_spark], ids=lambda query: query.name)

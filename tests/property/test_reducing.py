@@ -113,14 +113,15 @@ def reduce_of(name: str, kind: str) -> Reduce:
     return REDUCERS[name].reduce(place, place)
 
 
-numbers = st.none() | st.floats(width=32) | st.sampled_from([0.0, -0.0, math.nan, math.inf])
+numbers = st.none() | st.floats(width=32) | st.sampled_from([0.0, -0.0, math.nan, -math.nan, math.inf])
 
 
 @given(st.lists(numbers, min_size=3, max_size=3), st.sampled_from(["min", "max"]))
 def test_min_and_max_of_doubles_do_not_depend_on_the_order_of_rows(values: list[float | None], name: str) -> None:
     reduce = reduce_of(name, "double")
     a, b, c = ((value,) for value in values)
-    assert repr(reduce((reduce(a, b),), c)) == repr(reduce(a, (reduce(b, c),))) == repr(reduce((reduce(c, a),), b))
+    merged = [reduce((reduce(a, b),), c), reduce(a, (reduce(b, c),)), reduce((reduce(c, a),), b)]
+    assert len({encode_row(1, [one]) for one in merged}) == 1
 
 
 def _positive(n: float | None) -> bool | None:
