@@ -13,10 +13,6 @@ from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
 
-# A busy machine is no failure: what takes too long ends by pytest's own limit.
-settings.register_profile("keyhole", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("keyhole")
-
 # Of the JVMs that tests start, Spark's above all: none lives long enough for the compiler that optimises, which takes
 # more than a quarter of their processor time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
@@ -50,6 +46,26 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, jars: list[Path], java: Java
         yield broker.bootstrap_servers
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--thorough`: see the marker of that name."""
+    parser.addoption("--thorough", action="store_true", help="all tests, with other random examples in each run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without `--thorough` the same examples in every run: what fails then has to do with what was changed."""
+    settings.register_profile(
+        "keyhole",
+        # A busy machine is no failure: what takes too long ends by pytest's own limit.
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize=not config.getoption("--thorough"),
+    )
+    settings.load_profile("keyhole")
+    # Told to the processes of xdist, which are all given names. Who names a test, or a part of them, has it run.
+    if not hasattr(config, "workerinput"):
+        config.option.whole = config.args_source is not pytest.Config.ArgsSource.ARGS
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """The whole suite runs in two processes, or more where there are cores for it; a part of it in this one.
 
@@ -60,10 +76,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return max(2, min(4, (os.cpu_count() or 2) // 2))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes long comes first, so that all processes end at the same time; the fault harness last.
 
     That takes as much of the machine as there is, for minutes: whatever else fails should fail before.
     """
-    order = ["integration", "", "fault"]
-    items.sort(key=lambda item: order.index(next((part for part in order if f"tests/{part}/" in item.nodeid), "")))
+    items.sort(key=lambda item: ("tests/fault/" in item.nodeid, "tests/integration/" not in item.nodeid))
+    if config.option.thorough or not config.option.whole:
+        return
+    for item in items:
+        if marked := item.get_closest_marker("thorough"):
+            item.add_marker(pytest.mark.skip(reason=f"only with --thorough; {marked.args[0]}"))

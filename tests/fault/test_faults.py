@@ -1,4 +1,4 @@
-"""Ten minutes of faults with fixed seeds, and the rules that hold all the same. For hours: `python -m tests.fault`."""
+"""Minutes of faults with fixed seeds, and the rules that hold all the same. For hours: `python -m tests.fault`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from tests.fault.workload import DRAWN, SPARK_STATES
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(1500)]
 
+_THOROUGH = pytest.mark.thorough("seeds 1 and 4 run always")
+
 
 @pytest.mark.parametrize(
     ("seed", "states", "spark", "executors", "replicas"),
     [
         (1, tuple(DRAWN), False, 0, 1),
-        (2, tuple(DRAWN), False, 0, 0),
-        (3, SPARK_STATES[0], True, 0, 0),
+        pytest.param(2, tuple(DRAWN), False, 0, 0, marks=_THOROUGH),
+        pytest.param(3, SPARK_STATES[0], True, 0, 0, marks=_THOROUGH),
         (4, SPARK_STATES[1], True, 2, 0),
     ],
     ids=["1", "2", "3-spark", "4-spark-executors"],

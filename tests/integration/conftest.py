@@ -73,7 +73,7 @@ def run_query(tmp_path: Path) -> RunQuery:
 
 @dataclass(frozen=True)
 class Service:
-    """A state server and a proxy before it, shared by the tests of a session. Addresses as host:port."""
+    """A state server and a proxy before it, shared by the tests of a file. Addresses as host:port."""
 
     bootstrap_servers: str
     server: str
@@ -84,9 +84,12 @@ class Service:
         return JobConfig(application, (self.server,), self.bootstrap_servers, epoch_deadline_seconds=120)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Real processes. A test uses an application of its own, and doesn't stop them."""
+    """Real processes. A test uses an application of its own, and doesn't stop them.
+
+    Not for the whole session: a server goes on following what all tests have written, which takes half a core at last.
+    """
     directory = tmp_path_factory.mktemp("service")
     server, proxy = free_ports(2)
     children = [
