@@ -197,7 +197,13 @@ def test_what_a_history_holds_lives_from_its_watermark_on(
     assert found() == [True, False, True]
 
 
-@pytest.mark.parametrize("step", [Step.DRIVER_COMMITTED, Step.DRIVER_COMPLETE])
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step.DRIVER_COMMITTED,
+        pytest.param(Step.DRIVER_COMPLETE, marks=pytest.mark.thorough("the step before runs always")),
+    ],
+)
 @pytest.mark.usefixtures("history")
 def test_a_driver_killed_in_the_bootstrap_or_right_after_it_counts_each_row_once(
     spark: SparkSession, service: Service, tmp_path: Path, application: str, step: Step

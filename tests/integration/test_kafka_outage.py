@@ -17,6 +17,7 @@ from tests.support.pipeline import Pipeline
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.thorough("reads and the job's going on run always")
 def test_while_kafka_is_away_owners_answer_but_nobody_can_confirm_them(
     jars: list[Path], spark_jars: list[Path], java: Java, tmp_path: Path
 ) -> None:

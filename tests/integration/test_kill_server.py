@@ -29,6 +29,7 @@ def test_a_server_killed_at_every_step_loses_nothing_and_counts_nothing_twice(pi
     kill_at(pipeline, STEPS, {})
 
 
+@pytest.mark.thorough("every step, with another store, runs always")
 def test_a_server_with_its_states_in_rocksdb_that_is_killed_around_a_write_counts_nothing_twice(
     pipeline: Pipeline,
 ) -> None:

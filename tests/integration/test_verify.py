@@ -48,7 +48,9 @@ def change_a_row(pipeline: Pipeline, in_store: str) -> tuple[int, bytes]:
     return group, key
 
 
-@pytest.mark.parametrize("store", ["lmdb", "rocksdb"])
+@pytest.mark.parametrize(
+    "store", ["lmdb", pytest.param("rocksdb", marks=pytest.mark.thorough("the other store runs always"))]
+)
 def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
     pipeline: Pipeline, capsys: pytest.CaptureFixture[str], store: str
 ) -> None:

@@ -1,0 +1,31 @@
+"""That the rules hold, whatever the schedule of faults: what the tests of all seeds assert."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.fault.availability import LEAST_ANSWERED, availability
+from tests.fault.checker import check
+from tests.fault.cluster import Machine, Plan
+from tests.fault.episode import run_episode
+from tests.fault.summary import Summary
+
+SCHEDULED_SECONDS = 150.0
+
+
+def assert_rules_hold(plan: Plan, directory: Path, machine: Machine, least_epochs: int) -> None:
+    """Under the schedule of faults that the plan's seed gives.
+
+    Args:
+        least_epochs: How many more than this are to be complete.
+    """
+    history = run_episode(plan, None, directory, machine)
+    summary = Summary()
+    summary.add(history, plan.seconds)
+    print(summary.last())
+    verdict = check(history)
+    assert verdict.violations == []
+    assert verdict.epochs > least_epochs
+    assert summary.faults["lose_executor"] > 0 or not plan.executors
+    assert verdict.answers > 1000
+    assert availability(history)["harmless"].fraction > LEAST_ANSWERED

@@ -1,0 +1,34 @@
+"""The same as test_faults, with a job of Spark's that is killed, too. In a file of its own: xdist shares out files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fault.cluster import Machine, Plan
+from tests.fault.held import SCHEDULED_SECONDS, assert_rules_hold
+from tests.fault.workload import SPARK_STATES
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(1500)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "states", "executors", "least_epochs"),
+    # Drivers and executors that are killed take a busy machine's time to come again.
+    [(3, SPARK_STATES[0], 0, 2), (4, SPARK_STATES[1], 2, 0)],
+    ids=["3", "4-executors"],
+)
+def test_with_spark_nothing_is_lost_nothing_twice_and_no_answer_is_wrong(
+    seed: int, states: tuple[str, ...], executors: int, least_epochs: int, tmp_path: Path, machine: Machine
+) -> None:
+    plan = Plan(
+        seed,
+        SCHEDULED_SECONDS,
+        states,
+        spark=True,
+        executors=executors,
+        replicas=0,
+        staged_bytes=2000 * (seed % 2),
+    )
+    assert_rules_hold(plan, tmp_path, machine, least_epochs)
