@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -61,9 +62,19 @@ def pytest_configure(config: pytest.Config) -> None:
         derandomize=not config.getoption("--thorough"),
     )
     settings.load_profile("keyhole")
-    # Told to the processes of xdist, which are all given names. Who names a test, or a part of them, has it run.
-    if not hasattr(config, "workerinput"):
-        config.option.whole = config.args_source is not pytest.Config.ArgsSource.ARGS
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """xdist's processes are all given names: they are told what was asked for."""
+    node.workerinput["leaves_out"] = _leaves_out(node.config)
+
+
+def _leaves_out(config: pytest.Config) -> bool:
+    """Whether what is thorough is not run: it is where it is asked for, or a test or a part of them is named."""
+    if hasattr(config, "workerinput"):
+        return bool(config.workerinput["leaves_out"])
+    return not (config.getoption("--thorough") or config.args_source is pytest.Config.ArgsSource.ARGS)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -82,8 +93,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     That takes as much of the machine as there is, for minutes: whatever else fails should fail before.
     """
     items.sort(key=lambda item: ("tests/fault/" in item.nodeid, "tests/integration/" not in item.nodeid))
-    if config.option.thorough or not config.option.whole:
-        return
-    for item in items:
+    for item in items if _leaves_out(config) else ():
         if marked := item.get_closest_marker("thorough"):
             item.add_marker(pytest.mark.skip(reason=f"only with --thorough; {marked.args[0]}"))
