@@ -365,7 +365,8 @@ _EXPORTER_METRICS = (
         "changelog",
         "records",
         _BY_STATE,
-        "Offsets in the state's changelog, from first to last: at most so many records, compaction has removed some.",
+        "Offsets in the state's changelog, from first to last: at most so many records, compaction has removed some. "
+        "Its bytes are told by Kafka's own metrics (kafka.log, Size): its client for Python can't ask for them.",
         prefix="kafka",
     ),
 )
