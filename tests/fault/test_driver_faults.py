@@ -1,4 +1,7 @@
-"""The same as test_faults, with a job of Spark's that is killed, too. In a file of its own: xdist shares out files."""
+"""The same as test_faults, with a driver and executors of Spark's that are killed, too.
+
+In a file of its own, before that one: xdist shares out files, in the order of their names.
+"""
 
 from __future__ import annotations
 
