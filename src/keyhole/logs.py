@@ -34,12 +34,15 @@ def configure(level: str = "INFO") -> None:
 
     Args:
         level: Of our own. Libraries tell nothing below INFO: at DEBUG some log all that passes through them, and so
-            passwords and tokens (py4j each command to Spark's JVM, HTTP clients their headers).
+            passwords and tokens (py4j each command to Spark's JVM, HTTP clients their headers). py4j tells nothing
+            below WARNING: at INFO it has a line for each call back of Spark's, and so for each batch.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(max(logging.getLevelName(level), logging.INFO))
+    number = logging.getLevelName(level)
+    root.setLevel(max(number, logging.INFO))
+    logging.getLogger("py4j").setLevel(max(number, logging.WARNING))
     for name in _OURS:
         logging.getLogger(name).setLevel(level)
