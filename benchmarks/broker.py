@@ -12,14 +12,13 @@ import tempfile
 import uuid
 from pathlib import Path
 
-import psutil
-
+from benchmarks.loading import APPLICATION, descriptor
+from benchmarks.processes import Processes
 from keyhole.changelog.base import Marker, Partition, PartitionChanges
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
 
 KEY_GROUPS, ROWS, TRANSACTIONS, COLUMNS = 16, 30, 120, 8
 DEADLINE_SECONDS = 120.0
@@ -54,39 +53,21 @@ def measure(directory: Path, jars: list[Path], java: Java) -> dict[str, object]:
     """Processor seconds of a start, and milliseconds per transaction, of each of the COLUMNS times TRANSACTIONS."""
     with LocalKafka(directory / "kafka", jars, java) as broker:
         assert broker.pid is not None
-        process = psutil.Process(broker.pid)
-        start = used(process)
-        changelog = KafkaChangelog(broker.bootstrap_servers, "bench")
-        changelog.admin().ensure(DESCRIPTOR, DEADLINE_SECONDS)
+        processes = Processes({"kafka": broker.pid})
+        start = processes.usage()
+        changelog = KafkaChangelog(broker.bootstrap_servers, APPLICATION)
+        changelog.admin().ensure(descriptor("a", KEY_GROUPS), DEADLINE_SECONDS)
         writer = changelog.writer(f"grant-{uuid.uuid4().hex}")
         writer.open(DEADLINE_SECONDS)
         columns, epoch = [], 0
         for _ in range(COLUMNS):
-            before = used(process)
+            before = processes.usage()
             for _ in range(TRANSACTIONS):
                 epoch += 1
                 writer.commit([changes(group, epoch) for group in range(KEY_GROUPS)], DEADLINE_SECONDS)
-            columns.append(round((used(process) - before) * 1000 / TRANSACTIONS, 1))
+            columns.append(round(processes.usage().since(before)["kafka"] * 1000 / TRANSACTIONS, 1))
         writer.close()
-    return {"start_s": round(start, 2), "transaction_ms": columns}
-
-
-def used(process: psutil.Process) -> float:
-    """Processor seconds so far."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
-DESCRIPTOR = StateDescriptor(
-    application="bench",
-    state="a",
-    query="q",
-    kind=StateKind.VALUE,
-    key_groups=KEY_GROUPS,
-    key=(KeyColumn("k", KeyType.STRING),),
-    value=ValueSchema(1, ()),
-    topic_id="",
-)
+    return {"start_s": round(start.cpu_seconds["kafka"], 2), "transaction_ms": columns}
 
 
 def changes(group: int, epoch: int) -> PartitionChanges:
