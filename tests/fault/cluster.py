@@ -133,6 +133,11 @@ class Cluster:
         """No further batch begins; the coordinator goes on with its heartbeat."""
         (self.directory / "pause").touch()
 
+    def unpause_driver(self) -> None:
+        """Idempotent."""
+        (self.directory / "pause").unlink(missing_ok=True)
+        (self.directory / "paused").unlink(missing_ok=True)
+
     def paused_driver(self) -> int | None:
         """The process id of the driver that has paused."""
         with contextlib.suppress(OSError, ValueError):

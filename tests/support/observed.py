@@ -40,7 +40,7 @@ _BOUNDS = {
 }
 _UNITS = {"s": 1, "m": 60}
 # Nothing is told to happen in time; it must happen at all, on a machine that does other things as well.
-_LONG_SECONDS = 600.0
+_LONG_SECONDS = 300.0
 _EPOCHS = 5
 
 
@@ -190,6 +190,32 @@ class Observed:
         self.cluster.settings[name] = self.settings[name] | settings
         self.cluster.processes[name].start()
 
+    def lose_server(self, lost: str, heir: str) -> None:
+        """Kills a server between two epochs; the other one, which is to take over, doesn't reach Kafka from then on.
+
+        In an epoch it would be the commit that waits for Kafka, until the epoch is given up. The next one may take as
+        long as any alert needs.
+        """
+        cluster = self.cluster
+        self.again("driver", KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS=str(int(_LONG_SECONDS)))
+        self.is_well()
+        cluster.pause_driver()
+        driver = cluster.processes["driver"].pid
+        eventually(lambda: cluster.paused_driver() == driver, "the driver does not pause")
+        cluster.network.cut(f"{heir}>kafka")
+        cluster.processes[lost].kill()
+        cluster.unpause_driver()
+
+    def mend(self) -> None:
+        """Whatever was killed, cut, suspended, or told something else is as it was at the start."""
+        self.resume()
+        self.cluster.unpause_driver()
+        for link in self.cluster.network.links:
+            self.cluster.network.heal(link)
+        for name, settings in self.settings.items():
+            if self.cluster.processes[name].pid is None or self.cluster.settings[name] != settings:
+                self.again(name)
+
     def suspend(self, pid: int | None) -> None:
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -222,9 +248,15 @@ class Observed:
     def is_well(self) -> None:
         """Waits until some more epochs are complete on all servers, and no alert fires any more."""
         wanted = self._epochs() + _EPOCHS
-        eventually(lambda: self._epochs() >= wanted, "no more epochs are completed")
+        eventually(lambda: self._revived() and self._epochs() >= wanted, "no more epochs are completed")
         self.is_quiet()
         self._well_at = time.time()
+
+    def _revived(self) -> bool:
+        """True; a driver whose epoch was given up is started again, as Spark or whoever looks after it would."""
+        if f"driver {self.cluster.processes['driver'].pid}".encode() in self.cluster.steps.read_bytes():
+            self.again("driver")
+        return True
 
     def _epochs(self) -> int:
         return self.cluster.steps.read_bytes().count(b"driver-complete")
