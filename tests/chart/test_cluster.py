@@ -26,8 +26,7 @@ from tests.support.chart import (
     run_helm,
     scenario,
 )
-from tests.support.cluster import cluster, kubectl, kubectl_refused, listed, namespace
-from tests.support.waiting import until
+from tests.support.cluster import cluster, kubectl, kubectl_refused, listed, namespace, until
 
 KINDS = {"servicemonitors": "ServiceMonitor", "podmonitors": "PodMonitor", "prometheusrules": "PrometheusRule"}
 

@@ -22,7 +22,7 @@ from tests.support.hosts import Hosted
 from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, descriptor, rows
 from tests.support.state_servers import state_server
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import LONG_SECONDS
 from tests.unit.test_job_stats import PROGRESS
 from tests.unit.test_server_stats import ALL_GROUPS, Server
 
@@ -93,7 +93,7 @@ async def test_the_exporter_exposes_its_part_and_that_of_all_others() -> None:
             owner.complete()
             await follower.follow(descriptor())
             seen: set[str] = set()
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(LONG_SECONDS):
                 while not catalogue(Component.EXPORTER) | catalogue(Component.JOB) <= seen:
                     await asyncio.sleep(0.1)
                     seen |= (await scrape(exporter.address)).names

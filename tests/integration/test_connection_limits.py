@@ -18,7 +18,7 @@ from keyhole.security.door import Door
 from tests.fuzz import attacks
 from tests.support.certificates import Authority
 from tests.support.rpc_servers import Listing, answers, bare_server
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import SOON_SECONDS
 
 _HELLO = attacks.PREFACE + attacks.frame(4, 0, 0, b"")
 
@@ -56,7 +56,7 @@ async def connection(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, 
 async def ends(reader: asyncio.StreamReader) -> bool:
     """The other side closes it, within a time that is long for the limits of these tests."""
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(SOON_SECONDS):
             await reader.read()
     except ConnectionError:
         pass
@@ -74,7 +74,7 @@ async def test_a_port_takes_so_many_connections_and_more_once_some_have_ended(mo
             async with connection(server.address) as (beyond, writer):
                 writer.write(_HELLO)
                 assert await ends(beyond)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(SOON_SECONDS):
             while True:  # until the server has seen that they ended
                 async with connection(server.address) as (reader, writer):
                     writer.write(_HELLO)

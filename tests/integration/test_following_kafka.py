@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.types import START
 from tests.support.changelogs import DEADLINE, Cluster, changes, descriptor, grant, key, rows
+from tests.support.waiting import LONG_SECONDS, until
 
 pytestmark = pytest.mark.integration
 
@@ -39,12 +38,6 @@ def changelog_of(bootstrap_servers: str) -> KafkaChangelog:
     made = KafkaChangelog(bootstrap_servers, application)
     made.admin().ensure(descriptor(Cluster(application, lambda: made, print, print)), DEADLINE)
     return made
-
-
-def until(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 2 * DEADLINE
-    while not done():
-        assert time.monotonic() < end, "it did not happen"
 
 
 @pytest.mark.parametrize("ended", ["stopped", "killed"])
@@ -74,7 +67,7 @@ def test_a_tail_and_a_control_tail_go_on_after_the_broker_has_restarted(
             for epoch in (1, 2, 3):
                 writer.commit([changes(0, epoch, {"x": b"%d" % epoch})], DEADLINE)
                 control.append({"a": b"%d" % epoch}, DEADLINE)
-                until(lambda epoch=epoch: reads_epoch(epoch))  # type: ignore[misc]
+                until(lambda epoch=epoch: reads_epoch(epoch), LONG_SECONDS)  # type: ignore[misc]
                 if epoch == 1 and ended == "killed":
                     kafka.kill()
                 elif epoch == 1:
@@ -97,7 +90,7 @@ def test_the_others_take_over_from_a_replica_that_was_killed(kafka: str) -> None
             try:
                 assert other.stdout is not None
                 assert other.stdout.readline().strip() == "3"
-                until(lambda: len(survivor.poll({"a": 3}, 0.1) or ()) in (1, 2))
+                until(lambda: len(survivor.poll({"a": 3}, 0.1) or ()) in (1, 2), LONG_SECONDS)
             finally:
                 other.kill()
-        until(lambda: len(survivor.poll({"a": 3}, 0.1) or ()) == 3)
+        until(lambda: len(survivor.poll({"a": 3}, 0.1) or ()) == 3, LONG_SECONDS)

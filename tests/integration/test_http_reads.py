@@ -33,7 +33,7 @@ from services.client_proxy.http_reads import HttpReads
 from tests.support.certificates import Authority
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import SOON_SECONDS, eventually
 
 PATH = f"/v1/{APPLICATION}/{STATE}"
 RULES = msgspec.structs.replace(
@@ -300,7 +300,7 @@ async def read_to_end(port: HttpPort, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*port.address.rsplit(":", 1))
     try:
         writer.write(data)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(SOON_SECONDS):
             return await reader.read()
     except ConnectionError:
         return b""

@@ -21,11 +21,11 @@ from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports
 from keyhole.types import START, KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
-from tests.support.waiting import until
+from tests.support.waiting import SOON_SECONDS, until
 
 pytestmark = pytest.mark.integration
 
-DEADLINE = 120.0
+DEADLINE = 30.0
 PART = Partition("a", 0)
 DESCRIPTOR = StateDescriptor("app", "a", "q", StateKind.VALUE, 1, (KeyColumn("k", KeyType.STRING),), ValueSchema(1, ()))
 
@@ -77,7 +77,7 @@ def test_where_no_broker_listens_every_call_says_so_within_its_deadline(
     began = time.monotonic()
     with pytest.raises(KafkaUnreachable, match=servers):
         call(KafkaChangelog(servers, "app"), 1.0)
-    assert time.monotonic() - began < DEADLINE / 2
+    assert time.monotonic() - began < SOON_SECONDS
     assert capfd.readouterr().err == ""
 
 
@@ -92,7 +92,7 @@ def test_a_commit_without_a_broker_is_unreachable_and_the_same_writer_goes_on_wh
     for _ in range(2):
         with pytest.raises(KafkaUnreachable, match=broker.bootstrap_servers):
             writer.commit([changes(2, b"never")], 1.0)
-    assert time.monotonic() - began < DEADLINE / 2
+    assert time.monotonic() - began < SOON_SECONDS
     broker.start()
     writer.commit([changes(2, b"2")], DEADLINE)
     changelog.admin().fence("somebody else", DEADLINE)
@@ -153,7 +153,7 @@ def test_a_commit_that_is_not_answered_is_an_unknown_outcome_and_the_marker_deci
             writer.commit([changes(7, b"7")], 2.0)
         began = time.monotonic()
         writer.close()
-        assert time.monotonic() - began < DEADLINE / 2
+        assert time.monotonic() - began < SOON_SECONDS
     finally:
         os.kill(pid, signal.SIGCONT)
     changelog.admin().fence(grant, DEADLINE)

@@ -17,10 +17,11 @@ from keyhole.changelog.transactions import Transactions
 from keyhole.changelog.writer import KafkaWriter
 from keyhole.errors import ChangelogRecreated, Fenced, OutcomeUnknown, TopicMismatch
 from keyhole.types import START, KeyColumn, KeyType, Position, StateDescriptor, StateKind, ValueSchema
+from tests.support.waiting import SOON_SECONDS
 
 pytestmark = pytest.mark.integration
 
-DEADLINE = 120.0
+DEADLINE = 30.0
 PART = Partition("a", 0)
 
 
@@ -143,7 +144,7 @@ def test_a_writer_closed_within_a_transaction_leaves_it_open_for_the_next_one_to
     began = time.monotonic()
     writer.close()
     del writer
-    assert time.monotonic() - began < DEADLINE / 2
+    assert time.monotonic() - began < SOON_SECONDS
     # Neither committed nor aborted: an abort by us could come after a commit that we did not see.
     assert end(changelog) == 0
 

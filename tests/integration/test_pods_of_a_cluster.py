@@ -12,7 +12,7 @@ from keyhole.discovery import FollowedServers, discovery_of
 from keyhole.discovery.kubernetes import Api, connect_api
 from keyhole.errors import InvalidConfiguration
 from tests.support.cluster import kubectl, namespace
-from tests.support.waiting import PATIENCE_SECONDS, until
+from tests.support.waiting import until
 
 SELECTOR = "keyhole.dev/state-server=true,tier!=web"
 
@@ -55,7 +55,7 @@ def found(space: str, connect: object = connect_api) -> Iterator[FollowedServers
 
 
 def shows(servers: FollowedServers, *addresses: str) -> None:
-    until(lambda: servers.known() == set(addresses))
+    until(lambda: servers.known() == set(addresses), 30)
 
 
 def as_service_account(space: str) -> Api:
@@ -67,7 +67,7 @@ def as_service_account(space: str) -> Api:
 
 def test_servers_come_and_go_with_the_pods_of_a_real_cluster(space: str) -> None:
     with found(space) as servers:
-        assert servers.wait(PATIENCE_SECONDS) == frozenset()
+        assert servers.wait(30) == frozenset()
         start(space, "exec-1", "10.250.0.1")
         start(space, "web", "10.250.0.9", tier="web")
         shows(servers, "10.250.0.1:7410")
@@ -86,7 +86,9 @@ def test_a_pod_that_is_being_deleted_on_a_real_cluster_stays_until_it_is_gone(sp
     with found(space) as servers:
         shows(servers, "10.250.0.1:7410")
         kubectl("delete", "pod", "exec-1", "--namespace", space, "--wait=false")
-        until(lambda: "deletionTimestamp" in kubectl("get", "pod", "exec-1", "--namespace", space, "--output", "json"))
+        until(
+            lambda: "deletionTimestamp" in kubectl("get", "pod", "exec-1", "--namespace", space, "--output", "json"), 30
+        )
         start(space, "exec-2", "10.250.0.2")
         shows(servers, "10.250.0.1:7410", "10.250.0.2:7410")
         kubectl("patch", "pod", "exec-1", "--namespace", space, "--patch", '{"metadata":{"finalizers":null}}')
@@ -97,15 +99,15 @@ def test_a_service_account_without_rights_is_told_which_and_with_them_finds_pods
     start(space, "exec-1", "10.250.0.1")
     with found(space, lambda: as_service_account(space)) as servers:
         with pytest.raises(InvalidConfiguration) as caught:
-            servers.wait(PATIENCE_SECONDS)
+            servers.wait(30)
         says = f"service account 'default' of namespace '{space}' may not list the resource pods in namespace '{space}'"
         assert says in caught.value.message
     kubectl("create", "role", "finds", "--namespace", space, "--verb=list", "--resource=pods")
     kubectl("create", "rolebinding", "finds", "--namespace", space, "--role=finds", f"--serviceaccount={space}:default")
     listing = found(space, lambda: as_service_account(space))
     with listing as servers, pytest.raises(InvalidConfiguration, match="may not watch the resource pods"):
-        servers.wait(PATIENCE_SECONDS)
+        servers.wait(30)
     added = '[{"op":"add","path":"/rules/0/verbs/-","value":"watch"}]'
     kubectl("patch", "role", "finds", "--namespace", space, "--type=json", "--patch", added)
     with found(space, lambda: as_service_account(space)) as servers:
-        assert servers.wait(PATIENCE_SECONDS) == {"10.250.0.1:7410"}
+        assert servers.wait(30) == {"10.250.0.1:7410"}

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import grpc
@@ -20,9 +21,10 @@ from keyhole.testing.fake_server import FakeServer
 from keyhole.types import KeyType
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
-from tests.support.waiting import PATIENCE_SECONDS, eventually, until
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, SOON_SECONDS, eventually, until
 
 LOW, HIGH = frozenset(range(8)), frozenset(range(8, KEY_GROUPS))
+_WAIT_SECONDS = 5.0
 SENSORS = [f"sensor-{number}" for number in range(100)]
 
 
@@ -85,13 +87,15 @@ async def test_keys_of_a_lost_server_fail_at_the_deadline_with_the_cause_and_oth
             await client.get_many(APPLICATION, STATE, SENSORS)
             await b.stop()
             codec = a.states[APPLICATION, STATE].codec
-            wanted = {name: client.get(APPLICATION, STATE, name, timeout=5.0) for name in SENSORS}
+            wanted = {name: client.get(APPLICATION, STATE, name, timeout=_WAIT_SECONDS) for name in SENSORS}
+            began = time.monotonic()
             # All of them went in one frame, and still those of the other server do not wait for the deadline.
             await asyncio.gather(*(wanted[name] for name in SENSORS if codec.storage_key(name)[1] in LOW))
             assert sum(not future.done() for future in wanted.values()) == sum(
                 codec.storage_key(name)[1] in HIGH for name in SENSORS
             )
             results = await asyncio.gather(*wanted.values(), return_exceptions=True)
+            assert time.monotonic() - began < 2 * _WAIT_SECONDS
             for name, result in zip(SENSORS, results, strict=True):
                 if codec.storage_key(name)[1] in LOW:
                     assert not isinstance(result, BaseException)
@@ -116,7 +120,9 @@ async def test_keys_of_a_lost_server_do_not_hold_up_those_of_others() -> None:
             for name in away[:10]:
                 waiting.append(client.get(APPLICATION, STATE, name))
                 await asyncio.sleep(0.01)
+            began = time.monotonic()
             assert (await client.get(APPLICATION, STATE, fine[0])).found
+            assert time.monotonic() - began < SOON_SECONDS
             assert not any(future.done() for future in waiting)
             await client.close()
             assert all(isinstance(future.exception(), errors.ClientClosed) for future in waiting)
@@ -317,7 +323,7 @@ async def test_the_process_says_where_it_listens_and_ends_on_sigterm(tmp_path: P
         process = _start(tmp_path, SERVERS=server.address, PORT="0")
         try:
             log = tmp_path / "proxy.log"
-            await eventually(lambda: b"started client-proxy 127.0.0.1:" in log.read_bytes())
+            await eventually(lambda: b"started client-proxy 127.0.0.1:" in log.read_bytes(), LONG_SECONDS)
             address = log.read_text().partition("started client-proxy ")[2].partition('"')[0]
             async with AsyncClient(address) as client:
                 assert (await client.get(APPLICATION, STATE, SENSORS[5])).value.celsius == 5.0
@@ -353,7 +359,7 @@ def test_a_channel_of_threads_reaches_the_same_service_as_plain_grpc(tmp_path: P
         process = _start(tmp_path, SERVERS=nobody, PORT="0")
         try:
             log = tmp_path / "proxy.log"
-            until(lambda: b"started client-proxy " in log.read_bytes())
+            until(lambda: b"started client-proxy " in log.read_bytes(), LONG_SECONDS)
             address = log.read_text().partition("started client-proxy ")[2].partition('"')[0]
             with sync_channel(address) as channel, pytest.raises(grpc.RpcError) as caught:
                 query_pb2_grpc.QueryStub(channel).ListStates(query_pb2.ListStatesRequest(), timeout=PATIENCE_SECONDS)

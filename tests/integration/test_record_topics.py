@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from keyhole.changelog.record_topics import await_topic, make_topics
 from keyhole.errors import InvalidConfiguration, KafkaUnreachable
-from tests.support.waiting import until
+from tests.support.waiting import LONG_SECONDS, until
 
 pytestmark = pytest.mark.integration
 
@@ -26,7 +26,7 @@ def test_topics_are_made_once(kafka: str, application: str) -> None:
 
     make_topics(kafka, {f"{application}-a": 3}, 30)
     make_topics(kafka, {f"{application}-a": 2, f"{application}-b": 1}, 30)
-    until(lambda: partitions() == [3, 1])  # a broker tells of a topic a moment after it was made
+    until(lambda: partitions() == [3, 1], LONG_SECONDS)  # a broker tells of a topic a moment after it was made
 
 
 def test_a_kafka_that_does_not_answer_is_named() -> None:

@@ -24,7 +24,7 @@ from keyhole.types import KeyColumn, StateDescriptor, StateKind, ValueField, Val
 from tests.support.http_values import plain, python_of
 from tests.support.key_strategies import COLUMNS, keys
 from tests.support.proxies import fake_servers, proxy_of
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import LONG_SECONDS
 
 _DAYS = st.dates().map(lambda day: day.toordinal() - dt.date(1970, 1, 1).toordinal())
 _MICROS = st.datetimes(timezones=st.just(dt.UTC)).map(
@@ -94,7 +94,7 @@ class Stack:
     async def known(self, of: StateDescriptor) -> None:
         """The proxy has heard of it."""
         self.server.changed()
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(LONG_SECONDS):
             while not any(known.state == of.state for known in await self.client.list_states()):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from keyhole.changelog.base import Changelog, ChangelogWriter, Marker, Partition, PartitionChanges, RestoredEpochs
 from keyhole.types import START, KeyColumn, KeyType, Position, StateDescriptor, StateKind, ValueSchema
 
-DEADLINE = 120.0
+DEADLINE = 30.0
 GROUPS = 3
 
 

@@ -8,11 +8,12 @@ import json
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import yaml
 
+from tests.support import waiting
 from tests.support.needs import need
 
 _RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -73,3 +74,8 @@ def namespace(prefix: str) -> Iterator[str]:
         yield name
     finally:
         kubectl("delete", "namespace", name, "--wait=false")
+
+
+def until(reached: Callable[[], object]) -> None:
+    """Returns once it is true, as kubectl tells it; a TimeoutError if that takes a minute."""
+    waiting.until(reached, 60, pause=0.5)
