@@ -1,5 +1,6 @@
-"""What making its state queryable costs each job: its batches with its own sink, beside the same plan whose rows nobody
-takes (`noop`). The same records of the job's own source, in the same batches, the two in turn in one run.
+"""What making its state queryable costs each job: its batches with its own sink, beside the same results, which nobody
+keeps: what Spark makes goes to `noop`, and what an aggregator makes of a batch is thrown away. The same records of the
+job's own source, in the same batches, the two in turn in one run.
 
     uv run python -m benchmarks.jobs [--jobs golden_signals,vital_signs,...] [--scale 1] [--batches 5]
 
@@ -22,11 +23,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.batches import PARTITIONS, WARM_BATCHES, ForeachBatch, plain, spread, stream, timed, write_records
 from benchmarks.cluster import Cluster, cluster
 from benchmarks.processes import SPARK, Processes, Usage
+from benchmarks.redis_signals import aggregated_only
 from jobs.fraud_detection import __main__ as fraud_detection
 from jobs.fraud_detection import pipeline as fraud_pipeline
 from jobs.fraud_detection import source as fraud_source
@@ -43,6 +46,7 @@ from jobs.temperature_monitor.processor import Sensors
 from jobs.tweet_impressions import __main__ as tweet_impressions
 from jobs.tweet_impressions import pipeline as tweet_pipeline
 from jobs.tweet_impressions import source as tweet_source
+from jobs.tweet_impressions.top_tweets import Ranked, TopTweets
 from jobs.vital_signs import __main__ as vital_signs
 from jobs.vital_signs import pipeline as vital_pipeline
 from jobs.vital_signs import source as vital_source
@@ -97,6 +101,32 @@ def _tweet_records() -> Iterator[bytes]:
 
 def _tweet_hours(records: DataFrame) -> DataFrame:
     return tweet_pipeline.tweet_hours(tweet_pipeline.events(records))
+
+
+def _tweet_without(_: Path) -> Side:
+    """The hours' counts, and the best tweets of each hour as far as a batch knows them."""
+
+    def both(batch: DataFrame, batch_id: int) -> None:
+        batch = batch.persist()
+        try:
+            plain(batch, batch_id)
+            rows = batch.select(tweet_pipeline.TOP_TWEETS_KEY, *Ranked._fields)
+            rows.repartition(PARTITIONS, tweet_pipeline.TOP_TWEETS_KEY).mapInArrow(
+                _best_tweets, "hours bigint"
+            ).collect()
+        finally:
+            batch.unpersist()
+
+    return Side(_tweet_hours, both)
+
+
+def _best_tweets(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    best, of_hours = TopTweets(), {}
+    for batch in batches:
+        for hour, *row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            of_hours[hour] = best.add(of_hours.get(hour, best.create()), Ranked(*row))
+    results = [best.result(of) for of in of_hours.values()]
+    yield pa.record_batch({"hours": pa.array([len(results)], pa.int64())})
 
 
 def _vital_records() -> Iterator[bytes]:
@@ -228,7 +258,7 @@ JOBS: dict[str, Job] = {
         rows=20_000,
         records=_golden_records,
         keyhole=lambda config, _: Side(golden_pipeline.measurements, golden_signals.state(config, lambda epoch: None)),
-        without=lambda _: Side(golden_pipeline.measurements, plain),
+        without=lambda _: Side(golden_pipeline.measurements, aggregated_only),
         mode="append",
     ),
     "tweet_impressions": Job(
@@ -236,7 +266,7 @@ JOBS: dict[str, Job] = {
         rows=20_000,
         records=_tweet_records,
         keyhole=lambda config, _: Side(_tweet_hours, tweet_impressions.states(config)),
-        without=lambda _: Side(_tweet_hours, plain),
+        without=_tweet_without,
     ),
     "vital_signs": Job(
         query=vital_pipeline.QUERY,

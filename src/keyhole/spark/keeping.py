@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.spark.batch import classic
-from keyhole.spark.partitioning import column
 
 
 @contextmanager
@@ -18,7 +17,7 @@ def kept(batch: ClassicDataFrame) -> Iterator[ClassicDataFrame]:
     # Under other names: what foreachBatch hands out of a sorting aggregation knows the order of its rows by column ids
     # that it doesn't have, and Spark 4.2 fails to persist it ("key not found"). A projection takes the order away, and
     # one that renames nothing would be optimised away.
-    renamed = batch.select(*(column(name).alias(f"_{place}") for place, name in enumerate(names))).persist()
+    renamed = batch.toDF(*(f"_{place}" for place in range(len(names)))).persist()
     try:
         yield classic(renamed.toDF(*names))
     finally:

@@ -66,7 +66,7 @@ def by_key_group(
     # Not repartition(partitions, key): where the plan has a shuffle by the same expressions and number already, Spark
     # drops that one as redundant, and then coalesces the other (seen with Spark 4.2). What says outright which
     # partition a row belongs to is neither dropped nor coalesced.
-    partition = F.pmod(F.hash(*map(column, key)), F.lit(partitions))
+    partition = F.expr(f"pmod(hash({', '.join(map(quoted, key))}), {partitions})")
     return batch.repartitionById(partitions, partition), partitions
 
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, GroupedData
-from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -229,20 +228,20 @@ def split(batch: DataFrame) -> Split:
 def own_rows(batch: DataFrame) -> DataFrame:
     """Split.rows. Raises as `split`."""
     _check_is_output(batch)
-    own = [column(name) for name in batch.columns if not name.startswith(PREFIX)]
-    return batch.filter(column(STATE_COLUMN).isNull()).select(*own)
+    own = [quoted(name) for name in batch.columns if not name.startswith(PREFIX)]
+    return batch.filter(f"{STATE_COLUMN} IS NULL").selectExpr(*own)
 
 
 def changes_of(state: str, batch: DataFrame) -> DataFrame:
     """Split.changes of one exposed state. Raises as `split`."""
     _check_is_output(batch)
     key = [
-        column(field.name).alias(field.name.removeprefix(KEY_PREFIX))
+        f"{quoted(field.name)} AS {quoted(field.name.removeprefix(KEY_PREFIX))}"
         for field in batch.schema.fields
         if GROUPING_KEY in field.metadata
     ]
-    entry = F.col(f"{quoted(CHANGE_PREFIX + state)}.*")
-    return batch.filter(column(STATE_COLUMN) == state).select(column(OP), *key, entry)
+    entry = f"{quoted(CHANGE_PREFIX + state)}.*"
+    return batch.filter(f"{STATE_COLUMN} = '{state}'").selectExpr(OP, *key, entry)
 
 
 def _check_is_output(batch: DataFrame) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
-
 from keyhole.errors import InvalidConfiguration
 from keyhole.reducers import Call, parse
 from keyhole.spark.batch import OutputMode
-from keyhole.spark.partitioning import column
+from keyhole.spark.partitioning import quoted
 from keyhole.types import StateDescriptor, StateKind
 
 _AGGREGATIONS = frozenset({"StateStoreSaveExec", "SessionWindowStateStoreSaveExec"})
@@ -43,18 +40,18 @@ def check_increments(
         )
 
 
-def reduced_columns(descriptor: StateDescriptor) -> list[Column]:
-    """The value columns as they are staged: widened to the type of the field, or whether there is a value."""
+def reduced_columns(descriptor: StateDescriptor) -> list[str]:
+    """The value columns as they are staged, in SQL: widened to the field's type, or whether there is a value."""
     return [
-        _reduced(column(field.name), field.type, parse(reducer)).alias(field.name)
+        f"{_reduced(quoted(field.name), field.type, parse(reducer))} AS {quoted(field.name)}"
         for field, reducer in zip(descriptor.value.fields, descriptor.reducers, strict=True)
     ]
 
 
-def _reduced(of: Column, kind: str, call: Call) -> Column:
+def _reduced(of: str, kind: str, call: Call) -> str:
     if call.reducer.of_presence:
-        return F.when(of.isNotNull(), F.lit(1)).otherwise(F.lit(0)).cast("bigint")
+        return f"CAST(CASE WHEN {of} IS NOT NULL THEN 1 ELSE 0 END AS bigint)"
     if call.by:
         # A row without what it goes by brings nothing, not even where no other row has come.
-        return F.when(column(call.by).isNotNull(), of).cast(kind)
-    return of.cast(kind)
+        return f"CAST(CASE WHEN {quoted(call.by)} IS NOT NULL THEN {of} END AS {kind})"
+    return f"CAST({of} AS {kind})"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
@@ -17,7 +17,7 @@ from keyhole.coordinator.coordinator import StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.spark.aggregating import Aggregation
 from keyhole.spark.batch import classic
-from keyhole.spark.partitioning import HashLayout, by_key_group, can_reuse, column
+from keyhole.spark.partitioning import HashLayout, by_key_group, can_reuse, quoted
 from keyhole.spark.reducing import reduced_columns
 from keyhole.spark.schema import Declaration, value_names
 from keyhole.spark.task import RECEIPT_SCHEMA, TaskState, stage_task
@@ -100,11 +100,11 @@ def staged_state(part: Part, plan: StatePlan, rows: ClassicDataFrame, layout: Ha
     ordered = declaration.order_by is not None and (acts or descriptor.kind in _ORDERED_KINDS)
     if ordered:
         assert declaration.order_by is not None
-        placed = placed.sortWithinPartitions(column(declaration.order_by))
+        placed = placed.sortWithinPartitions(quoted(declaration.order_by))
     # In a list nothing but clearing has to do with the rows before, and that comes first.
     folds = ordered and acts and descriptor.kind is not StateKind.LIST
     task = TaskState(descriptor.state, in_order=part.in_order or folds, aggregation=aggregation, encoding=encoding)
-    staged = placed.select(*_staged_columns(declaration, descriptor, inputs))
+    staged = _staged_rows(placed, declaration, descriptor, inputs)
     return StagedState(
         plan, partitions, lambda order: staged.mapInArrow(functools.partial(stage_task, order, task), RECEIPT_SCHEMA)
     )
@@ -115,30 +115,27 @@ def _inputs_only(declaration: Declaration) -> Declaration:
     return dataclasses.replace(declaration, result=None)
 
 
-def _staged_columns(declaration: Declaration, descriptor: StateDescriptor, inputs: Sequence[str]) -> list[Column]:
-    """The key's and the value's, as keyhole.arrow.encode takes them; or the aggregator's or codec's."""
-    columns = [column(part.name) for part in (*descriptor.key, *descriptor.map_key)]
+def _staged_rows(
+    rows: DataFrame, declaration: Declaration, descriptor: StateDescriptor, inputs: Sequence[str]
+) -> DataFrame:
+    """The key's and the value's columns, as keyhole.arrow.encode takes them; or the aggregator's or codec's.
+
+    In SQL: a Column is a dozen calls to Spark's JVM, for each batch again.
+    """
+    columns = [quoted(part.name) for part in (*descriptor.key, *descriptor.map_key)]
     if descriptor.kind is StateKind.REDUCING:
         columns += reduced_columns(descriptor)
-    elif inputs:
-        columns += [column(name) for name in inputs]
     else:
-        columns += [column(field.name) for field in descriptor.value.fields]
-    op = _op(declaration)
-    return columns if op is None else [*columns, op.alias(OP)]
-
-
-def _op(declaration: Declaration) -> Column | None:
-    """What each row does; None: all of them put."""
-    if declaration.op is not None:
-        return column(declaration.op)
+        columns += map(quoted, inputs or [field.name for field in descriptor.value.fields])
+    default = Op.REPLACE if declaration.replaces else Op.PUT
     condition = declaration.delete_when
-    if condition is not None:
+    if declaration.op is not None:
+        columns.append(f"{quoted(declaration.op)} AS {OP}")
+    elif condition is not None:
         deletes = F.expr(condition) if isinstance(condition, str) else condition
         # What is neither true nor false deletes nothing.
-        return F.when(deletes, F.lit(Op.DELETE.value)).otherwise(_default_op(declaration))
-    return F.lit(Op.REPLACE.value) if declaration.replaces else None
-
-
-def _default_op(declaration: Declaration) -> Column:
-    return F.lit((Op.REPLACE if declaration.replaces else Op.PUT).value)
+        rows = rows.withColumn(OP, F.when(deletes, F.lit(Op.DELETE.value)).otherwise(F.lit(default.value)))
+        columns.append(OP)
+    elif declaration.replaces:
+        columns.append(f"'{Op.REPLACE}' AS {OP}")
+    return rows.selectExpr(*columns)

@@ -20,6 +20,7 @@ from keyhole.security.credentials import Credentials
 from keyhole.spark.aggregating import Aggregation, aggregated
 from keyhole.spark.folding import folded
 from keyhole.spark.value_codec import Encoding
+from keyhole.spark.worker import spare_imports
 from keyhole.types import StateKind
 
 SUBTASK = "subtask"
@@ -78,6 +79,7 @@ def stage_task(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordB
     """
     context = TaskContext.get()
     assert context is not None, "runs in a Spark task only"
+    spare_imports()
     rows = state.encoded(order, batches)
     # Spark's attempt ids are unique over the rounds of an epoch; its attempt numbers begin at 0 in each.
     receipt = stage_partition(
