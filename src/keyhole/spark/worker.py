@@ -16,7 +16,7 @@ def spare_imports() -> None:
     this moment is freed as ever once nothing refers to it, unless it refers to itself.
     """
     global _imported
-    if len(sys.modules) != _imported:
+    if len(sys.modules) > _imported:
         _imported = len(sys.modules)
         gc.collect()
         gc.freeze()
