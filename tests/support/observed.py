@@ -254,7 +254,8 @@ class Observed:
 
     def _revived(self) -> bool:
         """True; a driver whose epoch was given up is started again, as Spark or whoever looks after it would."""
-        if f"driver {self.cluster.processes['driver'].pid}".encode() in self.cluster.steps.read_bytes():
+        ended = f'"driver {self.cluster.processes["driver"].pid}"'
+        if ended.encode() in self.cluster.steps.read_bytes():
             self.again("driver")
         return True
 
