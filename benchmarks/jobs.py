@@ -90,6 +90,20 @@ class Job:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+def _all_of(*sinks: ForeachBatch) -> ForeachBatch:
+    """One after the other, of a batch that is computed once."""
+
+    def run(batch: DataFrame, batch_id: int) -> None:
+        batch = batch.persist()
+        try:
+            for sink in sinks:
+                sink(batch, batch_id)
+        finally:
+            batch.unpersist()
+
+    return run
+
+
 def _golden_records() -> Iterator[bytes]:
     requests = golden_source.requests(1, BEGIN_MS, golden_source.Shape(per_second=1000))
     return map(golden_source.record, requests)
@@ -106,18 +120,12 @@ def _tweet_hours(records: DataFrame) -> DataFrame:
 def _tweet_without(_: Path) -> Side:
     """The hours' counts, and the best tweets of each hour as far as a batch knows them."""
 
-    def both(batch: DataFrame, batch_id: int) -> None:
-        batch = batch.persist()
-        try:
-            plain(batch, batch_id)
-            rows = batch.select(tweet_pipeline.TOP_TWEETS_KEY, *Ranked._fields)
-            rows.repartition(PARTITIONS, tweet_pipeline.TOP_TWEETS_KEY).mapInArrow(
-                _best_tweets, "hours bigint"
-            ).collect()
-        finally:
-            batch.unpersist()
+    def best(batch: DataFrame, batch_id: int) -> None:
+        rows = batch.select(tweet_pipeline.TOP_TWEETS_KEY, *Ranked._fields)
+        placed = rows.repartition(PARTITIONS, tweet_pipeline.TOP_TWEETS_KEY)
+        placed.mapInArrow(_best_tweets, "hours bigint").collect()
 
-    return Side(_tweet_hours, both)
+    return Side(_tweet_hours, _all_of(plain, best))
 
 
 def _best_tweets(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -198,15 +206,13 @@ def _fraud_without(_: Path) -> Side:
             PairFinder(), FRAUD_OUTPUT, "Update", "eventTime"
         )
 
-    def both(batch: DataFrame, batch_id: int) -> None:
-        batch = batch.persist()
-        try:
-            plain(fraud_pipeline.alerts(batch, rules), batch_id)
-            plain(fraud_pipeline.contributions(fraud_pipeline.arrived(batch), aggregations), batch_id)
-        finally:
-            batch.unpersist()
+    def alerts(batch: DataFrame, batch_id: int) -> None:
+        plain(fraud_pipeline.alerts(batch, rules), batch_id)
 
-    return Side(paired, both)
+    def totals(batch: DataFrame, batch_id: int) -> None:
+        plain(fraud_pipeline.contributions(fraud_pipeline.arrived(batch), aggregations), batch_id)
+
+    return Side(paired, _all_of(alerts, totals))
 
 
 def _temperature_records() -> Iterator[bytes]:

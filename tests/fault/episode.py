@@ -24,7 +24,7 @@ from tests.fault.workload import names
 # Generous: a busy machine takes a minute to start Spark.
 _FIRST_EPOCH_SECONDS = 300.0
 _REST_SECONDS = 300.0
-_COPIES_SECONDS = 120.0
+_COPIES_SECONDS = 30.0
 
 _decoder = msgspec.json.Decoder(EpochStep | Ended)
 

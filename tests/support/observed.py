@@ -248,16 +248,20 @@ class Observed:
     def is_well(self) -> None:
         """Waits until some more epochs are complete on all servers, and no alert fires any more."""
         wanted = self._epochs() + _EPOCHS
-        eventually(lambda: self._revived() and self._epochs() >= wanted, "no more epochs are completed")
+
+        def goes_on() -> bool:
+            self._revive_driver()
+            return self._epochs() >= wanted
+
+        eventually(goes_on, "no more epochs are completed")
         self.is_quiet()
         self._well_at = time.time()
 
-    def _revived(self) -> bool:
-        """True; a driver whose epoch was given up is started again, as Spark or whoever looks after it would."""
+    def _revive_driver(self) -> None:
+        """One whose epoch was given up is started again, as Spark or whoever looks after it would."""
         ended = f'"driver {self.cluster.processes["driver"].pid}"'
         if ended.encode() in self.cluster.steps.read_bytes():
             self.again("driver")
-        return True
 
     def _epochs(self) -> int:
         return self.cluster.steps.read_bytes().count(b"driver-complete")

@@ -241,7 +241,7 @@ def changes_of(state: str, batch: DataFrame) -> DataFrame:
         if GROUPING_KEY in field.metadata
     ]
     entry = f"{quoted(CHANGE_PREFIX + state)}.*"
-    return batch.filter(f"{STATE_COLUMN} = '{state}'").selectExpr(OP, *key, entry)
+    return batch.filter(column(STATE_COLUMN) == state).selectExpr(OP, *key, entry)
 
 
 def _check_is_output(batch: DataFrame) -> None:
