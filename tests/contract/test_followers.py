@@ -276,21 +276,21 @@ class TestControlTail:
             control.until(lambda: bool(control.told))
         assert control.told == [{}]
 
-    def test_the_first_answer_has_the_last_values_and_later_ones_what_changes(
-        self, cluster: Cluster, control: Control
-    ) -> None:
+    def test_the_first_answer_has_the_last_values_and_later_ones_what_changes(self, cluster: Cluster) -> None:
         with closing(cluster.changelog().control("q")) as log:
             log.open(DEADLINE)
             log.append({"a": b"0", "b": b"1", "c": b"1"}, DEADLINE)
             log.append({"a": b"1", "c": None}, DEADLINE)
             log.read(DEADLINE)  # until readers see it
-            control.until(lambda: bool(control.told))
-            assert control.told == [{"a": b"1", "b": b"1"}]
+            with closing(cluster.changelog().control_tail()) as tail:
+                control = Control(tail)
+                control.until(lambda: bool(control.told))
+                assert control.told == [{"a": b"1", "b": b"1"}]
 
-            log.append({"a": b"2"}, DEADLINE)
-            control.until(lambda: len([changes for changes in control.told if changes]) == 2)
-            log.append({"b": None, "d": b"1"}, DEADLINE)
-            control.until(lambda: "d" in control.latest())
+                log.append({"a": b"2"}, DEADLINE)
+                control.until(lambda: len([changes for changes in control.told if changes]) == 2)
+                log.append({"b": None, "d": b"1"}, DEADLINE)
+                control.until(lambda: "d" in control.latest())
         assert [changes for changes in control.told[1:] if changes] == [{"a": b"2"}, {"b": None, "d": b"1"}]
 
     def test_what_was_appended_together_is_told_together(self, cluster: Cluster, control: Control) -> None:

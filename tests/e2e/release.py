@@ -98,6 +98,7 @@ class Platform:
                 self._image("client-proxy"),
                 ["python", "-P", "/reader/reader.py", self.proxy, *([_SECRETS] if self.reader_secret else [])],
                 {"/reader": _READER, **secrets},
+                _READERS_CPU,
             ),
             self._pod(
                 "tools",
@@ -156,7 +157,9 @@ class Platform:
         self.volumes.append(volume)
         return volume
 
-    def _pod(self, name: str, image: str, command: list[str], mounts: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    def _pod(
+        self, name: str, image: str, command: list[str], mounts: Mapping[str, dict[str, Any]], cpu: str = "50m"
+    ) -> dict[str, Any]:
         mounts = {"/tmp": {"name": "tmp", "emptyDir": {}}, **mounts}
         container = {
             "name": name,
@@ -165,7 +168,7 @@ class Platform:
             "command": command,
             "securityContext": _CONTAINER_SECURITY,
             "workingDir": "/tmp",
-            "resources": {"requests": {"cpu": _CPU, "memory": "64Mi"}},
+            "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}},
             "volumeMounts": [{"name": volume["name"], "mountPath": path} for path, volume in mounts.items()],
         }
         spec = {
@@ -229,8 +232,8 @@ class Platform:
 
 _READER = {"name": "reader", "configMap": {"name": "reader"}}
 _SECRETS = "/secrets"
-_CPU = "400m"
-"""More than what is measured: on full cores it is the readers that would wait, and that would look like a gap."""
+_READERS_CPU = "300m"
+"""More than what is measured has: on full cores readers would wait themselves, which would look like a gap in reads."""
 
 
 def storage_class() -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from keyhole.changelog import control_tail
 from keyhole.changelog.base import Partition, RestoredEpochs
+from keyhole.changelog.consuming import following_settings
+from keyhole.changelog.control_tail import KafkaControlTail
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
@@ -20,6 +25,9 @@ from tests.support.waiting import LONG_SECONDS, until
 pytestmark = pytest.mark.integration
 
 A0 = Partition("a", 0)
+
+# A transaction's records come in several of Kafka's answers, which have at most a mebibyte of a partition each.
+_LARGE = 400_000
 
 _REPLICA = """
 import sys
@@ -94,3 +102,36 @@ def test_the_others_take_over_from_a_replica_that_was_killed(kafka: str) -> None
             finally:
                 other.kill()
         until(lambda: len(survivor.poll({"a": 3}, 0.1) or ()) == 3, LONG_SECONDS)
+
+
+def test_what_two_queries_append_is_told_whole_and_without_waiting_for_the_topics_end(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Kafka would tell a topic's end when it has waited for so long, which this test doesn't.
+    late = {"fetch.wait.max.ms": 2000 * LONG_SECONDS, "socket.timeout.ms": 2100 * LONG_SECONDS}
+    monkeypatch.setattr(control_tail, "following_settings", lambda bootstrap: following_settings(bootstrap) | late)
+    changelog = changelog_of(kafka)
+    told: dict[str, int] = {}
+
+    def append(query: str, numbers: range) -> None:
+        with closing(changelog.control(query)) as log:
+            log.open(DEADLINE)
+            for number in numbers:
+                log.append({f"{query}/{n}": b"%d " % number + os.urandom(_LARGE) for n in range(4)}, DEADLINE)
+
+    def newest(tail: KafkaControlTail) -> set[int]:
+        """Of each query, by all that was told."""
+        told.update({name: int((value or b"").split()[0]) for name, value in (tail.poll(0.2) or {}).items()})
+        of_query = [{number for name, number in told.items() if name.startswith(query)} for query in ("q1", "q2")]
+        assert max(map(len, of_query)) <= 1, told
+        return set.union(*of_query)
+
+    with closing(changelog.control_tail()) as tail, ThreadPoolExecutor() as pool:
+        appending = [pool.submit(append, query, range(1, 13)) for query in ("q1", "q2")]
+        while not all(each.done() for each in appending):
+            newest(tail)
+        for each in appending:
+            each.result()
+        # Of two transactions that ended side by side, the markers may stand together at the end.
+        append("q1", range(13, 14))
+        until(lambda: newest(tail) == {12, 13}, LONG_SECONDS)

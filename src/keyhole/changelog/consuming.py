@@ -91,6 +91,7 @@ def following_settings(bootstrap_servers: str) -> Settings:
     """For a consumer that stays."""
     return {
         **consumer_settings(bootstrap_servers),
-        # New records come at once. Only "nothing more" takes this long; asking more often would keep brokers busy.
-        "fetch.wait.max.ms": 25,
+        # New records come at once. Only "nothing more" takes this long; asking more often would keep brokers busy, and
+        # followers too.
+        "fetch.wait.max.ms": 100,
     }

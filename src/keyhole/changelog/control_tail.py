@@ -20,8 +20,8 @@ _SLICE_SECONDS = 0.1
 class KafkaControlTail:
     """ControlTail on a consumer that belongs to no group.
 
-    Changes are handed out when the topic has been read to its end, which lies between two transactions: so what was
-    appended together is seen together.
+    Changes are handed out where the topic has been read to its end, or to that of a transaction: so what was appended
+    together is seen together.
     """
 
     def __init__(self, bootstrap_servers: str, application: str) -> None:
@@ -75,7 +75,19 @@ class KafkaControlTail:
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._next_offset = offset
                 changes |= self._handed_out()
+        if self._read and self._between_transactions():
+            changes |= self._handed_out()
         return changes if self._whole else None
+
+    def _between_transactions(self) -> bool:
+        """Whether what has been read ends with a transaction's last record. False: that isn't known.
+
+        Kafka tells the end only after waiting in vain for more. But of a transaction that has been read in part, a
+        record is still to come and the marker that commits it: two offsets below the log's end, which each of Kafka's
+        answers tells and which is looked up here, not asked for.
+        """
+        _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, _PARTITION), cached=True)
+        return end - 1 <= self._next_offset <= end
 
     def _begin_anew(self) -> None:
         """The topic is gone, or another one: it is read from its start, and what it lacks is told as deleted then."""
