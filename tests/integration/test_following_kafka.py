@@ -10,12 +10,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from keyhole.changelog import control_tail
-from keyhole.changelog.base import Partition, RestoredEpochs
+from keyhole.changelog.base import ControlTail, Partition, RestoredEpochs
 from keyhole.changelog.consuming import following_settings
 from keyhole.changelog.control_tail import KafkaControlTail
 from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.types import START
@@ -135,3 +137,39 @@ def test_what_two_queries_append_is_told_whole_and_without_waiting_for_the_topic
         # Of two transactions that ended side by side, the markers may stand together at the end.
         append("q1", range(13, 14))
         until(lambda: newest(tail) == {12, 13}, LONG_SECONDS)
+
+
+def test_what_was_appended_together_is_told_together_though_another_transaction_begins_among_it(kafka: str) -> None:
+    application = f"app-{grant()}"
+    changelog = KafkaChangelog(kafka, application)
+    topic = topic_name(application, CONTROL)
+    told: list[dict[str, bytes | None]] = []
+
+    def write(producer: Producer, name: str) -> None:
+        producer.produce(topic, key=name.encode(), value=b"1")
+        producer.flush(DEADLINE)
+
+    def read(tail: ControlTail) -> dict[str, bytes | None]:
+        told.append(dict(tail.poll(0.2) or {}))
+        return told[-1]
+
+    with closing(changelog.control("q")) as log, closing(changelog.control_tail()) as tail:
+        log.open(DEADLINE)
+        log.append({"before": b"1"}, DEADLINE)
+        until(lambda: read(tail))
+        first, second = (Producer({"bootstrap.servers": kafka, "transactional.id": grant()}) for _ in range(2))
+        for producer in (first, second):
+            producer.init_transactions(DEADLINE)
+            producer.begin_transaction()
+        for producer, name in ((first, "a1"), (second, "b1"), (first, "a2")):
+            write(producer, name)
+        first.commit_transaction(DEADLINE)
+
+        # Kafka shows a1 by now, and a2 only once the other transaction has ended.
+        with closing(changelog.control_tail()) as anew:
+            until(lambda: "a1" in (anew.poll(0.2) or {}))
+        for _ in range(5):
+            assert read(tail) == {}
+        second.abort_transaction(DEADLINE)
+        until(lambda: read(tail))
+    assert list(filter(None, told)) == [{"before": b"1"}, {"a1": b"1", "a2": b"1"}]

@@ -20,8 +20,8 @@ _SLICE_SECONDS = 0.1
 class KafkaControlTail:
     """ControlTail on a consumer that belongs to no group.
 
-    Changes are handed out where the topic has been read to its end, or to that of a transaction: so what was appended
-    together is seen together.
+    Changes are handed out where what has been read ends with a transaction: so what was appended together is seen
+    together. Only the first time that may not be known, while a writer is in the middle of one.
     """
 
     def __init__(self, bootstrap_servers: str, application: str) -> None:
@@ -54,40 +54,47 @@ class KafkaControlTail:
         self._consumer.assign([TopicPartition(self._topic, _PARTITION, 0)])
         self._read.clear()
         self._next_offset = 0
+        # Of the log, as far as it is known.
+        self._end = 0
         self._whole = False
 
     def _take(self, seconds: float) -> dict[str, bytes | None] | None:
         if self._watch.lost([self._topic]):
             self._begin_anew()
             return None
-        changes: dict[str, bytes | None] = {}
         first = self._consumer.poll(seconds)
         messages = [] if first is None else [first, *self._consumer.consume(_FETCHED_RECORDS, 0)]
+        ended = False
         for message in messages:
             error, offset = message.error(), message.offset()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                continue
             assert offset is not None
-            if (error is None or error.code() == KafkaError._PARTITION_EOF) and offset < self._next_offset:
+            if offset < self._next_offset:
                 self._begin_anew()
                 return None
-            if error is None:
-                self._next_offset = offset + 1
+            ended = error is not None
+            self._next_offset = offset if ended else offset + 1
+            if not ended:
                 self._remember(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._next_offset = offset
-                changes |= self._handed_out()
-        if self._read and self._between_transactions():
-            changes |= self._handed_out()
-        return changes if self._whole else None
+        # A writer that died in a transaction hides what came after until Kafka has given it up. Whoever has only just
+        # begun to follow is told what there is.
+        if (ended and not self._whole) or (self._read and self._between_transactions()):
+            return self._handed_out()
+        return {} if self._whole else None
 
     def _between_transactions(self) -> bool:
         """Whether what has been read ends with a transaction's last record. False: that isn't known.
 
-        Kafka tells the end only after waiting in vain for more. But of a transaction that has been read in part, a
-        record is still to come and the marker that commits it: two offsets below the log's end, which each of Kafka's
-        answers tells and which is looked up here, not asked for.
+        Kafka tells of the end only after waiting in vain for more, and that end is where the first transaction begins
+        that is still open, which may stand among the records of another one. But of a transaction that has been read in
+        part, a record is still to come and the marker that commits it: two offsets below the log's end, which each of
+        Kafka's answers tells and which is looked up here, not asked for.
         """
         _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, _PARTITION), cached=True)
-        return end - 1 <= self._next_offset <= end
+        # A new leader may be behind at first.
+        self._end = max(self._end, end)
+        return self._end - 1 <= self._next_offset
 
     def _begin_anew(self) -> None:
         """The topic is gone, or another one: it is read from its start, and what it lacks is told as deleted then."""
