@@ -12,8 +12,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from jobs.fraud_detection import pipeline
 from keyhole.config import FraudDetectionConfig, JobConfig
 from keyhole.spark import queryable
+from keyhole.spark.changes import own_rows
 from keyhole.spark.dead_letters import Accept, DeadLetters
-from keyhole.spark.processor import own_rows
 from keyhole.spark.queryable import BroadcastReader, QueryableProcessor
 from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
 from keyhole.spark.sink import Sink

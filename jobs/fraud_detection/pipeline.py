@@ -117,7 +117,7 @@ def exposing() -> QueryableProcessor:
 
 
 def paired(of: DataFrame, processor: QueryableProcessor) -> DataFrame:
-    """Runs the processor over payments: its own rows, and what changes in its state (keyhole.spark.processor.split).
+    """Runs the processor over payments: its own rows, and what changes in its state (keyhole.spark.changes.split).
 
     Needs `spark.sql.streaming.stateStore.providerClass` to be RocksDB's.
     """

@@ -29,8 +29,9 @@ from jobs.temperature_monitor.pipeline import (
 )
 from keyhole.config import JobConfig, TemperatureMonitorConfig
 from keyhole.spark import queryable
+from keyhole.spark.changes import own_rows
 from keyhole.spark.dead_letters import DeadLetters
-from keyhole.spark.processor import QueryableProcessor, own_rows
+from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
 from keyhole.spark.sink import Sink
 

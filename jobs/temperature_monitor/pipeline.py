@@ -75,7 +75,7 @@ def exposing() -> QueryableProcessor:
 
 
 def tracked(of: DataFrame, processor: QueryableProcessor) -> DataFrame:
-    """Runs the processor over the readings: jumps, and what changes in its state (keyhole.spark.processor.split).
+    """Runs the processor over the readings: jumps, and what changes in its state (keyhole.spark.changes.split).
 
     Needs `spark.sql.streaming.stateStore.providerClass` to be RocksDB's.
     """

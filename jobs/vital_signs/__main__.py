@@ -22,8 +22,8 @@ from jobs.vital_signs.pipeline import (
 )
 from keyhole.config import VitalSignsConfig
 from keyhole.spark import queryable
+from keyhole.spark.changes import split
 from keyhole.spark.dead_letters import DeadLetters
-from keyhole.spark.processor import split
 from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
 from keyhole.spark.sink import Sink
 

@@ -63,7 +63,7 @@ def exposing() -> QueryableProcessor:
 
 
 def monitored(of: DataFrame, processor: QueryableProcessor) -> DataFrame:
-    """Runs the processor over the chunks: closed blobs, and what changes in its states (keyhole.spark.processor.split).
+    """Runs the processor over the chunks: closed blobs, and what changes in its states (keyhole.spark.changes.split).
 
     Needs `spark.sql.streaming.stateStore.providerClass` to be RocksDB's.
     """

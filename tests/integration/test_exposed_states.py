@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from keyhole import Client
+from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark import queryable
+from keyhole.spark.batch import classic
+from keyhole.spark.changes import split
+from keyhole.spark.staging import StagedState
 from tests.integration.conftest import RunQuery, Service, Stream
 
 pytestmark = pytest.mark.integration
@@ -70,10 +75,25 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("key_groups", [8, 3], ids=["Spark's partitions", "shuffled once more"])
+@pytest.mark.parametrize(("key_groups", "shuffles"), [(8, 0), (3, 1)], ids=["Spark's partitions", "shuffled once more"])
 def test_the_states_of_a_processor_are_read_as_spark_has_them(
-    stream: Stream, run_query: RunQuery, service: Service, application: str, key_groups: int
+    stream: Stream,
+    run_query: RunQuery,
+    service: Service,
+    application: str,
+    key_groups: int,
+    shuffles: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    passes: list[int] = []
+
+    def stage(staged: StagedState, order: StageOrder) -> Sequence[PartitionReceipt]:
+        plan = classic(staged.receipts(order))._jdf.queryExecution().executedPlan().toString()
+        passes.append(plan.count("Exchange "))
+        return all_receipts(staged, order)
+
+    all_receipts = StagedState.stage
+    monkeypatch.setattr(StagedState, "stage", stage)
     numbers = iter(range(100))
     batches = [[{"k": k, "v": v, "n": next(numbers)} for k, v in batch] for batch in VALUES]
     exposing = queryable.QueryableProcessor(Highest(), key="k", expose=EXPOSE)
@@ -92,6 +112,8 @@ def test_the_states_of_a_processor_are_read_as_spark_has_them(
         times = {key: [(of.map_key, of.value.n) for of in client.scan(application, "times", key)] for key in "abc"}
         assert times == {"a": [(3, 2), (4, 1)], "b": [(7, 2)], "c": []}
         assert {client.scan(application, state, "a").epoch for state in ("values", "times")} == {2}
+    # One pass of a batch stages all three, and shuffles it at most once.
+    assert passes == [shuffles, shuffles]
     assert sorted(own) == [(0, "a", 2), (0, "b", 1), (0, "c", 2), (1, "a", 1), (1, "b", 3)]
 
 
@@ -99,3 +121,38 @@ def test_what_the_processor_says_is_not_said_again(spark: SparkSession, service:
     exposing = queryable.QueryableProcessor(Highest(), key="k", expose=EXPOSE)
     with pytest.raises(InvalidConfiguration, match="delete_when, op can't be given: the processor says what is done"):
         queryable.exposed(exposing, op="o", delete_when="v < 0", config=service.config(application))
+
+
+def test_a_state_that_the_batches_processor_does_not_expose_is_refused_by_name(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    last = queryable.QueryableProcessor(Highest(), key="k", expose={"last": EXPOSE["last"]})
+    both = queryable.QueryableProcessor(Highest(), key="k", expose={name: EXPOSE[name] for name in ("last", "times")})
+    sink = queryable.exposed(both, config=service.config(application))
+    changes = last.transform(stream("k string, v long, n long", [[{"k": "a", "v": 1, "n": 1}]]), "k string, rows int")
+    with pytest.raises(StreamingQueryException, match="no changes of state 'times': its processor doesn't expose it"):
+        run_query(changes, "update", sink)
+
+
+def test_a_states_name_is_no_sql(stream: Stream, run_query: RunQuery) -> None:
+    name = "it's `one`, ü"
+
+    class Named(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self._last = handle.getValueState(name, "v bigint")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+            self._last.update((sum(row.v for row in rows),))
+            return iter(())
+
+        def close(self) -> None:
+            pass
+
+    seen: list[tuple[Any, ...]] = []
+    exposing = queryable.QueryableProcessor(Named(), key="k", expose={name: queryable.ExposedValue("v bigint")})
+    run_query(
+        exposing.transform(stream("k string, v long", [[{"k": "a", "v": 1}, {"k": "a", "v": 2}]]), "k string"),
+        "update",
+        lambda batch, batch_id: seen.extend(split(batch).changes[name].collect()),
+    )
+    assert list(map(tuple, seen)) == [("put", "a", 3)]

@@ -13,7 +13,7 @@ from jobs.fraud_detection import pipeline, source
 from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Total
 from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of
 from jobs.fraud_detection.source import MINUTE_MS, Shape
-from keyhole.spark.processor import split
+from keyhole.spark.changes import split
 from tests.integration.conftest import RunQuery, Stream
 
 pytestmark = pytest.mark.integration

@@ -21,10 +21,11 @@ from pyspark.sql.types import StructType
 
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.batch import classic, current
+from keyhole.spark.changes import split
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.keeping import kept
 from keyhole.spark.partitioning import HashLayout, by_key_group, layout_of
-from keyhole.spark.processor import QueryableProcessor, split
+from keyhole.spark.processor import QueryableProcessor
 from tests.integration.conftest import RunQuery, Stream
 
 pytestmark = pytest.mark.integration

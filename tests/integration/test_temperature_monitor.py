@@ -30,8 +30,8 @@ from jobs.temperature_monitor.source import malformed_update
 from keyhole.arrow import OP
 from keyhole.cli.batch_logs import BatchLogs
 from keyhole.spark.batch import classic
+from keyhole.spark.changes import split
 from keyhole.spark.keeping import kept
-from keyhole.spark.processor import split
 from keyhole.spark.running import ROCKSDB
 from tests.integration.conftest import RunQuery, Stream
 

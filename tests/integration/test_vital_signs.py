@@ -16,7 +16,7 @@ from jobs.vital_signs.blobs import Archive, Blob, blob_start, write_blob
 from jobs.vital_signs.chunks import SECOND_US, Chunk
 from jobs.vital_signs.pipeline import chunks, exposing, monitored
 from jobs.vital_signs.source import Sent, Shape
-from keyhole.spark.processor import split
+from keyhole.spark.changes import split
 from tests.integration.conftest import RunQuery, Stream
 from tests.support.vital_signs import BEGIN_US, chunk
 

@@ -12,7 +12,10 @@ from keyhole.spark.batch import classic
 
 @contextmanager
 def kept(batch: ClassicDataFrame) -> Iterator[ClassicDataFrame]:
-    """The same rows in the same partitions, computed at most once within the context."""
+    """The same rows in the same partitions, computed at most once within the context; itself if it is kept already."""
+    if batch.is_cached:
+        yield batch
+        return
     names = batch.columns
     # Under other names: what foreachBatch hands out of a sorting aggregation knows the order of its rows by column ids
     # that it doesn't have, and Spark 4.2 fails to persist it ("key not found"). A projection takes the order away, and

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
+from pyspark.sql import types as spark
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.coordinator.coordinator import StatePlan
 from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.batch import classic
+from keyhole.spark.changes import changes_schema
 from keyhole.spark.operators import KEY_SCHEMA, Subtasks, operator_state
 from keyhole.spark.partitioning import HashLayout, layout_of
 from keyhole.spark.schema import Declaration, describe
-from keyhole.spark.staging import StagedState, staged_state
+from keyhole.spark.staging import StagedState, staged_changes, staged_state
 from keyhole.spark.value_codec import ValueCodec
 
 
@@ -31,6 +33,7 @@ class Part:
         in_order: Rows of one partition count in the order in which they come: of those that write one entry the last
             one stays, and one that clears a key clears what came before it.
         increments: The rows are what is new, whatever the query's output mode.
+        changes: The rows are what a queryable processor gives out; the state's are its change rows among them.
     """
 
     declaration: Declaration
@@ -40,6 +43,18 @@ class Part:
     select: Callable[[DataFrame], DataFrame] | None = None
     in_order: bool = False
     increments: bool = False
+    changes: bool = False
+
+
+def _passes(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
+    """The states by the pass of the batch that stages them: those of one processor stand in the same rows."""
+    passes: dict[Hashable, list[Part]] = {}
+    for part in parts:
+        declaration = part.declaration
+        alone = part.select is not None or not part.changes
+        place = declaration.state if alone else (declaration.key, declaration.key_groups)
+        passes.setdefault(place, []).append(part)
+    return list(map(tuple, passes.values()))
 
 
 @dataclass(frozen=True)
@@ -57,14 +72,25 @@ class PartStaging:
     replaces: bool = False
     execution: JavaObject | None = None
 
-    def of(self, part: Part, rows: ClassicDataFrame, layout: HashLayout | None = None) -> StagedState:
+    def staged(
+        self, parts: Sequence[Part], rows: ClassicDataFrame, layout: HashLayout | None = None
+    ) -> list[StagedState]:
         """Args: rows: The batch's. layout: How they are partitioned; None: in no way that is known."""
+        return [self._one_pass(of_pass, rows, layout) for of_pass in _passes(parts)]
+
+    def _one_pass(self, parts: tuple[Part, ...], rows: ClassicDataFrame, layout: HashLayout | None) -> StagedState:
+        part = parts[0]
         if part.select is not None:
             rows = classic(part.select(rows))
             layout = None if self.execution is None else layout_of(rows, self.execution)
-        schema = rows.schema if part.subtasks is None else KEY_SCHEMA
-        descriptor = describe(part.declaration, self.application, self.query, schema)
-        plan = StatePlan(descriptor, self.replaces and not part.increments, part.declaration.standbys)
+        if part.changes:
+            schema = rows.schema
+            plans = [self._plan(one, changes_schema(one.declaration.state, schema)) for one in parts]
+            return staged_changes(plans, rows, layout)
         if part.subtasks is not None:
-            return operator_state(part.subtasks, plan, rows)
-        return staged_state(part, plan, rows, layout)
+            return operator_state(part.subtasks, self._plan(part, KEY_SCHEMA), rows)
+        return staged_state(part, self._plan(part, rows.schema), rows, layout)
+
+    def _plan(self, part: Part, schema: spark.StructType) -> StatePlan:
+        descriptor = describe(part.declaration, self.application, self.query, schema)
+        return StatePlan(descriptor, self.replaces and not part.increments, part.declaration.standbys)

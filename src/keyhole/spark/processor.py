@@ -3,15 +3,14 @@
     exposing = QueryableProcessor(Alerts(), key="sensor", expose={"last": ExposedValue("celsius double")})
     alerts = exposing.transform(readings, "sensor string, celsius double", time_mode="eventTime")
 
-In foreachBatch, `split(batch)` parts the processor's own rows from the changes of the exposed states. The columns in
-which both leave Spark's operator stand in keyhole.spark.exposed.
+In which columns its own rows and the changes of its states leave Spark's operator stands in keyhole.spark.exposed, and
+keyhole.spark.changes parts them.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -20,15 +19,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, TimestampType
 from pyspark.util import PythonEvalType
 
-from keyhole.arrow import OP
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.batch import classic
 from keyhole.spark.exposed import (
-    CHANGE_PREFIX,
-    GROUPING_KEY,
-    KEY_PREFIX,
     PREFIX,
-    STATE_COLUMN,
     ExposedList,
     ExposedMap,
     ExposedState,
@@ -197,58 +191,6 @@ class QueryableProcessor:
                 raise InvalidConfiguration(f"{what}: names that begin with {PREFIX} are Keyhole's; rename {part!r}")
         Rows(what, state.entry)
         return state
-
-
-@dataclass(frozen=True)
-class Split:
-    """One micro-batch of a queryable processor in parts. Each use of one runs the batch's plan, unless it is persisted.
-
-    Attributes:
-        rows: The processor's own rows. For Spark each column may be null.
-        changes: By exposed state, its change rows: `_keyhole_op` (an Op), the columns of the grouping key, those of the
-            map key if it is a map, and those of the value. All rows of a key are in one partition, and stand there in
-            the order in which they take effect. A clear has the grouping key alone, a delete that and the map key; the
-            rest is null.
-    """
-
-    rows: DataFrame
-    changes: Mapping[str, DataFrame]
-
-
-def split(batch: DataFrame) -> Split:
-    """Parts what QueryableProcessor.transform gives out, or a micro-batch of it; doesn't run anything.
-
-    Raises:
-        InvalidConfiguration: It is something else.
-    """
-    states = [name.removeprefix(CHANGE_PREFIX) for name in batch.columns if name.startswith(CHANGE_PREFIX)]
-    return Split(own_rows(batch), {state: changes_of(state, batch) for state in states})
-
-
-def own_rows(batch: DataFrame) -> DataFrame:
-    """Split.rows. Raises as `split`."""
-    _check_is_output(batch)
-    own = [quoted(name) for name in batch.columns if not name.startswith(PREFIX)]
-    return batch.filter(f"{STATE_COLUMN} IS NULL").selectExpr(*own)
-
-
-def changes_of(state: str, batch: DataFrame) -> DataFrame:
-    """Split.changes of one exposed state. Raises as `split`."""
-    _check_is_output(batch)
-    key = [
-        f"{quoted(field.name)} AS {quoted(field.name.removeprefix(KEY_PREFIX))}"
-        for field in batch.schema.fields
-        if GROUPING_KEY in field.metadata
-    ]
-    entry = f"{quoted(CHANGE_PREFIX + state)}.*"
-    return batch.filter(column(STATE_COLUMN) == state).selectExpr(OP, *key, entry)
-
-
-def _check_is_output(batch: DataFrame) -> None:
-    if STATE_COLUMN not in batch.columns:
-        raise InvalidConfiguration(
-            "the batch is not the output of a queryable processor; give the data frame on as foreachBatch gave it"
-        )
 
 
 def _operator(

@@ -46,6 +46,7 @@ All raise InvalidConfiguration where an argument is wrong, and name it.
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
@@ -57,12 +58,13 @@ from keyhole.arrow import OP
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.broadcasting import BroadcastReader
+from keyhole.spark.changes import own_rows
 from keyhole.spark.declaring import Columns, QueryOptions, StateOptions, build, columns, parted, query_sink
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.lookup import lookup
 from keyhole.spark.operators import Mode, Operator, Subtask, Subtasks
 from keyhole.spark.parts import Part
-from keyhole.spark.processor import QueryableProcessor, changes_of, own_rows
+from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.sink import OnRows, Sink
 from keyhole.spark.task import SUBTASK
 from keyhole.types import StateKind
@@ -329,7 +331,7 @@ def exposed(processor: QueryableProcessor, *, rows: OnRows | None = None, **opti
         alone: Any = {**of_states, "op": OP, "config": of_query.get("config")}
         map_key, value = tuple(state.map_key.names), tuple(state.value.names)
         sink = build(state.kind, state.name, alone, key=processor.key, map_key=map_key, value=value)
-        parts += sink.of(functools.partial(changes_of, state.name)).in_order().parts_alone()
+        parts += [dataclasses.replace(part, changes=True) for part in sink.parts_alone()]
     on_rows = None if rows is None else functools.partial(_own_rows, rows)
     return query_sink(parts, of_query, on_rows)
 

@@ -209,8 +209,7 @@ class Sink:
             if coordinator.bootstrapped(name):
                 return False
             with kept(frame) if len(self._parts) > 1 else nullcontext(frame) as once:
-                states = PartStaging(self._config.application, query)
-                staged = [states.of(part, once) for part in self._parts]
+                staged = PartStaging(self._config.application, query).staged(self._parts, once)
                 coordinator.run_epoch(bootstrap_batch(name, staged, watermark))
             return True
         finally:
@@ -228,7 +227,7 @@ class Sink:
         with kept(frame) if several else nullcontext(frame) as rows:
             replaces = batch.output_mode is OutputMode.COMPLETE
             states = PartStaging(self._config.application, query, replaces, batch.execution)
-            staged = [states.of(part, rows, layout) for part in self._parts]
+            staged = states.staged(self._parts, rows, layout)
             result = run.coordinator.run_epoch(
                 EpochBatch(
                     spark_query_id=batch.query_id,

@@ -17,10 +17,11 @@ from keyhole.coordinator.coordinator import StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.spark.aggregating import Aggregation
 from keyhole.spark.batch import classic
+from keyhole.spark.changes import changes_layout, changes_of
 from keyhole.spark.partitioning import HashLayout, by_key_group, can_reuse, quoted
 from keyhole.spark.reducing import reduced_columns
 from keyhole.spark.schema import Declaration, value_names
-from keyhole.spark.task import RECEIPT_SCHEMA, TaskState, stage_task
+from keyhole.spark.task import RECEIPT_SCHEMA, TaskState, stage_changes, stage_task
 from keyhole.spark.value_codec import Encoding
 from keyhole.types import StateDescriptor, StateKind
 
@@ -33,13 +34,13 @@ _ORDERED_KINDS = (StateKind.LIST, StateKind.AGGREGATING)
 
 @dataclass(frozen=True)
 class StagedState:
-    """One state of an epoch, ready to be staged any number of times.
+    """A state of an epoch, or several that one pass of the batch stages; any number of times.
 
     Attributes:
-        receipts: Makes the plan of one round, whose rows are the receipts of `partitions` partitions.
+        receipts: Makes the plan of one round, whose rows are the receipts of `partitions` partitions of each state.
     """
 
-    plan: StatePlan
+    plans: Sequence[StatePlan]
     partitions: int
     receipts: Callable[[StageOrder], DataFrame]
 
@@ -49,8 +50,11 @@ class StagedState:
         if not collected:
             # Spark has found out, before or while running, that the plan has no rows, and so made no partitions at all.
             # Some that are missing while others are there would be an error, which the coordinator finds.
-            state = self.plan.descriptor.state
-            return [PartitionReceipt(state, partition, attempt_id=0) for partition in range(self.partitions)]
+            return [
+                PartitionReceipt(plan.descriptor.state, partition, attempt_id=0)
+                for plan in self.plans
+                for partition in range(self.partitions)
+            ]
         return [PartitionReceipt.from_row(bytes(row[0])) for row in collected]
 
 
@@ -63,10 +67,10 @@ class Staging(TypedDict):
 
 
 def staging_of(staged: Sequence[StagedState]) -> Staging:
-    """All states of an epoch, one after the other."""
+    """All states of an epoch, one pass of the batch after the other."""
     return Staging(
-        states=tuple(one.plan for one in staged),
-        partitions={one.plan.descriptor.state: one.partitions for one in staged},
+        states=tuple(plan for one in staged for plan in one.plans),
+        partitions={plan.descriptor.state: one.partitions for one in staged for plan in one.plans},
         stage=lambda order: [receipt for one in staged for receipt in one.stage(order)],
     )
 
@@ -79,14 +83,7 @@ def staged_state(part: Part, plan: StatePlan, rows: ClassicDataFrame, layout: Ha
     """
     declaration = part.declaration
     descriptor = plan.descriptor
-    key = [column.name for column in descriptor.key]
-    # Else a shuffle comes in between, which would lose the order of the rows.
-    numbered = part.in_order and not can_reuse(layout, key, descriptor.key_groups)
-    if numbered:
-        rows = classic(rows.withColumn(_ORDER, F.monotonically_increasing_id()))
-    placed, partitions = by_key_group(rows, layout, key, descriptor.key_groups)
-    if numbered:
-        placed = placed.sortWithinPartitions(_ORDER)
+    placed, partitions = _placed(rows, layout, descriptor, in_order=part.in_order)
     aggregation = None
     inputs: tuple[str, ...] = ()
     encoding = None
@@ -106,8 +103,39 @@ def staged_state(part: Part, plan: StatePlan, rows: ClassicDataFrame, layout: Ha
     task = TaskState(descriptor.state, in_order=part.in_order or folds, aggregation=aggregation, encoding=encoding)
     staged = _staged_rows(placed, declaration, descriptor, inputs)
     return StagedState(
-        plan, partitions, lambda order: staged.mapInArrow(functools.partial(stage_task, order, task), RECEIPT_SCHEMA)
+        [plan], partitions, lambda order: staged.mapInArrow(functools.partial(stage_task, order, task), RECEIPT_SCHEMA)
     )
+
+
+def staged_changes(plans: Sequence[StatePlan], batch: ClassicDataFrame, layout: HashLayout | None) -> StagedState:
+    """The exposed states of a queryable processor, whose change rows stand in the same rows, as they take effect.
+
+    Args:
+        plans: Of states with the same key and number of key groups.
+        layout: How the batch is partitioned; None: in no way that is known.
+    """
+    states = [plan.descriptor.state for plan in plans]
+    rows = classic(changes_of(states, batch))
+    placed, partitions = _placed(rows, changes_layout(layout), plans[0].descriptor, in_order=True)
+    tasks = [TaskState(state, in_order=True) for state in states]
+
+    def receipts(order: StageOrder) -> DataFrame:
+        return placed.mapInArrow(functools.partial(stage_changes, order, tasks), RECEIPT_SCHEMA)
+
+    return StagedState(plans, partitions, receipts)
+
+
+def _placed(
+    rows: ClassicDataFrame, layout: HashLayout | None, descriptor: StateDescriptor, *, in_order: bool
+) -> tuple[DataFrame, int]:
+    """Each key group's rows in one partition, in the order that they have if that counts; and how many there are."""
+    key = [column.name for column in descriptor.key]
+    # Else a shuffle comes in between, which would lose the order of the rows.
+    numbered = in_order and not can_reuse(layout, key, descriptor.key_groups)
+    if numbered:
+        rows = classic(rows.withColumn(_ORDER, F.monotonically_increasing_id()))
+    placed, partitions = by_key_group(rows, layout, key, descriptor.key_groups)
+    return (placed.sortWithinPartitions(_ORDER) if numbered else placed), partitions
 
 
 def _inputs_only(declaration: Declaration) -> Declaration:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -18,6 +18,7 @@ from keyhole.coordinator.staging import Connect, stage_partition
 from keyhole.rpc.channels import sync_channel
 from keyhole.security.credentials import Credentials
 from keyhole.spark.aggregating import Aggregation, aggregated
+from keyhole.spark.changes import changes_in
 from keyhole.spark.folding import folded
 from keyhole.spark.value_codec import Encoding
 from keyhole.spark.worker import spare_imports
@@ -77,6 +78,30 @@ def stage_task(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordB
     Yields:
         One batch of one row: PartitionReceipt.to_row().
     """
+    yield _staged(order, state, batches)
+
+
+def stage_changes(
+    order: StageOrder, states: Sequence[TaskState], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The same of several states whose change rows stand in the same rows: yields a receipt of each.
+
+    Args:
+        batches: As keyhole.spark.changes.changes_of has them. Of several states all of the task's are held in memory.
+    """
+    if len(states) == 1:
+        yield _staged(order, states[0], (changes_in(batch, states[0].state) for batch in batches))
+        return
+    rows: dict[str, list[pa.RecordBatch]] = {state.state: [] for state in states}
+    for batch in batches:
+        for name, of_state in rows.items():
+            of_state.append(changes_in(batch, name))
+    for state in states:
+        yield _staged(order, state, rows.pop(state.state))
+
+
+def _staged(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """The receipt."""
     context = TaskContext.get()
     assert context is not None, "runs in a Spark task only"
     spare_imports()
@@ -85,7 +110,7 @@ def stage_task(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordB
     receipt = stage_partition(
         order, state.state, context.partitionId(), context.taskAttemptId(), rows, connecting(order)
     )
-    yield pa.record_batch({RECEIPT_COLUMN: pa.array([receipt.to_row()], pa.binary())})
+    return pa.record_batch({RECEIPT_COLUMN: pa.array([receipt.to_row()], pa.binary())})
 
 
 def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
