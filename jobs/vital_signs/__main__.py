@@ -22,7 +22,7 @@ from jobs.vital_signs.pipeline import (
 )
 from keyhole.config import VitalSignsConfig
 from keyhole.spark import queryable
-from keyhole.spark.changes import split
+from keyhole.spark.changes import own_rows
 from keyhole.spark.dead_letters import DeadLetters
 from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
 from keyhole.spark.sink import Sink
@@ -32,7 +32,7 @@ def commit(sink: Sink, folder: Path, batch: DataFrame, batch_id: int) -> None:
     """Writes the closed blobs' files; then the epoch, whose readers don't find their chunks in the state any more."""
     batch = batch.persist()  # else the files and the states would run its plan each
     try:
-        split(batch).rows.foreachPartition(functools.partial(write_files, folder))
+        own_rows(batch).foreachPartition(functools.partial(write_files, folder))
         sink(batch, batch_id)
     finally:
         batch.unpersist()

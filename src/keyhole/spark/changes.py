@@ -41,15 +41,14 @@ def split(batch: DataFrame) -> Split:
     Raises:
         InvalidConfiguration: It is no queryable processor's.
     """
+
+    def changes(state: str) -> DataFrame:
+        rows = changes_of([state], batch)
+        _, *columns, entry = map(quoted, rows.columns)
+        return rows.selectExpr(*columns, f"{entry}.*")
+
     states = [name.removeprefix(CHANGE_PREFIX) for name in batch.columns if name.startswith(CHANGE_PREFIX)]
-    changes = changes_of(states, batch)
-
-    def of(state: str) -> DataFrame:
-        key = [name for name in changes.columns if not name.startswith(PREFIX)]
-        its = changes.filter(column(STATE_COLUMN) == state)
-        return its.selectExpr(OP, *map(quoted, key), f"{quoted(CHANGE_PREFIX + state)}.*")
-
-    return Split(own_rows(batch), {state: of(state) for state in states})
+    return Split(own_rows(batch), {state: changes(state) for state in states})
 
 
 def own_rows(batch: DataFrame) -> DataFrame:

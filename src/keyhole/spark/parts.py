@@ -30,10 +30,10 @@ class Part:
         subtasks: Of an operator state.
         codec: What makes the value, where the job does that itself.
         select: From the batch to the state's rows; None: they are the batch's.
-        in_order: Rows of one partition count in the order in which they come: of those that write one entry the last
-            one stays, and one that clears a key clears what came before it.
         increments: The rows are what is new, whatever the query's output mode.
-        changes: The rows are what a queryable processor gives out; the state's are its change rows among them.
+        changes: The rows are what a queryable processor gives out. The state's are its change rows among them, in the
+            order in which they come: of those that write one entry the last one stays, and one that clears a key clears
+            what came before it.
     """
 
     declaration: Declaration
@@ -41,7 +41,6 @@ class Part:
     subtasks: Subtasks | None = None
     codec: ValueCodec | None = None
     select: Callable[[DataFrame], DataFrame] | None = None
-    in_order: bool = False
     increments: bool = False
     changes: bool = False
 

@@ -8,7 +8,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -117,19 +117,8 @@ class Sink:
             made = select if before is None else lambda data: before(select(data))
             return dataclasses.replace(part, select=made, increments=part.increments or increments)
 
-        return self._of_parts(map(of_part, self._parts))
-
-    def in_order(self) -> Sink:
-        """A sink of the same states, for whose rows Spark's order counts: a key's are changes, one after another.
-
-        Then of those that write one entry the last one stays, and one that clears a key clears what came before it. All
-        rows of a key must stand in one partition, as the batches of transformWithState do.
-        """
-        return self._of_parts(dataclasses.replace(part, in_order=True) for part in self._parts)
-
-    def _of_parts(self, parts: Iterable[Part]) -> Sink:
         return Sink(
-            tuple(parts),
+            tuple(map(of_part, self._parts)),
             self._query,
             self._config,
             self._make_coordinator,

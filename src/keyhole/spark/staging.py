@@ -83,7 +83,7 @@ def staged_state(part: Part, plan: StatePlan, rows: ClassicDataFrame, layout: Ha
     """
     declaration = part.declaration
     descriptor = plan.descriptor
-    placed, partitions = _placed(rows, layout, descriptor, in_order=part.in_order)
+    placed, partitions = by_key_group(rows, layout, [column.name for column in descriptor.key], descriptor.key_groups)
     aggregation = None
     inputs: tuple[str, ...] = ()
     encoding = None
@@ -100,7 +100,7 @@ def staged_state(part: Part, plan: StatePlan, rows: ClassicDataFrame, layout: Ha
         placed = placed.sortWithinPartitions(quoted(declaration.order_by))
     # In a list nothing but clearing has to do with the rows before, and that comes first.
     folds = ordered and acts and descriptor.kind is not StateKind.LIST
-    task = TaskState(descriptor.state, in_order=part.in_order or folds, aggregation=aggregation, encoding=encoding)
+    task = TaskState(descriptor.state, in_order=folds, aggregation=aggregation, encoding=encoding)
     staged = _staged_rows(placed, declaration, descriptor, inputs)
     return StagedState(
         [plan], partitions, lambda order: staged.mapInArrow(functools.partial(stage_task, order, task), RECEIPT_SCHEMA)
@@ -115,27 +115,22 @@ def staged_changes(plans: Sequence[StatePlan], batch: ClassicDataFrame, layout: 
         layout: How the batch is partitioned; None: in no way that is known.
     """
     states = [plan.descriptor.state for plan in plans]
-    rows = classic(changes_of(states, batch))
-    placed, partitions = _placed(rows, changes_layout(layout), plans[0].descriptor, in_order=True)
+    descriptor = plans[0].descriptor
+    key = [column.name for column in descriptor.key]
+    rows, layout = classic(changes_of(states, batch)), changes_layout(layout)
+    # Else a shuffle comes in between, which would lose the order of the rows.
+    numbered = not can_reuse(layout, key, descriptor.key_groups)
+    if numbered:
+        rows = classic(rows.withColumn(_ORDER, F.monotonically_increasing_id()))
+    placed, partitions = by_key_group(rows, layout, key, descriptor.key_groups)
+    if numbered:
+        placed = placed.sortWithinPartitions(_ORDER)
     tasks = [TaskState(state, in_order=True) for state in states]
 
     def receipts(order: StageOrder) -> DataFrame:
         return placed.mapInArrow(functools.partial(stage_changes, order, tasks), RECEIPT_SCHEMA)
 
     return StagedState(plans, partitions, receipts)
-
-
-def _placed(
-    rows: ClassicDataFrame, layout: HashLayout | None, descriptor: StateDescriptor, *, in_order: bool
-) -> tuple[DataFrame, int]:
-    """Each key group's rows in one partition, in the order that they have if that counts; and how many there are."""
-    key = [column.name for column in descriptor.key]
-    # Else a shuffle comes in between, which would lose the order of the rows.
-    numbered = in_order and not can_reuse(layout, key, descriptor.key_groups)
-    if numbered:
-        rows = classic(rows.withColumn(_ORDER, F.monotonically_increasing_id()))
-    placed, partitions = by_key_group(rows, layout, key, descriptor.key_groups)
-    return (placed.sortWithinPartitions(_ORDER) if numbered else placed), partitions
 
 
 def _inputs_only(declaration: Declaration) -> Declaration:
