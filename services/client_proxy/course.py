@@ -60,12 +60,21 @@ class Course:
         """A server keeps silent. It may answer yet."""
         self.hopes -= 1
 
+    @property
+    def reason(self) -> KeyholeError | None:
+        """Why it isn't answered; None: nobody has said so."""
+        return self.bound or self.cause
+
     def begin_again(self) -> None:
         """All copies may be asked once more, but for those that have not answered yet."""
         self.asked = set(self.under_way)
 
-    def too_late(self, attempts: int) -> KeyholeError:
-        """Why there was no answer within the deadline."""
+    def too_late(self, attempts: int, silent: KeyholeError | None = None) -> KeyholeError:
+        """Why there was no answer within the deadline.
+
+        Args:
+            silent: What there is to say of a server that was asked last and did not answer in time.
+        """
         if self.bound is not None:
             also = f"; another copy failed because {self.cause.message}" if self.cause else ""
             error = type(self.bound)(
@@ -75,8 +84,9 @@ class Course:
             error.facts = self.bound.facts | {"attempts": str(attempts)}
             return error
         reason, message = (self.cause.reason, self.cause.message) if self.cause else ("NO_SERVER", "no server answered")
+        last = f"{silent.message}. The attempt before" if silent else "the last"
         return DeadlineExceeded(
-            f"no answer within the deadline, after {attempts} attempts; the last failed because {message}",
+            f"no answer within the deadline, after {attempts} attempts; {last} failed because {message}",
             cause=reason,
             attempts=attempts,
         )

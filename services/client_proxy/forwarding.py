@@ -190,12 +190,7 @@ class Forwarding:
         # What a silent server may still answer is left to the deadline.
         late = [place for place in self._again if not self._courses[place].under_way]
         self._again.clear()
-        reasons: dict[int, tuple[Course, list[int]]] = {}
-        for place in late:
-            course = self._courses[place]
-            reasons.setdefault(id(course.bound or course.cause), (course, []))[1].append(place)
-        for course, places in reasons.values():
-            self._gathering().fail(places, course.too_late(self._attempts))
+        self._fail_late(late)
         self._finish_if_complete()
 
     def _try_again(self) -> None:
@@ -282,12 +277,20 @@ class Forwarding:
     def _give_up(self, places: Sequence[int], error: KeyholeError) -> None:
         gathered = self._gathering()
         if isinstance(error, DeadlineExceeded):
-            # Another copy may have said what the silent one couldn't.
-            bound = [place for place in places if place in self._courses and self._courses[place].bound]
-            for place in bound:
-                gathered.fail([place], self._courses[place].too_late(self._attempts))
+            # Another copy, or this one a moment ago, may have said what the silent one couldn't.
+            told = [place for place in places if place in self._courses and self._courses[place].reason]
+            self._fail_late(told, error)
         gathered.fail(places, error)
         self._finish_if_complete()
+
+    def _fail_late(self, places: Iterable[int], silent: KeyholeError | None = None) -> None:
+        """There is no time left to try again. One error per reason: there are hundreds of keys."""
+        reasons: dict[int, tuple[Course, list[int]]] = {}
+        for place in places:
+            course = self._courses[place]
+            reasons.setdefault(id(course.reason), (course, []))[1].append(place)
+        for course, late in reasons.values():
+            self._gathering().fail(late, course.too_late(self._attempts, silent))
 
     def _finish_if_complete(self) -> None:
         if self._gathered is not None and not self._gathered.open and not self._finished:
@@ -309,7 +312,7 @@ class Forwarding:
         if self._finished:
             return
         gathered = self._gathering()
-        causes = [course.bound or course.cause for place, course in self._courses.items() if place in gathered.open]
+        causes = [course.reason for place, course in self._courses.items() if place in gathered.open]
         why = next((cause.message for cause in causes if cause), "their servers have not answered yet")
         pending = NotReady(f"the other keys of the frame are answered, these are not: {why}", **{ASK_AGAIN: "true"})
         # Whoever is still silent goes on being watched.

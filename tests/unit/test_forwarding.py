@@ -339,6 +339,18 @@ async def test_the_bound_is_the_reason_also_where_the_owner_kept_silent_until_th
     assert {type(error) for error in answered.result().failures.values()} == {TooStale}
 
 
+async def test_what_a_server_said_before_it_kept_silent_until_the_deadline_is_the_cause() -> None:
+    directory = _Directory(a=ALL)
+    answered = _forward(directory)
+    directory.links["a"].fail(NotReady("restoring: 3 of 10 records"))
+    await directory.links["a"].asked()
+    directory.links["a"].fail(DeadlineExceeded("a did not answer"))
+    for error in answered.result().failures.values():
+        assert type(error) is DeadlineExceeded
+        assert error.facts["cause"] == "NOT_READY"
+        assert re.search("after [0-9] attempts; a did not answer. .* because restoring: 3 of 10 records", error.message)
+
+
 async def test_a_frame_answered_in_part_still_learns_who_is_silent() -> None:
     directory = _Directory()
     directory.route({"a": range(8), "b": range(8, KEY_GROUPS)}, {"c": ALL})
