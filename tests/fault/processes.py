@@ -121,7 +121,9 @@ class Managed:
 
 
 def _crashed(child: Child) -> tuple[str, str]:
-    return f"EXIT_{child.exit_code}", child.output()[-2000:]
+    output = child.output()
+    fatal = output.rfind("Fatal Python error")  # what faulthandler says of a signal, with the threads' stacks
+    return f"EXIT_{child.exit_code}", output[fatal:][:4000] if fatal >= 0 else output[-2000:]
 
 
 class Watch:

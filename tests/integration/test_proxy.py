@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -151,7 +152,7 @@ async def test_a_restoring_server_is_waited_for_and_its_progress_is_the_cause() 
         server.states[APPLICATION, STATE].ready = False
         async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
             with pytest.raises(errors.DeadlineExceeded, match="restoring readings: 3 of 10 records") as caught:
-                await client.get(APPLICATION, STATE, SENSORS[0], timeout=0.5)
+                await client.get(APPLICATION, STATE, SENSORS[0], timeout=2)
             assert caught.value.facts["cause"] == "NOT_READY"
             server.states[APPLICATION, STATE].ready = True
             assert (await client.get(APPLICATION, STATE, SENSORS[0])).found
@@ -332,6 +333,19 @@ async def test_the_process_says_where_it_listens_and_ends_on_sigterm(tmp_path: P
         finally:
             process.kill()
             process.wait()
+
+
+async def test_a_signal_that_ends_the_process_leaves_the_threads_stacks_in_its_log(tmp_path: Path) -> None:
+    process = _start(tmp_path, SERVERS="127.0.0.1:1", PORT="0")
+    try:
+        log = tmp_path / "proxy.log"
+        await eventually(lambda: b"started client-proxy 127.0.0.1:" in log.read_bytes(), LONG_SECONDS)
+        process.send_signal(signal.SIGBUS)
+        assert await asyncio.to_thread(process.wait, 10) == -signal.SIGBUS
+        assert re.search(r"Fatal Python error: Bus error(?s:.)*keyhole/rpc/deployable.py", log.read_text())
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize(
