@@ -21,24 +21,27 @@ _MOST_UNDER_WAY = 20
 async def main(proxy: str, seconds: float) -> None:
     """In frames of a hundred keys; what the machine can't keep up with is left out, and shows in the number."""
     done = failed = 0
-    room = asyncio.Semaphore(_MOST_UNDER_WAY)
+    under_way: set[asyncio.Task[None]] = set()
 
     async def ask(client: AsyncClient) -> None:
         nonlocal done, failed
-        async with room:
-            try:
-                done += len(await client.get_many("temperature-monitor", "sensors", _KEYS))
-            except KeyholeError:
-                failed += 1
+        try:
+            done += len(await client.get_many("temperature-monitor", "sensors", _KEYS))
+        except KeyholeError:
+            failed += 1
 
-    async with AsyncClient(proxy) as client, asyncio.TaskGroup() as group:
+    async with AsyncClient(proxy) as client:
         began = time.monotonic()
         frames = 0
         while (now := time.monotonic()) < began + seconds:
-            if frames * _TICK_SECONDS <= now - began and not room.locked():
-                group.create_task(ask(client))
+            # All that is due: this process may have waited for a processor for many ticks.
+            while frames * _TICK_SECONDS <= now - began and len(under_way) < _MOST_UNDER_WAY:
+                task = asyncio.create_task(ask(client))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
                 frames += 1
             await asyncio.sleep(_TICK_SECONDS / 4)
+        await asyncio.gather(*under_way)
         took = time.monotonic() - began
     print(json.dumps({"lookups_per_second": round(done / took), "failed_frames": failed}))
 
