@@ -9,11 +9,9 @@ import weakref
 from collections.abc import Iterator
 
 import pytest
-from pyspark.sql.pandas import types as conversion
-from pyspark.sql.types import StructType
 
 from keyhole.spark import worker
-from keyhole.spark.worker import remember_arrow_type, spare_imports
+from keyhole.spark.worker import spare_imports
 
 
 @pytest.fixture(autouse=True)
@@ -56,26 +54,3 @@ def test_it_looks_again_only_where_more_was_imported(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "imported_later", types.ModuleType("imported_later"))
     spare_imports()
     assert gc.get_freeze_count() >= before + len(kept)
-
-
-def test_the_arrow_type_of_the_same_columns_is_made_once_and_of_others_or_otherwise_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[StructType] = []
-    make = conversion.to_arrow_type
-    first = StructType().add("a", StructType().add("b", "timestamp").add("c", "long"))
-    second = StructType().add("a", StructType().add("b", "string"))
-    expected = {(id(of), zone): make(of, timezone=zone) for of in (first, second) for zone in ("UTC", "CET")}
-
-    def counted(dt: StructType, **options: object) -> object:
-        made.append(dt)
-        return make(dt, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(conversion, "to_arrow_type", counted)
-    remember_arrow_type()
-    remember_arrow_type()  # as by the worker's next task
-    for schema in (first, first, second, first):
-        made.clear()
-        for zone in ("UTC", "UTC", "CET", "CET"):
-            assert conversion.to_arrow_type(schema, timezone=zone) == expected[id(schema), zone]
-        assert sum(of is schema for of in made) == 2

@@ -23,7 +23,6 @@ from pyspark.sql.types import StructType
 from keyhole.arrow import OP
 from keyhole.spark.exposed import CHANGE_PREFIX, KEY_PREFIX, STATE_COLUMN, Change, ExposedState
 from keyhole.spark.recording import Recorder, RecordingHandle
-from keyhole.spark.worker import remember_arrow_type
 
 
 class Output(Protocol):
@@ -147,10 +146,6 @@ class RecordingUdf(TransformWithStateInPandasUdfUtils):
     def __init__(self, processor: RecordingProcessor, time_mode: str) -> None:
         super().__init__(processor, time_mode)
         self._recording = processor
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        remember_arrow_type()
 
     def transformWithStateWithInitStateUDF(self, *arguments: Any) -> Iterator[Any]:  # noqa: N802
         return itertools.chain(super().transformWithStateWithInitStateUDF(*arguments), self._recording.changes())

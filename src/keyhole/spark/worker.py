@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import sys
-from typing import Any
-
-from pyspark.sql.pandas import types as conversion
 
 _imported = 0
-
-_REMEMBERS = "_keyhole_remembers"
 
 
 def spare_imports() -> None:
@@ -26,25 +20,3 @@ def spare_imports() -> None:
         _imported = len(sys.modules)
         gc.collect()
         gc.freeze()
-
-
-def remember_arrow_type() -> None:
-    """Called where a processor arrives in a worker: Spark's conversion of types keeps the last one that it made.
-
-    For what a processor gives out for one key Spark (4.2) makes the Arrow type of all columns, and again for the next.
-    """
-    make = conversion.to_arrow_type
-    if hasattr(make, _REMEMBERS):
-        return
-    last: tuple[Any, Any, Any] = None, None, None
-
-    @functools.wraps(make)
-    def to_arrow_type(dt: Any, **options: Any) -> Any:
-        nonlocal last
-        if last[0] is not dt or last[1] != options:
-            # This is called for the types of a struct's fields, too, before that of the struct is made.
-            last = dt, options, make(dt, **options)
-        return last[2]
-
-    setattr(to_arrow_type, _REMEMBERS, True)
-    conversion.to_arrow_type = to_arrow_type
