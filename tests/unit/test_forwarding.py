@@ -345,7 +345,9 @@ async def test_what_a_server_said_before_it_kept_silent_until_the_deadline_is_th
     directory.links["a"].fail(NotReady("restoring: 3 of 10 records"))
     await directory.links["a"].asked()
     directory.links["a"].fail(DeadlineExceeded("a did not answer"))
-    for error in answered.result().failures.values():
+    failures = answered.result().failures
+    assert failures.keys() == set(range(len(KEYS)))
+    for error in failures.values():
         assert type(error) is DeadlineExceeded
         assert error.facts["cause"] == "NOT_READY"
         assert re.search("after [0-9] attempts; a did not answer. .* because restoring: 3 of 10 records", error.message)
