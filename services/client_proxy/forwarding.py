@@ -137,6 +137,7 @@ class Forwarding:
         for place in stuck:
             self._course(place, asked.address).overdue()
         if self._go_on(stuck):
+            self._attempts += 1
             self._directory.suspect(asked.address)
 
     def _fail(self, places: Sequence[int], error: KeyholeError, asked: _Asked | None = None) -> None:
@@ -147,7 +148,8 @@ class Forwarding:
         for place in places:
             course = self._course(place, address)
             course.refused(address, error, was_overdue=asked is None or asked.overdue)
-        self._go_on(places)
+        if self._go_on(places):
+            self._attempts += 1
 
     # --- the next copy, or the next attempt -------------------------------------------------------------------------
 
@@ -164,7 +166,6 @@ class Forwarding:
                 onward.setdefault(address, []).append(place)
             else:
                 self._again.add(place)
-        self._attempts += bool(onward)
         for address, of in onward.items():
             self._submit(address, of)
         if self._again and self._retry is None and not self._finished:
@@ -205,7 +206,7 @@ class Forwarding:
         except KeyholeError as error:
             self._refuse(again, error)
             return
-        self._attempts += 1
+        self._attempts += 1  # Also where it finds nobody to ask.
         missing: NoServer | None = None
         for place in again:
             course = self._courses[place]

@@ -173,8 +173,9 @@ class Scanning:
         self._course.overdue()
 
     def _refused(self, address: str, error: KeyholeError) -> None:
-        if isinstance(error, DeadlineExceeded) and self._course.bound is not None:
-            raise self._too_late()
+        if isinstance(error, DeadlineExceeded) and self._course.reason is not None:
+            # Another copy, or this one a moment ago, may have said what the silent one couldn't.
+            raise self._course.too_late(self._attempts, error)
         if not isinstance(error, MENDABLE):
             raise error
         self._course.refused(address, error, was_overdue=address != self._hope)

@@ -350,7 +350,7 @@ async def test_what_a_server_said_before_it_kept_silent_until_the_deadline_is_th
     for error in failures.values():
         assert type(error) is DeadlineExceeded
         assert error.facts["cause"] == "NOT_READY"
-        assert re.search("after [0-9] attempts; a did not answer. .* because restoring: 3 of 10 records", error.message)
+        assert re.search("after 2 attempts; a did not answer. .* because restoring: 3 of 10 records", error.message)
 
 
 async def test_a_frame_answered_in_part_still_learns_who_is_silent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
@@ -97,6 +98,7 @@ def run_source(
     Returns:
         The process's exit code.
     """
+    faulthandler.enable()
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -119,6 +120,7 @@ def run_job(name: str, start: Callable[[Mapping[str, str]], StreamingQuery | Seq
     Returns:
         The process's exit code; 1 where a query has failed: the others are stopped, and what ended it is told.
     """
+    faulthandler.enable()
     try:
         return _until_its_end(name, start)
     finally:
