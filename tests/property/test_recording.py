@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from keyhole.spark.exposed import ExposedState
 from keyhole.spark.processor_task import RecordingProcessor, RowOutput
 from keyhole.types import StateKind
+from tests.support import change_rows
 
 KEY, VALUE = StructType().add("k", "integer"), StructType().add("v", "integer")
 EXPOSED = [
@@ -70,6 +71,7 @@ def test_the_change_rows_of_any_calls_amount_to_what_the_states_hold(
         else:
             rows += recording.handleInputRows((key,), iter(work), TimerValues())
     rows += recording.changes()
+    changes = change_rows.changes(rows)
 
     for key in (0, 1):
         handle.setGroupingKey((key,))
@@ -78,14 +80,13 @@ def test_the_change_rows_of_any_calls_amount_to_what_the_states_hold(
             "list": list(handle.list_states["list"].get()),
             "map": dict(handle.map_states["map"].iterator()),
         }
-        assert amounting([row.asDict() for row in rows if row["_keyhole_key_k"] == key]) == stored
+        assert amounting([(state, row) for state, row in changes if row["k"] == key]) == stored
 
 
-def amounting(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def amounting(changes: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     state: dict[str, Any] = {"value": None, "list": [], "map": {}}
-    for row in rows:
-        name, op = row["_keyhole_state"], row["_keyhole_op"]
-        entry = row.get(f"_keyhole_change_{name}", {})
+    for name, entry in changes:
+        op = entry["_keyhole_op"]
         if op == "clear":
             state[name] = {"value": None, "list": [], "map": {}}[name]
         elif op == "append":

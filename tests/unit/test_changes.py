@@ -1,14 +1,18 @@
-"""Change rows of several states in one Arrow batch, as a task takes them apart."""
+"""Change rows as they leave a processor's operator, and what its schema tells of them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
+from keyhole.arrow import Op
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.changes import changes_in, changes_layout, changes_schema
+from keyhole.spark.changes import changes_layout, changes_schema
 from keyhole.spark.exposed import ExposedState, output_schema
+from keyhole.spark.packing import Packer, unpacked
 from keyhole.spark.partitioning import HashLayout
 from keyhole.types import StateKind
 
@@ -19,38 +23,33 @@ TIMES = ExposedState(
 )
 OUTPUT = output_schema(spark.StructType().add("own", "string"), spark.StructType().add("k", "string"), [LAST, TIMES])
 
-# As keyhole.spark.changes.changes_of lets Spark give them to a task.
-ROWS = pa.record_batch(
-    {
-        "_keyhole_state": ["it's last", "times", "it's last", "times"],
-        "_keyhole_op": ["put", "put", "clear", "delete"],
-        "k": ["a", "b", "a", "b"],
-        "_keyhole_change_it's last": pa.array([{"v": 1}, None, None, None], pa.struct({"v": pa.int64()})),
-        "_keyhole_change_times": pa.array(
-            [None, {"of": 3, "n": 1, "s": None}, None, {"of": 4, "n": None, "s": None}],
-            pa.struct({"of": pa.int64(), "n": pa.int64(), "s": pa.string()}),
-        ),
-    }
-)
+KEY = spark.StructType().add("k", "string")
 
 
-def test_each_state_gets_its_own_rows_and_columns_in_order() -> None:
-    assert changes_in(ROWS, "it's last").to_pylist() == [
-        {"_keyhole_op": "put", "k": "a", "v": 1},
-        {"_keyhole_op": "clear", "k": "a", "v": None},
-    ]
-    assert changes_in(ROWS, "times").to_pylist() == [
+def packed(state: ExposedState, *rows: tuple[Op, str | None, dict[str, Any]]) -> bytes:
+    packer = Packer(state.changes(KEY))
+    for op, key, entry in rows:
+        packer.add(op, (key,), entry)
+    data = packer.take()
+    assert data is not None
+    assert packer.take() is None
+    return data
+
+
+def rows_of(*data: bytes) -> list[dict[str, Any]]:
+    return [row for batch in unpacked(pa.array(data, pa.binary())) for row in batch.to_pylist()]
+
+
+def test_a_state_s_rows_come_out_as_they_went_in_and_have_the_columns_that_the_schema_tells() -> None:
+    data = packed(TIMES, (Op.PUT, "b", {"of": 3, "n": 1, "s": None}), (Op.DELETE, "b", {"of": 4}), (Op.CLEAR, "c", {}))
+    assert rows_of(data, packed(LAST, (Op.PUT, "a", {"v": 1}))) == [
         {"_keyhole_op": "put", "k": "b", "of": 3, "n": 1, "s": None},
         {"_keyhole_op": "delete", "k": "b", "of": 4, "n": None, "s": None},
+        {"_keyhole_op": "clear", "k": "c", "of": None, "n": None, "s": None},
+        {"_keyhole_op": "put", "k": "a", "v": 1},
     ]
-    assert changes_in(ROWS.slice(1, 1), "it's last").num_rows == 0
-    assert changes_in(ROWS.slice(3, 1), "times").to_pylist()[0]["of"] == 4
-
-
-@pytest.mark.parametrize("state", [LAST, TIMES], ids=str)
-def test_the_schema_tells_the_columns_that_a_task_finds(state: ExposedState) -> None:
-    schema = changes_schema(state.name, OUTPUT)
-    assert schema.names == changes_in(ROWS, state.name).schema.names
+    schema = changes_schema("times", OUTPUT)
+    assert schema.names == list(rows_of(data)[0])
     assert schema["k"].dataType == spark.StringType()
     assert all(field.nullable for field in schema.fields)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,7 +11,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DayTimeIntervalType, StructType
 
 from keyhole.errors import InvalidConfiguration, KeyholeError, ValueMismatch
-from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue, output_schema
+from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue, exposed_in, grouping_key, output_schema
 from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.processor_check import check_init
 from keyhole.spark.processor_task import RecordingProcessor, RowOutput
@@ -67,7 +68,7 @@ def test_what_cannot_be_exposed_is_refused_where_it_is_said(
         _ = exposing(**arguments).states
 
 
-def test_the_output_has_the_processors_columns_the_grouping_key_and_a_struct_for_each_state() -> None:
+def test_the_output_has_the_processors_columns_and_tells_the_schemas_of_what_it_holds_packed() -> None:
     own = StructType().add("sensor", "string", nullable=False, metadata={"comment": "own"})
     key = StructType().add("sensor", "string", nullable=False).add("day", "date")
     states = exposing(expose={"last": ExposedValue(CELSIUS), "hours": ExposedMap(HOUR, CELSIUS)}).states
@@ -75,20 +76,19 @@ def test_the_output_has_the_processors_columns_the_grouping_key_and_a_struct_for
     assert [(field.name, field.dataType.simpleString()) for field in schema.fields] == [
         ("sensor", "string"),
         ("_keyhole_state", "string"),
-        ("_keyhole_op", "string"),
-        ("_keyhole_key_sensor", "string"),
-        ("_keyhole_key_day", "date"),
-        ("_keyhole_change_last", "struct<celsius:double>"),
-        ("_keyhole_change_hours", "struct<hour:timestamp,celsius:double>"),
+        ("_keyhole_changes", "binary"),
     ]
     assert all(field.nullable for field in schema.fields)
-    assert [field.metadata for field in schema.fields[:5]] == [
-        {"comment": "own"},
-        {},
-        {},
-        {"keyhole.grouping_key": 0},
-        {"keyhole.grouping_key": 1},
-    ]
+    assert schema["sensor"].metadata == {"comment": "own"}
+    told = exposed_in(StructType.fromJson(json.loads(schema.json())))
+    assert told is not None
+    assert {state: changes.simpleString() for state, changes in told.items()} == {
+        "last": "struct<_keyhole_op:string,sensor:string,day:date,celsius:double>",
+        "hours": "struct<_keyhole_op:string,sensor:string,day:date,hour:timestamp,celsius:double>",
+    }
+    assert grouping_key(schema) == {0: "_keyhole_key_sensor", 1: "_keyhole_key_day"}
+    assert grouping_key(told["last"]) == {0: "sensor", 1: "day"}
+    assert grouping_key(own) == {}
 
 
 class Declaring(Nothing):

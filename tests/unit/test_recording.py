@@ -24,6 +24,7 @@ from keyhole.errors import InvalidConfiguration, ValueMismatch
 from keyhole.spark.exposed import ExposedState
 from keyhole.spark.processor_task import Output, PandasOutput, RecordingProcessor, RowOutput
 from keyhole.types import StateKind
+from tests.support import change_rows
 
 KEY = StructType().add("sensor", "string")
 CELSIUS = StructType().add("celsius", "double")
@@ -88,14 +89,22 @@ class Calls:
         self.handle.setGroupingKey((key,))
         return list(self.recording.handleInputRows((key,), iter(rows), TimerValues()))
 
-    def changes(self, *work: Work, key: str = "a") -> list[tuple[Any, ...]]:
-        """(state, op, the entry's columns) of the change rows, which all are of the key."""
-        rows = [row.asDict(True) for row in self.input(key, *work)[len(work) :]]
-        assert {row["_keyhole_key_sensor"] for row in rows} <= {key}
-        return [
-            (row["_keyhole_state"], row["_keyhole_op"], row.get(f"_keyhole_change_{row['_keyhole_state']}"))
-            for row in rows
-        ]
+    def changes(self, *work: Work, key: str = "a") -> list[list[Any]]:
+        """[state, op, the entry's columns as far as they have values] of the change rows, which all are of the key."""
+        assert len(self.input(key, *work)) == len(work)
+        left = self.left()
+        assert {sensor for sensor, *_ in left} <= {key}
+        return [change for _, *change in left]
+
+    def left(self) -> list[list[Any]]:
+        """[the key, and as `changes`] of what leaves behind the last row."""
+        rows = change_rows.changes(self.recording.changes())
+        return [[row.pop("sensor"), state, row.pop("_keyhole_op"), _entry(row)] for state, row in rows]
+
+
+def _entry(row: dict[str, Any]) -> dict[str, Any] | None:
+    """None: no column has a value."""
+    return {name: value for name, value in row.items() if value is not None} or None
 
 
 def hour(number: int) -> dict[str, Any]:
@@ -141,7 +150,7 @@ def test_each_call_that_changes_an_exposed_state_does_so_and_gives_a_change_row(
         lambda p: p.alerts.appendValue((0.0,)),
         lambda p: p.hours.updateValue((7, 0.5), (1,)),
     )
-    assert calls.changes(work) == changes
+    assert calls.changes(work) == [list(change) for change in changes]
     states = {
         "last": calls.handle.value_states["last"].get(),
         "alerts": list(calls.handle.list_states["alerts"].get()),
@@ -177,9 +186,9 @@ def test_of_several_changes_of_an_entry_in_one_call_the_last_one_leaves() -> Non
         lambda p: p.last.clear(),
         lambda p: p.last.update((2.0,)),
     ) == [
-        ("last", "put", {"celsius": 2.0}),
-        ("hours", "put", hour(8) | {"n": 1}),
-        ("hours", "delete", hour(7)),
+        ["last", "put", {"celsius": 2.0}],
+        ["hours", "put", hour(8) | {"n": 1}],
+        ["hours", "delete", hour(7)],
     ]
 
 
@@ -193,11 +202,11 @@ def test_what_comes_before_a_clear_does_not_leave_and_what_comes_behind_it_does(
         lambda p: p.alerts.put([(4.0,)]),
         lambda p: p.alerts.appendValue((4.0,)),
     ) == [
-        ("hours", "clear", None),
-        ("hours", "put", hour(8) | {"n": 1}),
-        ("alerts", "clear", None),
-        ("alerts", "append", {"celsius": 4.0}),
-        ("alerts", "append", {"celsius": 4.0}),
+        ["alerts", "clear", None],
+        ["alerts", "append", {"celsius": 4.0}],
+        ["alerts", "append", {"celsius": 4.0}],
+        ["hours", "clear", None],
+        ["hours", "put", hour(8) | {"n": 1}],
     ]
 
 
@@ -218,12 +227,26 @@ def test_values_given_as_an_iterator_are_stored_and_told() -> None:
     assert list(calls.handle.list_states["alerts"].get()) == [(1.0,), (2.0,), (3.0,)]
 
 
-def test_change_rows_leave_behind_the_rows_of_their_call_and_bear_its_key() -> None:
+def test_changes_leave_behind_the_rows_of_all_calls_and_bear_their_keys() -> None:
     calls = Calls()
-    first = calls.input("a", lambda p: p.last.update((1.0,)), lambda p: None)
-    second = calls.input("b", lambda p: p.last.update((2.0,)))
-    assert [row.asDict().get("number") for row in (*first, *second)] == [0, 1, None, 0, None]
-    assert [row["_keyhole_key_sensor"] for row in (first[-1], second[-1])] == ["a", "b"]
+    rows = calls.input("a", lambda p: p.last.update((1.0,)), lambda p: None)
+    rows += calls.input("b", lambda p: p.last.update((2.0,)))
+    rows += calls.input("a", lambda p: p.last.update((3.0,)))
+    assert [row.number for row in rows] == [0, 1, 0, 0]
+    assert calls.left() == [
+        [key, "last", "put", {"celsius": value}] for key, value in (("a", 1.0), ("b", 2.0), ("a", 3.0))
+    ]
+    assert calls.left() == []
+
+
+def test_what_is_too_large_to_be_kept_leaves_behind_its_call() -> None:
+    calls = Calls()
+    work = [lambda p, number=number: p.hours.updateValue((number, 0.5), (1,)) for number in range(3000)]
+    assert len(calls.input("a", *work)) == len(work)
+    given = calls.input("b", *work)
+    (state, first), *_, (_, last) = change_rows.changes(given[len(work) :])
+    assert (state, first["sensor"], first["hour"], last["sensor"], last["hour"]) == ("hours", "a", 0, "b", 2999)
+    assert calls.left() == []
 
 
 def test_a_timer_that_clears_a_state_gives_a_change_row() -> None:
@@ -232,10 +255,8 @@ def test_a_timer_that_clears_a_state_gives_a_change_row() -> None:
     rows = list(
         calls.recording.handleExpiredTimer(key=("a",), timerValues=TimerValues(), expiredTimerInfo=ExpiredTimerInfo(7))
     )
-    assert rows == [
-        Row(number=7),
-        Row(_keyhole_state="last", _keyhole_op="clear", _keyhole_key_sensor="a"),
-    ]
+    assert rows == [Row(number=7)]
+    assert calls.left() == [["a", "last", "clear", None]]
     assert calls.handle.value_states["last"].get() is None
 
 
@@ -259,12 +280,8 @@ def test_what_an_initial_state_changes_leaves_with_the_keys_rows_or_at_the_next_
         calls.handle.setGroupingKey((key,))
         initial = [lambda p, value=value: p.last.update((value,))]
         assert calls.recording.handleInitialState((key,), initial[0], TimerValues()) is None
-    rows = list(calls.recording.changes())
-    assert [(row["_keyhole_key_sensor"], row["_keyhole_change_last"]) for row in rows] == [
-        ("a", {"celsius": 1.0}),
-        ("b", {"celsius": 2.0}),
-    ]
-    assert list(calls.recording.changes()) == []
+    assert calls.left() == [["a", "last", "put", {"celsius": 1.0}], ["b", "last", "put", {"celsius": 2.0}]]
+    assert calls.left() == []
 
 
 def test_a_value_that_spark_would_store_as_another_one_reaches_neither() -> None:
@@ -348,19 +365,20 @@ class PandasProcessor(Processor):
     ],
 )
 def test_a_pandas_processors_frames_get_the_columns_that_are_missing(given: pd.DataFrame) -> None:
-    names = ["a", "b", "_keyhole_state", "_keyhole_op", "_keyhole_key_sensor", "_keyhole_change_last"]
-    names += ["_keyhole_change_alerts", "_keyhole_change_hours"]
-    own, changes = Calls(processor=PandasProcessor(), output=PandasOutput(["a", "b"], names)).input("k", given)
+    names = ["a", "b", "_keyhole_state", "_keyhole_changes"]
+    calls = Calls(processor=PandasProcessor(), output=PandasOutput(["a", "b"], names))
+    (own,) = calls.input("k", given)
     assert own[names].to_dict("records") == [{"a": 1, "b": "x"} | dict.fromkeys(names[2:])]
-    assert changes.to_dict("records") == [
-        dict.fromkeys(names)
-        | {"_keyhole_state": "hours", "_keyhole_op": "put", "_keyhole_key_sensor": "k"}
-        | {"_keyhole_change_hours": hour(7) | {"n": 1}},
-        dict.fromkeys(names) | {"_keyhole_state": "last", "_keyhole_op": "clear", "_keyhole_key_sensor": "k"},
+    frames = list(calls.recording.changes())
+    assert [list(frame.columns) for frame in frames] == [names, names]
+    rows = [row for frame in frames for row in frame.to_dict("records")]
+    assert [(row["a"], row["b"]) for row in rows] == [(None, None)] * 2
+    assert change_rows.changes(rows) == [
+        ("last", {"_keyhole_op": "clear", "sensor": "k", "celsius": None}),
+        ("hours", {"_keyhole_op": "put", "sensor": "k", **hour(7), "n": 1}),
     ]
 
 
 def test_an_empty_pandas_frame_without_columns_stays_as_it_is() -> None:
-    output = PandasOutput(["a"], ["a", "_keyhole_state"])
+    output = PandasOutput(["a"], ["a", "_keyhole_state", "_keyhole_changes"])
     assert list(output.own(pd.DataFrame()).columns) == []
-    assert list(output.changes([])) == []

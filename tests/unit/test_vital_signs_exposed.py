@@ -20,8 +20,8 @@ from jobs.vital_signs.processor import OPEN_CHUNKS, SEGMENTS, VITALS, VitalSigns
 from jobs.vital_signs.segments import HOUR_US, Segment, covered
 from jobs.vital_signs.source import Sent
 from keyhole.arrow import OP
-from keyhole.spark.exposed import CHANGE_PREFIX, KEY_PREFIX, STATE_COLUMN
 from keyhole.spark.processor_task import RecordingProcessor, RowOutput
+from tests.support import change_rows
 from tests.support.vital_signs import BEGIN_US, KEY, chunk
 
 
@@ -54,14 +54,17 @@ class Readers:
         self.blobs: list[int] = []
 
     def take(self, row: Row) -> None:
-        of = row.asDict()
-        state = of.get(STATE_COLUMN)
-        names = PIPELINE_KEY if state is None else [KEY_PREFIX + name for name in PIPELINE_KEY]
-        assert tuple(of[name] for name in names) == KEY
-        values = tuple(of.get(f"{CHANGE_PREFIX}{state}", {}).values())
-        match state, of.get(OP):
-            case None, None:
-                self.blobs.append(row.blob_us)
+        for change in change_rows.changes([row]):
+            self._change(*change)
+        for blob in change_rows.own([row]):
+            assert tuple(blob[name] for name in PIPELINE_KEY) == KEY
+            self.blobs.append(blob.blob_us)
+
+    def _change(self, state: str, row: dict[str, Any]) -> None:
+        op, *key = (row.pop(name) for name in (OP, *PIPELINE_KEY))
+        assert tuple(key) == KEY
+        values = tuple(row.values())
+        match state, op:
             case "segments", "put":
                 self.segments[values[0]] = values[1]
             case "segments", "delete":
@@ -78,7 +81,8 @@ class Readers:
 
 def test_readers_have_after_every_batch_and_timer_what_the_processor_has() -> None:
     draw = random.Random(5)
-    tester = TwsTester(OfTwoColumns(), timeMode="eventTime", eventTimeExtractor=lambda _: sys.maxsize)
+    processor = OfTwoColumns()
+    tester = TwsTester(processor, timeMode="eventTime", eventTimeExtractor=lambda _: sys.maxsize)
     readers = Readers()
     seconds = [second for second in range(200) if draw.random() > 0.1]
     for first in range(0, 200, 25):
@@ -86,7 +90,7 @@ def test_readers_have_after_every_batch_and_timer_what_the_processor_has() -> No
         draw.shuffle(of_batch)
         rows = tester.test(KEY, [Row(start_us=item.start_us, samples=bytearray(item.samples)) for item in of_batch])
         rows += tester.setWatermark((BEGIN_US + (first + 10) * SECOND_US) // 1000)
-        for row in rows:
+        for row in [*rows, *processor.changes()]:
             readers.take(row)
         stored = tester.peekMapState(SEGMENTS, KEY)
         assert readers.segments == {start: end for (start,), (end,) in stored.items()}

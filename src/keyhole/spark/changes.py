@@ -6,17 +6,16 @@ keyhole.spark.exposed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
-from keyhole.arrow import OP
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.exposed import CHANGE_PREFIX, GROUPING_KEY, KEY_PREFIX, PREFIX, STATE_COLUMN
+from keyhole.spark.exposed import CHANGES_COLUMN, KEY_PREFIX, PREFIX, STATE_COLUMN, exposed_in
+from keyhole.spark.packing import unpacked
 from keyhole.spark.partitioning import HashLayout, column, quoted
 
 
@@ -41,33 +40,27 @@ def split(batch: DataFrame) -> Split:
     Raises:
         InvalidConfiguration: It is no queryable processor's.
     """
-
-    def changes(state: str) -> DataFrame:
-        rows = changes_of([state], batch)
-        _, *columns, entry = map(quoted, rows.columns)
-        return rows.selectExpr(*columns, f"{entry}.*")
-
-    states = [name.removeprefix(CHANGE_PREFIX) for name in batch.columns if name.startswith(CHANGE_PREFIX)]
-    return Split(own_rows(batch), {state: changes(state) for state in states})
+    schemas = _exposed(batch.schema)
+    return Split(
+        own_rows(batch),
+        {
+            state: changes_of([state], batch).mapInArrow(keyhole_change_rows, schema)
+            for state, schema in schemas.items()
+        },
+    )
 
 
 def own_rows(batch: DataFrame) -> DataFrame:
     """Split.rows. Raises as `split`."""
-    _check_is_output(batch.columns)
+    if STATE_COLUMN not in batch.columns:
+        raise _no_output()
     own = [quoted(name) for name in batch.columns if not name.startswith(PREFIX)]
     return batch.filter(f"{STATE_COLUMN} IS NULL").selectExpr(*own)
 
 
 def changes_of(states: Sequence[str], batch: DataFrame) -> DataFrame:
-    """The change rows of these states, with a struct for each one's columns, and the key's columns by their own names.
-
-    Raises:
-        InvalidConfiguration: The batch is no queryable processor's, or its processor exposes no such state.
-    """
-    _check_is_output(batch.columns, states)
-    key = [f"{quoted(KEY_PREFIX + name)} AS {quoted(name)}" for name in _key_fields(batch.schema)]
-    chosen = column(STATE_COLUMN).isin(list(states))
-    return batch.filter(chosen).selectExpr(STATE_COLUMN, OP, *key, *(quoted(CHANGE_PREFIX + state) for state in states))
+    """The changes of these states as they are packed: STATE_COLUMN, CHANGES_COLUMN."""
+    return batch.filter(column(STATE_COLUMN).isin(list(states))).selectExpr(STATE_COLUMN, CHANGES_COLUMN)
 
 
 def changes_schema(state: str, batch: spark.StructType) -> spark.StructType:
@@ -77,13 +70,15 @@ def changes_schema(state: str, batch: spark.StructType) -> spark.StructType:
         batch: The batch's schema.
 
     Raises:
-        InvalidConfiguration: As `changes_of`.
+        InvalidConfiguration: The batch is no queryable processor's, or its processor exposes no such state.
     """
-    _check_is_output(batch.names, [state])
-    key = [spark.StructField(name, kind) for name, kind in _key_fields(batch).items()]
-    entry = batch[CHANGE_PREFIX + state].dataType
-    assert isinstance(entry, spark.StructType)
-    return spark.StructType([spark.StructField(OP, spark.StringType()), *key, *entry.fields])
+    schemas = _exposed(batch)
+    if state not in schemas:
+        raise InvalidConfiguration(
+            f"the batch has no changes of state {state!r}: its processor doesn't expose it",
+            state=state,
+        )
+    return schemas[state]
 
 
 def changes_layout(layout: HashLayout | None) -> HashLayout | None:
@@ -96,32 +91,20 @@ def changes_layout(layout: HashLayout | None) -> HashLayout | None:
     return HashLayout(tuple(name.removeprefix(KEY_PREFIX) for name in layout.columns), layout.partitions)
 
 
-def changes_in(rows: pa.RecordBatch, state: str) -> pa.RecordBatch:
-    """In a task: the state's rows of those that `changes_of` gives, with the columns that `changes_schema` tells."""
-    its = rows.filter(pc.equal(rows.column(STATE_COLUMN), state))
-    columns = {name: its.column(name) for name in its.schema.names if name == OP or not name.startswith(PREFIX)}
-    entry = its.column(CHANGE_PREFIX + state)
-    columns |= dict(zip((field.name for field in entry.type), entry.flatten(), strict=True))
-    return pa.record_batch(columns)
+def keyhole_change_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: the rows of `changes_of`, unpacked. keyhole.spark.partitioning knows it by its name in the plan."""
+    for batch in batches:
+        yield from unpacked(batch.column(CHANGES_COLUMN))
 
 
-def _key_fields(batch: spark.StructType) -> dict[str, spark.DataType]:
-    """The columns of the grouping key by their own names."""
-    return {
-        field.name.removeprefix(KEY_PREFIX): field.dataType
-        for field in batch.fields
-        if GROUPING_KEY in (field.metadata or {})
-    }
+def _exposed(batch: spark.StructType) -> Mapping[str, spark.StructType]:
+    exposed = exposed_in(batch)
+    if exposed is None:
+        raise _no_output()
+    return exposed
 
 
-def _check_is_output(columns: Sequence[str], states: Sequence[str] = ()) -> None:
-    if STATE_COLUMN not in columns:
-        raise InvalidConfiguration(
-            "the batch is not the output of a queryable processor; give the data frame on as foreachBatch gave it"
-        )
-    for state in states:
-        if CHANGE_PREFIX + state not in columns:
-            raise InvalidConfiguration(
-                f"the batch has no changes of state {state!r}: its processor doesn't expose it",
-                state=state,
-            )
+def _no_output() -> InvalidConfiguration:
+    return InvalidConfiguration(
+        "the batch is not the output of a queryable processor; give the data frame on as foreachBatch gave it"
+    )

@@ -1,31 +1,34 @@
-"""The words of an exposed state: its declaration, its changes, and the columns in which they leave Spark's operator.
+"""The words of an exposed state: its declaration, and the columns in which its changes leave Spark's operator.
 
 The operator's output has the columns of the processor's own rows, which all may be null, and behind them
 
-    _keyhole_state          string  the exposed state that the row is a change of; null: a row of the processor's own
-    _keyhole_op             string  what it does: put, append, delete (one entry of a map) or clear (all of the key)
-    _keyhole_key_<column>           for each column of the grouping key
-    _keyhole_change_<state>         for each exposed state, a struct of its map key's columns and its value's, by name
+    _keyhole_state    string  the exposed state of which the row holds changes; null: a row of the processor's own
+    _keyhole_changes  binary  its change rows, as keyhole.spark.packing packs them
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from pyspark.sql import types as spark
 
-from keyhole.arrow import OP, Op
+from keyhole.arrow import OP
 from keyhole.types import StateKind
 
 PREFIX = "_keyhole_"
 STATE_COLUMN = "_keyhole_state"
+CHANGES_COLUMN = "_keyhole_changes"
+
 KEY_PREFIX = "_keyhole_key_"
-CHANGE_PREFIX = "_keyhole_change_"
+"""Before the names of the grouping key's columns, where it is told of rows that hold them packed."""
 
 GROUPING_KEY = "keyhole.grouping_key"
 """In the metadata of a column: it holds this one, counted from 0, of the columns that the operator groups by."""
+
+_EXPOSED = "keyhole.exposed"
+# In the metadata of the column of changes: by state, the schema of its change rows, as JSON.
 
 
 @dataclass(frozen=True)
@@ -87,19 +90,18 @@ class ExposedState:
         fields = self.map_key.fields + self.value.fields
         return spark.StructType([spark.StructField(field.name, field.dataType) for field in fields])
 
+    def changes(self, key: spark.StructType) -> spark.StructType:
+        """A change row: OP, an Op; the columns of the grouping key; those of `entry`.
 
-class Change(NamedTuple):
-    """One change row.
-
-    Attributes:
-        key: The grouping key's columns by name.
-        entry: The map key's columns and the value's, as far as the operation has them.
-    """
-
-    state: str
-    op: Op
-    key: dict[str, Any]
-    entry: dict[str, Any]
+        Args:
+            key: The grouping key.
+        """
+        fields = [spark.StructField(OP, spark.StringType())]
+        fields += [
+            spark.StructField(field.name, field.dataType, True, {GROUPING_KEY: number})
+            for number, field in enumerate(key.fields)
+        ]
+        return spark.StructType(fields + self.entry.fields)
 
 
 def output_schema(own: spark.StructType, key: spark.StructType, exposed: Sequence[ExposedState]) -> spark.StructType:
@@ -110,10 +112,24 @@ def output_schema(own: spark.StructType, key: spark.StructType, exposed: Sequenc
         key: Of the grouping key.
     """
     fields = [spark.StructField(field.name, field.dataType, True, field.metadata) for field in own.fields]
-    fields += [spark.StructField(STATE_COLUMN, spark.StringType()), spark.StructField(OP, spark.StringType())]
-    fields += [
-        spark.StructField(KEY_PREFIX + field.name, field.dataType, True, {GROUPING_KEY: number})
-        for number, field in enumerate(key.fields)
-    ]
-    fields += [spark.StructField(CHANGE_PREFIX + state.name, state.entry) for state in exposed]
+    schemas = {state.name: state.changes(key).json() for state in exposed}
+    fields.append(spark.StructField(STATE_COLUMN, spark.StringType()))
+    fields.append(spark.StructField(CHANGES_COLUMN, spark.BinaryType(), True, {_EXPOSED: schemas}))
     return spark.StructType(fields)
+
+
+def exposed_in(output: spark.StructType) -> Mapping[str, spark.StructType] | None:
+    """By exposed state, the schema of its change rows, of which the operator's output tells; None: it is none."""
+    for field in output.fields:
+        if field.name == CHANGES_COLUMN and _EXPOSED in field.metadata:
+            schemas: Mapping[str, str] = field.metadata[_EXPOSED]
+            return {state: spark.StructType.fromJson(json.loads(schema)) for state, schema in schemas.items()}
+    return None
+
+
+def grouping_key(schema: spark.StructType) -> dict[int, str]:
+    """By number, the columns that the operator groups by, as far as they are there; packed ones have KEY_PREFIX."""
+    prefix, fields = "", schema.fields
+    if exposed := exposed_in(schema):
+        prefix, fields = KEY_PREFIX, next(iter(exposed.values())).fields
+    return {field.metadata[GROUPING_KEY]: prefix + field.name for field in fields if GROUPING_KEY in field.metadata}

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from keyhole.spark.exposed import GROUPING_KEY
+from keyhole.spark.exposed import grouping_key
 
 _PLANS = "org.apache.spark.sql.catalyst.plans.physical"
 _ATTRIBUTE = "org.apache.spark.sql.catalyst.expressions.AttributeReference"
@@ -27,6 +27,8 @@ _ROWS = f"{_EXECUTION}.RDDScanExec"
 _ROW_BY_ROW = frozenset(
     f"{_EXECUTION}.{name}" for name in ("ProjectExec", "FilterExec", "WholeStageCodegenExec", "InputAdapter")
 )
+_MAP_IN_ARROW = f"{_EXECUTION}.python.MapInArrowExec"
+_CHANGE_ROWS = "keyhole_change_rows"
 _TRANSFORM_WITH_STATE = "TransformWithStateInPySparkExec"
 
 
@@ -105,10 +107,9 @@ def _processor_layout(batch: ClassicDataFrame, execution: JavaObject) -> HashLay
     """The same where the batch holds change rows of a queryable processor (keyhole.spark.processor).
 
     Spark's transformWithState gives out rows where it has their group, but doesn't say so: what the columns hold that a
-    function gives out is not for Spark to know. The columns with GROUPING_KEY in their metadata are Keyhole's own,
-    and hold the group's key.
+    function gives out is not for Spark to know. The columns that hold the group's key are Keyhole's own.
     """
-    key = {field.metadata[GROUPING_KEY]: field.name for field in batch.schema.fields if GROUPING_KEY in field.metadata}
+    key = grouping_key(batch.schema)
     if not key or not _stays_in_place(batch, execution):
         return None
     operator = _below(execution.executedPlan())
@@ -136,7 +137,7 @@ def _below(plan: JavaObject) -> JavaObject:
         name = plan.getClass().getName()
         if name == _CACHED:
             plan = plan.relation().cachedPlan()
-        elif name in _ROW_BY_ROW:
+        elif name in _ROW_BY_ROW or (name == _MAP_IN_ARROW and plan.func().name() == _CHANGE_ROWS):
             plan = plan.children().apply(0)
         else:
             return plan

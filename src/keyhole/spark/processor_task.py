@@ -1,7 +1,7 @@
-"""What runs around a user's StatefulProcessor in Spark's tasks: gives out the changes of the exposed states as rows.
+"""What runs around a user's StatefulProcessor in Spark's tasks: gives out the changes of the exposed states.
 
-The changes of a call of the processor leave the operator behind the rows that the call gave out: one change row for
-each entry that it changed, of several changes of one entry the last.
+A call of the processor makes one change row for each entry that it changed, of several changes of one entry the last.
+They leave the operator packed: many keys' at once, in the order of the calls, at the latest behind the last own row.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessorHandle,
     TimerValues,
 )
+from pyspark.sql.streaming.stateful_processor_util import TransformWithStateInPandasFuncMode as _Mode
 from pyspark.sql.streaming.stateful_processor_util import TransformWithStateInPandasUdfUtils
 from pyspark.sql.types import StructType
 
-from keyhole.arrow import OP
-from keyhole.spark.exposed import CHANGE_PREFIX, KEY_PREFIX, STATE_COLUMN, Change, ExposedState
+from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN, ExposedState
 from keyhole.spark.recording import Recorder, RecordingHandle
 
 
@@ -31,8 +31,8 @@ class Output(Protocol):
     def own(self, rows: Any) -> Any:
         """One thing that the processor gave out, with the operator's columns."""
 
-    def changes(self, changes: Sequence[Change]) -> Iterator[Any]:
-        """The same for changes."""
+    def changes(self, state: str, packed: bytes) -> Any:
+        """The same for changes of a state."""
 
 
 class RowOutput:
@@ -41,9 +41,8 @@ class RowOutput:
     def own(self, rows: Row) -> Row:
         return rows
 
-    def changes(self, changes: Sequence[Change]) -> Iterator[Row]:
-        for change in changes:
-            yield Row(**_columns(change))
+    def changes(self, state: str, packed: bytes) -> Row:
+        return Row(**{STATE_COLUMN: state, CHANGES_COLUMN: packed})
 
 
 class PandasOutput:
@@ -65,25 +64,16 @@ class PandasOutput:
             rows = rows.iloc[:, : len(self._own)].set_axis(self._own, axis="columns")
         return rows.assign(**{name: None for name in self._all if name not in self._own})
 
-    def changes(self, changes: Sequence[Change]) -> Iterator[Any]:
+    def changes(self, state: str, packed: bytes) -> Any:
         import pandas as pd
 
-        if changes:
-            rows = [_columns(change) for change in changes]
-            # As objects, with None: pandas would put NaN where something is missing, and make floats of whole numbers.
-            yield pd.DataFrame({name: pd.Series([row.get(name) for row in rows], dtype=object) for name in self._all})
-
-
-def _columns(change: Change) -> dict[str, Any]:
-    columns: dict[str, Any] = {STATE_COLUMN: change.state, OP: change.op.value}
-    columns |= {KEY_PREFIX + name: value for name, value in change.key.items()}
-    if change.entry:
-        columns[CHANGE_PREFIX + change.state] = change.entry
-    return columns
+        row = dict.fromkeys(self._all) | {STATE_COLUMN: state, CHANGES_COLUMN: packed}
+        # As objects, with None: pandas would put NaN where something is missing.
+        return pd.DataFrame({name: pd.Series([value], dtype=object) for name, value in row.items()})
 
 
 class RecordingProcessor(StatefulProcessor):
-    """The user's processor, whose rows are followed by the change rows of the call that gave them.
+    """The user's processor, some of whose rows are followed by the changes of the calls up to then.
 
     Args:
         key_schema: Of the grouping key.
@@ -99,7 +89,7 @@ class RecordingProcessor(StatefulProcessor):
         self._output = output
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._recorder = Recorder(self._key_schema)
+        self._recorder = Recorder(self._exposed.values(), self._key_schema)
         recording = RecordingHandle(handle, self._exposed, self._recorder)
         self._processor.init(recording)
         recording.check_all_declared()
@@ -126,26 +116,30 @@ class RecordingProcessor(StatefulProcessor):
     def close(self) -> None:
         self._processor.close()
 
-    def changes(self) -> Iterator[Any]:
-        """What was recorded and has not left yet, as the operator gives it out."""
-        yield from self._output.changes(self._recorder.take())
+    def changes(self, *, if_large: bool = False) -> Iterator[Any]:
+        """What was recorded and has not left yet, as the operator gives it out. `if_large`: as Recorder.take."""
+        for state, packed in self._recorder.take(if_large=if_large):
+            yield self._output.changes(state, packed)
 
     def _with_changes(self, rows: Iterable[Any]) -> Iterator[Any]:
         # The user's function may be a generator: what it changes is known when it has given its last row.
         for given in rows:
             yield self._output.own(given)
-        yield from self.changes()
+        yield from self.changes(if_large=True)
 
 
 class RecordingUdf(TransformWithStateInPandasUdfUtils):
-    """Spark's loop around a processor, and behind each key's rows the changes that it has no call to give out in.
-
-    Those of the initial state of a key that the first batch has no rows of.
-    """
+    """Spark's loop around a processor, and behind its last row the changes that have not left yet."""
 
     def __init__(self, processor: RecordingProcessor, time_mode: str) -> None:
         super().__init__(processor, time_mode)
         self._recording = processor
 
-    def transformWithStateWithInitStateUDF(self, *arguments: Any) -> Iterator[Any]:  # noqa: N802
-        return itertools.chain(super().transformWithStateWithInitStateUDF(*arguments), self._recording.changes())
+    def transformWithStateUDF(self, client: Any, mode: _Mode, *arguments: Any) -> Iterator[Any]:  # noqa: N802
+        return self._with_rest(mode, super().transformWithStateUDF(client, mode, *arguments))
+
+    def transformWithStateWithInitStateUDF(self, client: Any, mode: _Mode, *arguments: Any) -> Iterator[Any]:  # noqa: N802
+        return self._with_rest(mode, super().transformWithStateWithInitStateUDF(client, mode, *arguments))
+
+    def _with_rest(self, mode: _Mode, rows: Iterator[Any]) -> Iterator[Any]:
+        return itertools.chain(rows, self._recording.changes()) if mode is _Mode.COMPLETE else rows

@@ -18,27 +18,37 @@ from pyspark.sql.types import StructType
 
 from keyhole.arrow import Op
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.exposed import Change, ExposedState
+from keyhole.spark.exposed import ExposedState
+from keyhole.spark.packing import Packer
 from keyhole.spark.state_values import Rows
 from keyhole.types import StateKind
 
 _ALL = "all"
 """Stands for what a key has as a whole, where it has no entries, or they are all meant."""
 
+_LARGE = 1 << 20
+_ROW_BYTES = 256
+_SIZED = (str, bytes, list, dict)
+
 
 class Recorder:
-    """Keeps the changes of the key at hand, of each entry the last, until they are taken."""
+    """Keeps the changes of the key at hand, of each entry the last, and packs those of the keys before.
 
-    def __init__(self, key_schema: StructType) -> None:
+    Args:
+        key_schema: Of the grouping key.
+    """
+
+    def __init__(self, exposed: Iterable[ExposedState], key_schema: StructType) -> None:
         self._key_row = Rows("the grouping key", key_schema)
-        self._key: dict[str, Any] = {}
+        self._key: tuple[Any, ...] = ()
         self._entries: dict[str, dict[object, tuple[Op, dict[str, Any]]]] = {}
-        self._earlier: list[Change] = []
+        self._packers = {state.name: Packer(state.changes(key_schema)) for state in exposed}
+        self._held = 0
 
     def begin(self, key: Sequence[Any]) -> None:
         """From now on changes are of this key, as Spark gives it to the processor."""
         self._settle()
-        self._key = self._key_row(tuple(key))
+        self._key = tuple(self._key_row(tuple(key)).values())
 
     def put(self, state: str, op: Op, row: dict[str, Any], entry: object = _ALL) -> None:
         """The entry is changed; takes the place of its change before, if there is one."""
@@ -55,19 +65,30 @@ class Recorder:
         """The key has nothing any more: what was recorded of the state for it before has no effect."""
         self._entries[state] = {_ALL: (Op.CLEAR, {})}
 
-    def take(self) -> list[Change]:
-        """The changes, by key in the order of the calls, each key's by state in the order in which they count."""
+    def take(self, *, if_large: bool = False) -> list[tuple[str, bytes]]:
+        """The changes by state, packed, each state's in the order of the calls.
+
+        Args:
+            if_large: Nothing, unless there is so much that it should not be kept.
+        """
         self._settle()
-        changes, self._earlier = self._earlier, []
-        return changes
+        if if_large and self._held < _LARGE:
+            return []
+        self._held = 0
+        return [(state, packed) for state, packer in self._packers.items() if (packed := packer.take()) is not None]
 
     def _settle(self) -> None:
-        self._earlier += (
-            Change(state, op, self._key, row)
-            for state, entries in self._entries.items()
-            for op, row in entries.values()
-        )
+        for state, entries in self._entries.items():
+            add = self._packers[state].add
+            for op, row in entries.values():
+                add(op, self._key, row)
+                self._held += _weight(row)
         self._entries = {}
+
+
+def _weight(row: Mapping[str, Any]) -> int:
+    """About how many bytes the row takes."""
+    return _ROW_BYTES + sum(len(value) for value in row.values() if isinstance(value, _SIZED))
 
 
 class RecordingValueState(ValueState):

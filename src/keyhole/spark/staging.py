@@ -18,7 +18,8 @@ from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.spark.aggregating import Aggregation
 from keyhole.spark.batch import classic
 from keyhole.spark.changes import changes_layout, changes_of
-from keyhole.spark.partitioning import HashLayout, by_key_group, can_reuse, quoted
+from keyhole.spark.packing import ORDER, PARTITION, REPACKED_SCHEMA, repacked
+from keyhole.spark.partitioning import HashLayout, by_key_group, can_reuse, quoted, shuffle_partitions
 from keyhole.spark.reducing import reduced_columns
 from keyhole.spark.schema import Declaration, value_names
 from keyhole.spark.task import RECEIPT_SCHEMA, TaskState, stage_changes, stage_task
@@ -28,7 +29,6 @@ from keyhole.types import StateDescriptor, StateKind
 if TYPE_CHECKING:
     from keyhole.spark.parts import Part
 
-_ORDER = "_keyhole_order"
 _ORDERED_KINDS = (StateKind.LIST, StateKind.AGGREGATING)
 
 
@@ -117,18 +117,20 @@ def staged_changes(plans: Sequence[StatePlan], batch: ClassicDataFrame, layout: 
     states = [plan.descriptor.state for plan in plans]
     descriptor = plans[0].descriptor
     key = [column.name for column in descriptor.key]
-    rows, layout = classic(changes_of(states, batch)), changes_layout(layout)
-    # Else a shuffle comes in between, which would lose the order of the rows.
-    numbered = not can_reuse(layout, key, descriptor.key_groups)
-    if numbered:
-        rows = classic(rows.withColumn(_ORDER, F.monotonically_increasing_id()))
-    placed, partitions = by_key_group(rows, layout, key, descriptor.key_groups)
-    if numbered:
-        placed = placed.sortWithinPartitions(_ORDER)
+    rows, layout = changes_of(states, batch), changes_layout(layout)
+    if can_reuse(layout, key, descriptor.key_groups):
+        assert layout is not None
+        partitions = layout.partitions
+    else:
+        partitions = shuffle_partitions(batch, descriptor.key_groups)
+        place = functools.partial(repacked, descriptor.key, partitions)
+        rows = rows.withColumn(ORDER, F.monotonically_increasing_id()).mapInArrow(place, REPACKED_SCHEMA)
+        # A shuffle loses the order of the rows.
+        rows = classic(rows).repartitionById(partitions, F.col(PARTITION)).sortWithinPartitions(ORDER)
     tasks = [TaskState(state, in_order=True) for state in states]
 
     def receipts(order: StageOrder) -> DataFrame:
-        return placed.mapInArrow(functools.partial(stage_changes, order, tasks), RECEIPT_SCHEMA)
+        return rows.mapInArrow(functools.partial(stage_changes, order, tasks), RECEIPT_SCHEMA)
 
     return StagedState(plans, partitions, receipts)
 

@@ -18,8 +18,9 @@ from keyhole.coordinator.staging import Connect, stage_partition
 from keyhole.rpc.channels import sync_channel
 from keyhole.security.credentials import Credentials
 from keyhole.spark.aggregating import Aggregation, aggregated
-from keyhole.spark.changes import changes_in
+from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN
 from keyhole.spark.folding import folded
+from keyhole.spark.packing import unpacked
 from keyhole.spark.value_codec import Encoding
 from keyhole.spark.worker import spare_imports
 from keyhole.types import StateKind
@@ -87,15 +88,13 @@ def stage_changes(
     """The same of several states whose change rows stand in the same rows: yields a receipt of each.
 
     Args:
-        batches: As keyhole.spark.changes.changes_of has them. Of several states all of the task's are held in memory.
+        batches: As keyhole.spark.changes.changes_of has them. All of the task's are held in memory.
     """
-    if len(states) == 1:
-        yield _staged(order, states[0], (changes_in(batch, states[0].state) for batch in batches))
-        return
     rows: dict[str, list[pa.RecordBatch]] = {state.state: [] for state in states}
     for batch in batches:
-        for name, of_state in rows.items():
-            of_state.append(changes_in(batch, name))
+        changes = zip(batch.column(STATE_COLUMN).to_pylist(), unpacked(batch.column(CHANGES_COLUMN)), strict=True)
+        for state, of_state in changes:
+            rows[state].append(of_state)
     for state in states:
         yield _staged(order, state, rows.pop(state.state))
 

@@ -1,0 +1,98 @@
+"""Many change rows as one value of a binary column: Arrow's stream format.
+
+Of the rows that a processor gives out for a key Spark makes a batch of Arrow, whose every column costs time on both
+sides of its socket. Changes of many keys in one value of one column cost next to none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from keyhole.arrow import Op, ipc_stream, key_groups
+from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN
+from keyhole.types import KeyColumn
+
+PARTITION = "_keyhole_partition"
+ORDER = "_keyhole_order"
+
+REPACKED_SCHEMA = f"{STATE_COLUMN} string, {CHANGES_COLUMN} binary, {PARTITION} int, {ORDER} bigint"
+
+
+class Packer:
+    """Gathers change rows of one state.
+
+    Args:
+        schema: Of its change rows: ExposedState.changes.
+    """
+
+    def __init__(self, schema: StructType) -> None:
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._rows: list[tuple[Op, Sequence[Any], dict[str, Any]]] = []
+
+    def add(self, op: Op, key: Sequence[Any], entry: dict[str, Any]) -> None:
+        """One row. `entry`: the state's own columns, as far as the operation has them."""
+        self._rows.append((op, key, entry))
+
+    def take(self) -> bytes | None:
+        """All rows, in the order in which they were added; None: there are none."""
+        if not self._rows:
+            return None
+        rows, self._rows = self._rows, []
+        ops, keys, entries = zip(*rows, strict=True)
+        columns = [ops, *zip(*keys, strict=True)]
+        columns += ([entry.get(name) for entry in entries] for name in self._schema.names[len(columns) :])
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        return ipc_stream(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+
+def unpacked(changes: pa.Array) -> Iterator[pa.RecordBatch]:
+    """The change rows of a column of them, in order."""
+    for packed in changes:
+        with pa.ipc.open_stream(packed.as_buffer()) as rows:
+            yield from rows
+
+
+def repacked(key: Sequence[KeyColumn], partitions: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: the same changes, packed apart by the partition in which Spark's hash puts their keys.
+
+    Args:
+        key: The grouping key.
+        batches: STATE_COLUMN, CHANGES_COLUMN and ORDER, which what is made of a row keeps.
+
+    Yields:
+        REPACKED_SCHEMA.
+    """
+    for batch in batches:
+        of_row = zip(batch.column(STATE_COLUMN).to_pylist(), batch.column(ORDER).to_pylist(), strict=True)
+        parts = [
+            (state, ipc_stream(rows.filter(pa.array(places == partition))), partition, order)
+            for (state, order), rows in zip(of_row, unpacked(batch.column(CHANGES_COLUMN)), strict=True)
+            for places in [_places(rows, key, partitions)]
+            for partition in np.unique(places)
+        ]
+        columns = zip(*parts, strict=True) if parts else [()] * len(_REPACKED)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, _REPACKED, strict=True)], schema=_REPACKED
+        )
+
+
+_REPACKED = pa.schema(
+    {STATE_COLUMN: pa.string(), CHANGES_COLUMN: pa.binary(), PARTITION: pa.int32(), ORDER: pa.int64()}.items()
+)
+
+
+def _places(rows: pa.RecordBatch, key: Sequence[KeyColumn], partitions: int) -> np.ndarray:
+    """Rows with a null in their key go anywhere: staging refuses them."""
+    columns = [rows.column(part.name) for part in key]
+    whole = np.logical_and.reduce([pc.is_valid(column).to_numpy(zero_copy_only=False) for column in columns])
+    places = np.zeros(rows.num_rows, np.int32)
+    chosen = [column.filter(pa.array(whole)) for column in columns]
+    places[whole] = key_groups(chosen, [part.type for part in key], partitions)
+    return places
