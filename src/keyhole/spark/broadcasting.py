@@ -25,6 +25,7 @@ from keyhole.config import JobConfig, job_config
 from keyhole.errors import InvalidConfiguration, KeyholeError, NotReady, UnknownApplication, UnknownState
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.batch import MicroBatch, classic, current
+from keyhole.spark.checkpoint_files import checkpoint_files
 from keyhole.spark.lookup import as_arrow, spark_type, value_schema
 from keyhole.spark.schema import struct
 from keyhole.state_path import state_path
@@ -34,7 +35,6 @@ _log = logging.getLogger(__name__)
 
 # For each question to a proxy; and how long before the next one.
 _CALL_SECONDS, _RETRY_SECONDS = 30.0, 1.0
-_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager"
 _EPOCH = b"keyhole_epoch"
 _KEY = b"keyhole_key"
 OP = "op"
@@ -249,29 +249,18 @@ class _Pins:
 
     def __init__(self, frame: ClassicDataFrame, batch: MicroBatch, state: str) -> None:
         self._number = batch.number
-        session = frame.sparkSession
-        jvm = session._jvm
-        assert jvm is not None
-        self._path = jvm.org.apache.hadoop.fs.Path
-        self._folder = f"{batch.query.resolvedCheckpointRoot()}/keyhole/broadcast/{state}"
-        configuration = session._jsparkSession.sessionState().newHadoopConf()
-        files = jvm
-        for part in _FILES.split("."):
-            files = getattr(files, part)
-        self._files = files.create(self._path(self._folder), configuration)
-        self._files.mkdirs(self._path(self._folder))
-        self._streams = jvm.org.apache.commons.io.IOUtils
+        folder = f"{batch.query.resolvedCheckpointRoot()}/keyhole/broadcast/{state}"
+        self._files = checkpoint_files(frame.sparkSession, folder)
 
     def now(self) -> pa.Table | None:
         """None: the batch has read nothing yet."""
-        return self._read(self._number) if self._has(self._number) else None
+        return self._read(self._number)
 
     def before(self) -> pa.Table | None:
         """What the last batch before this one that has read something has read."""
-        if self._has(self._number - 1):
-            return self._read(self._number - 1)
-        names = [status.getPath().getName() for status in self._files.list(self._path(self._folder))]
-        earlier = [int(name) for name in names if name.isdigit() and int(name) < self._number]
+        if (last := self._read(self._number - 1)) is not None:
+            return last
+        earlier = [int(name) for name in self._files.names() if name.isdigit() and int(name) < self._number]
         return self._read(max(earlier)) if earlier else None
 
     def write(self, content: bytes, kept: int) -> None:
@@ -280,22 +269,10 @@ class _Pins:
         Args:
             kept: Of so many batches Spark keeps the logs.
         """
-        if self._has(self._number - 1):  # else an older one is what this batch's updates are told from
-            self._files.delete(self._path(f"{self._folder}/{self._number - max(kept, 2)}"))  # it needn't be there
-        stream = self._files.createAtomic(self._path(f"{self._folder}/{self._number}"), True)
-        try:
-            stream.write(bytearray(content))
-            stream.close()
-        except BaseException:
-            stream.cancel()
-            raise
+        if self._files.has(str(self._number - 1)):  # else an older one is what this batch's updates are told from
+            self._files.delete(str(self._number - max(kept, 2)))
+        self._files.write(str(self._number), content)
 
-    def _has(self, batch_id: int) -> bool:
-        return bool(self._files.exists(self._path(f"{self._folder}/{batch_id}")))
-
-    def _read(self, batch_id: int) -> pa.Table:
-        stream = self._files.open(self._path(f"{self._folder}/{batch_id}"))
-        try:
-            return _decoded(bytes(self._streams.toByteArray(stream)))
-        finally:
-            stream.close()
+    def _read(self, batch_id: int) -> pa.Table | None:
+        content = self._files.read(str(batch_id))
+        return None if content is None else _decoded(content)

@@ -1,0 +1,136 @@
+"""Small files beside a query's checkpoint: each there whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Protocol
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import SparkSession
+
+_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager"
+
+
+class CheckpointFiles(Protocol):
+    """The files of one folder, by name. Driver only; blocks. Raises what the file system raises."""
+
+    def names(self) -> list[str]: ...
+
+    def has(self, name: str) -> bool: ...
+
+    def read(self, name: str) -> bytes | None:
+        """None: there is no such file."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Takes the place of what is there."""
+
+    def delete(self, name: str) -> None:
+        """It needn't be there."""
+
+
+def checkpoint_files(session: SparkSession, folder: str) -> CheckpointFiles:
+    """The files of a folder, which is made.
+
+    Args:
+        folder: As Spark knows it: in the file system of its scheme, else in the default one.
+    """
+    jvm = session._jvm
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    uri = path.toUri()
+    return LocalFiles(Path(uri.getPath())) if uri.getScheme() == "file" else HadoopFiles(session, path)
+
+
+class LocalFiles:
+    """On this machine, which is also where the driver's JVM is.
+
+    Not through Hadoop: it starts a process to set a file's mode, twice for each file that it writes (50 ms), and leaves
+    it to the system when the file is on the disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def names(self) -> list[str]:
+        return [path.name for path in self._folder.iterdir()]
+
+    def has(self, name: str) -> bool:
+        return (self._folder / name).exists()
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        part = self._folder / f".{name}.{os.getpid()}.part"
+        try:
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self._folder / name)
+        finally:
+            part.unlink(missing_ok=True)
+        # Hadoop's checksum of what was there would not be this file's.
+        self._checksum(name).unlink(missing_ok=True)
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def delete(self, name: str) -> None:
+        for path in (self._folder / name, self._checksum(name)):
+            path.unlink(missing_ok=True)
+
+    def _checksum(self, name: str) -> Path:
+        return self._folder / f".{name}.crc"
+
+
+class HadoopFiles:
+    """In any file system that Spark can have checkpoints in."""
+
+    def __init__(self, session: SparkSession, folder: JavaObject) -> None:
+        jvm = session._jvm
+        assert jvm is not None
+        configuration = session._jsparkSession.sessionState().newHadoopConf()
+        manager = jvm
+        for part in _MANAGER.split("."):
+            manager = getattr(manager, part)
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._folder = folder
+        self._files = manager.create(folder, configuration)
+        self._files.mkdirs(folder)
+        self._streams = jvm.org.apache.commons.io.IOUtils
+
+    def names(self) -> list[str]:
+        return [status.getPath().getName() for status in self._files.list(self._folder)]
+
+    def has(self, name: str) -> bool:
+        return bool(self._files.exists(self._of(name)))
+
+    def read(self, name: str) -> bytes | None:
+        if not self.has(name):
+            return None
+        with contextlib.closing(self._files.open(self._of(name))) as stream:
+            return bytes(self._streams.toByteArray(stream))
+
+    def write(self, name: str, content: bytes) -> None:
+        stream = self._files.createAtomic(self._of(name), True)
+        try:
+            stream.write(bytearray(content))
+            stream.close()
+        except BaseException:
+            stream.cancel()
+            raise
+
+    def delete(self, name: str) -> None:
+        self._files.delete(self._of(name))
+
+    def _of(self, name: str) -> JavaObject:
+        return self._path(self._folder, name)

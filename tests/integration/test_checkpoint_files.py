@@ -1,0 +1,82 @@
+"""Files beside a checkpoint, here and through Hadoop: the same, and each reads what the other has written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from keyhole.spark.checkpoint_files import CheckpointFiles, HadoopFiles, LocalFiles, checkpoint_files
+
+Make = Callable[[], CheckpointFiles]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "a b%20ü" / "broadcast"
+
+
+@pytest.fixture
+def local(spark: SparkSession, folder: Path) -> Make:
+    def make() -> CheckpointFiles:
+        files = checkpoint_files(spark, f"file:{folder}")
+        assert isinstance(files, LocalFiles)
+        return files
+
+    return make
+
+
+@pytest.fixture
+def hadoop(spark: SparkSession, folder: Path) -> Make:
+    jvm = spark._jvm
+    assert jvm is not None
+    return lambda: HadoopFiles(spark, jvm.org.apache.hadoop.fs.Path(f"file:{folder}"))
+
+
+@pytest.fixture(params=["local", "hadoop"])
+def make(request: pytest.FixtureRequest) -> Make:
+    return request.getfixturevalue(request.param)
+
+
+def test_what_is_written_is_read_until_it_is_deleted(make: Make, folder: Path) -> None:
+    files = make()
+    assert (files.names(), files.has("7"), files.read("7")) == ([], False, None)
+    files.write("7", b"")
+    files.write("8", bytes(range(256)) * 1000)
+    files.write("8", b"another")
+    assert sorted(files.names()) == ["7", "8"]
+    files.delete("7")
+    files.delete("6")
+    again = make()
+    assert (again.names(), again.has("8"), again.read("8"), again.read("7")) == (["8"], True, b"another", None)
+
+
+def test_each_reads_what_the_other_has_written_and_takes_its_place(local: Make, hadoop: Make, folder: Path) -> None:
+    hadoop().write("1", b"through Hadoop")
+    assert local().read("1") == b"through Hadoop"
+    local().write("1", b"on this machine")
+    assert hadoop().read("1") == b"on this machine"
+    hadoop().write("1", b"through Hadoop again")
+    assert local().read("1") == b"through Hadoop again"
+    local().delete("1")
+    assert hadoop().read("1") is None
+    assert list(folder.iterdir()) == []
+
+
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(
+    local: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = local()
+    files.write("1", b"first")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="no space left"):
+            files.write("1", b"second")
+    assert files.read("1") == b"first"
+    assert [path.name for path in folder.iterdir()] == ["1"]
