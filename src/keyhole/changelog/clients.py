@@ -81,6 +81,9 @@ class Deadline:
 def common_settings(bootstrap_servers: str) -> Settings:
     """For every client. Raises as keyhole.changelog.brokers.client_settings."""
     return {
+        # A broker's address may be one where nobody is any more, and nothing says so (a pod that is gone). By default
+        # a client waits 30 s for it before it asks for the name again, and a follower is behind for as long.
+        "socket.connection.setup.timeout.ms": 5000,
         **client_settings(bootstrap_servers),
         "error_cb": _on_error,
         # Without a logger, librdkafka prints fatal errors on standard error, whatever the level. The rest of what it

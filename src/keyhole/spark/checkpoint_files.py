@@ -46,8 +46,8 @@ def checkpoint_files(session: SparkSession, folder: str) -> CheckpointFiles:
 class LocalFiles:
     """On this machine, which is also where the driver's JVM is.
 
-    Not through Hadoop: it starts a process to set a file's mode, twice for each file that it writes (50 ms), and leaves
-    it to the system when the file is on the disk.
+    Not through Hadoop, which starts a process to set a file's mode, twice for each file that it writes (50 ms). As
+    there, and so with Spark's own logs, it is left to the system when a file is on the disk.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,20 +69,12 @@ class LocalFiles:
     def write(self, name: str, content: bytes) -> None:
         part = self._folder / f".{name}.{os.getpid()}.part"
         try:
-            with part.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            part.write_bytes(content)
             part.replace(self._folder / name)
         finally:
             part.unlink(missing_ok=True)
         # Hadoop's checksum of what was there would not be this file's.
         self._checksum(name).unlink(missing_ok=True)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def delete(self, name: str) -> None:
         for path in (self._folder / name, self._checksum(name)):
