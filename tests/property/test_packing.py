@@ -38,7 +38,7 @@ def test_changes_packed_apart_are_where_their_keys_belong_and_in_order(
             packer.add(Op.PUT, key, {"number": number})
             expected[state, key].append(number)
             number += 1
-        packed.append(packer.take())
+        packed += packer.take()
     columns = {
         "_keyhole_state": pa.array([state for state, _ in sent], pa.string()),
         "_keyhole_changes": pa.array(packed, pa.binary()),

@@ -30,9 +30,8 @@ def packed(state: ExposedState, *rows: tuple[Op, str | None, dict[str, Any]]) ->
     packer = Packer(state.changes(KEY))
     for op, key, entry in rows:
         packer.add(op, (key,), entry)
-    data = packer.take()
-    assert data is not None
-    assert packer.take() is None
+    (data,) = packer.take()
+    assert packer.take() == []
     return data
 
 

@@ -220,6 +220,11 @@ def test_map_keys_are_one_where_spark_stores_them_as_one() -> None:
     assert [entry["n"] for _, _, entry in changes] == [1, 2, 4]
 
 
+def test_what_is_no_number_is_told_as_that_and_not_as_null() -> None:
+    ((state, op, entry),) = Calls().changes(lambda p: p.last.update((float("nan"),)))
+    assert (state, op, str(entry)) == ("last", "put", "{'celsius': nan}")
+
+
 def test_values_given_as_an_iterator_are_stored_and_told() -> None:
     calls = Calls()
     assert len(calls.changes(lambda p: p.alerts.put(value for value in [(1.0,), (2.0,)]))) == 3
@@ -239,13 +244,14 @@ def test_changes_leave_behind_the_rows_of_all_calls_and_bear_their_keys() -> Non
     assert calls.left() == []
 
 
-def test_what_is_too_large_to_be_kept_leaves_behind_its_call() -> None:
+def test_what_is_too_large_to_be_kept_leaves_behind_its_call_in_pieces() -> None:
     calls = Calls()
-    work = [lambda p, number=number: p.hours.updateValue((number, 0.5), (1,)) for number in range(3000)]
-    assert len(calls.input("a", *work)) == len(work)
-    given = calls.input("b", *work)
-    (state, first), *_, (_, last) = change_rows.changes(given[len(work) :])
-    assert (state, first["sensor"], first["hour"], last["sensor"], last["hour"]) == ("hours", "a", 0, "b", 2999)
+    work = [lambda p, number=number: p.hours.updateValue((number, 0.5), (1,)) for number in range(6000)]
+    given = [calls.input(key, *work)[len(work) :] for key in "ab"]
+    assert [len(pieces) for pieces in given] == [1, 1]
+    assert all(len(row["_keyhole_changes"]) < 1 << 20 for pieces in given for row in pieces)
+    rows = [row for _, row in change_rows.changes([*given[0], *given[1], *calls.recording.changes()])]
+    assert [(row["sensor"], row["hour"]) for row in rows] == [(key, number) for key in "ab" for number in range(6000)]
     assert calls.left() == []
 
 

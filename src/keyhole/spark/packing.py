@@ -22,11 +22,15 @@ from keyhole.types import KeyColumn
 PARTITION = "_keyhole_partition"
 ORDER = "_keyhole_order"
 
+_PIECE_BYTES = 1 << 20
+_ROW_BYTES = 256  # about what a row takes beside its texts, bytes and lists
+_SIZED = (str, bytes, list, dict)
+
 REPACKED_SCHEMA = f"{STATE_COLUMN} string, {CHANGES_COLUMN} binary, {PARTITION} int, {ORDER} bigint"
 
 
 class Packer:
-    """Gathers change rows of one state.
+    """Gathers change rows of one state, in pieces of about a megabyte.
 
     Args:
         schema: Of its change rows: ExposedState.changes.
@@ -35,21 +39,30 @@ class Packer:
     def __init__(self, schema: StructType) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._rows: list[tuple[Op, Sequence[Any], dict[str, Any]]] = []
+        self._bytes = 0
+        self._pieces: list[bytes] = []
 
     def add(self, op: Op, key: Sequence[Any], entry: dict[str, Any]) -> None:
         """One row. `entry`: the state's own columns, as far as the operation has them."""
         self._rows.append((op, key, entry))
+        self._bytes += _ROW_BYTES + sum(len(value) for value in entry.values() if isinstance(value, _SIZED))
+        if self._bytes >= _PIECE_BYTES:
+            self._pack()
 
-    def take(self) -> bytes | None:
-        """All rows, in the order in which they were added; None: there are none."""
-        if not self._rows:
-            return None
-        rows, self._rows = self._rows, []
-        ops, keys, entries = zip(*rows, strict=True)
+    def take(self, *, whole: bool = True) -> list[bytes]:
+        """The pieces in order, and with `whole` the rows that don't fill one yet."""
+        if whole and self._rows:
+            self._pack()
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _pack(self) -> None:
+        ops, keys, entries = zip(*self._rows, strict=True)
+        self._rows, self._bytes = [], 0
         columns = [ops, *zip(*keys, strict=True)]
         columns += ([entry.get(name) for entry in entries] for name in self._schema.names[len(columns) :])
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
-        return ipc_stream(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._pieces.append(ipc_stream(pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
 
 
 def unpacked(changes: pa.Array) -> Iterator[pa.RecordBatch]:

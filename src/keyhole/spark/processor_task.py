@@ -116,16 +116,16 @@ class RecordingProcessor(StatefulProcessor):
     def close(self) -> None:
         self._processor.close()
 
-    def changes(self, *, if_large: bool = False) -> Iterator[Any]:
-        """What was recorded and has not left yet, as the operator gives it out. `if_large`: as Recorder.take."""
-        for state, packed in self._recorder.take(if_large=if_large):
+    def changes(self, *, whole: bool = True) -> Iterator[Any]:
+        """What was recorded and has not left yet, as the operator gives it out. `whole`: as Packer.take."""
+        for state, packed in self._recorder.take(whole=whole):
             yield self._output.changes(state, packed)
 
     def _with_changes(self, rows: Iterable[Any]) -> Iterator[Any]:
         # The user's function may be a generator: what it changes is known when it has given its last row.
         for given in rows:
             yield self._output.own(given)
-        yield from self.changes(if_large=True)
+        yield from self.changes(whole=False)
 
 
 class RecordingUdf(TransformWithStateInPandasUdfUtils):

@@ -26,10 +26,6 @@ from keyhole.types import StateKind
 _ALL = "all"
 """Stands for what a key has as a whole, where it has no entries, or they are all meant."""
 
-_LARGE = 1 << 20
-_ROW_BYTES = 256
-_SIZED = (str, bytes, list, dict)
-
 
 class Recorder:
     """Keeps the changes of the key at hand, of each entry the last, and packs those of the keys before.
@@ -43,7 +39,6 @@ class Recorder:
         self._key: tuple[Any, ...] = ()
         self._entries: dict[str, dict[object, tuple[Op, dict[str, Any]]]] = {}
         self._packers = {state.name: Packer(state.changes(key_schema)) for state in exposed}
-        self._held = 0
 
     def begin(self, key: Sequence[Any]) -> None:
         """From now on changes are of this key, as Spark gives it to the processor."""
@@ -65,30 +60,17 @@ class Recorder:
         """The key has nothing any more: what was recorded of the state for it before has no effect."""
         self._entries[state] = {_ALL: (Op.CLEAR, {})}
 
-    def take(self, *, if_large: bool = False) -> list[tuple[str, bytes]]:
-        """The changes by state, packed, each state's in the order of the calls.
-
-        Args:
-            if_large: Nothing, unless there is so much that it should not be kept.
-        """
+    def take(self, *, whole: bool = True) -> list[tuple[str, bytes]]:
+        """The changes by state, packed, each state's in the order of the calls. `whole`: as Packer.take."""
         self._settle()
-        if if_large and self._held < _LARGE:
-            return []
-        self._held = 0
-        return [(state, packed) for state, packer in self._packers.items() if (packed := packer.take()) is not None]
+        return [(state, piece) for state, packer in self._packers.items() for piece in packer.take(whole=whole)]
 
     def _settle(self) -> None:
         for state, entries in self._entries.items():
             add = self._packers[state].add
             for op, row in entries.values():
                 add(op, self._key, row)
-                self._held += _weight(row)
         self._entries = {}
-
-
-def _weight(row: Mapping[str, Any]) -> int:
-    """About how many bytes the row takes."""
-    return _ROW_BYTES + sum(len(value) for value in row.values() if isinstance(value, _SIZED))
 
 
 class RecordingValueState(ValueState):
