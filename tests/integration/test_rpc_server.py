@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keyhole import errors
@@ -122,6 +123,18 @@ async def test_a_bug_is_answered_as_internal_and_logged_but_its_text_is_not_sent
     assert isinstance(back, errors.InternalError)
     assert "a secret" not in str(back)
     assert any(record.exc_info and "a secret" in str(record.exc_info[1]) for record in caplog.records)
+
+
+async def test_a_call_that_reads_on_when_the_server_has_just_ended_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+    server = await _serve(cygrpc._ServerStoppedError("Server already stopped."))
+    async with aio_channel(server.address) as channel:
+        call = query_pb2_grpc.QueryStub(channel).Lookup()
+        await call.write(query_pb2.LookupRequest(frame=0))
+        await eventually(lambda: "due to server stop" in caplog.text)
+        await server.stop(0)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call.read()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize("method", ["Get", "Lookup"])

@@ -21,6 +21,10 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
+# What gRPC raises to whoever reads a call's requests when the server has just ended. It has no public name.
+_STOPPED = "_ServerStoppedError"
+
+
 class _Garbage:
     """Stands for request bytes that are no message. gRPC decodes unary requests before any handler runs, and answers
     UNKNOWN where that fails, so the decoder hands this on to the handler, which answers in our terms."""
@@ -149,7 +153,7 @@ def _refuse_garbage(request: object) -> None:
 
 
 async def _abort(context: _Context, error: Exception, method: str) -> NoReturn:
-    if isinstance(error, grpc.aio.AbortError):
+    if isinstance(error, grpc.aio.AbortError) or type(error).__name__ == _STOPPED:
         raise error
     if isinstance(error, KeyholeError):
         await status.abort(context, error)
