@@ -22,8 +22,8 @@ def configured(tmp_path: Path, **settings: str) -> KafkaConfig:
 
 
 def test_clients_beside_it_come_back_to_the_machines_name_or_to_what_is_advertised(tmp_path: Path) -> None:
-    assert [of.advertised for of in listeners(configured(tmp_path), "pod-0")] == ["pod-0:9092"]
-    (inside,) = listeners(load(KafkaConfig, {"KEYHOLE_KAFKA_ADVERTISE": "kafka:9092"}), "pod-0")
+    assert [of.advertised for of in listeners(configured(tmp_path), "pod-0")] == ["127.0.0.1:9095", "pod-0:9092"]
+    (_, inside) = listeners(load(KafkaConfig, {"KEYHOLE_KAFKA_ADVERTISE": "kafka:9092"}), "pod-0")
     assert inside.advertised == "kafka:9092"
 
 
@@ -31,9 +31,13 @@ def test_clients_outside_of_its_network_have_a_listener_of_their_own(tmp_path: P
     node = KafkaNode(tmp_path, Path("java"), [], 256, {"num.io.threads": "2"})
     node.configure(listeners(load(KafkaConfig, {"KEYHOLE_KAFKA_OUTSIDE": "127.0.0.1:1234"}), "pod-0"), "127.0.0.1:9093")
     written = dict(line.split("=", 1) for line in (tmp_path / "server.properties").read_text().splitlines())
-    assert written["listeners"] == "PLAINTEXT://:9092,OUTSIDE://:9094,CONTROLLER://127.0.0.1:9093"
-    assert written["advertised.listeners"] == "PLAINTEXT://pod-0:9092,OUTSIDE://127.0.0.1:1234"
-    assert written["inter.broker.listener.name"] == "PLAINTEXT"
+    assert written["listeners"] == (
+        "ITSELF://127.0.0.1:9095,PLAINTEXT://:9092,OUTSIDE://:9094,CONTROLLER://127.0.0.1:9093"
+    )
+    assert written["advertised.listeners"] == (
+        "ITSELF://127.0.0.1:9095,PLAINTEXT://pod-0:9092,OUTSIDE://127.0.0.1:1234"
+    )
+    assert written["inter.broker.listener.name"] == "ITSELF"
     assert written["num.io.threads"] == "2"
     assert written["log.dirs"] == str(tmp_path / "data")
 

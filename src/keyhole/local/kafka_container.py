@@ -21,6 +21,7 @@ from keyhole.local.java import find_java
 from keyhole.local.kafka_node import EXPIRED, SESSION_SECONDS, STARTED, KafkaNode, Listener
 
 _CONTROLLER = "127.0.0.1:9093"
+_ITSELF = 9095
 _CHECK_SECONDS = 5
 # A pod may have a tenth of a core, where Java needs a minute for what it does in two seconds elsewhere.
 _JAVA_SECONDS = 300
@@ -42,10 +43,15 @@ def main(arguments: list[str], environ: Mapping[str, str]) -> int:
 
 
 def listeners(config: KafkaConfig, hostname: str) -> list[Listener]:
-    """Of the clients beside it, and of those outside of its network, if there are any."""
+    """Of the broker itself, of the clients beside it, and of those outside of its network, if there are any.
+
+    The end of a transaction is a message of the broker to itself. Were it sent to the address that clients are told,
+    no reader would see what is committed while that leads nowhere: as a Service's may for a while, when its pod is new.
+    """
+    itself = Listener("ITSELF", "127.0.0.1", _ITSELF, f"127.0.0.1:{_ITSELF}")
     inside = Listener("PLAINTEXT", "", config.port, config.advertise or f"{hostname}:{config.port}")
     outside = [Listener("OUTSIDE", "", config.outside_port, config.outside)] if config.outside else []
-    return [inside, *outside]
+    return [itself, inside, *outside]
 
 
 def prepare(config: KafkaConfig, environ: Mapping[str, str]) -> KafkaNode:

@@ -103,7 +103,11 @@ class KafkaNode:
         ]
 
     def configure(self, listeners: Sequence[Listener], controller: str) -> None:
-        """Writes its settings: as broker and controller, and as a controller alone (at host:port `controller`)."""
+        """Writes its settings: as broker and controller, and as a controller alone (at host:port `controller`).
+
+        Args:
+            listeners: By the first one the broker speaks to itself.
+        """
         listener = f"CONTROLLER://{controller}"
         settings = {
             **_SETTINGS,
