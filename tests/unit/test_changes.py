@@ -53,6 +53,17 @@ def test_a_state_s_rows_come_out_as_they_went_in_and_have_the_columns_that_the_s
     assert all(field.nullable for field in schema.fields)
 
 
+def test_what_is_large_inside_of_a_value_or_in_the_key_fills_a_piece_too() -> None:
+    nested = spark.StructType().add("of", spark.ArrayType(spark.StructType().add("blob", "binary")))
+    blobs = ExposedState("blobs", StateKind.VALUE, nested, _NO_KEY)
+    packer = Packer(blobs.changes(KEY))
+    packer.add(Op.PUT, ("a",), {"of": [{"blob": bytes(1 << 19)}] * 3})
+    assert [len(piece) >> 20 for piece in packer.take(whole=False)] == [1]
+    packer.add(Op.CLEAR, ("b" * (1 << 20),), {})
+    assert len(packer.take(whole=False)) == 1
+    assert packer.take() == []
+
+
 def test_another_processors_batch_is_refused_by_name() -> None:
     with pytest.raises(InvalidConfiguration, match="no changes of state 'other': its processor doesn't expose it"):
         changes_schema("other", OUTPUT)

@@ -23,8 +23,7 @@ PARTITION = "_keyhole_partition"
 ORDER = "_keyhole_order"
 
 _PIECE_BYTES = 1 << 20
-_ROW_BYTES = 256  # about what a row takes beside its texts, bytes and lists
-_SIZED = (str, bytes, list, dict)
+_ROW_BYTES = 256  # about what a row takes beside its values
 
 REPACKED_SCHEMA = f"{STATE_COLUMN} string, {CHANGES_COLUMN} binary, {PARTITION} int, {ORDER} bigint"
 
@@ -45,7 +44,7 @@ class Packer:
     def add(self, op: Op, key: Sequence[Any], entry: dict[str, Any]) -> None:
         """One row. `entry`: the state's own columns, as far as the operation has them."""
         self._rows.append((op, key, entry))
-        self._bytes += _ROW_BYTES + sum(len(value) for value in entry.values() if isinstance(value, _SIZED))
+        self._bytes += _ROW_BYTES + _size(key) + _size(entry)
         if self._bytes >= _PIECE_BYTES:
             self._pack()
 
@@ -63,6 +62,15 @@ class Packer:
         columns += ([entry.get(name) for entry in entries] for name in self._schema.names[len(columns) :])
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         self._pieces.append(ipc_stream(pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
+
+
+def _size(value: Any) -> int:
+    """About how many bytes it takes."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size, value.values())) + 8 * len(value)
+    return sum(map(_size, value)) if isinstance(value, list | tuple) else 8
 
 
 def unpacked(changes: pa.Array) -> Iterator[pa.RecordBatch]:

@@ -24,6 +24,8 @@ from pyspark.sql.types import StructType
 from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN, ExposedState
 from keyhole.spark.recording import Recorder, RecordingHandle
 
+_GIVING = (_Mode.PROCESS_DATA, _Mode.COMPLETE)
+
 
 class Output(Protocol):
     """In which form rows leave the operator."""
@@ -142,4 +144,5 @@ class RecordingUdf(TransformWithStateInPandasUdfUtils):
         return self._with_rest(mode, super().transformWithStateWithInitStateUDF(client, mode, *arguments))
 
     def _with_rest(self, mode: _Mode, rows: Iterator[Any]) -> Iterator[Any]:
-        return itertools.chain(rows, self._recording.changes()) if mode is _Mode.COMPLETE else rows
+        # Also behind keys that have an initial state and no rows, for which the processor has no call to give out in.
+        return itertools.chain(rows, self._recording.changes(whole=mode is _Mode.COMPLETE)) if mode in _GIVING else rows
