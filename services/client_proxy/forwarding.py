@@ -137,7 +137,6 @@ class Forwarding:
         for place in stuck:
             self._course(place, asked.address).overdue()
         if self._go_on(stuck):
-            self._attempts += 1
             self._directory.suspect(asked.address)
 
     def _fail(self, places: Sequence[int], error: KeyholeError, asked: _Asked | None = None) -> None:
@@ -148,13 +147,16 @@ class Forwarding:
         for place in places:
             course = self._course(place, address)
             course.refused(address, error, was_overdue=asked is None or asked.overdue)
-        if self._go_on(places):
-            self._attempts += 1
+        self._go_on(places)
 
     # --- the next copy, or the next attempt -------------------------------------------------------------------------
 
-    def _go_on(self, places: Iterable[int]) -> bool:
-        """Sends those that have no hope left to their next copy. Those that have none wait. False: all of them do."""
+    def _go_on(self, places: Iterable[int], *, again: bool = False) -> bool:
+        """Sends those that have no hope left to their next copy. Those that have none wait. False: all of them do.
+
+        Args:
+            again: All copies are begun with again: an attempt also where there is nobody to ask.
+        """
         onward: dict[str, list[int]] = {}
         for place in places:
             course = self._courses[place]
@@ -166,6 +168,8 @@ class Forwarding:
                 onward.setdefault(address, []).append(place)
             else:
                 self._again.add(place)
+        # Before they are sent: that may fail at once, and be the end.
+        self._attempts += again or bool(onward)
         for address, of in onward.items():
             self._submit(address, of)
         if self._again and self._retry is None and not self._finished:
@@ -206,14 +210,13 @@ class Forwarding:
         except KeyholeError as error:
             self._refuse(again, error)
             return
-        self._attempts += 1  # Also where it finds nobody to ask.
         missing: NoServer | None = None
         for place in again:
             course = self._courses[place]
             course.begin_again()
             if not course.under_way and not self._next(place, course):
                 course.cause = missing = missing or self._no_server(table)
-        self._go_on(again)
+        self._go_on(again, again=True)
 
     # --- the first copy ---------------------------------------------------------------------------------------------
 

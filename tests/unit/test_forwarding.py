@@ -353,6 +353,15 @@ async def test_what_a_server_said_before_it_kept_silent_until_the_deadline_is_th
         assert re.search("after 2 attempts; a did not answer. .* because restoring: 3 of 10 records", error.message)
 
 
+async def test_a_copy_that_can_not_even_be_sent_to_counts_as_an_attempt_when_there_is_no_time_for_another() -> None:
+    directory = _Directory()
+    directory.route({"a": ALL}, {"b": ALL})
+    answered = _forward(directory, seconds=0.005)
+    directory.links["b"] = None  # type: ignore[assignment]  # gone from the discovered ones
+    directory.links["a"].fail(NotReady("restoring: 3 of 10 records"))
+    assert {error.facts["attempts"] for error in (await answered).failures.values()} == {"2"}
+
+
 async def test_a_frame_answered_in_part_still_learns_who_is_silent() -> None:
     directory = _Directory()
     directory.route({"a": range(8), "b": range(8, KEY_GROUPS)}, {"c": ALL})

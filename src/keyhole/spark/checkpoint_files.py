@@ -70,11 +70,11 @@ class LocalFiles:
         part = self._folder / f".{name}.{os.getpid()}.part"
         try:
             part.write_bytes(content)
+            # Hadoop's checksum of what was there would not be this file's; without one it is read unchecked.
+            self._checksum(name).unlink(missing_ok=True)
             part.replace(self._folder / name)
         finally:
             part.unlink(missing_ok=True)
-        # Hadoop's checksum of what was there would not be this file's.
-        self._checksum(name).unlink(missing_ok=True)
 
     def delete(self, name: str) -> None:
         for path in (self._folder / name, self._checksum(name)):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from keyhole.arrow import Op, ipc_stream, key_groups
@@ -25,7 +25,10 @@ ORDER = "_keyhole_order"
 _PIECE_BYTES = 1 << 20
 _ROW_BYTES = 256  # about what a row takes beside its values
 
-REPACKED_SCHEMA = f"{STATE_COLUMN} string, {CHANGES_COLUMN} binary, {PARTITION} int, {ORDER} bigint"
+_REPACKED = pa.schema(
+    [(STATE_COLUMN, pa.string()), (CHANGES_COLUMN, pa.binary()), (PARTITION, pa.int32()), (ORDER, pa.int64())]
+)
+REPACKED_SCHEMA = from_arrow_schema(_REPACKED)
 
 
 class Packer:
@@ -102,11 +105,6 @@ def repacked(key: Sequence[KeyColumn], partitions: int, batches: Iterable[pa.Rec
         yield pa.RecordBatch.from_arrays(
             [pa.array(column, field.type) for column, field in zip(columns, _REPACKED, strict=True)], schema=_REPACKED
         )
-
-
-_REPACKED = pa.schema(
-    {STATE_COLUMN: pa.string(), CHANGES_COLUMN: pa.binary(), PARTITION: pa.int32(), ORDER: pa.int64()}.items()
-)
 
 
 def _places(rows: pa.RecordBatch, key: Sequence[KeyColumn], partitions: int) -> np.ndarray:

@@ -80,6 +80,8 @@ def shuffle_partitions(batch: ClassicDataFrame, key_groups: int) -> int:
 def layout_of(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
     """How Spark has hashed the batch's rows to partitions, in the batch's own column names; None: in no such way.
 
+    Of what a queryable processor gives out, in the names of the key that is packed there, with KEY_PREFIX.
+
     Args:
         execution: The IncrementalExecution of the micro-batch.
     """

@@ -204,8 +204,7 @@ def _operator(
 ) -> DataFrame:
     """As GroupedData.transformWithState makes it (Spark 4.2), which leaves no say in the function that Spark calls.
 
-    The changes of an initial state whose key has no rows could not leave otherwise: no call of the processor gives out
-    rows then.
+    Changes that have not left yet could not do so otherwise: no call of the processor gives out rows at a task's end.
     """
     function = udf.transformWithStateUDF if initial_state is None else udf.transformWithStateWithInitStateUDF
     kind = _FUNCTION_TYPES[pandas, initial_state is not None]

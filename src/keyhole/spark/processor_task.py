@@ -24,8 +24,6 @@ from pyspark.sql.types import StructType
 from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN, ExposedState
 from keyhole.spark.recording import Recorder, RecordingHandle
 
-_GIVING = (_Mode.PROCESS_DATA, _Mode.COMPLETE)
-
 
 class Output(Protocol):
     """In which form rows leave the operator."""
@@ -138,11 +136,10 @@ class RecordingUdf(TransformWithStateInPandasUdfUtils):
         self._recording = processor
 
     def transformWithStateUDF(self, client: Any, mode: _Mode, *arguments: Any) -> Iterator[Any]:  # noqa: N802
-        return self._with_rest(mode, super().transformWithStateUDF(client, mode, *arguments))
+        rows = super().transformWithStateUDF(client, mode, *arguments)
+        return itertools.chain(rows, self._recording.changes()) if mode is _Mode.COMPLETE else rows
 
     def transformWithStateWithInitStateUDF(self, client: Any, mode: _Mode, *arguments: Any) -> Iterator[Any]:  # noqa: N802
-        return self._with_rest(mode, super().transformWithStateWithInitStateUDF(client, mode, *arguments))
-
-    def _with_rest(self, mode: _Mode, rows: Iterator[Any]) -> Iterator[Any]:
-        # Also behind keys that have an initial state and no rows, for which the processor has no call to give out in.
-        return itertools.chain(rows, self._recording.changes(whole=mode is _Mode.COMPLETE)) if mode in _GIVING else rows
+        rows = super().transformWithStateWithInitStateUDF(client, mode, *arguments)
+        # Behind each key: one that has an initial state and no rows makes no call that could give anything out.
+        return itertools.chain(rows, self._recording.changes(whole=mode is _Mode.COMPLETE))

@@ -88,8 +88,12 @@ def stage_changes(
     """The same of several states whose change rows stand in the same rows: yields a receipt of each.
 
     Args:
-        batches: As keyhole.spark.changes.changes_of has them. All of the task's are held in memory.
+        batches: As keyhole.spark.changes.changes_of has them. Of several states all of the task's are held in memory.
     """
+    if len(states) == 1:
+        rows_of_one = (rows for batch in batches for rows in unpacked(batch.column(CHANGES_COLUMN)))
+        yield _staged(order, states[0], rows_of_one)
+        return
     rows: dict[str, list[pa.RecordBatch]] = {state.state: [] for state in states}
     for batch in batches:
         changes = zip(batch.column(STATE_COLUMN).to_pylist(), unpacked(batch.column(CHANGES_COLUMN)), strict=True)
