@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import json
 import logging
 import sys
@@ -46,3 +48,10 @@ def configure(level: str = "INFO") -> None:
     logging.getLogger("py4j").setLevel(max(number, logging.WARNING))
     for name in _OURS:
         logging.getLogger(name).setLevel(level)
+
+
+def tell_crashes() -> None:
+    """From now on a signal that a library's own code brings on (SIGSEGV, SIGBUS) leaves the threads' stacks."""
+    # Not where standard error is no file, as in a notebook.
+    with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
+        faulthandler.enable()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from keyhole.errors import MachineError
-from keyhole.local.processes import Child
+from keyhole.local.processes import Child, last_words
 from tests.fault.history import Ended
 
 _POLL_SECONDS = 0.1
@@ -121,9 +121,7 @@ class Managed:
 
 
 def _crashed(child: Child) -> tuple[str, str]:
-    output = child.output()
-    fatal = output.rfind("Fatal Python error")  # what faulthandler says of a signal, with the threads' stacks
-    return f"EXIT_{child.exit_code}", output[fatal:][:4000] if fatal >= 0 else output[-2000:]
+    return f"EXIT_{child.exit_code}", last_words(child.output())
 
 
 class Watch:

@@ -13,7 +13,7 @@ import pytest
 
 from keyhole.errors import MachineError
 from keyhole.local.ports import accepts, free_ports, is_free
-from keyhole.local.processes import Child
+from keyhole.local.processes import Child, last_words
 from tests.support.waiting import until
 
 SLEEP = ["/bin/sleep", "60"]
@@ -51,6 +51,32 @@ def test_output_goes_to_the_log_after_what_was_there(tmp_path: Path) -> None:
     assert echoing.output() == "out\nerr\n"
     assert (tmp_path / "child.log").read_text().startswith("of an earlier run\n")
     echoing.kill()
+
+
+def test_of_a_crash_the_last_words_begin_with_the_stack_of_the_fault_however_many_threads_there_are(
+    tmp_path: Path,
+) -> None:
+    crash = """
+import ctypes, threading, time
+from keyhole.logs import tell_crashes
+
+def reads_where_nothing_is():
+    time.sleep(0.5)
+    ctypes.string_at(0)
+
+tell_crashes()
+for _ in range(20):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+threading.Thread(target=reads_where_nothing_is).start()
+time.sleep(60)
+"""
+    crashing = child(tmp_path, sys.executable, "-c", crash)
+    assert crashing.wait(30) == -signal.SIGSEGV
+    words = last_words(crashing.output()).splitlines()
+    assert words[0] == "Fatal Python error: Segmentation fault"
+    assert words[1].startswith("Current thread")
+    assert any("reads_where_nothing_is" in line for line in words[2:6])
+    crashing.kill()
 
 
 def test_an_early_end_is_told_with_its_exit_code_and_the_end_of_the_log(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from keyhole.errors import MachineError
 _WATCHED = 'exec 3<&0; (read -r _ <&3; kill -s KILL -- -$$) & exec "$@" </dev/null 3<&-'
 _POLL_SECONDS = 0.05
 _TAIL_LINES = 20
+_CRASH_LINES = 150
 
 
 class Child:
@@ -133,7 +134,19 @@ class Child:
                 self._alive = -1
 
     def _failed(self, what: str) -> MachineError:
-        tail = "\n".join(self.output().splitlines()[-_TAIL_LINES:])
         return MachineError(
-            f"{what}; the end of {self.log}:\n{tail}", name=self.name, log=self.log, exit_code=self.exit_code
+            f"{what}; the end of {self.log}:\n{last_words(self.output())}",
+            name=self.name,
+            log=self.log,
+            exit_code=self.exit_code,
         )
+
+
+def last_words(output: str) -> str:
+    """The last lines; of a Python process that a signal has ended the threads' stacks, that of the fault first."""
+    fatal = output.rfind("Fatal Python error")
+    if fatal < 0:
+        return "\n".join(output.splitlines()[-_TAIL_LINES:])
+    what, *stacks = output[fatal:].split("\n\n")
+    stacks.sort(key=lambda stack: not stack.startswith("Current thread"))
+    return "\n".join("\n".join([what, *stacks]).splitlines()[:_CRASH_LINES])

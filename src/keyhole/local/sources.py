@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import os
 import signal
@@ -98,7 +97,7 @@ def run_source(
     Returns:
         The process's exit code.
     """
-    faulthandler.enable()
+    logs.tell_crashes()
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:

@@ -18,7 +18,7 @@ from keyhole.errors import MachineError
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports, is_free
-from keyhole.local.processes import Child
+from keyhole.local.processes import Child, last_words
 from keyhole.local.services import (
     answers,
     exposes,
@@ -33,7 +33,6 @@ _TOPICS_SECONDS = 30.0
 _START_TIMEOUT_SECONDS = 180
 _LOOK_SECONDS = 0.2
 _RESTARTS = 3
-_TAIL_LINES = 20
 # Seconds that each has for an orderly end before it is killed, in the order of the end. Together, and with Kafka's,
 # below the 10 s that a person is promised.
 _STOP_SECONDS: Mapping[str, float] = {"source": 1.5, "job": 2.0, "exporter": 0.5, "proxy": 1.0, "server": 1.5}
@@ -197,7 +196,7 @@ class Stack:
     def check(self) -> None:
         """Raises MachineError, with the end of its log, where a child has ended by itself."""
         if self._kafka.pid is None:
-            raise MachineError(f"Kafka has ended; the end of its log:\n{_tail(self._kafka.log.read_text())}")
+            raise MachineError(f"Kafka has ended; the end of its log:\n{last_words(self._kafka.log.read_text())}")
         for name, child in self._children.items():
             if child.exit_code is not None:
                 raise _ended(name, child)
@@ -222,7 +221,7 @@ class Stack:
 
     def log_tail(self, name: str) -> str:
         """The last lines that a child has printed."""
-        return _tail(self._children[name].output())
+        return last_words(self._children[name].output())
 
     def _start_kafka(self) -> None:
         self._say("Kafka")
@@ -288,12 +287,8 @@ class Stack:
 
 def _ended(name: str, child: Child) -> MachineError:
     return MachineError(
-        f"{name} ended with exit code {child.exit_code}; the end of its log:\n{_tail(child.output())}", name=name
+        f"{name} ended with exit code {child.exit_code}; the end of its log:\n{last_words(child.output())}", name=name
     )
-
-
-def _tail(log: str) -> str:
-    return "\n".join(log.splitlines()[-_TAIL_LINES:])
 
 
 def _port(wanted: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
@@ -27,8 +26,7 @@ def run_deployable(
     Returns:
         The process's exit code.
     """
-    # A signal that a library's own code brings on (SIGSEGV, SIGBUS) would else end the process without a word.
-    faulthandler.enable()
+    logs.tell_crashes()
     try:
         config = load(kind, environ)
         logs.configure(config.log_level)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import sys
@@ -120,7 +119,7 @@ def run_job(name: str, start: Callable[[Mapping[str, str]], StreamingQuery | Seq
     Returns:
         The process's exit code; 1 where a query has failed: the others are stopped, and what ended it is told.
     """
-    faulthandler.enable()
+    logs.tell_crashes()
     try:
         return _until_its_end(name, start)
     finally:
