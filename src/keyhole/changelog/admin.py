@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from contextlib import closing
 from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicDescription
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType, TopicDescription
 
-from keyhole.changelog.clients import Deadline, as_ours, common_settings, error_of
+from keyhole.changelog.admin_client import Admin, answer
+from keyhole.changelog.clients import Deadline, as_ours, error_of
 from keyhole.changelog.offsets import await_partitions
 from keyhole.changelog.settings import CONTROL, differences, replicas, topic_name, topic_settings
 from keyhole.changelog.transactions import Transactions
@@ -26,22 +28,22 @@ class KafkaAdmin:
     def __init__(self, bootstrap_servers: str, application: str) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._application = application
-        self._topics = Topics(bootstrap_servers)
 
     def ensure(self, descriptor: StateDescriptor, deadline_seconds: float) -> str:
         if descriptor.state == CONTROL:
             raise InvalidConfiguration(f"no state may be called {CONTROL!r}: the control topic has this name")
         topic = topic_name(self._application, descriptor.state)
         deadline = Deadline(deadline_seconds)
-        if descriptor.topic_id:
-            found = self._topics.describe(topic, deadline)
-            if found is None or str(found.topic_id) != descriptor.topic_id:
-                raise ChangelogRecreated(
-                    f"topic {topic} {'is gone' if found is None else 'was deleted and made anew'}, and with it the "
-                    "durable copy of the state: restore the topic from a copy, or drop the state and begin again",
-                    topic=topic,
-                )
-        return self._topics.ensure(topic, descriptor.key_groups, deadline)
+        with closing(Topics(self._bootstrap_servers)) as topics:
+            if descriptor.topic_id:
+                found = topics.describe(topic, deadline)
+                if found is None or str(found.topic_id) != descriptor.topic_id:
+                    raise ChangelogRecreated(
+                        f"topic {topic} {'is gone' if found is None else 'was deleted and made anew'}, and with it the "
+                        "durable copy of the state: restore the topic from a copy, or drop the state and begin again",
+                        topic=topic,
+                    )
+            return topics.ensure(topic, descriptor.key_groups, deadline)
 
     def fence(self, grant: str, deadline_seconds: float) -> None:
         fencer = Transactions(self._bootstrap_servers, grant)
@@ -52,11 +54,11 @@ class KafkaAdmin:
 
 
 class Topics:
-    """Makes compacted topics, and checks those that are there. One thread at a time."""
+    """Makes compacted topics, and checks those that are there. One thread at a time; close it."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._client: AdminClient | None = None
+        self._admin = Admin(bootstrap_servers)
 
     def ensure(self, topic: str, partitions: int, deadline: Deadline) -> str:
         """See ChangelogAdmin.ensure; returns the topic's id."""
@@ -71,7 +73,7 @@ class Topics:
     def describe(self, topic: str, deadline: Deadline) -> TopicDescription | None:
         """What the cluster knows of the topic; None: it has none of this name."""
         try:
-            futures = self._admin().describe_topics(TopicCollection([topic]), request_timeout=deadline.left)
+            futures = self._admin.client.describe_topics(TopicCollection([topic]), request_timeout=deadline.left)
             future: Future[TopicDescription] = futures[topic]
             return self._result(future, f"describe topic {topic}", deadline)
         except KafkaException as exception:
@@ -82,10 +84,12 @@ class Topics:
     def _create(self, topic: str, partitions: int, deadline: Deadline) -> None:
         doing = f"make topic {topic}"
         try:
-            cluster = self._result(self._admin().describe_cluster(request_timeout=deadline.left), doing, deadline)
+            cluster = self._result(self._admin.client.describe_cluster(request_timeout=deadline.left), doing, deadline)
             copies = replicas(len(cluster.nodes))
             new = NewTopic(topic, partitions, copies, config=topic_settings(copies))
-            futures = self._admin().create_topics([new], operation_timeout=deadline.left, request_timeout=deadline.left)
+            futures = self._admin.client.create_topics(
+                [new], operation_timeout=deadline.left, request_timeout=deadline.left
+            )
             self._result(futures[topic], doing, deadline)
         except KafkaException as exception:
             # Somebody else was faster: the check that follows tells whether it is the right one.
@@ -107,7 +111,7 @@ class Topics:
         doing = f"read the settings of topic {topic}"
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
-            futures = self._admin().describe_configs([resource], request_timeout=deadline.left)
+            futures = self._admin.client.describe_configs([resource], request_timeout=deadline.left)
             entries = self._result(futures[resource], doing, deadline)
         except KafkaException as exception:
             raise as_ours(error_of(exception), self._bootstrap_servers, doing) from exception
@@ -126,12 +130,10 @@ class Topics:
     def _result(self, future: Future[_Result], doing: str, deadline: Deadline) -> _Result:
         try:
             # The client ends it by itself at the deadline; the second more is for its answer to get here.
-            return future.result(deadline.left + 1)
+            return answer(future, deadline.left + 1)
         except TimeoutError as error:
             late = KafkaError(KafkaError._TIMED_OUT)
             raise as_ours(late, self._bootstrap_servers, doing) from error
 
-    def _admin(self) -> AdminClient:
-        if self._client is None:
-            self._client = AdminClient(common_settings(self._bootstrap_servers))
-        return self._client
+    def close(self) -> None:
+        self._admin.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -115,8 +115,9 @@ class TopicNames:
     """
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self._refusal: KafkaError | None = None
-        settings: Settings = {**common_settings(bootstrap_servers), "error_cb": self._on_error}
+        self._refusals: list[KafkaError] = []
+        # Not a method: a client that leads back to itself would end at some time, in some thread.
+        settings: Settings = {**common_settings(bootstrap_servers), "error_cb": _refusals_to(self._refusals)}
         self._client = AdminClient(settings)
 
     def ask(self, timeout_seconds: float) -> Collection[str]:
@@ -129,14 +130,18 @@ class TopicNames:
             return self._client.list_topics(timeout=timeout_seconds).topics
         except KafkaException as exception:
             self._client.poll(0)
-            if self._refusal is not None and is_unanswered(error_of(exception)):
-                raise KafkaException(self._refusal) from exception
+            if self._refusals and is_unanswered(error_of(exception)):
+                raise KafkaException(self._refusals[-1]) from exception
             raise
 
-    def _on_error(self, error: KafkaError) -> None:
+
+def _refusals_to(refusals: list[KafkaError]) -> Callable[[KafkaError], None]:
+    def on_error(error: KafkaError) -> None:
         _on_error(error)
         if error.code() in _REFUSED or error.code() == KafkaError._SSL:
-            self._refusal = error
+            refusals[:] = [error]
+
+    return on_error
 
 
 def error_of(exception: KafkaException) -> KafkaError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 
 from keyhole.changelog.admin import Topics
 from keyhole.changelog.clients import Deadline, unreachable
@@ -21,14 +22,14 @@ class KafkaControlLog:
     def __init__(self, bootstrap_servers: str, application: str, query: str) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic_name(application, CONTROL)
-        self._topics = Topics(bootstrap_servers)
         self._log = CommittedLog(bootstrap_servers)
         self._transactions = Transactions(bootstrap_servers, transactional_id(application, query))
         self._appended_offset = -1
 
     def open(self, deadline_seconds: float) -> None:
         deadline = Deadline(deadline_seconds)
-        self._topics.ensure(self._topic, 1, deadline)
+        with closing(Topics(self._bootstrap_servers)) as topics:
+            topics.ensure(self._topic, 1, deadline)
         self._transactions.open(deadline.left)
 
     def read(self, deadline_seconds: float) -> Mapping[str, bytes]:

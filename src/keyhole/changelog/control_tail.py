@@ -48,6 +48,7 @@ class KafkaControlTail:
         self._closed = True
         with self._lock:
             self._consumer.close()
+            self._watch.close()
 
     def _begin(self) -> None:
         self._consumer = Consumer(self._settings)

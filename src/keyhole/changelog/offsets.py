@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Collection, Mapping
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
-from keyhole.changelog.clients import Deadline, as_ours, common_settings, error_of, unreachable
+from keyhole.changelog.admin_client import Admin, answer
+from keyhole.changelog.clients import Deadline, as_ours, error_of, unreachable
 from keyhole.errors import KafkaUnreachable, KeyholeError
 
 _LOOK_SECONDS = 0.05
@@ -19,11 +21,11 @@ _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 
 
 class TopicOffsets:
-    """One thread at a time; blocks."""
+    """One thread at a time; blocks. Close it, unless the process ends."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._client = AdminClient(common_settings(bootstrap_servers))
+        self._admin = Admin(bootstrap_servers)
 
     def ends(self, topics: Mapping[str, Collection[int]], timeout_seconds: float) -> dict[tuple[str, int], int]:
         """By (topic, partition), the offset after the last record. Partitions that don't exist are missing.
@@ -49,18 +51,22 @@ class TopicOffsets:
         except KeyholeError:
             # A client goes on asking by the leader epochs that it knows, and is refused for ever once a broker that was
             # silent has come back with newer ones (librdkafka 2.16).
-            self._client = AdminClient(common_settings(self._bootstrap_servers))
+            self._admin.close()
+            self._admin = Admin(self._bootstrap_servers)
             raise
+
+    def close(self) -> None:
+        self._admin.close()
 
     def _asked(self, wanted: dict[TopicPartition, OffsetSpec], deadline: Deadline) -> dict[tuple[str, int], int]:
         found: dict[tuple[str, int], int] = {}
         try:
-            asked = self._client.list_offsets(wanted, request_timeout=deadline.left)
+            asked = self._admin.client.list_offsets(wanted, request_timeout=deadline.left)
         except KafkaException as error:
             raise as_ours(error_of(error), self._bootstrap_servers, _ASKING) from error
         for partition, future in asked.items():
             try:
-                found[partition.topic, partition.partition] = future.result(deadline.left).offset
+                found[partition.topic, partition.partition] = answer(future, deadline.left).offset
             except KafkaException as error:
                 if not _unknown(error):
                     raise as_ours(error_of(error), self._bootstrap_servers, _ASKING) from error
@@ -88,16 +94,18 @@ def await_partitions(bootstrap_servers: str, topics: Mapping[str, int], deadline
         InvalidConfiguration: Kafka refuses the client.
     """
     wanted = {topic: range(count) for topic, count in topics.items()}
-    offsets = TopicOffsets(bootstrap_servers)
-    while True:
-        try:
-            lacking = sum(topics.values()) - len(offsets.ends(wanted, deadline.left))
-        except KafkaUnreachable:
-            if deadline.passed:
-                raise
-        else:
-            if not lacking:
-                return
-            if deadline.passed:
-                raise unreachable(bootstrap_servers, f"open topics {', '.join(topics)}", f"{lacking} partitions lack")
-        time.sleep(_LOOK_SECONDS)
+    with contextlib.closing(TopicOffsets(bootstrap_servers)) as offsets:
+        while True:
+            try:
+                lacking = sum(topics.values()) - len(offsets.ends(wanted, deadline.left))
+            except KafkaUnreachable:
+                if deadline.passed:
+                    raise
+            else:
+                if not lacking:
+                    return
+                if deadline.passed:
+                    raise unreachable(
+                        bootstrap_servers, f"open topics {', '.join(topics)}", f"{lacking} partitions lack"
+                    )
+            time.sleep(_LOOK_SECONDS)

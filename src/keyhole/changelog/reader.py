@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
+from keyhole.changelog.admin_client import Admin, answer
 from keyhole.changelog.base import Partition, RestoredEpochs
-from keyhole.changelog.clients import Deadline, as_ours, common_settings, error_of, unreachable
+from keyhole.changelog.clients import Deadline, as_ours, error_of, unreachable
 from keyhole.changelog.consuming import Run, TopicPart, as_records, consumer_settings, offset_of, runs
 from keyhole.changelog.records import EpochAssembler, PieceLimits
 from keyhole.changelog.settings import topic_name
@@ -82,16 +84,16 @@ class CommittedLog:
         while True:
             # A new client each time: one that remembers the leader of before a broker's restart asks it in vain until
             # the request times out, and then takes "no offset" for an answer.
-            admin = AdminClient(common_settings(self._bootstrap_servers))
-            try:
-                found = self._ends(admin, parts, deadline)
-                if all(end >= 0 for end in found.values()):
-                    return found
-                error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
-            except KafkaException as exception:
-                error = error_of(exception)
-            if deadline.age > _NEW_TOPIC_SECONDS:
-                self._refuse_missing(admin, parts, deadline)
+            with closing(Admin(self._bootstrap_servers)) as admin:
+                try:
+                    found = self._ends(admin, parts, deadline)
+                    if all(end >= 0 for end in found.values()):
+                        return found
+                    error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+                except KafkaException as exception:
+                    error = error_of(exception)
+                if deadline.age > _NEW_TOPIC_SECONDS:
+                    self._refuse_missing(admin, parts, deadline)
             if deadline.passed:
                 raise as_ours(error, self._bootstrap_servers, "tell where the changelog ends")
             time.sleep(min(_RETRY_SECONDS, deadline.left))
@@ -142,18 +144,18 @@ class CommittedLog:
         finally:
             consumer.close()
 
-    def _ends(self, admin: AdminClient, parts: Sequence[TopicPart], deadline: Deadline) -> dict[TopicPart, int]:
+    def _ends(self, admin: Admin, parts: Sequence[TopicPart], deadline: Deadline) -> dict[TopicPart, int]:
         end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        futures = admin.list_offsets(
+        futures = admin.client.list_offsets(
             {TopicPartition(topic, number): end for topic, number in parts},
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=min(_REQUEST_SECONDS, deadline.left),
         )
-        return {(part.topic, part.partition): future.result().offset for part, future in futures.items()}
+        return {(part.topic, part.partition): answer(future).offset for part, future in futures.items()}
 
-    def _refuse_missing(self, admin: AdminClient, parts: Sequence[TopicPart], deadline: Deadline) -> None:
+    def _refuse_missing(self, admin: Admin, parts: Sequence[TopicPart], deadline: Deadline) -> None:
         try:
-            topics = admin.list_topics(timeout=min(_REQUEST_SECONDS, deadline.left)).topics
+            topics = admin.client.list_topics(timeout=min(_REQUEST_SECONDS, deadline.left)).topics
         except KafkaException:
             return  # then nothing is known
         gone = sorted(

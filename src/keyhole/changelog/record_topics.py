@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
+from keyhole.changelog.admin_client import Admin, answer
 from keyhole.changelog.clients import (
     Deadline,
     TopicNames,
     as_ours,
-    common_settings,
     error_of,
     is_unanswered,
     unreachable,
@@ -36,21 +37,21 @@ def make_topics(bootstrap_servers: str, topics: Mapping[str, int], deadline_seco
         InvalidConfiguration: It refuses to.
     """
     deadline = Deadline(deadline_seconds)
-    admin = AdminClient(common_settings(bootstrap_servers))
     wanted = [NewTopic(name, partitions) for name, partitions in topics.items()]
     new: dict[str, int] = {}
-    for name, made in admin.create_topics(wanted, request_timeout=deadline_seconds).items():
-        doing = f"make topic {name}"
-        try:
-            made.result(deadline_seconds)
-        except TimeoutError as error:
-            raise unreachable(bootstrap_servers, doing, f"no answer within {deadline_seconds:.0f} s") from error
-        except KafkaException as exception:
-            refusal = error_of(exception)
-            if refusal.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise as_ours(refusal, bootstrap_servers, doing) from exception
-        else:
-            new[name] = topics[name]
+    with closing(Admin(bootstrap_servers)) as admin:
+        for name, made in admin.client.create_topics(wanted, request_timeout=deadline_seconds).items():
+            doing = f"make topic {name}"
+            try:
+                answer(made, deadline_seconds)
+            except TimeoutError as error:
+                raise unreachable(bootstrap_servers, doing, f"no answer within {deadline_seconds:.0f} s") from error
+            except KafkaException as exception:
+                refusal = error_of(exception)
+                if refusal.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise as_ours(refusal, bootstrap_servers, doing) from exception
+            else:
+                new[name] = topics[name]
     if new:
         await_partitions(bootstrap_servers, new, deadline)
 

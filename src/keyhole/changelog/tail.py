@@ -69,6 +69,7 @@ class KafkaTail:
         self._closed = True
         with self._lock:
             self._consumer.close()
+            self._watch.close()
 
     def _take(self, seconds: float) -> list[RestoredEpochs | Reached]:
         lost = self._watch.lost(topic for topic, _ in self._followed)

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, TopicDescription
+from confluent_kafka.admin import TopicDescription
 
-from keyhole.changelog.clients import common_settings, error_of
+from keyhole.changelog.admin_client import Admin, answer
+from keyhole.changelog.clients import error_of
 
 _EVERY_SECONDS = 2.0
 _REQUEST_SECONDS = 5.0
@@ -21,7 +22,7 @@ class TopicWatch:
     """Looks now and then, and never waits for an answer. One thread at a time."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self._client = AdminClient(common_settings(bootstrap_servers))
+        self._admin = Admin(bootstrap_servers)
         self._ids: dict[str, str] = {}
         self._absent: dict[str, int] = {}
         self._asked: dict[str, Future[TopicDescription]] = {}
@@ -39,10 +40,13 @@ class TopicWatch:
             return self._answered() if all(future.done() for future in self._asked.values()) else []
         if wanted and time.monotonic() - self._asked_monotonic >= _EVERY_SECONDS:
             self._asked_monotonic = time.monotonic()
-            self._asked = self._client.describe_topics(
+            self._asked = self._admin.client.describe_topics(
                 TopicCollection(sorted(wanted)), request_timeout=_REQUEST_SECONDS
             )
         return []
+
+    def close(self) -> None:
+        self._admin.close()
 
     def _answered(self) -> list[str]:
         asked, self._asked = self._asked, {}
@@ -53,7 +57,7 @@ class TopicWatch:
 
     def _is_lost(self, topic: str, future: Future[TopicDescription]) -> bool:
         try:
-            found = str(future.result().topic_id)
+            found = str(answer(future).topic_id)
         except KafkaException as exception:
             if error_of(exception).code() == KafkaError.UNKNOWN_TOPIC_OR_PART and topic in self._ids:
                 self._absent[topic] = self._absent.get(topic, 0) + 1
