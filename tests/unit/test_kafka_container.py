@@ -47,6 +47,22 @@ def test_a_broker_setting_that_is_no_pair_is_named(tmp_path: Path) -> None:
         prepare(configured(tmp_path, settings="num.io.threads=2,retention"), os.environ)
 
 
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"port": "9093"}, "KEYHOLE_KAFKA_PORT is 9093, which is its controller's"),
+        (
+            {"outside_port": "9095", "outside": "kafka:1"},
+            "KEYHOLE_KAFKA_OUTSIDE_PORT is 9095, which is what it speaks to itself by",
+        ),
+        ({"port": "9094", "outside": "kafka:1"}, "KEYHOLE_KAFKA_OUTSIDE_PORT is 9094, which is KEYHOLE_KAFKA_PORT"),
+    ],
+)
+def test_a_port_that_the_broker_has_taken_itself_is_named(tmp_path: Path, settings: dict[str, str], named: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=named):
+        prepare(configured(tmp_path, **settings), os.environ)
+
+
 def test_a_folder_without_jars_is_named(tmp_path: Path) -> None:
     config = load(KafkaConfig, {"KEYHOLE_KAFKA_JARS": str(tmp_path)})
     with pytest.raises(MachineError, match="there are no jars in"):

@@ -20,8 +20,8 @@ from keyhole.errors import InvalidConfiguration, KeyholeError, MachineError
 from keyhole.local.java import find_java
 from keyhole.local.kafka_node import EXPIRED, SESSION_SECONDS, STARTED, KafkaNode, Listener
 
-_CONTROLLER = "127.0.0.1:9093"
-_ITSELF = 9095
+_CONTROLLER_PORT, _ITSELF_PORT = 9093, 9095
+_CONTROLLER = f"127.0.0.1:{_CONTROLLER_PORT}"
 _CHECK_SECONDS = 5
 # A pod may have a tenth of a core, where Java needs a minute for what it does in two seconds elsewhere.
 _JAVA_SECONDS = 300
@@ -48,7 +48,7 @@ def listeners(config: KafkaConfig, hostname: str) -> list[Listener]:
     The end of a transaction is a message of the broker to itself. Were it sent to the address that clients are told,
     no reader would see what is committed while that leads nowhere: as a Service's may for a while, when its pod is new.
     """
-    itself = Listener("ITSELF", "127.0.0.1", _ITSELF, f"127.0.0.1:{_ITSELF}")
+    itself = Listener("ITSELF", "127.0.0.1", _ITSELF_PORT, f"127.0.0.1:{_ITSELF_PORT}")
     inside = Listener("PLAINTEXT", "", config.port, config.advertise or f"{hostname}:{config.port}")
     outside = [Listener("OUTSIDE", "", config.outside_port, config.outside)] if config.outside else []
     return [itself, inside, *outside]
@@ -58,13 +58,14 @@ def prepare(config: KafkaConfig, environ: Mapping[str, str]) -> KafkaNode:
     """Settings and storage are as the broker needs them when this returns.
 
     Raises:
-        InvalidConfiguration: A broker setting that isn't key=value.
+        InvalidConfiguration: A broker setting that isn't key=value, or a port that is taken by the broker itself.
         MachineError, JavaMissing: The directory can't be written, or Java does not do what it should.
     """
     jars = sorted(config.jars.glob("*.jar"))
     if not jars:
         raise MachineError(f"there are no jars in {config.jars}; KEYHOLE_KAFKA_JARS must lead to Kafka's")
     settings = _settings(config.settings)
+    _check_ports(config)
     node = KafkaNode(config.directory, find_java(environ).executable, jars, config.heap_megabytes, settings)
     try:
         node.configure(listeners(config, socket.gethostname()), _CONTROLLER)
@@ -98,6 +99,15 @@ def _settings(given: tuple[str, ...]) -> dict[str, str]:
             f"KEYHOLE_KAFKA_SETTINGS has {wrong[0]!r}; it must be key=value, or several separated by commas"
         )
     return {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in given)}
+
+
+def _check_ports(config: KafkaConfig) -> None:
+    taken = {_CONTROLLER_PORT: "its controller's", _ITSELF_PORT: "what it speaks to itself by"}
+    wanted = {"PORT": config.port} | ({"OUTSIDE_PORT": config.outside_port} if config.outside else {})
+    for name, port in wanted.items():
+        if port in taken:
+            raise InvalidConfiguration(f"KEYHOLE_KAFKA_{name} is {port}, which is {taken[port]}; choose another one")
+        taken[port] = "KEYHOLE_KAFKA_PORT"
 
 
 def _format(node: KafkaNode) -> None:
