@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import StructField, StructType, TimestampType
 from pyspark.util import PythonEvalType
 
 from keyhole.errors import InvalidConfiguration
@@ -208,7 +208,9 @@ def _operator(
     """
     function = udf.transformWithStateUDF if initial_state is None else udf.transformWithStateWithInitStateUDF
     kind = _FUNCTION_TYPES[pandas, initial_state is not None]
-    made = pandas_udf(function, returnType=schema, functionType=kind)  # type: ignore[call-overload]  # kinds of its own
+    # Without metadata, which Spark's worker would write as JSON anew for each key; the data frame has it all the same.
+    plain = StructType([StructField(field.name, field.dataType, field.nullable) for field in schema])
+    made = pandas_udf(function, returnType=plain, functionType=kind)  # type: ignore[call-overload]  # kinds of its own
     grouped = data.groupBy(*map(column, key))._jgd
     session = data.sparkSession
     operator = grouped.transformWithStateInPandas if pandas else grouped.transformWithStateInPySpark
