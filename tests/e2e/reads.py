@@ -18,6 +18,7 @@ class Gaps:
         reads: How many were answered.
         longest_seconds: Between two answers that followed each other, however many reads failed meanwhile.
         errors: By reason.
+        said: What the last error of each reason said.
         wrong: What readers were told and can't be so.
         roles: How many answers came from owners, and how many from standbys.
     """
@@ -25,6 +26,7 @@ class Gaps:
     reads: int
     longest_seconds: float
     errors: dict[str, int]
+    said: dict[str, str]
     wrong: tuple[str, ...]
     roles: dict[str, int]
 
@@ -52,6 +54,7 @@ def gaps(lines: Sequence[dict[str, Any]], begin: float, end: float) -> Gaps:
         reads=len(answered),
         longest_seconds=round(longest, 3),
         errors=dict(Counter(line["error"] for line in chosen if "error" in line)),
+        said={line["error"]: line["why"] for line in chosen if "error" in line},
         wrong=tuple(line["wrong"] for line in chosen if line.get("wrong")),
         roles=dict(Counter(line["role"] for line in answered)),
     )

@@ -41,6 +41,7 @@ def disturbed(platform: Platform, what: str, disturb: Callable[[], object], whol
         reads=gaps.reads,
         by=gaps.roles,
         errors=gaps.errors,
+        said=gaps.said,
         whole_after_seconds=round(mended - begin, 1),
         next_epochs_after_seconds=round(time.time() - begin, 1),
     )
