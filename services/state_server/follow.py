@@ -43,8 +43,11 @@ class Delivery:
     control: QueryControl | None
 
 
-Prepare = Callable[[int, Mapping[Partition, int]], Mapping[Partition, Position] | None]
-"""(order's number, the changelogs' ends) -> where to begin, by partition. None: the order is out of date."""
+Prepare = Callable[[int, Mapping[Partition, int | None]], Mapping[Partition, Position] | None]
+"""(order's number, the changelogs' ends) -> where to begin, by partition. None: the order is out of date.
+
+An end of None: the partition is followed already.
+"""
 
 
 class Following(Protocol):
@@ -82,6 +85,7 @@ class Follower:
         self._deliver = deliver
         self._wanted = Order(0, {})
         self._current = Order(0, {})
+        self._followed: frozenset[Partition] = frozenset()
         self._records: dict[str, bytes] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"keyhole-follow-{query}", daemon=True)
@@ -109,9 +113,12 @@ class Follower:
                 _log.warning("following was broken off", extra={"query": self._query, "why": error.message})
             except Exception:  # noqa: BLE001 - the top of a loop: a follower that ends would leave its copies behind
                 _log.exception("following failed unexpectedly", extra={"query": self._query})
-            # From where the stores are then.
-            self._current, self._records = Order(0, {}), {}
+            self._begin_anew()
             self._closed.wait(_AGAIN_SECONDS)
+
+    def _begin_anew(self) -> None:
+        """Next time all is followed from where the stores are then."""
+        self._current, self._followed, self._records = Order(0, {}), frozenset(), {}
 
     def _follow(self, control: ControlTail) -> None:
         tail: ChangelogTail | None = None
@@ -129,12 +136,18 @@ class Follower:
                 tail.close()
 
     def _begin(self, order: Order, tail: ChangelogTail | None) -> ChangelogTail | None:
-        positions: Mapping[Partition, Position] | None = {}
-        if any(order.groups.values()):
+        wanted = {Partition(state, group) for state, groups in order.groups.items() for group in groups}
+        ends: dict[Partition, int | None] = dict.fromkeys(wanted & self._followed)
+        # Of what is followed already nothing is asked: that would stand still while Kafka is waited for.
+        new = {
+            state: missing
+            for state, groups in order.groups.items()
+            if (missing := sorted(group for group in groups if Partition(state, group) not in self._followed))
+        }
+        if new:
             with contextlib.closing(self._changelog.reader()) as reader:
-                groups = {state: sorted(groups) for state, groups in order.groups.items() if groups}
-                ends = reader.ends(groups, _KAFKA_DEADLINE_SECONDS)
-            positions = self._prepare(order.number, ends)
+                ends |= reader.ends(new, _KAFKA_DEADLINE_SECONDS)
+        positions = self._prepare(order.number, ends) if wanted else {}
         self._current = order
         if positions is None:  # another order is coming
             return tail
@@ -142,6 +155,7 @@ class Follower:
             tail = self._changelog.tail()
         if tail is not None:
             tail.follow(positions)
+        self._followed = frozenset(positions)
         return tail
 
     def _hand_over(self, items: Sequence[RestoredEpochs | Reached], changes: Mapping[str, bytes | None] | None) -> None:

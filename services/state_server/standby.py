@@ -122,13 +122,16 @@ class Standbys:
 
     # --- what the follower brings ---------------------------------------------------------------------------------
 
-    def _prepare_from_follower(self, number: int, ends: Mapping[Partition, int]) -> Mapping[Partition, Position] | None:
+    def _prepare_from_follower(
+        self, number: int, ends: Mapping[Partition, int | None]
+    ) -> Mapping[Partition, Position] | None:
         return None if self._closed else self._thread.submit(self._prepare, number, ends).result()
 
-    def _prepare(self, number: int, ends: Mapping[Partition, int]) -> Mapping[Partition, Position] | None:
+    def _prepare(self, number: int, ends: Mapping[Partition, int | None]) -> Mapping[Partition, Position] | None:
         if number != self._order.number or any(part.state not in self._hosted for part in ends):
             return None
-        dropped = drop_unusable(self._hosted, ends, self._clock.now_ms() - DELETE_RETENTION_MS // 2)
+        new = {part: end for part, end in ends.items() if end is not None}
+        dropped = drop_unusable(self._hosted, new, self._clock.now_ms() - DELETE_RETENTION_MS // 2)
         for part in dropped:
             self._hosted[part.state].gaps.add(part.key_group)
         return {part: self._hosted[part.state].position(part.key_group) for part in ends}

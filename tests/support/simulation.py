@@ -39,7 +39,7 @@ from keyhole.testing.clock import ManualClock
 from keyhole.types import StateDescriptor
 from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.control_servicer import StateServerServicer
-from services.state_server.follow import Delivery, Follower, Order, Prepare
+from services.state_server.follow import Delivery, Follower, Prepare
 from services.state_server.host import HostSettings
 from services.state_server.registry import Registry
 from services.state_server.spill import StagingRoom
@@ -117,7 +117,8 @@ class SteppedFollower(Follower):
                 self._tails = control, tail
             self._hand_over(tail.poll(0) if tail is not None else (), control.poll(0))
         except KeyholeError:
-            self._tails, self._current, self._records = None, Order(0, {}), {}
+            self._tails = None
+            self._begin_anew()
 
 
 class SimulatedServer:
