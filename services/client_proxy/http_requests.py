@@ -13,6 +13,7 @@ from keyhole.client.bounds import bounds_of
 from keyhole.codec import StateCodec
 from keyhole.errors import MalformedRequest, Unsupported
 from keyhole.key_text import key_of, parse_bound, parse_key
+from keyhole.ready import ready
 from keyhole.rpc.convert import bounds_to_proto, key_to_proto
 from keyhole.rpc.scanning import check_has_entries
 from keyhole.types import KeyColumn, Stale
@@ -156,11 +157,13 @@ def scan_request(codec: StateCodec, key: str | None, asked: Parameters) -> tuple
     return request, limit
 
 
+@ready
 class _EntryKey(msgspec.Struct, forbid_unknown_fields=True):
     key: Any
     map_key: Any
 
 
+@ready
 class _BatchGet(msgspec.Struct, forbid_unknown_fields=True):
     keys: list[Any]
 

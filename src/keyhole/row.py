@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from keyhole.ready import ready
+
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -107,7 +109,7 @@ def row_class(fields: Iterable[tuple[str, Any]], *, version: int | None = None) 
         forbid_unknown_fields=True,
         tag=version,
     )
-    return made  # type: ignore[no-any-return]  # a subclass of Row, by its bases
+    return ready(made)
 
 
 def _usable(name: str) -> bool:

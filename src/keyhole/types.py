@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from keyhole.ready import ready
+
 
 class StateKind(enum.StrEnum):
     """What a state holds per key."""
@@ -99,6 +101,7 @@ LIST_POSITION = KeyColumn("position", KeyType.BIGINT)
 """By which the elements of a list are ordered: grows with each append."""
 
 
+@ready
 class StateDescriptor(msgspec.Struct, frozen=True):
     """All that a reader or a server must know of a state. Immutable, but for `value`, while its changelog topic lives.
 

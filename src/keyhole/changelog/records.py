@@ -16,6 +16,7 @@ import msgspec
 
 from keyhole.changelog.base import Marker, Partition, RestoredEpochs
 from keyhole.errors import TopicMismatch
+from keyhole.ready import ready
 from keyhole.types import Position
 
 LAYOUT_VERSION = 1
@@ -24,6 +25,7 @@ MARKER_KEY = b"\x00"
 """No storage key is as short: they begin with two bytes of key group. Compaction keeps each partition's last marker."""
 
 
+@ready
 class _MarkerRecord(msgspec.Struct):
     """JSON. 64-bit hashes are hexadecimal text: many JSON readers have only doubles."""
 
@@ -36,6 +38,7 @@ class _MarkerRecord(msgspec.Struct):
     offsets_hash: str
 
 
+@ready
 class _Layout(msgspec.Struct):
     layout: int
 

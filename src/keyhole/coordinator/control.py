@@ -16,11 +16,13 @@ from typing import TypeVar
 
 import msgspec
 
+from keyhole.ready import ready
 from keyhole.types import StateDescriptor
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
+@ready
 class GenerationRecord(msgspec.Struct, frozen=True):
     """The run that holds a query now."""
 
@@ -28,6 +30,7 @@ class GenerationRecord(msgspec.Struct, frozen=True):
     run_id: str
 
 
+@ready
 class QueryRecord(msgspec.Struct, frozen=True):
     """Where a query's epochs come from: epoch = base + Spark's batch id, for this Spark query id alone.
 
@@ -54,6 +57,7 @@ class QueryRecord(msgspec.Struct, frozen=True):
         return not self.spark_query_id
 
 
+@ready
 class CompleteRecord(msgspec.Struct, frozen=True):
     """The last epoch that is committed on every server.
 
@@ -74,6 +78,7 @@ class CompleteRecord(msgspec.Struct, frozen=True):
     told_ms: int = 0
 
 
+@ready
 class AssignmentRecord(msgspec.Struct, frozen=True):
     """Which server owns which key group, and which follow it: per state and key group indexes into `servers`.
 
@@ -89,6 +94,7 @@ class AssignmentRecord(msgspec.Struct, frozen=True):
     generation: int = 0
 
 
+@ready
 class GrantRecord(msgspec.Struct, frozen=True):
     """Permission for one incarnation of a server to write in one generation. `grant` is the transactional.id."""
 
@@ -98,6 +104,7 @@ class GrantRecord(msgspec.Struct, frozen=True):
     grant: str
 
 
+@ready
 class SavepointRecord(msgspec.Struct, frozen=True):
     """What a query was restored from; its first run takes note, and removes it.
 

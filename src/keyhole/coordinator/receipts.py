@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from keyhole.ready import ready
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.types import Run, StateDescriptor
 
@@ -58,6 +59,7 @@ class ServerReceipt(msgspec.Struct, frozen=True):
     error: tuple[str, str] | None = None
 
 
+@ready
 class PartitionReceipt(msgspec.Struct, frozen=True):
     """What became of one partition of one state.
 

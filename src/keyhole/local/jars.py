@@ -24,6 +24,7 @@ from jgo.config import GlobalSettings
 from jgo.maven import MavenContext
 
 from keyhole.errors import JarsUnavailable
+from keyhole.ready import ready
 
 Progress = Callable[[int, int, str], None]
 """(bytes done, bytes in all, name of the jar just done); called from several threads, but by one at a time."""
@@ -41,6 +42,7 @@ class JarSet(enum.StrEnum):
     SPARK_KAFKA = "spark-kafka"
 
 
+@ready
 class Jar(msgspec.Struct, frozen=True):
     """One artifact. `coordinate` is group:artifact:version."""
 

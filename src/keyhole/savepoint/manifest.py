@@ -13,6 +13,7 @@ import msgspec
 
 from keyhole.coordinator.control import CompleteRecord, QueryRecord
 from keyhole.errors import SavepointDamaged, SavepointMismatch
+from keyhole.ready import ready
 from keyhole.savepoint.folder import SavedFile
 from keyhole.types import StateDescriptor
 
@@ -60,6 +61,7 @@ class SavedQuery(msgspec.Struct, frozen=True):
         return self.complete.epoch - self.record.base
 
 
+@ready
 class Savepoint(msgspec.Struct, frozen=True):
     """All states of an application, and what their queries need to go on from there.
 
@@ -82,12 +84,14 @@ class Savepoint(msgspec.Struct, frozen=True):
         return tuple(file for files in (*(state.files for state in self.states), *checkpoints) for file in files)
 
 
+@ready
 class _Manifest(msgspec.Struct):
     format: int
     sha256: str
     savepoint: msgspec.Raw
 
 
+@ready
 class _Format(msgspec.Struct):
     format: int
 

@@ -29,6 +29,7 @@ from pathlib import Path
 import msgspec
 
 from keyhole.errors import InvalidConfiguration
+from keyhole.ready import ready
 
 ANYBODY = "*"
 EVERYTHING = "*/*"
@@ -99,6 +100,7 @@ class Allow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+@ready
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All entries."""
 

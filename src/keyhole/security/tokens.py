@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from keyhole.errors import InvalidConfiguration
+from keyhole.ready import ready
 
 _PREFIX = "keyhole_"
 _BYTES = 32
@@ -34,6 +35,7 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expires: datetime | None = None
 
 
+@ready
 class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file."""
 

@@ -18,6 +18,7 @@ from keyhole.arrow import VALUE
 from keyhole.codec import StateCodec
 from keyhole.coordinator.coordinator import StatePlan
 from keyhole.coordinator.receipts import StageOrder
+from keyhole.ready import ready
 from keyhole.spark.aggregating import BaseReader, result_row, staged_aggregate
 from keyhole.spark.batch import classic
 from keyhole.spark.partitioning import by_key_group, shuffle_partitions
@@ -67,6 +68,7 @@ class Subtasks:
     count: int | None
 
 
+@ready
 class _Held(msgspec.Struct, array_like=True):
     """What is stored of a subtask. `count`: how many subtasks there were."""
 

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from keyhole.errors import InvalidConfiguration
+from keyhole.ready import ready
 from keyhole.stores.base import Store, StoreEngine, StoreLimits
 from keyhole.stores.engines import make_engine
 
@@ -54,6 +55,7 @@ class StoreChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return False
 
 
+@ready
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stores: tuple[StoreChoice, ...]
 

@@ -1,0 +1,74 @@
+"""Whatever is decoded to by its type is ready for any thread: keyhole/ready.py says why."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = {"src/keyhole": "keyhole", "services": "services", "jobs": "jobs"}
+# By the module: a parameter, and the types that it stands for.
+PARAMETERS = {
+    "keyhole.coordinator.control": (
+        "kind",
+        {"GenerationRecord", "QueryRecord", "CompleteRecord", "AssignmentRecord", "GrantRecord", "SavepointRecord"},
+    ),
+    "keyhole.coordinator.receipts": ("cls", {"PartitionReceipt"}),
+}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for folder, package in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if "msgspec" in (text := path.read_text()):
+                name = ".".join((package, *path.relative_to(ROOT / folder).with_suffix("").parts))
+                yield name.removesuffix(".__init__"), ast.parse(text)
+
+
+def decoded_to(tree: ast.Module) -> Iterator[ast.expr]:
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            if call.func.attr == "decode":
+                yield from (keyword.value for keyword in call.keywords if keyword.arg == "type")
+            if (
+                call.func.attr == "convert"
+                and isinstance(call.func.value, ast.Name)
+                and call.func.value.id == "msgspec"
+            ):
+                yield call.args[1]
+
+
+def structs(kind: ast.expr, module: ModuleType) -> Iterator[type]:
+    parameter, _ = PARAMETERS.get(module.__name__, ("", ()))
+    for name in ast.walk(kind):
+        if isinstance(name, ast.Name) and name.id != parameter:
+            found = getattr(module, name.id, None)
+            if isinstance(found, type) and issubclass(found, msgspec.Struct):
+                yield found
+
+
+USES = [(name, kind) for name, tree in modules() for kind in decoded_to(tree)]
+
+
+def test_there_are_some() -> None:
+    assert len(USES) > 10
+
+
+@pytest.mark.parametrize(("name", "kind"), USES, ids=[f"{name}-{ast.unparse(kind)}" for name, kind in USES])
+def test_what_is_decoded_to_is_ready(name: str, kind: ast.expr) -> None:
+    for struct in structs(kind, importlib.import_module(name)):
+        assert inspect.getsource(struct).startswith("@ready\n"), f"{struct} is not @ready"
+
+
+@pytest.mark.parametrize(("name", "expected"), [(name, to) for name, (_, to) in PARAMETERS.items()], ids=PARAMETERS)
+def test_parameters_are_of_types_that_are_ready(name: str, expected: set[str]) -> None:
+    own = [kind for kind in vars(importlib.import_module(name)).values() if getattr(kind, "__module__", "") == name]
+    types = [kind for kind in own if isinstance(kind, type)]
+    assert {kind.__name__ for kind in types if inspect.getsource(kind).startswith("@ready\n")} == expected
