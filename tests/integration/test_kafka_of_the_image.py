@@ -28,7 +28,7 @@ TOPIC = "keyhole.image.control"
 def lost(jars: list[Path], java: Java, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where clients from outside reach a broker that nobody finds at the address that it tells those beside it."""
     itself, controller, port, outside, nowhere = free_ports(5)
-    monkeypatch.setattr(kafka_container, "_ITSELF", itself)
+    monkeypatch.setattr(kafka_container, "_ITSELF_PORT", itself)
     monkeypatch.setattr(kafka_container, "_CONTROLLER", f"127.0.0.1:{controller}")
     libs = tmp_path / "libs"
     libs.mkdir()
