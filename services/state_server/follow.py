@@ -13,7 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from keyhole.changelog.base import Changelog, ChangelogTail, ControlTail, Partition, Reached, RestoredEpochs
+from keyhole.changelog.base import (
+    Changelog,
+    ChangelogTail,
+    ControlTail,
+    Partition,
+    Reached,
+    RestoredEpochs,
+    by_state,
+)
 from keyhole.coordinator.control import QueryControl, read_control
 from keyhole.errors import KeyholeError
 from keyhole.types import Position
@@ -139,14 +147,9 @@ class Follower:
         wanted = {Partition(state, group) for state, groups in order.groups.items() for group in groups}
         ends: dict[Partition, int | None] = dict.fromkeys(wanted & self._followed)
         # Of what is followed already nothing is asked: that would stand still while Kafka is waited for.
-        new = {
-            state: missing
-            for state, groups in order.groups.items()
-            if (missing := sorted(group for group in groups if Partition(state, group) not in self._followed))
-        }
-        if new:
+        if new := wanted - self._followed:
             with contextlib.closing(self._changelog.reader()) as reader:
-                ends |= reader.ends(new, _KAFKA_DEADLINE_SECONDS)
+                ends |= reader.ends(by_state(sorted(new)), _KAFKA_DEADLINE_SECONDS)
         positions = self._prepare(order.number, ends) if wanted else {}
         self._current = order
         if positions is None:  # another order is coming

@@ -37,11 +37,7 @@ def decoded_to(tree: ast.Module) -> Iterator[ast.expr]:
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
             if call.func.attr == "decode":
                 yield from (keyword.value for keyword in call.keywords if keyword.arg == "type")
-            if (
-                call.func.attr == "convert"
-                and isinstance(call.func.value, ast.Name)
-                and call.func.value.id == "msgspec"
-            ):
+            if ast.unparse(call.func) == "msgspec.convert":
                 yield call.args[1]
 
 

@@ -22,6 +22,14 @@ class Partition(NamedTuple):
     key_group: int
 
 
+def by_state(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+    """Their key groups, as ChangelogReader.ends takes them."""
+    groups: dict[str, list[int]] = {}
+    for state, key_group in partitions:
+        groups.setdefault(state, []).append(key_group)
+    return groups
+
+
 @dataclass(frozen=True, slots=True)
 class Marker:
     """The last record of an epoch in a partition, and what it says.

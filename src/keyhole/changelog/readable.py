@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 
-from keyhole.changelog.base import Changelog, Partition
+from keyhole.changelog.base import Changelog, Partition, by_state
 
 _RETRY_SECONDS = 0.01
 
@@ -17,9 +16,7 @@ def await_readable(changelog: Changelog, ends: Mapping[Partition, int], deadline
     Raises:
         ChangelogRecreated, KafkaUnreachable: See ChangelogReader.ends.
     """
-    asked: defaultdict[str, list[int]] = defaultdict(list)
-    for part in ends:
-        asked[part.state].append(part.key_group)
+    asked = by_state(ends)
     until = time.monotonic() + deadline_seconds
     reader = changelog.reader()
     try:

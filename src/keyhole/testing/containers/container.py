@@ -14,13 +14,13 @@ from keyhole.config import DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
 from keyhole.errors import MachineError
 from keyhole.local import kafka_container
 from keyhole.local.ports import free_ports
+from keyhole.local.processes import last_words
 from keyhole.rpc import health_check
 
 _OUTSIDE_PORT = 9094
 # Kafka takes 5 s on a quiet machine, and more than a minute on one that does much else.
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.1
-_TAIL_LINES = 20
 _LOOPBACK = "127.0.0.1"
 
 
@@ -88,9 +88,13 @@ class KeyholeContainer(DockerContainer):
         until = time.monotonic() + timeout_seconds
         while not self._serves():
             if (code := self.exit_code) is not None:
-                raise MachineError(f"{self.image} ended with exit code {code}:\n{self._tail()}", exit_code=code)
+                raise MachineError(
+                    f"{self.image} ended with exit code {code}:\n{last_words(self.output())}", exit_code=code
+                )
             if time.monotonic() > until:
-                raise MachineError(f"{self.image} did not serve within {timeout_seconds:g} s:\n{self._tail()}")
+                raise MachineError(
+                    f"{self.image} did not serve within {timeout_seconds:g} s:\n{last_words(self.output())}"
+                )
             time.sleep(_POLL_SECONDS)
 
     @property
@@ -107,9 +111,6 @@ class KeyholeContainer(DockerContainer):
 
     def _serves(self) -> bool:
         raise NotImplementedError
-
-    def _tail(self) -> str:
-        return "\n".join(self.output().splitlines()[-_TAIL_LINES:])
 
     def _host(self) -> str:
         # Where localhost is ::1 first, a server that listens on IPv4 alone would be found only at the second try.
