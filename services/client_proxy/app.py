@@ -1,4 +1,4 @@
-"""Puts a client proxy together. `serve` runs it until SIGTERM."""
+"""Puts a client proxy together. `serve` runs it until it is to stop."""
 
 from __future__ import annotations
 
@@ -65,13 +65,14 @@ class ClientProxy:
         self._directory.start()
         self._health = asyncio.get_running_loop().create_task(self._serve_once_reached())
 
-    async def run_until_signal(self) -> None:
-        """Serves until SIGTERM or SIGINT, then drains.
+    async def run_until(self, stopping: asyncio.Event) -> None:
+        """Serves until it is to stop, then drains.
 
         Raises:
             InvalidConfiguration: The discovery refuses to tell any server, as it did from the start.
         """
-        serving = asyncio.ensure_future(self._rpc.run_until_signal(self._config.drain_seconds, self._end_streams))
+        draining = self._rpc.run_until(stopping, self._config.drain_seconds, self._end_streams)
+        serving = asyncio.ensure_future(draining)
         try:
             await asyncio.wait((serving, self._directory.following), return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
@@ -106,8 +107,8 @@ class ClientProxy:
         await self._rpc.set_serving(True)
 
 
-async def serve(config: ClientProxyConfig) -> None:
-    """Runs a proxy over the servers that `config.servers` finds, until SIGTERM.
+async def serve(config: ClientProxyConfig, stopping: asyncio.Event) -> None:
+    """Runs a proxy over the servers that `config.servers` finds, until it is to stop.
 
     Raises:
         PortTaken, InvalidConfiguration: See ClientProxy.
@@ -116,6 +117,6 @@ async def serve(config: ClientProxyConfig) -> None:
     try:
         proxy = ClientProxy(config, discovery)
         await proxy.start()
-        await proxy.run_until_signal()
+        await proxy.run_until(stopping)
     finally:
         discovery.close()

@@ -1,11 +1,10 @@
-"""Puts a metrics exporter together. `serve` runs it until SIGTERM."""
+"""Puts a metrics exporter together. `serve` runs it until it is to stop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import signal
 import time
 from collections.abc import Mapping
 
@@ -86,13 +85,13 @@ class MetricsExporter:
             self._kafka.start()
         self._task = asyncio.get_running_loop().create_task(self._look())
 
-    async def follow_until(self, stopped: asyncio.Event) -> None:
+    async def follow_until(self, stopping: asyncio.Event) -> None:
         """Until it is told to stop.
 
         Raises:
             InvalidConfiguration: A discovery refuses to tell anybody, as it did from the start.
         """
-        told = asyncio.ensure_future(stopped.wait())
+        told = asyncio.ensure_future(stopping.wait())
         following = [targets.following for targets in self._targets]
         try:
             done, _ = await asyncio.wait((told, *following), return_when=asyncio.FIRST_COMPLETED)
@@ -205,8 +204,8 @@ def discoveries(config: MetricsExporterConfig) -> dict[Component, FollowedServer
     return found
 
 
-async def serve(config: MetricsExporterConfig) -> None:
-    """Runs an exporter until SIGTERM or SIGINT.
+async def serve(config: MetricsExporterConfig, stopping: asyncio.Event) -> None:
+    """Runs an exporter until it is to stop.
 
     Raises:
         PortTaken: See MetricsExporter.start.
@@ -215,13 +214,10 @@ async def serve(config: MetricsExporterConfig) -> None:
     found = discoveries(config)
     offsets = TopicOffsets(config.bootstrap_servers) if config.bootstrap_servers else None
     exporter = MetricsExporter(config, found, offsets, SystemClock())
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     try:
         await exporter.start()
         _log.info("started %s %s", "metrics-exporter", exporter.address, extra={"address": exporter.address})
-        await exporter.follow_until(stopped)
+        await exporter.follow_until(stopping)
     finally:
         await exporter.stop()
         for discovery in found.values():

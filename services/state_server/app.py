@@ -1,4 +1,4 @@
-"""Puts a state server together: stores, changelog, servicers, health. `serve` runs it until SIGTERM."""
+"""Puts a state server together: stores, changelog, servicers, health. `serve` runs it until it is to stop."""
 
 from __future__ import annotations
 
@@ -156,9 +156,9 @@ class StateServer:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a task of the server failed", exc_info=error)
 
-    async def run_until_signal(self) -> None:
-        """Serves until SIGTERM or SIGINT, then drains and closes."""
-        await self._rpc.run_until_signal(_STOP_SECONDS, self._drain)
+    async def run_until(self, stopping: asyncio.Event) -> None:
+        """Serves until it is to stop, then drains and closes."""
+        await self._rpc.run_until(stopping, _STOP_SECONDS, self._drain)
         await self.close()
 
     async def _drain(self) -> None:
@@ -223,8 +223,8 @@ def build(config: StateServerConfig, observer: StepObserver | None = None) -> St
     )
 
 
-async def serve(config: StateServerConfig, observer: StepObserver | None = None) -> None:
-    """Runs a state server until SIGTERM.
+async def serve(config: StateServerConfig, stopping: asyncio.Event, observer: StepObserver | None = None) -> None:
+    """Runs a state server until it is to stop.
 
     Raises:
         KafkaUnreachable, InvalidConfiguration: No Kafka is found at its start; later on it may go away.
@@ -232,7 +232,7 @@ async def serve(config: StateServerConfig, observer: StepObserver | None = None)
     server = build(config, observer)
     await server.start()
     ended = threading.Event()
-    running = asyncio.ensure_future(server.run_until_signal())
+    running = asyncio.ensure_future(server.run_until(stopping))
     running.add_done_callback(lambda _: ended.set())
     found = asyncio.to_thread(await_kafka, config.bootstrap_servers, config.kafka_wait_seconds, ended)
     try:

@@ -50,12 +50,12 @@ def markdown(tests: ElementTree.Element, findings: list[dict[str, Any]], day: da
             cells += [found["whole_after_seconds"], found["next_epochs_after_seconds"]]
             yield "| " + " | ".join(str(cell) for cell in cells) + " |"
     yield ""
-    yield "What the last error of each reason said:"
-    yield ""
-    for found in findings:
-        for reason, why in found.get("said", {}).items():
-            yield f"- {found['what']}, {reason}: {why}"
-    yield ""
+    said = [(found["what"], *error) for found in findings for error in found.get("said", {}).items()]
+    if said:
+        yield "What the last error of each reason said:"
+        yield ""
+        yield from (f"- {what}, {reason}: {why}" for what, reason, why in said)
+        yield ""
     yield "## What each container takes"
     yield ""
     yield "All pods of a component added up. Idle: the job goes on, one reader reads. Loaded: 10,000 lookups a second"

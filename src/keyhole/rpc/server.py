@@ -1,6 +1,6 @@
 """What every Keyhole server has: options, health, reflection, errors as statuses, one log line, and a drain.
 
-A deployable's main is then: build the servicers, `add` them, `start`, `run_until_signal`.
+A deployable's main is then: build the servicers, `add` them, `start`, `run_until` it is to stop.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -159,20 +158,17 @@ class RpcServer:
         if self._access is not None:
             self._access.close()
 
-    async def run_until_signal(
-        self, drain_seconds: float, on_drain: Callable[[], Awaitable[None]] | None = None
+    async def run_until(
+        self, stopping: asyncio.Event, drain_seconds: float, on_drain: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Serves until SIGTERM or SIGINT, then drains.
+        """Serves until it is to stop, then drains.
 
         Args:
+            stopping: Set by whoever wants it to; a deployable's signals do.
             drain_seconds: The grace for calls under way.
             on_drain: Called first, health being NOT_SERVING already: ends streams that would not end by themselves.
         """
-        loop = asyncio.get_running_loop()
-        signalled = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, signalled.set)
-        await signalled.wait()
+        await stopping.wait()
         _log.info("draining", extra={"service": self._name, "address": self.address})
         await self._stop_serving()
         if on_drain is not None:
