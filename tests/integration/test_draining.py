@@ -1,4 +1,4 @@
-"""Real servers that are told to end, or suspended for so long that others own their key groups when they wake."""
+"""Real servers that are told to end, lost in the middle of a batch, or suspended for so long that others own their key groups when they wake."""
 
 from __future__ import annotations
 
@@ -235,6 +235,55 @@ def test_a_server_that_is_told_to_end_hands_its_key_groups_over_without_one_fail
             both_read_on(by_default, of_owners)
     assert not by_default.failed + of_owners.failed
     assert not by_default.wrong + of_owners.wrong
+
+
+class LongBatch:
+    """Makes an epoch's rows; those of `epoch` only when it is let go."""
+
+    def __init__(self, of: StateDescriptor, epoch: int) -> None:
+        self.let_go = threading.Event()
+        self.began = threading.Event()
+        self._of, self._epoch = of, epoch
+
+    def __call__(self, epoch: int) -> list[pa.RecordBatch]:
+        if epoch == self._epoch:
+            self.began.set()
+            assert self.let_go.wait(PATIENCE_SECONDS)
+        return rows(self._of, epoch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told-to-end"])
+def test_a_server_that_goes_while_a_batch_runs_has_a_successor_before_the_batch_ends(
+    kafka: str, servers: Servers, proxy: str, application: str, number: signal.Signals
+) -> None:
+    of = descriptor(application)
+    batch = LongBatch(of, 2)
+    victim, *others = servers.children
+    rest = [servers.addresses[name] for name in others]
+    with Feed(servers.config(application, kafka), of, batch) as feed, ThreadPoolExecutor(1) as thread:
+        feed.epoch()
+        assert owned(feed, servers.children) == [4, 4, 4]
+        reader = Reader(proxy, application, "never", feed)
+        with closing(reader):
+            second = thread.submit(feed.epoch)
+            try:
+                assert batch.began.wait(PATIENCE_SECONDS)
+                with repeating(reader.read, 0.01):
+                    os.kill(servers.children[victim].pid, number)
+                    wait_until(lambda: answered_for(rest, Role.OWNER) == set(range(KEY_GROUPS)), "owners")
+                    both_read_on(reader)
+                    ended = servers.children[victim].wait(PATIENCE_SECONDS)
+                    assert not second.done()
+            finally:
+                batch.let_go.set()
+            assert second.result().rounds == 2
+            reader.read()
+        assert ended == (0 if number is signal.SIGTERM else -number)
+        assert not reader.wrong
+        assert not reader.failed
+        assert feed.epoch().rounds == 1
+        targets = ",".join(rest)
+    assert main(["verify", f"{application}/{STATE}", "--bootstrap-servers", kafka, "--servers", targets]) == 0
 
 
 class SuspendsBeforeCommit:

@@ -49,6 +49,7 @@ at_messages = st.dictionaries(
             Fault.SERVER_DIES_AFTER,
             Fault.DRIVER_DIES,
             Fault.OLD_DRIVERS_WAKE,
+            Fault.HEARTBEATS_COME,
         ]
     ),
     max_size=2,

@@ -173,6 +173,71 @@ def test_a_server_that_restarts_between_stage_and_commit_commits_nothing_and_is_
     assert sums(world) == [2.0] * KEY_GROUPS
 
 
+def test_a_server_that_is_lost_while_a_batch_runs_is_replaced_before_its_tasks_end(world: World) -> None:
+    world.run_epoch(0, ONE)
+
+    def it_dies_and_heartbeats_come() -> None:
+        world.servers["a"].die()
+        world.beats_meanwhile()
+        assert set(table(world.servers["b"]).groups) == set(range(KEY_GROUPS))
+        assert shown_by_owners(world, "b") == {"b": [row(1.0)] * KEY_GROUPS}
+
+    world.meanwhile["b", "Stage"] = it_dies_and_heartbeats_come
+    assert world.run_epoch(1, ONE).rounds == 2
+    assert sums(world) == [2.0] * KEY_GROUPS
+    assert world.run_epoch(2, ONE).rounds == 1
+
+
+def test_a_server_that_drains_while_a_batch_runs_hands_over_before_its_tasks_end(world: World) -> None:
+    world.run_epoch(0, ONE)
+
+    def it_drains_and_heartbeats_come() -> None:
+        world.servers["a"].drain()
+        for _ in range(2):  # b's copy is asked for; it is warm, and takes over
+            world.beats_meanwhile()
+            world.follow()
+        assert world.servers["a"].drained
+        assert shown_by_owners(world, "b") == {"b": [row(1.0)] * KEY_GROUPS}
+
+    world.meanwhile["b", "Stage"] = it_drains_and_heartbeats_come
+    assert world.run_epoch(1, ONE).rounds == 2
+    assert sums(world) == [2.0] * KEY_GROUPS
+
+
+def test_heartbeats_while_a_batch_runs_cost_no_round_where_nobody_is_missed_for_long(world: World) -> None:
+    world.run_epoch(0, ONE)
+    answers = iter([False, True])
+
+    def one_heartbeat_is_not_answered() -> None:
+        for answered in answers:
+            world.servers["a"].cut_off = not answered
+            world.beats_meanwhile(1)
+
+    world.meanwhile["b", "Stage"] = one_heartbeat_is_not_answered
+    assert world.run_epoch(1, ONE).rounds == 1
+    assert sums(world) == [2.0] * KEY_GROUPS
+
+
+def test_a_newer_run_that_a_heartbeat_meets_while_a_batch_runs_ends_the_older_one(world: World) -> None:
+    world.run_epoch(0, ONE)
+    old, batch = world.coordinator, world.batch(1, ONE)
+    assert old is not None
+
+    def a_new_run() -> None:
+        world.servers["a"].die()
+        world.coordinator = None
+        world.run_epoch(1, ONE)
+        new, world.coordinator = world.coordinator, old
+        world.beats_meanwhile()
+        world.coordinator = new
+
+    world.meanwhile["b", "Stage"] = a_new_run
+    with pytest.raises(Fenced):
+        old.run_epoch(batch)
+    old.close()
+    assert sums(world) == [2.0] * KEY_GROUPS
+
+
 def test_a_restore_that_begins_while_a_transaction_is_being_completed_waits_for_the_fence(world: World) -> None:
     """With Kafka itself: test_kafka_transactions.py::test_fencing_decides_the_open_transaction_before_it_returns."""
     world.run_epoch(0, ONE)

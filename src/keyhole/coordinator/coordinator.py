@@ -1,8 +1,8 @@
 """Runs the epochs of one query: stage, decide, commit, complete, with as many rounds as it takes.
 
 Threads: `run_epoch` is called by one thread; a heartbeat thread of the coordinator's own keeps the servers' leases,
-notices lost servers while the query is idle, and repeats the last complete epoch. A lock lets one of them at a time
-change anything.
+notices lost servers while the query is idle or a batch is being staged, and repeats the last complete epoch. A lock
+lets one of them at a time change anything.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.restored import dropped_states, settled_records
 from keyhole.coordinator.run import QueryRun
 from keyhole.coordinator.servers import run_to_proto, state_commit
+from keyhole.coordinator.urgency import DRAIN_PATIENCE_SECONDS, Urgency
 from keyhole.discovery import discovery_of
 from keyhole.errors import (
     CommitError,
@@ -132,6 +133,7 @@ class Coordinator:
         allow_dropped_states: bool = False,
         fleet: Fleet | None = None,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        drain_patience_seconds: float = DRAIN_PATIENCE_SECONDS,
         counts: QueryCounts | None = None,
     ) -> None:
         self._config = config
@@ -150,7 +152,10 @@ class Coordinator:
         self._run = QueryRun(config, query, changelog, self._control, self._fleet, clock)
         self._record: QueryRecord | None = None
         self._fenced: Fenced | None = None
+        self._drain_patience_seconds = drain_patience_seconds
         self._lock = threading.Lock()
+        # While a batch's tasks run, and nobody holds the lock.
+        self._staging: Urgency | None = None
         self._closed = threading.Event()
         self._heartbeat = threading.Thread(target=self._beat, name=f"keyhole-heartbeat-{query}", daemon=True)
 
@@ -252,8 +257,15 @@ class Coordinator:
         with self._counts.phase("converge"):
             self._run.converge(deadline)
         order = self._order(epoch, number, deadline, commit_time_ms, batch.watermark_ms)
+        changes = self._run.changes
         with self._counts.phase("stage"):
-            proceed = self._stage(batch, order)
+            receipts = self._stage(batch, order)
+        if self._fenced is not None:
+            raise self._fenced
+        if self._run.changes != changes:
+            # Some of the rows are with servers that own them no more. What the receipts say doesn't matter then.
+            return UnavailableError("the state servers changed while the batch ran")
+        proceed = self._judged(batch, order, receipts)
         if isinstance(proceed, Restage):
             return self._suspect(proceed.suspects)
         self._observer.reached(Step.DRIVER_STAGED, epoch)
@@ -337,8 +349,17 @@ class Coordinator:
             credentials=self._config.credentials,
         )
 
-    def _stage(self, batch: EpochBatch, order: StageOrder) -> Proceed | Restage:
-        receipts = batch.stage(order)
+    def _stage(self, batch: EpochBatch, order: StageOrder) -> Sequence[PartitionReceipt]:
+        """Lets go of the lock meanwhile: heartbeats replace servers that can't wait for the batch's end."""
+        self._staging = Urgency(self._drain_patience_seconds)
+        self._lock.release()
+        try:
+            return batch.stage(order)
+        finally:
+            self._lock.acquire()
+            self._staging = None
+
+    def _judged(self, batch: EpochBatch, order: StageOrder, receipts: Sequence[PartitionReceipt]) -> Proceed | Restage:
         for receipt in receipts:
             if receipt.failure is not None:
                 reason, message, facts = receipt.failure
@@ -473,7 +494,8 @@ class Coordinator:
                 _log.exception("heartbeat failed unexpectedly", extra={"query": self._query})
 
     def beat(self) -> None:
-        """One heartbeat: renews the leases, and where no epoch is under way follows the servers that come and go.
+        """One heartbeat: renews the leases, and follows the servers that come and go: all changes where no epoch is
+        under way, what can't wait while a batch is being staged.
 
         Raises:
             Fenced: A newer run has taken over; `run_epoch` raises it too from now on.
@@ -486,6 +508,9 @@ class Coordinator:
             self._run.confirm()
             return
         try:
+            if self._staging is not None:
+                self._beat_while_staging(self._staging)
+                return
             # First: a run that can't write to the control topic may have been replaced, and must confirm nobody.
             self._run.repeat_complete()
             for server in self._run.confirm():
@@ -497,6 +522,13 @@ class Coordinator:
         finally:
             self._note_membership()
             self._lock.release()
+
+    def _beat_while_staging(self, urgency: Urgency) -> None:
+        unconfirmed = self._run.confirm()
+        urgent = urgency.of(self._run.membership, unconfirmed, self._run.observe(), time.monotonic())
+        if urgent:
+            _log.warning("replaced while a batch runs", extra={"query": self._query, "servers": sorted(urgent)})
+            self._run.converge(time.monotonic() + self._heartbeat_seconds)
 
     def owned_by(self, server: str, state: str) -> tuple[int, ...]:
         """The key groups that a server owns now; for tests and tools."""

@@ -58,7 +58,11 @@ _PROGRESS_SECONDS = 5.0
 
 
 class QueryRun:
-    """Not thread-safe: the coordinator holds its lock around every call but `confirm`."""
+    """Not thread-safe: the coordinator holds its lock around every call but `confirm`.
+
+    Attributes:
+        changes: How many changes of the membership have begun. What was staged before the last one is lost.
+    """
 
     def __init__(
         self, config: JobConfig, query: str, changelog: Changelog, control: ControlLog, fleet: Fleet, clock: Clock
@@ -79,6 +83,7 @@ class QueryRun:
         self._told: tuple[int, Mapping[str, Held]] = (0, {})
         # What was planned from last and needed no change: most epochs find all of it as it was.
         self._unchanging: object = None
+        self.changes = 0
         self.run = Run(config.application, query, 0, uuid.uuid4().hex)
         self.descriptors: dict[str, StateDescriptor] = {}
         self.complete: CompleteRecord | None = None
@@ -204,6 +209,11 @@ class QueryRun:
         """The server's grant is no longer any good: the next `converge` fences it and gives it another."""
         self._broken |= {server}
 
+    def observe(self) -> Mapping[str, Sighting]:
+        """The servers that answer now, by id. See Fleet."""
+        self._seen = self._fleet.observe()
+        return self._seen
+
     def converge(self, deadline_monotonic: float) -> None:
         """Returns when every key group has a live owner that is ready, under grants of this run.
 
@@ -218,7 +228,7 @@ class QueryRun:
         first_seen: float | None = None
         told = time.monotonic()
         while True:
-            seen = self._seen = self._fleet.observe()
+            seen = self.observe()
             now = time.monotonic()
             first_seen = first_seen or (now if seen else None)
             complete = len(seen) >= len(self._fleet.addresses())
@@ -279,6 +289,7 @@ class QueryRun:
 
     def _execute(self, change: Change, seen: Mapping[str, Sighting], deadline_monotonic: float) -> None:
         timeout = self._config.kafka_deadline_seconds
+        self.changes += 1
         fenced = set(change.fence)
         handover = self.membership.settled and not (change.fence or change.open)
         # Should anything fail from here on, these may be fenced: also the grant of a server that comes back unchanged.
