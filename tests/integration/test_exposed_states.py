@@ -13,7 +13,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from keyhole import Client
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark import queryable
+from keyhole.spark import queryable, staging
 from keyhole.spark.batch import classic
 from keyhole.spark.changes import split
 from keyhole.spark.staging import StagedState
@@ -92,16 +92,17 @@ def test_the_states_of_a_processor_are_read_as_spark_has_them(
 ) -> None:
     passes: list[int] = []
 
-    def stage(staged: StagedState, order: StageOrder) -> Sequence[PartitionReceipt]:
-        plan = classic(staged.receipts(order))._jdf.queryExecution().executedPlan().toString()
-        passes.append(plan.count("Exchange "))
+    def stage(staged: Sequence[StagedState], order: StageOrder) -> list[PartitionReceipt]:
+        for one in staged:
+            plan = classic(one.receipts(order))._jdf.queryExecution().executedPlan().toString()
+            passes.append(plan.count("Exchange "))
         # As where a server was lost: a batch's rows are staged anew, and are the same.
         first, again = all_receipts(staged, order), all_receipts(staged, order)
         assert held(first) == held(again)
         return again
 
-    all_receipts = StagedState.stage
-    monkeypatch.setattr(StagedState, "stage", stage)
+    all_receipts = staging.stage_all
+    monkeypatch.setattr(staging, "stage_all", stage)
     numbers = iter(range(100))
     batches = [[{"k": k, "v": v, "n": next(numbers)} for k, v in batch] for batch in VALUES]
     exposing = queryable.QueryableProcessor(Highest(), key="k", expose=EXPOSE)

@@ -401,6 +401,36 @@ def test_operator_state_follows_its_subtasks_when_their_number_changes(
     assert [given for _, given in seen] == [[[0], [1]], [[0, 1]] * 5, [[0, 0, 0, 0, 0, 1, 1, 1, 1, 1]]]
 
 
+def test_of_states_that_one_job_stages_some_may_have_no_rows_and_others_count_their_partitions(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    """Spark leaves a plan that has no rows out of the job; the partitions after it have other numbers then."""
+    config = service.config(application)
+
+    def nothing(data: DataFrame) -> DataFrame:
+        return data.where("false")
+
+    options: dict[str, Any] = {"key": "k", "value": ["v"], "order_by": "v", "config": config}
+    sink = queryable.together(
+        queryable.value("none", key_groups=4, **options).of(nothing),
+        queryable.value("before", key_groups=8, **options),
+        queryable.operator("counter", operator=Counter(), result="rows bigint, keys int", subtasks=1, config=config),
+        queryable.value("none_again", key_groups=16, **options).of(nothing),
+        queryable.value("after", key_groups=2, **options),
+    )
+    batches = [[{"k": f"k{n}", "v": n + 10 * batch} for n in range(5)] for batch in range(2)]
+    run_query(stream("k string, v long", batches), "append", sink, name="numbered")
+    keys = [row["k"] for row in batches[0]]
+    with Client(service.proxy) as client:
+        for state in ("before", "after"):
+            answers = client.get_many(application, state, keys)
+            assert [answer.value.v for answer in answers] == [10, 11, 12, 13, 14]
+        for state in ("none", "none_again"):
+            answers = client.get_many(application, state, keys)
+            assert [(answer.found, answer.epoch) for answer in answers] == [(False, 2)] * 5
+        assert client.get(application, "counter", 0).value.rows == 10
+
+
 class Enough(Exception):
     """The run has had its batch."""
 

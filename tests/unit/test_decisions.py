@@ -118,8 +118,8 @@ class TestDescriptor:
         assert settled(descriptor(kind=StateKind.LIST, max_length=5), shorter) == shorter
 
 
-def receipt(partition: int, *servers: ServerReceipt, attempt: int = 0) -> PartitionReceipt:
-    return PartitionReceipt("counts", partition, attempt or 100 + partition, servers)
+def receipt(partition: int, *servers: ServerReceipt, attempt: int = 0, state: str = "counts") -> PartitionReceipt:
+    return PartitionReceipt(state, partition, attempt or 100 + partition, servers)
 
 
 def took(server: str, *groups: int) -> ServerReceipt:
@@ -151,7 +151,22 @@ class TestDecide:
             {"b": "connection refused"}
         )
 
-    @pytest.mark.parametrize("partitions", [[0], [0, 0, 1], [0, 2], [0, 0]])
+    def test_partitions_of_states_that_one_job_computes_are_numbered_one_after_the_other(self) -> None:
+        receipts = [
+            receipt(0, took("a", 0)),
+            receipt(2, took("a", 1), state="sums"),
+            receipt(1, took("a", 0), state="sums"),
+        ]
+        proceed = decide(receipts, {"counts": 1, "sums": 2}, self.TARGETS[:1])
+        assert isinstance(proceed, Proceed)
+        assert proceed.commits["a"]["sums"].winners == ((1, 101), (2, 102))
+
+    @pytest.mark.parametrize("states", [["counts"], ["counts", "sums", "others"], ["counts", "others"]])
+    def test_states_that_are_missing_or_not_the_batchs_are_an_error(self, states: list[str]) -> None:
+        with pytest.raises(InternalError, match="once each"):
+            decide([receipt(0, state=state) for state in states], {"counts": 1, "sums": 1}, self.TARGETS)
+
+    @pytest.mark.parametrize("partitions", [[], [0], [0, 0, 1], [0, 2], [0, 0], [5, 7], [5, 6, 7]])
     def test_partitions_that_are_missing_or_come_twice_are_an_error(self, partitions: list[int]) -> None:
         with pytest.raises(InternalError, match="once each"):
             decide([receipt(partition) for partition in partitions], {"counts": 2}, self.TARGETS)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -192,11 +191,13 @@ def decide(
         InternalError: A partition is missing or came twice, or a key group came from two partitions (the rows of a key
             would have no order): the batch was not partitioned by the key.
     """
-    seen = Counter((receipt.state, receipt.partition) for receipt in receipts)
-    expected = {(state, partition) for state, count in partitions.items() for partition in range(count)}
-    if set(seen) != expected or max(seen.values(), default=1) > 1:
+    seen: dict[str, list[int]] = {}
+    for receipt in receipts:
+        seen.setdefault(receipt.state, []).append(receipt.partition)
+    if seen.keys() != partitions.keys() or not all(_consecutive(seen[state], partitions[state]) for state in seen):
+        wanted = sum(partitions.values())
         raise InternalError(
-            f"the receipts of {sum(seen.values())} partitions don't cover the {len(expected)} of the batch once each"
+            f"the receipts of {len(receipts)} partitions don't cover the {wanted} of the batch once each"
         )
     suspects = {
         server.server: server.error[1] for receipt in receipts for server in receipt.servers if server.error is not None
@@ -205,6 +206,12 @@ def decide(
         return Restage(suspects)
     _check_one_partition_per_group(receipts)
     return Proceed({target.server: _commits_of(target.server, receipts, partitions) for target in targets})
+
+
+def _consecutive(numbers: Sequence[int], count: int) -> bool:
+    """As many, each once. They begin anywhere: Spark counts on where one job computes several states."""
+    first = min(numbers)
+    return sorted(numbers) == list(range(first, first + count))
 
 
 def _check_one_partition_per_group(receipts: Sequence[PartitionReceipt]) -> None:

@@ -92,7 +92,7 @@ def operator_state(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame) 
         encode = TaskState(descriptor.state, ready=True)
         return placed.mapInArrow(functools.partial(stage_task, order, encode), RECEIPT_SCHEMA)
 
-    return StagedState([plan], shuffle_partitions(rows, descriptor.key_groups), receipts)
+    return StagedState([plan], shuffle_partitions(rows, descriptor.key_groups), receipts, numbered=True)
 
 
 def _partitions(rows: ClassicDataFrame) -> int:

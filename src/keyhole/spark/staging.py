@@ -38,24 +38,13 @@ class StagedState:
 
     Attributes:
         receipts: Makes the plan of one round, whose rows are the receipts of `partitions` partitions of each state.
+        numbered: Its tasks go by the numbers of their partitions, so it must have a job of Spark's for itself.
     """
 
     plans: Sequence[StatePlan]
     partitions: int
     receipts: Callable[[StageOrder], DataFrame]
-
-    def stage(self, order: StageOrder) -> Sequence[PartitionReceipt]:
-        """One round: runs the batch's plan over all partitions and collects their receipts, nothing else."""
-        collected = self.receipts(order).collect()
-        if not collected:
-            # Spark has found out, before or while running, that the plan has no rows, and so made no partitions at all.
-            # Some that are missing while others are there would be an error, which the coordinator finds.
-            return [
-                PartitionReceipt(plan.descriptor.state, partition, attempt_id=0)
-                for plan in self.plans
-                for partition in range(self.partitions)
-            ]
-        return [PartitionReceipt.from_row(bytes(row[0])) for row in collected]
+    numbered: bool = False
 
 
 class Staging(TypedDict):
@@ -71,8 +60,29 @@ def staging_of(staged: Sequence[StagedState]) -> Staging:
     return Staging(
         states=tuple(plan for one in staged for plan in one.plans),
         partitions={plan.descriptor.state: one.partitions for one in staged for plan in one.plans},
-        stage=lambda order: [receipt for one in staged for receipt in one.stage(order)],
+        stage=functools.partial(stage_all, staged),
     )
+
+
+def stage_all(staged: Sequence[StagedState], order: StageOrder) -> list[PartitionReceipt]:
+    """One round: runs the plans of all passes and collects their receipts, nothing else.
+
+    As one job of Spark's, because each costs processor time beyond its tasks: measured in docs/benchmarks.md.
+    """
+    plans = [one.receipts(order) for one in staged if one.numbered]
+    if together := [one.receipts(order) for one in staged if not one.numbered]:
+        plans.append(functools.reduce(DataFrame.union, together))
+    receipts = [PartitionReceipt.from_row(bytes(row[0])) for plan in plans for row in plan.collect()]
+    told = {receipt.state for receipt in receipts}
+    # Of others Spark has found out, before or while running, that they have no rows, and made no partitions at all.
+    # Some that are missing while others are there would be an error, which the coordinator finds.
+    return receipts + [
+        PartitionReceipt(plan.descriptor.state, partition, attempt_id=0)
+        for one in staged
+        for plan in one.plans
+        if plan.descriptor.state not in told
+        for partition in range(one.partitions)
+    ]
 
 
 def staged_state(part: Part, plan: StatePlan, rows: ClassicDataFrame, layout: HashLayout | None) -> StagedState:
