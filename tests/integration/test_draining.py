@@ -1,4 +1,6 @@
-"""Real servers that are told to end, lost in the middle of a batch, or suspended for so long that others own their key groups when they wake."""
+"""Real servers that are told to end, that are lost while a batch runs, or suspended for so long that others own their
+key groups when they wake.
+"""
 
 from __future__ import annotations
 

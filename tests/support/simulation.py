@@ -30,6 +30,7 @@ from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.membership import Sighting
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
 from keyhole.coordinator.servers import ServerLink, run_to_proto
+from keyhole.coordinator.urgency import Patience
 from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
 from keyhole.steps import NoObserver, Step
 from keyhole.stores.base import StoreEngine
@@ -365,7 +366,7 @@ class World:
             observer=_Observer(self),
             fleet=SimulatedFleet(self),
             heartbeat_seconds=1e6,
-            drain_patience_seconds=0.0,
+            patience=Patience(lost=0.0, draining=0.0),
         )
 
     def _stage(self, order: StageOrder, partition: int, rows: Rows) -> PartitionReceipt:

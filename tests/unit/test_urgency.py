@@ -8,7 +8,7 @@ import pytest
 
 from keyhole.coordinator.membership import Member, Membership, Sighting, assignment_of
 from keyhole.coordinator.receipts import Target
-from keyhole.coordinator.urgency import Urgency
+from keyhole.coordinator.urgency import Patience, Urgency
 
 # "follower" owns nothing.
 OWNERS = ("a", "b")
@@ -33,48 +33,56 @@ def sightings(gone: str = "", draining: str = "", restarted: str = "") -> dict[s
     }
 
 
-def beats(*heard: tuple[Collection[str], dict[str, Sighting]], seconds: float = 1.0) -> list[list[str]]:
-    urgency = Urgency(drain_patience_seconds=5.0)
-    return [
-        sorted(urgency.of(MEMBERSHIP, unconfirmed, seen, number * seconds))
-        for number, (unconfirmed, seen) in enumerate(heard)
-    ]
+LOST, DRAINING = sightings(gone="a"), sightings(draining="b")
+
+
+def beats(*heard: tuple[Collection[str], dict[str, Sighting]], seconds: float) -> list[list[str] | None]:
+    """What is said at heartbeats that are so many seconds apart."""
+    urgency = Urgency(Patience(lost=3.0, draining=5.0))
+    said = [urgency.of(MEMBERSHIP, unconfirmed, seen, n * seconds) for n, (unconfirmed, seen) in enumerate(heard)]
+    return [names if names is None else sorted(names) for names in said]
 
 
 def test_nobody_where_all_is_well() -> None:
-    assert beats(([], sightings()), ([], sightings())) == [[], []]
+    assert beats(([], sightings()), ([], sightings()), seconds=10) == [[], []]
 
 
-@pytest.mark.parametrize("seen", [sightings(gone="a"), sightings(restarted="a")], ids=["gone", "restarted"])
-def test_an_owner_that_is_lost_at_two_heartbeats_in_a_row(seen: dict[str, Sighting]) -> None:
-    assert beats((["a"], seen), (["a"], seen), (["a"], seen)) == [[], ["a"], ["a"]]
+@pytest.mark.parametrize("seen", [LOST, sightings(restarted="a")], ids=["gone", "restarted"])
+def test_an_owner_that_is_lost_for_as_long_as_a_lease(seen: dict[str, Sighting]) -> None:
+    lost = ["a"], seen
+    assert beats(lost, lost, lost, lost, lost, seconds=1) == [None, None, None, ["a"], ["a"]]
 
 
-def test_not_one_that_was_lost_before_and_is_there_again() -> None:
-    lost = ["a"], sightings(gone="a")
-    assert beats(lost, ([], sightings()), lost) == [[], [], []]
+def test_not_by_one_heartbeat_alone_however_late_the_next_one_is() -> None:
+    there, lost = ([], sightings()), (["a"], LOST)
+    assert beats(lost, there, lost, there, lost, seconds=10) == [None, [], None, [], None]
 
 
 def test_not_one_that_is_slow_to_confirm_and_still_there() -> None:
     slow = ["a"], sightings()
-    assert beats(slow, slow, slow) == [[], [], []]
+    assert beats(slow, slow, slow, seconds=10) == [[], [], []]
 
 
 def test_not_a_server_that_owns_nothing() -> None:
-    lost = ["follower"], sightings(gone="follower", draining="follower")
-    assert beats(lost, lost, lost) == [[], [], []]
+    lost = ["follower"], sightings(gone="follower")
+    assert beats(lost, lost, lost, seconds=10) == [None, [], []]
+    drains = [], sightings(draining="follower")
+    assert beats(drains, drains, drains, seconds=10) == [[], [], []]
 
 
 def test_an_owner_that_drains_once_the_batch_has_had_its_time() -> None:
-    drains = [], sightings(draining="b")
-    assert beats(drains, drains, drains, drains, seconds=2.0) == [[], [], [], ["b"]]
+    drains = [], DRAINING
+    assert beats(drains, drains, drains, drains, seconds=2) == [[], [], [], ["b"]]
 
 
 def test_its_time_begins_anew_where_it_was_not_draining_any_more() -> None:
-    drains, stays = ([], sightings(draining="b")), ([], sightings())
-    assert beats(drains, stays, drains, seconds=6.0) == [[], [], []]
+    drains, stays = ([], DRAINING), ([], sightings())
+    assert beats(drains, stays, drains, seconds=6) == [[], [], []]
 
 
-def test_the_lost_and_the_draining_together() -> None:
-    both = ["a"], sightings(gone="a", draining="b")
-    assert beats(both, both, seconds=6.0) == [[], ["a", "b"]]
+def test_nobody_while_another_may_be_lost_whom_a_change_would_replace_as_well() -> None:
+    drains, and_a_is_missed = ([], DRAINING), (["a"], sightings(gone="a", draining="b"))
+    assert beats(drains, drains, and_a_is_missed, drains, seconds=6) == [[], ["b"], None, ["b"]]
+    assert beats(drains, and_a_is_missed, and_a_is_missed, seconds=6) == [[], None, ["a", "b"]]
+    and_the_follower = [], sightings(gone="follower", draining="b")
+    assert beats(drains, and_the_follower, seconds=6) == [[], None]

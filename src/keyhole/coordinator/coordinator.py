@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,7 +40,7 @@ from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.restored import dropped_states, settled_records
 from keyhole.coordinator.run import QueryRun
 from keyhole.coordinator.servers import run_to_proto, state_commit
-from keyhole.coordinator.urgency import DRAIN_PATIENCE_SECONDS, Urgency
+from keyhole.coordinator.urgency import Patience, Urgency
 from keyhole.discovery import discovery_of
 from keyhole.errors import (
     CommitError,
@@ -110,6 +111,13 @@ class EpochResult:
     rounds: int
 
 
+class _Staging(NamedTuple):
+    """A round whose tasks run. `changes`: as many changes of the membership had begun before."""
+
+    urgency: Urgency
+    changes: int
+
+
 class Coordinator:
     """See the module's text. Made once per run of a query; the first epoch takes the query over.
 
@@ -133,7 +141,7 @@ class Coordinator:
         allow_dropped_states: bool = False,
         fleet: Fleet | None = None,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
-        drain_patience_seconds: float = DRAIN_PATIENCE_SECONDS,
+        patience: Patience | None = None,
         counts: QueryCounts | None = None,
     ) -> None:
         self._config = config
@@ -152,10 +160,10 @@ class Coordinator:
         self._run = QueryRun(config, query, changelog, self._control, self._fleet, clock)
         self._record: QueryRecord | None = None
         self._fenced: Fenced | None = None
-        self._drain_patience_seconds = drain_patience_seconds
+        self._patience = patience or Patience()
         self._lock = threading.Lock()
         # While a batch's tasks run, and nobody holds the lock.
-        self._staging: Urgency | None = None
+        self._staging: _Staging | None = None
         self._closed = threading.Event()
         self._heartbeat = threading.Thread(target=self._beat, name=f"keyhole-heartbeat-{query}", daemon=True)
 
@@ -257,12 +265,9 @@ class Coordinator:
         with self._counts.phase("converge"):
             self._run.converge(deadline)
         order = self._order(epoch, number, deadline, commit_time_ms, batch.watermark_ms)
-        changes = self._run.changes
         with self._counts.phase("stage"):
             receipts = self._stage(batch, order)
-        if self._fenced is not None:
-            raise self._fenced
-        if self._run.changes != changes:
+        if receipts is None:
             # Some of the rows are with servers that own them no more. What the receipts say doesn't matter then.
             return UnavailableError("the state servers changed while the batch ran")
         proceed = self._judged(batch, order, receipts)
@@ -349,15 +354,23 @@ class Coordinator:
             credentials=self._config.credentials,
         )
 
-    def _stage(self, batch: EpochBatch, order: StageOrder) -> Sequence[PartitionReceipt]:
-        """Lets go of the lock meanwhile: heartbeats replace servers that can't wait for the batch's end."""
-        self._staging = Urgency(self._drain_patience_seconds)
+    def _stage(self, batch: EpochBatch, order: StageOrder) -> Sequence[PartitionReceipt] | None:
+        """Lets go of the lock meanwhile: heartbeats replace servers that can't wait for the batch's end.
+
+        Returns:
+            None where they did.
+        """
+        changes = self._run.changes
+        self._staging = _Staging(Urgency(self._patience), changes)
         self._lock.release()
         try:
-            return batch.stage(order)
+            receipts = batch.stage(order)
         finally:
             self._lock.acquire()
             self._staging = None
+        if self._fenced is not None:
+            raise self._fenced
+        return receipts if self._run.changes == changes else None
 
     def _judged(self, batch: EpochBatch, order: StageOrder, receipts: Sequence[PartitionReceipt]) -> Proceed | Restage:
         for receipt in receipts:
@@ -503,13 +516,17 @@ class Coordinator:
         """
         if self._fenced is not None:
             raise self._fenced
+        # Without the lock: a batch that ends meanwhile does not wait for servers that don't answer.
+        unconfirmed = self._run.confirm() if self._staging is not None else None
         if not self._lock.acquire(blocking=False):
             # An epoch under way speaks to the servers too, but its tasks may take long: keep the leases all the same.
-            self._run.confirm()
+            if unconfirmed is None:
+                self._run.confirm()
             return
         try:
             if self._staging is not None:
-                self._beat_while_staging(self._staging)
+                if unconfirmed is not None:
+                    self._replace_urgent(self._staging, unconfirmed)
                 return
             # First: a run that can't write to the control topic may have been replaced, and must confirm nobody.
             self._run.repeat_complete()
@@ -523,11 +540,14 @@ class Coordinator:
             self._note_membership()
             self._lock.release()
 
-    def _beat_while_staging(self, urgency: Urgency) -> None:
-        unconfirmed = self._run.confirm()
-        urgent = urgency.of(self._run.membership, unconfirmed, self._run.observe(), time.monotonic())
+    def _replace_urgent(self, staging: _Staging, unconfirmed: Sequence[str]) -> None:
+        urgent = staging.urgency.of(self._run.membership, unconfirmed, self._run.look(), time.monotonic())
+        if urgent is None or self._closed.is_set():
+            return
         if urgent:
             _log.warning("replaced while a batch runs", extra={"query": self._query, "servers": sorted(urgent)})
+        # After a change, which costs the round, all that is left of it, and whatever else is planned.
+        if urgent or self._run.changes != staging.changes:
             self._run.converge(time.monotonic() + self._heartbeat_seconds)
 
     def owned_by(self, server: str, state: str) -> tuple[int, ...]:

@@ -79,6 +79,7 @@ class QueryRun:
         self._begun = False
         self._needs: dict[str, Needs] = {}
         self._seen: Mapping[str, Sighting] = {}
+        self._seen_before: Mapping[str, Sighting] = {}
         # What servers have told of their copies, and under which assignment; replaced as a whole, by any thread.
         self._told: tuple[int, Mapping[str, Held]] = (0, {})
         # What was planned from last and needed no change: most epochs find all of it as it was.
@@ -191,7 +192,9 @@ class QueryRun:
         """
         membership, complete = self.membership, self.complete
         version = membership.assignment.version
-        able = {name for name, sighting in self._seen.items() if not (sighting.draining or sighting.replica)}
+        # Of two looks: one that was missed once could still take over, and who is told to be alone may end at once.
+        sightings = (*self._seen_before.items(), *self._seen.items())
+        able = {name for name, sighting in sightings if not (sighting.draining or sighting.replica)}
         calls = {}
         for name, member in membership.members.items():
             link = self._fleet.link(member.target)
@@ -209,10 +212,9 @@ class QueryRun:
         """The server's grant is no longer any good: the next `converge` fences it and gives it another."""
         self._broken |= {server}
 
-    def observe(self) -> Mapping[str, Sighting]:
+    def look(self) -> Mapping[str, Sighting]:
         """The servers that answer now, by id. See Fleet."""
-        self._seen = self._fleet.observe()
-        return self._seen
+        return self._fleet.observe()
 
     def converge(self, deadline_monotonic: float) -> None:
         """Returns when every key group has a live owner that is ready, under grants of this run.
@@ -228,7 +230,8 @@ class QueryRun:
         first_seen: float | None = None
         told = time.monotonic()
         while True:
-            seen = self.observe()
+            self._seen_before, self._seen = self._seen, self.look()
+            seen = self._seen
             now = time.monotonic()
             first_seen = first_seen or (now if seen else None)
             complete = len(seen) >= len(self._fleet.addresses())

@@ -6,24 +6,31 @@ tasks have ended, and one that drains would end before anybody takes over.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from keyhole.coordinator.membership import Membership, Sighting
 
-DRAIN_PATIENCE_SECONDS = 5.0
-"""How long a server that drains waits for the batch that is under way: most batches end before, and cost nothing."""
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a batch that is under way goes first, in seconds: most end before, and are staged once.
+
+    Attributes:
+        lost: With a server that does not answer. As long as a lease: then its answers are unconfirmed anyway.
+        draining: With one that drains.
+    """
+
+    lost: float = 3.0
+    draining: float = 5.0
 
 
 class Urgency:
-    """What was seen since the batch began. For one thread.
+    """What was seen since the batch began to be staged. For one thread."""
 
-    Args:
-        drain_patience_seconds: See DRAIN_PATIENCE_SECONDS.
-    """
-
-    def __init__(self, drain_patience_seconds: float = DRAIN_PATIENCE_SECONDS) -> None:
-        self._drain_patience_seconds = drain_patience_seconds
-        self._lost: frozenset[str] = frozenset()
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._lost: dict[str, float] = {}
         self._draining: dict[str, float] = {}
 
     def of(
@@ -32,10 +39,11 @@ class Urgency:
         unconfirmed: Collection[str],
         seen: Mapping[str, Sighting],
         now_monotonic: float,
-    ) -> frozenset[str]:
-        """The owners that can't wait, at one heartbeat.
+    ) -> frozenset[str] | None:
+        """The owners that can't wait, at one heartbeat; None: nothing should be changed yet.
 
-        A lost one is lost at two in a row: to take a slow server for a lost one would cost a batch.
+        A change replaces all who don't answer. So there is none while a member may be lost or merely be slow: to know
+        it takes two heartbeats in a row at least.
 
         Args:
             unconfirmed: Members that did not confirm the assignment just now.
@@ -45,12 +53,19 @@ class Urgency:
         owners = {assignment.servers[index] for of in assignment.owners.values() for index in of}
         lost = {
             name
-            for name in owners.intersection(unconfirmed)
-            if name not in seen or seen[name].target != membership.members[name].target
+            for name in membership.members
+            if name not in seen or (name in unconfirmed and seen[name].target != membership.members[name].target)
         }
-        draining = {name for name in owners.intersection(seen) if seen[name].draining}
-        self._draining = {name: self._draining.get(name, now_monotonic) for name in draining}
-        late = {name for name, since in self._draining.items() if now_monotonic - since >= self._drain_patience_seconds}
-        urgent = frozenset(lost & self._lost | late)
-        self._lost = frozenset(lost)
-        return urgent
+        draining = {name for name in owners if name in seen and seen[name].draining}
+        before = self._lost.keys()
+        self._lost = _since(self._lost, lost, now_monotonic)
+        self._draining = _since(self._draining, draining, now_monotonic)
+        certain = {name for name in lost & before if now_monotonic - self._lost[name] >= self._patience.lost}
+        if lost - certain:
+            return None
+        late = {name for name, since in self._draining.items() if now_monotonic - since >= self._patience.draining}
+        return frozenset((certain & owners) | late)
+
+
+def _since(before: Mapping[str, float], now: Iterable[str], now_monotonic: float) -> dict[str, float]:
+    return {name: before.get(name, now_monotonic) for name in now}
