@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
+from typing import Any
 
 import grpc
 import msgspec
@@ -24,6 +25,7 @@ from keyhole.coordinator.decisions import Proceed, decide
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder, Target
 from keyhole.coordinator.stats import job_stats
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, NullKey, by_reason
+from keyhole.spark import queryable
 from keyhole.spark.executors import Executor, live_executors
 from keyhole.spark.parts import Part
 from keyhole.spark.schema import Declaration
@@ -73,6 +75,12 @@ class RecordingServer(state_server_pb2_grpc.StateServerServicer):
                 for group, members in groups.items()
             ]
         )
+
+    def ReadBase(  # noqa: N802  # as the proto names it
+        self, request: pb.ReadBaseRequest, context: grpc.ServicerContext
+    ) -> pb.ReadBaseResponse:
+        """Nothing was there before."""
+        return pb.ReadBaseResponse(bases=[pb.Base() for _ in request.storage_keys])
 
     def stop(self) -> None:
         self._server.stop(None).wait()
@@ -271,6 +279,35 @@ def test_a_server_that_can_not_be_reached_costs_another_round_and_no_task(
     assert any(server.error for receipt in first for server in receipt.servers)
     attempts = [receipt.attempt_id for receipt in (*first, *second)]
     assert len(set(attempts)) == 8, "each round's attempts have their own ids"
+
+
+class Counting:
+    """An operator that keeps how many rows each batch had."""
+
+    def process(self, subtask: queryable.Subtask, elements: list[Any], rows: Iterator[Any]) -> list[Any]:
+        return [*elements, sum(1 for _ in rows)]
+
+    def result(self, elements: list[Any]) -> dict[str, Any]:
+        return {"rows": sum(elements)}
+
+
+def test_nor_does_it_where_a_subtask_would_have_to_ask_it_what_it_held(
+    stream: Stream, run_query: RunQuery, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecordingCoordinator, "_merge", lambda *_: None)  # they are accumulators
+    declared = queryable.operator(
+        "subtasks", operator=Counting(), result="rows bigint", subtasks=3, config=backend.config
+    )
+    with unused_address() as nobody:
+        backend.addresses[:] = [nobody, backend.server.address]
+        sink = Sink(declared.parts_alone(), None, backend.config, backend._coordinator)
+        run_query(stream(SCHEMA, batches(1)), "append", sink)
+    (run,) = backend.runs
+    first, second = run.receipts
+    assert {server.error[0] for receipt in first for server in receipt.servers if server.error} == {"SERVER_LOST"}
+    assert not any(server.error for receipt in second for server in receipt.servers)
+    groups = [group for receipt in second for server in receipt.servers for group in server.groups]
+    assert sum(group.rows for group in groups) == 3, "one of each subtask"
 
 
 @pytest.mark.parametrize(

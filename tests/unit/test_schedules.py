@@ -238,6 +238,29 @@ def test_a_server_that_drains_while_a_batch_runs_hands_over_before_its_tasks_end
     assert sums(world) == [2.0] * KEY_GROUPS
 
 
+def test_a_batch_that_fails_because_servers_changed_is_run_again_and_one_that_fails_else_is_not(world: World) -> None:
+    """Tasks that read what servers hold fail where these have another assignment by then."""
+    world.run_epoch(0, ONE)
+
+    class Failed(Exception):
+        """As Spark would tell of its task."""
+
+    def it_fails() -> None:
+        raise Failed
+
+    def it_dies_and_a_task_fails() -> None:
+        world.servers["a"].die()
+        world.beats_meanwhile()
+        it_fails()
+
+    world.meanwhile["b", "Stage"] = it_dies_and_a_task_fails
+    assert world.run_epoch(1, ONE).rounds == 2
+    assert sums(world) == [2.0] * KEY_GROUPS
+    world.meanwhile["b", "Stage"] = it_fails
+    with pytest.raises(Failed):
+        world.run_epoch(2, ONE)
+
+
 def test_a_server_that_drains_while_a_batch_runs_stays_while_another_one_is_missed(world: World) -> None:
     world.run_epoch(0, ONE)
 

@@ -362,15 +362,24 @@ class Coordinator:
         """
         changes = self._run.changes
         self._staging = _Staging(Urgency(self._patience), changes)
+        receipts: Sequence[PartitionReceipt] | None = None
+        failure: Exception | None = None
         self._lock.release()
         try:
             receipts = batch.stage(order)
+        except Exception as error:  # noqa: BLE001 - what ends a batch may be the change itself, and not come again
+            failure = error
         finally:
             self._lock.acquire()
             self._staging = None
         if self._fenced is not None:
             raise self._fenced
-        return receipts if self._run.changes == changes else None
+        changed = self._run.changes != changes
+        if failure is not None:
+            if not changed or self._closed.is_set():
+                raise failure
+            _log.warning("a batch failed while servers changed", extra={"query": self._query, "why": str(failure)})
+        return None if changed else receipts
 
     def _judged(self, batch: EpochBatch, order: StageOrder, receipts: Sequence[PartitionReceipt]) -> Proceed | Restage:
         for receipt in receipts:
@@ -541,14 +550,20 @@ class Coordinator:
             self._lock.release()
 
     def _replace_urgent(self, staging: _Staging, unconfirmed: Sequence[str]) -> None:
-        urgent = staging.urgency.of(self._run.membership, unconfirmed, self._run.look(), time.monotonic())
+        seen, before = self._run.look(), self._run.changes
+        urgent = staging.urgency.of(self._run.membership, unconfirmed, seen, time.monotonic())
         if urgent is None or self._closed.is_set():
             return
-        if urgent:
-            _log.warning("replaced while a batch runs", extra={"query": self._query, "servers": sorted(urgent)})
         # After a change, which costs the round, all that is left of it, and whatever else is planned.
-        if urgent or self._run.changes != staging.changes:
-            self._run.converge(time.monotonic() + self._heartbeat_seconds)
+        if not urgent and before == staging.changes:
+            return
+        try:
+            self._run.converge(time.monotonic() + self._heartbeat_seconds, seen)
+        finally:
+            if self._run.changes != before:
+                _log.warning(
+                    "changed servers while a batch runs", extra={"query": self._query, "urgent": sorted(urgent)}
+                )
 
     def owned_by(self, server: str, state: str) -> tuple[int, ...]:
         """The key groups that a server owns now; for tests and tools."""

@@ -55,6 +55,7 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.25
 _PROGRESS_SECONDS = 5.0
+_RESTORE_WAIT_SECONDS = 2.0
 
 
 class QueryRun:
@@ -216,10 +217,13 @@ class QueryRun:
         """The servers that answer now, by id. See Fleet."""
         return self._fleet.observe()
 
-    def converge(self, deadline_monotonic: float) -> None:
+    def converge(self, deadline_monotonic: float, first: Mapping[str, Sighting] | None = None) -> None:
         """Returns when every key group has a live owner that is ready, under grants of this run.
 
         Whatever is planned and can be done at once is done; copies that are not warm yet are not waited for.
+
+        Args:
+            first: What a look has just shown; None: look.
 
         Raises:
             Fenced: A newer run has taken over.
@@ -230,8 +234,9 @@ class QueryRun:
         first_seen: float | None = None
         told = time.monotonic()
         while True:
-            self._seen_before, self._seen = self._seen, self.look()
-            seen = self._seen
+            seen = self.look() if first is None else first
+            first = None
+            self._seen_before, self._seen = self._seen, seen
             now = time.monotonic()
             first_seen = first_seen or (now if seen else None)
             complete = len(seen) >= len(self._fleet.addresses())
@@ -377,7 +382,9 @@ class QueryRun:
             ]
             link = self._fleet.link(member.target)
             while True:
-                ready, restored, total = link.assign(self.run, assignment.version, states, complete)
+                # No longer than the deadline: a heartbeat that waits renews no leases.
+                wait = max(0.0, min(_RESTORE_WAIT_SECONDS, deadline_monotonic - time.monotonic()))
+                ready, restored, total = link.assign(self.run, assignment.version, states, complete, wait)
                 if ready:
                     return
                 _log.info(

@@ -25,7 +25,6 @@ _Result = TypeVar("_Result")
 
 # A server that is alive answers these at once; one that isn't must not hold up an epoch.
 _ASK_SECONDS = 2.0
-_WAIT_MS = 2000
 
 
 class Share(NamedTuple):
@@ -80,8 +79,13 @@ class ServerLink:
         version: int,
         states: Sequence[Share],
         complete: CompleteRecord | None,
+        wait_seconds: float,
     ) -> tuple[bool, int, int]:
-        """Gives the server its key groups. Returns (all it owns is ready, records restored, records to restore)."""
+        """Gives the server its key groups. Returns (all it owns is ready, records restored, records to restore).
+
+        Args:
+            wait_seconds: Until it answers that it isn't ready yet.
+        """
         request = pb.AssignRequest(
             run=run_to_proto(run),
             assignment_version=version,
@@ -96,9 +100,9 @@ class ServerLink:
             complete_epoch=complete.epoch if complete else 0,
             complete_commit_time_ms=complete.commit_time_ms if complete else 0,
             complete_watermark_ms=complete.watermark_ms if complete else 0,
-            wait_ms=_WAIT_MS,
+            wait_ms=round(wait_seconds * 1000),
         )
-        answer = self._call(lambda: self._stub.Assign(request, timeout=_ASK_SECONDS + _WAIT_MS / 1000))
+        answer = self._call(lambda: self._stub.Assign(request, timeout=_ASK_SECONDS + wait_seconds))
         return answer.ready, answer.restored_records, answer.records_to_restore
 
     def release(self, run: Run, state: str, groups: Sequence[int], version: int, timeout: float) -> None:

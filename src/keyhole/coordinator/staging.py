@@ -27,9 +27,13 @@ Connect = Callable[[str], grpc.Channel]
 class NotTaken(Exception):
     """Raised by what makes a partition's rows: a server that it needed did not answer, which another round may mend."""
 
-    def __init__(self, target: Target, error: KeyholeError) -> None:
-        super().__init__(error.message)
-        self.receipt = ServerReceipt(target.server, target.incarnation, error=(type(error).reason, error.message))
+    def __init__(self, receipt: ServerReceipt) -> None:
+        super().__init__(receipt.error)
+        self.receipt = receipt
+
+    @classmethod
+    def by(cls, target: Target, error: KeyholeError) -> NotTaken:
+        return cls(ServerReceipt(target.server, target.incarnation, error=(type(error).reason, error.message)))
 
 
 def stage_partition(
