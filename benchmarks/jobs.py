@@ -12,7 +12,6 @@ on both sides: keeping them in a dead-letter topic is no part of making a state 
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import json
 import statistics
@@ -144,10 +143,9 @@ def _vital_records() -> Iterator[bytes]:
 
 def _vital_keyhole(config: JobConfig, files: Path) -> Side:
     processor = vital_pipeline.exposing()
-    sink = queryable.exposed(processor, key_groups=vital_pipeline.KEY_GROUPS, config=config)
     return Side(
         lambda records: vital_pipeline.monitored(vital_pipeline.chunks(records), processor),
-        functools.partial(vital_signs.commit, sink, files),
+        vital_signs.states(processor, config, files),
     )
 
 
@@ -158,8 +156,12 @@ def _vital_without(files: Path) -> Side:
         chunks = vital_pipeline.chunks(records).withWatermark("time", vital_pipeline.DELAY)
         return chunks.groupBy(*vital_pipeline.KEY).transformWithState(VitalSigns(), VITAL_OUTPUT, "Update", "eventTime")
 
+    def written(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        vital_signs.write_files(files, batches)
+        return iter(())
+
     def write(batch: DataFrame, batch_id: int) -> None:
-        batch.foreachPartition(functools.partial(vital_signs.write_files, files))
+        batch.mapInArrow(written, "nothing int").collect()
 
     return Side(monitored, write)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pyspark.sql import DataFrame, Row
+import pyarrow as pa
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.vital_signs.blobs import Blob, write_blob
@@ -20,29 +20,26 @@ from jobs.vital_signs.pipeline import (
     exposing,
     monitored,
 )
-from keyhole.config import VitalSignsConfig
+from keyhole.config import JobConfig, VitalSignsConfig
 from keyhole.spark import queryable
-from keyhole.spark.changes import own_rows
 from keyhole.spark.dead_letters import DeadLetters
+from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
-from keyhole.spark.sink import Sink
+from keyhole.spark.sink import OnCommit, Sink
 
 
-def commit(sink: Sink, folder: Path, batch: DataFrame, batch_id: int) -> None:
-    """Writes the closed blobs' files; then the epoch, whose readers don't find their chunks in the state any more."""
-    batch = batch.persist()  # else the files and the states would run its plan each
-    try:
-        own_rows(batch).foreachPartition(functools.partial(write_files, folder))
-        sink(batch, batch_id)
-    finally:
-        batch.unpersist()
+def states(processor: QueryableProcessor, job: JobConfig, files: Path, on_commit: OnCommit | None = None) -> Sink:
+    """The three states; and the closed blobs' files, before readers don't find their chunks in the states any more."""
+    write = functools.partial(write_files, files)
+    return queryable.exposed(processor, write=write, key_groups=KEY_GROUPS, on_commit=on_commit, config=job)
 
 
-def write_files(folder: Path, rows: Iterator[Row]) -> None:
+def write_files(folder: Path, batches: Iterator[pa.RecordBatch]) -> None:
     """In a task: the file of each closed blob. A blob that is written again gives the same file."""
-    for row in rows:
-        of = tuple(Chunk(chunk.start_us, bytes(chunk.samples)) for chunk in row.chunks)
-        write_blob(folder, Blob(row.patient, row.signal, row.blob_us, of))
+    for batch in batches:
+        for row in batch.to_pylist():
+            of = tuple(Chunk(chunk["start_us"], chunk["samples"]) for chunk in row["chunks"])
+            write_blob(folder, Blob(row["patient"], row["signal"], row["blob_us"], of))
 
 
 def start(environ: Mapping[str, str]) -> StreamingQuery:
@@ -52,13 +49,13 @@ def start(environ: Mapping[str, str]) -> StreamingQuery:
     dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
     taken = chunks(records(spark, job.bootstrap_servers, config), dead_letters.accept)
     processor = exposing()
-    sink = queryable.exposed(processor, key_groups=KEY_GROUPS, on_commit=dead_letters.tell, config=job)
+    sink = states(processor, job, config.files, dead_letters.tell)
     return (
         monitored(taken, processor)
         .writeStream.queryName(QUERY)
         .outputMode("update")
         .option("checkpointLocation", config.checkpoint)
-        .foreachBatch(functools.partial(commit, sink, config.files))
+        .foreachBatch(sink)
         .start()
     )
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from keyhole import Client
@@ -15,7 +21,7 @@ from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark import queryable, staging
 from keyhole.spark.batch import classic
-from keyhole.spark.changes import split
+from keyhole.spark.changes import own_rows, split
 from keyhole.spark.staging import StagedState
 from tests.integration.conftest import RunQuery, Service, Stream
 
@@ -94,8 +100,8 @@ def test_the_states_of_a_processor_are_read_as_spark_has_them(
 
     def stage(staged: Sequence[StagedState], order: StageOrder) -> list[PartitionReceipt]:
         for one in staged:
-            plan = classic(one.receipts(order))._jdf.queryExecution().executedPlan().toString()
-            passes.append(plan.count("Exchange "))
+            plans = [classic(plan)._jdf.queryExecution().executedPlan().toString() for plan in one.receipts(order)]
+            passes.extend(plan.count("Exchange ") for plan in plans)
         # As where a server was lost: a batch's rows are staged anew, and are the same.
         first, again = all_receipts(staged, order), all_receipts(staged, order)
         assert held(first) == held(again)
@@ -124,6 +130,60 @@ def test_the_states_of_a_processor_are_read_as_spark_has_them(
     # One pass of a batch stages all three, and shuffles it at most once.
     assert passes == [shuffles, shuffles]
     assert sorted(own) == [(0, "a", 2), (0, "b", 1), (0, "c", 2), (1, "a", 1), (1, "b", 3)]
+
+
+def write_json(folder: Path, batches: Iterator[pa.RecordBatch]) -> None:
+    """In a task: a file for each call."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    (folder / uuid.uuid4().hex).write_text(json.dumps(rows))
+
+
+def read_nothing(folder: Path, batches: Iterator[pa.RecordBatch]) -> None:
+    (folder / uuid.uuid4().hex).write_text("[]")
+
+
+@pytest.mark.parametrize("write", [write_json, read_nothing])
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "beside another state"])
+@pytest.mark.parametrize("key_groups", [8, 3], ids=["Spark's partitions", "shuffled once more"])
+def test_own_rows_are_written_in_tasks_and_the_batch_runs_once(
+    spark: SparkSession,
+    stream: Stream,
+    run_query: RunQuery,
+    service: Service,
+    application: str,
+    tmp_path: Path,
+    key_groups: int,
+    others: bool,
+    write: Callable[[Path, Iterator[pa.RecordBatch]], None],
+) -> None:
+    batches = [[{"k": k, "v": v, "n": n} for n, (k, v) in enumerate(batch)] for batch in VALUES]
+    files = tmp_path / "files"
+    files.mkdir()
+    taken = spark.sparkContext.accumulator(0)
+
+    @F.udf("long", useArrow=False)
+    def counted(v: int) -> int:
+        taken.add(1)
+        return v
+
+    config = service.config(application)
+    exposing = queryable.QueryableProcessor(Highest(), key="k", expose=EXPOSE)
+    sink = queryable.exposed(exposing, write=functools.partial(write, files), key_groups=key_groups, config=config)
+    if others:
+        rows = queryable.value("rows", key="k", value=["rows"], key_groups=4, config=config)
+        sink = queryable.together(sink, rows.of(own_rows))
+    data = stream("k string, v long, n long", batches).withColumn("v", counted("v"))
+    run_query(exposing.transform(data, "k string, rows int"), "update", sink, name="written")
+    found = [(row["k"], row["rows"]) for file in files.iterdir() for row in json.loads(file.read_text())]
+    assert sorted(found) == ([("a", 1), ("a", 2), ("b", 1), ("b", 3), ("c", 2)] if write is write_json else [])
+    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
+    assert len(list(files.iterdir())) == partitions * len(batches), "once in each task"
+    assert taken.value == sum(map(len, batches))
+    with Client(service.proxy) as client:
+        last = {key: client.get(application, "last", key) for key in "abc"}
+        assert {key: of.value.v for key, of in last.items() if of.found} == {"a": 4, "b": 7}
+        if others:
+            assert [client.get(application, "rows", key).value.rows for key in "abc"] == [1, 3, 2]
 
 
 def test_what_the_processor_says_is_not_said_again(spark: SparkSession, service: Service, application: str) -> None:

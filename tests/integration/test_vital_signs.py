@@ -7,13 +7,15 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from jobs.vital_signs import source
-from jobs.vital_signs.blobs import Archive, Blob, blob_start, write_blob
-from jobs.vital_signs.chunks import SECOND_US, Chunk
+from jobs.vital_signs.__main__ import write_files
+from jobs.vital_signs.blobs import Archive, blob_start
+from jobs.vital_signs.chunks import SECOND_US
 from jobs.vital_signs.pipeline import chunks, exposing, monitored
 from jobs.vital_signs.source import Sent, Shape
 from keyhole.spark.changes import split
@@ -101,19 +103,18 @@ def test_a_stream_of_chunks_ends_up_in_files_each_once(stream: Stream, run_query
     last = [Sent("patient-9", source.SIGNAL, chunk(second)) for second in (300, 301, 302)]  # moves the watermark on
     batches = [[item for items in seconds[first : first + 50] for item in items] for first in range(0, 150, 50)]
     batches += [[item] for item in last]
-    blobs: list[Row] = []
+    blobs: list[dict[str, Any]] = []
 
     def write(batch: DataFrame, _: int) -> None:
-        for row in split(batch).rows.collect():
-            blobs.append(row)
-            stored = tuple(Chunk(item.start_us, bytes(item.samples)) for item in row.chunks)
-            write_blob(tmp_path / "blobs", Blob(row.patient, row.signal, row.blob_us, stored))
+        rows = split(batch).rows.toArrow()
+        blobs.extend(rows.to_pylist())
+        write_files(tmp_path / "blobs", iter(rows.to_batches()))
 
     data = stream("value string", [[{"value": source.record(item).decode()} for item in batch] for batch in batches])
     run_query(monitored(chunks(data), exposing()), "update", write)
 
     expected = {(item.patient, blob_start(item.chunk.start_us)) for item in sent}
-    assert sorted((row.patient, row.blob_us) for row in blobs) == sorted(expected)
+    assert sorted((row["patient"], row["blob_us"]) for row in blobs) == sorted(expected)
     assert len(expected) >= 8
     archive = Archive(tmp_path / "blobs", lambda *_: [])
     for patient in range(3):

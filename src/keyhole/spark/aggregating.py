@@ -237,4 +237,4 @@ class BaseReader:
             cause = from_rpc_error(error)
             if isinstance(cause, (RequestError, ConflictError)):
                 raise cause from error
-            raise NotTaken(target, cause) from error
+            raise NotTaken.by(target, cause) from error

@@ -11,20 +11,22 @@ from typing import Any, Literal, Protocol
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.arrow import VALUE
 from keyhole.codec import StateCodec
 from keyhole.coordinator.coordinator import StatePlan
-from keyhole.coordinator.receipts import StageOrder
+from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
+from keyhole.coordinator.staging import NotTaken
 from keyhole.ready import ready
 from keyhole.spark.aggregating import BaseReader, result_row, staged_aggregate
 from keyhole.spark.batch import classic
 from keyhole.spark.partitioning import by_key_group, shuffle_partitions
 from keyhole.spark.rows import rows_of
 from keyhole.spark.staging import StagedState
-from keyhole.spark.task import RECEIPT_SCHEMA, SUBTASK, TaskState, connecting, stage_task
+from keyhole.spark.task import LOST, RECEIPT_SCHEMA, SUBTASK, TaskState, connecting, stage_task
 
 KEY_SCHEMA = spark.StructType([spark.StructField(SUBTASK, spark.IntegerType(), nullable=False)])
 
@@ -82,15 +84,17 @@ def operator_state(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame) 
     if subtasks.count is not None and count != subtasks.count:
         count = subtasks.count
         rows = classic(rows.repartition(count))
-    schema = spark.StructType([*KEY_SCHEMA.fields, spark.StructField(VALUE, spark.BinaryType(), nullable=False)])
+    schema = spark.StructType(
+        [*KEY_SCHEMA.fields, *(spark.StructField(of, spark.BinaryType()) for of in (VALUE, LOST))]
+    )
     descriptor = plan.descriptor
 
-    def receipts(order: StageOrder) -> Any:
+    def receipts(order: StageOrder) -> list[DataFrame]:
         task = functools.partial(_process, order, descriptor.state, subtasks, count, tuple(rows.columns))
         processed = classic(rows.mapInArrow(task, schema))
         placed, _ = by_key_group(processed, None, [SUBTASK], descriptor.key_groups)
         encode = TaskState(descriptor.state, ready=True)
-        return placed.mapInArrow(functools.partial(stage_task, order, encode), RECEIPT_SCHEMA)
+        return [placed.mapInArrow(functools.partial(stage_task, order, encode), RECEIPT_SCHEMA)]
 
     return StagedState([plan], shuffle_partitions(rows, descriptor.key_groups), receipts, numbered=True)
 
@@ -112,9 +116,15 @@ def _process(
     assert context is not None, "runs in a Spark task only"
     descriptor = order.descriptors[state]
     index = context.partitionId()
-    before = _Before(BaseReader(order, state, connecting(order)), StateCodec(descriptor), index)
-    subtask = Subtask(index, count, restored=before.count not in (0, count))
-    elements = before.elements(subtask, subtasks.mode)
+    try:
+        before = _Before(BaseReader(order, state, connecting(order)), StateCodec(descriptor), index)
+        subtask = Subtask(index, count, restored=before.count not in (0, count))
+        elements = before.elements(subtask, subtasks.mode)
+    except NotTaken as error:
+        # For the task that stages it: one that raises here would end the query.
+        receipt = PartitionReceipt(state, index, attempt_id=0, servers=(error.receipt,))
+        yield _held_rows([index], [None], [receipt.to_row()])
+        return
     operator = subtasks.operator
     after = list(operator.process(subtask, elements, _rows(columns, batches)))
     # Those that are no subtasks any more keep an empty list: what they held before the epoch must stay known, should
@@ -125,7 +135,12 @@ def _process(
         staged_aggregate(result_row(descriptor, operator.result(of.elements)), msgspec.msgpack.encode(of))
         for of in held.values()
     ]
-    yield pa.record_batch({SUBTASK: pa.array(list(held), pa.int32()), VALUE: pa.array(rows, pa.binary())})
+    yield _held_rows(list(held), rows, [None] * len(held))
+
+
+def _held_rows(indexes: list[int], values: Sequence[bytes | None], lost: Sequence[bytes | None]) -> pa.RecordBatch:
+    columns = {VALUE: pa.array(values, pa.binary()), LOST: pa.array(lost, pa.binary())}
+    return pa.record_batch({SUBTASK: pa.array(indexes, pa.int32()), **columns})
 
 
 def _rows(columns: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:

@@ -17,7 +17,8 @@ from keyhole.spark.changes import changes_schema
 from keyhole.spark.operators import KEY_SCHEMA, Subtasks, operator_state
 from keyhole.spark.partitioning import HashLayout, layout_of
 from keyhole.spark.schema import Declaration, describe
-from keyhole.spark.staging import StagedState, staged_changes, staged_state
+from keyhole.spark.staging import StagedState, staged_changes, staged_in_place, staged_state
+from keyhole.spark.task import WriteRows
 from keyhole.spark.value_codec import ValueCodec
 
 
@@ -34,6 +35,7 @@ class Part:
         changes: The rows are what a queryable processor gives out. The state's are its change rows among them, in the
             order in which they come: of those that write one entry the last one stays, and one that clears a key clears
             what came before it.
+        write: What else is done with the own rows of that processor, in the tasks.
     """
 
     declaration: Declaration
@@ -43,6 +45,7 @@ class Part:
     select: Callable[[DataFrame], DataFrame] | None = None
     increments: bool = False
     changes: bool = False
+    write: WriteRows | None = None
 
 
 def _passes(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
@@ -54,6 +57,22 @@ def _passes(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
         place = declaration.state if alone else (declaration.key, declaration.key_groups)
         passes.setdefault(place, []).append(part)
     return list(map(tuple, passes.values()))
+
+
+def runs(parts: Sequence[Part], layout: HashLayout | None) -> int:
+    """How often staging these states once would run the plan of a batch that is so partitioned."""
+    passes = _passes(parts)
+    apart = [
+        of
+        for of in passes
+        if _write(of) is not None
+        and not (of[0].select is None and staged_in_place(layout, of[0].declaration.key, of[0].declaration.key_groups))
+    ]
+    return len(passes) + len(apart)
+
+
+def _write(parts: Sequence[Part]) -> WriteRows | None:
+    return next((part.write for part in parts if part.write is not None), None)
 
 
 @dataclass(frozen=True)
@@ -85,7 +104,7 @@ class PartStaging:
         if part.changes:
             schema = rows.schema
             plans = [self._plan(one, changes_schema(one.declaration.state, schema)) for one in parts]
-            return staged_changes(plans, rows, layout)
+            return staged_changes(plans, rows, layout, _write(parts))
         if part.subtasks is not None:
             return operator_state(part.subtasks, self._plan(part, KEY_SCHEMA), rows)
         return staged_state(part, self._plan(part, rows.schema), rows, layout)

@@ -66,7 +66,7 @@ from keyhole.spark.operators import Mode, Operator, Subtask, Subtasks
 from keyhole.spark.parts import Part
 from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.sink import OnRows, Sink
-from keyhole.spark.task import SUBTASK
+from keyhole.spark.task import SUBTASK, WriteRows
 from keyhole.types import StateKind
 
 __all__ = [
@@ -312,12 +312,21 @@ def operator(
     return build(StateKind.AGGREGATING, state, options, key=(SUBTASK,), result=result, subtasks=made)
 
 
-def exposed(processor: QueryableProcessor, *, rows: OnRows | None = None, **options: Unpack[StateOptions]) -> Sink:
+def exposed(
+    processor: QueryableProcessor,
+    *,
+    rows: OnRows | None = None,
+    write: WriteRows | None = None,
+    **options: Unpack[StateOptions],
+) -> Sink:
     """The exposed states of a queryable processor, each under its name, as one epoch per batch of its `transform`.
 
     Args:
         rows: Is called with the processor's own rows of each batch, and its id, once the batch's epoch is complete;
             again where a batch is run again.
+        write: The same in the tasks, without another pass of the batch: is called in each with the own rows that it
+            has, as Arrow batches, before the batch's epoch is complete. It must come to the same where it is called
+            again with the same rows, also at the same time: Spark's tasks may be.
         options: Of all the states, and of the query; not `op`, `delete_when`, `codec` and `defaults`. A ttl in the
             processor needs the same one here, as Spark tells nobody what it expires.
 
@@ -331,7 +340,9 @@ def exposed(processor: QueryableProcessor, *, rows: OnRows | None = None, **opti
         alone: Any = {**of_states, "op": OP, "config": of_query.get("config")}
         map_key, value = tuple(state.map_key.names), tuple(state.value.names)
         sink = build(state.kind, state.name, alone, key=processor.key, map_key=map_key, value=value)
-        parts += [dataclasses.replace(part, changes=True) for part in sink.parts_alone()]
+        # With the first one: own rows are written once, in whatever passes the states are staged.
+        to = None if parts else write
+        parts += [dataclasses.replace(part, changes=True, write=to) for part in sink.parts_alone()]
     on_rows = None if rows is None else functools.partial(_own_rows, rows)
     return query_sink(parts, of_query, on_rows)
 

@@ -30,7 +30,7 @@ from keyhole.spark.executors import ServerAddresses, live_executors
 from keyhole.spark.feeding import check_feed
 from keyhole.spark.keeping import kept
 from keyhole.spark.partitioning import layout_of
-from keyhole.spark.parts import Part, PartStaging
+from keyhole.spark.parts import Part, PartStaging, runs
 from keyhole.spark.progress import follow_progress
 from keyhole.spark.staging import staging_of
 from keyhole.types import TtlClock
@@ -144,8 +144,8 @@ class Sink:
         """Commits the rows as an epoch; returns when all servers have it.
 
         Blocks for as long as it takes, at most `KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS`. Runs the data frame's plan once,
-        and once more for every round that a lost server costs. Where it feeds several states the batch is kept (as
-        `persist` does) meanwhile.
+        and once more for every round that a lost server costs. Where several make something of it each, the batch is
+        kept (as `persist` does) meanwhile.
 
         Raises:
             KeyMismatch, ValueMismatch: The batch's columns don't fit the declaration.
@@ -212,7 +212,7 @@ class Sink:
         self._claim(frame, batch, query)
         run = self._run_of(batch, query, frame.sparkSession.sparkContext)
         layout = layout_of(frame, batch.execution)
-        several = len(self._parts) > 1 or self._on_rows is not None
+        several = self._on_rows is not None or runs(self._parts, layout) > 1
         with kept(frame) if several else nullcontext(frame) as rows:
             replaces = batch.output_mode is OutputMode.COMPLETE
             states = PartStaging(self._config.application, query, replaces, batch.execution)

@@ -17,12 +17,20 @@ from keyhole.coordinator.coordinator import StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.spark.aggregating import Aggregation
 from keyhole.spark.batch import classic
-from keyhole.spark.changes import changes_layout, changes_of
+from keyhole.spark.changes import changes_layout, changes_of, own_rows
 from keyhole.spark.packing import ORDER, PARTITION, REPACKED_SCHEMA, repacked
 from keyhole.spark.partitioning import HashLayout, by_key_group, can_reuse, quoted, shuffle_partitions
 from keyhole.spark.reducing import reduced_columns
 from keyhole.spark.schema import Declaration, value_names
-from keyhole.spark.task import RECEIPT_SCHEMA, TaskState, stage_changes, stage_task
+from keyhole.spark.task import (
+    RECEIPT_SCHEMA,
+    TaskState,
+    WriteRows,
+    stage_changes,
+    stage_task,
+    write_and_stage_changes,
+    written,
+)
 from keyhole.spark.value_codec import Encoding
 from keyhole.types import StateDescriptor, StateKind
 
@@ -37,13 +45,13 @@ class StagedState:
     """A state of an epoch, or several that one pass of the batch stages; any number of times.
 
     Attributes:
-        receipts: Makes the plan of one round, whose rows are the receipts of `partitions` partitions of each state.
+        receipts: Makes the plans of one round, whose rows are the receipts of `partitions` partitions of each state.
         numbered: Its tasks go by the numbers of their partitions, so it must have a job of Spark's for itself.
     """
 
     plans: Sequence[StatePlan]
     partitions: int
-    receipts: Callable[[StageOrder], DataFrame]
+    receipts: Callable[[StageOrder], Sequence[DataFrame]]
     numbered: bool = False
 
 
@@ -69,10 +77,13 @@ def stage_all(staged: Sequence[StagedState], order: StageOrder) -> list[Partitio
 
     As one job of Spark's, because each costs processor time beyond its tasks: measured in docs/benchmarks.md.
     """
-    plans = [one.receipts(order) for one in staged if one.numbered]
-    if together := [one.receipts(order) for one in staged if not one.numbered]:
-        plans.append(functools.reduce(DataFrame.union, together))
-    receipts = [PartitionReceipt.from_row(bytes(row[0])) for plan in plans for row in plan.collect()]
+    alone = [plan for one in staged if one.numbered for plan in one.receipts(order)]
+    together = [plan for one in staged if not one.numbered for plan in one.receipts(order)]
+    if not alone and together and not together[0].sparkSession.sparkContext._jsc.sc().isLocal():
+        # The batch is kept by whoever computes it first. Of one job's tasks several would, on as many executors.
+        alone.append(together.pop(0))
+    jobs = alone + ([functools.reduce(DataFrame.union, together)] if together else [])
+    receipts = [PartitionReceipt.from_row(bytes(row[0])) for job in jobs for row in job.collect()]
     told = {receipt.state for receipt in receipts}
     # Of others Spark has found out, before or while running, that they have no rows, and made no partitions at all.
     # Some that are missing while others are there would be an error, which the coordinator finds.
@@ -113,22 +124,34 @@ def staged_state(part: Part, plan: StatePlan, rows: ClassicDataFrame, layout: Ha
     task = TaskState(descriptor.state, in_order=folds, aggregation=aggregation, encoding=encoding)
     staged = _staged_rows(placed, declaration, descriptor, inputs)
     return StagedState(
-        [plan], partitions, lambda order: staged.mapInArrow(functools.partial(stage_task, order, task), RECEIPT_SCHEMA)
+        [plan],
+        partitions,
+        lambda order: [staged.mapInArrow(functools.partial(stage_task, order, task), RECEIPT_SCHEMA)],
     )
 
 
-def staged_changes(plans: Sequence[StatePlan], batch: ClassicDataFrame, layout: HashLayout | None) -> StagedState:
+def staged_in_place(layout: HashLayout | None, key: Sequence[str], key_groups: int) -> bool:
+    """Whether the changes of a processor's states are where they belong, in a batch that is so partitioned."""
+    return can_reuse(changes_layout(layout), key, key_groups)
+
+
+def staged_changes(
+    plans: Sequence[StatePlan], batch: ClassicDataFrame, layout: HashLayout | None, write: WriteRows | None = None
+) -> StagedState:
     """The exposed states of a queryable processor, whose change rows stand in the same rows, as they take effect.
 
     Args:
         plans: Of states with the same key and number of key groups.
         layout: How the batch is partitioned; None: in no way that is known.
+        write: Gets the processor's own rows, in the same job.
     """
     states = [plan.descriptor.state for plan in plans]
     descriptor = plans[0].descriptor
     key = [column.name for column in descriptor.key]
-    rows, layout = changes_of(states, batch), changes_layout(layout)
-    if can_reuse(layout, key, descriptor.key_groups):
+    tasks = [TaskState(state, in_order=True) for state in states]
+    rows = changes_of(states, batch)
+    in_place = staged_in_place(layout, key, descriptor.key_groups)
+    if in_place:
         assert layout is not None
         partitions = layout.partitions
     else:
@@ -137,10 +160,14 @@ def staged_changes(plans: Sequence[StatePlan], batch: ClassicDataFrame, layout: 
         rows = rows.withColumn(ORDER, F.monotonically_increasing_id()).mapInArrow(place, REPACKED_SCHEMA)
         # A shuffle loses the order of the rows.
         rows = classic(rows).repartitionById(partitions, F.col(PARTITION)).sortWithinPartitions(ORDER)
-    tasks = [TaskState(state, in_order=True) for state in states]
 
-    def receipts(order: StageOrder) -> DataFrame:
-        return rows.mapInArrow(functools.partial(stage_changes, order, tasks), RECEIPT_SCHEMA)
+    def receipts(order: StageOrder) -> list[DataFrame]:
+        if write is not None and in_place:
+            return [batch.mapInArrow(functools.partial(write_and_stage_changes, order, tasks, write), RECEIPT_SCHEMA)]
+        staged = rows.mapInArrow(functools.partial(stage_changes, order, tasks), RECEIPT_SCHEMA)
+        if write is None:
+            return [staged]
+        return [staged, own_rows(batch).mapInArrow(functools.partial(written, write), RECEIPT_SCHEMA)]
 
     return StagedState(plans, partitions, receipts)
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import grpc
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from keyhole.arrow import SEQUENCE, STORAGE_KEY, VALUE, encode
 from keyhole.codec import StateCodec
-from keyhole.coordinator.receipts import StageOrder
-from keyhole.coordinator.staging import Connect, stage_partition
+from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
+from keyhole.coordinator.staging import Connect, NotTaken, stage_partition
 from keyhole.rpc.channels import sync_channel
 from keyhole.security.credentials import Credentials
 from keyhole.spark.aggregating import Aggregation, aggregated
-from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN
+from keyhole.spark.exposed import CHANGES_COLUMN, PREFIX, STATE_COLUMN
 from keyhole.spark.folding import folded
 from keyhole.spark.packing import unpacked
 from keyhole.spark.value_codec import Encoding
@@ -27,6 +28,9 @@ from keyhole.types import StateKind
 
 SUBTASK = "subtask"
 """The key of every operator state: int, from 0."""
+
+LOST = "lost"
+"""Beside it, in the rows of an operator: a receipt of the server that did not tell what the subtask held; else null."""
 
 RECEIPT_COLUMN = "receipt"
 RECEIPT_SCHEMA = f"{RECEIPT_COLUMN} binary"
@@ -103,6 +107,41 @@ def stage_changes(
         yield _staged(order, state, rows.pop(state.state))
 
 
+WriteRows = Callable[[Iterator[pa.RecordBatch]], None]
+"""What a job does with a processor's own rows in its tasks: is called in each, once, with all that it has."""
+
+
+def write_and_stage_changes(
+    order: StageOrder, states: Sequence[TaskState], write: WriteRows, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """As `stage_changes`, after `write` has had the processor's own rows, which stand between the changes.
+
+    Args:
+        batches: As QueryableProcessor.transform gives them out. All changes of the task's are held in memory.
+    """
+    changes: list[pa.RecordBatch] = []
+
+    def own() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            states = batch.column(STATE_COLUMN)
+            changes.append(batch.filter(pc.is_valid(states)).select([STATE_COLUMN, CHANGES_COLUMN]))
+            rows = batch.filter(pc.is_null(states))
+            if rows.num_rows:
+                yield rows.select([name for name in rows.schema.names if not name.startswith(PREFIX)])
+
+    yield from written(write, own())
+    yield from stage_changes(order, states, changes)
+
+
+def written(write: WriteRows, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow`: a task's own rows, written. Yields nothing."""
+    rows = iter(batches)
+    write(rows)
+    for _ in rows:  # what it left is read too: changes stand behind it
+        pass
+    yield from ()
+
+
 def _staged(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """The receipt."""
     context = TaskContext.get()
@@ -126,7 +165,10 @@ def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _ready(batch: pa.RecordBatch, codec: StateCodec) -> pa.RecordBatch:
-    """What operators.py has made, as state servers take it."""
+    """What operators.py has made, as state servers take it. Raises NotTaken."""
+    lost = batch.column(LOST).drop_null()
+    if len(lost):
+        raise NotTaken(PartitionReceipt.from_row(lost[0].as_py()).servers[0])
     keys = [codec.storage_key(index) for index in batch.column(SUBTASK).to_pylist()]
     return pa.record_batch({STORAGE_KEY: pa.array(keys, pa.binary()), VALUE: batch.column(VALUE)})
 
