@@ -186,6 +186,21 @@ def test_own_rows_are_written_in_tasks_and_the_batch_runs_once(
             assert [client.get(application, "rows", key).value.rows for key in "abc"] == [1, 3, 2]
 
 
+@pytest.mark.parametrize("key_groups", [8, 3], ids=["Spark's partitions", "shuffled once more"])
+def test_changes_of_states_that_the_sink_does_not_have_are_left_out(
+    stream: Stream, run_query: RunQuery, service: Service, application: str, tmp_path: Path, key_groups: int
+) -> None:
+    batches = [[{"k": k, "v": v, "n": n} for n, (k, v) in enumerate(batch)] for batch in VALUES]
+    every = queryable.QueryableProcessor(Highest(), key="k", expose=EXPOSE)
+    last = queryable.QueryableProcessor(Highest(), key="k", expose={"last": EXPOSE["last"]})
+    write = functools.partial(read_nothing, tmp_path)
+    sink = queryable.exposed(last, write=write, key_groups=key_groups, config=service.config(application))
+    run_query(every.transform(stream("k string, v long, n long", batches), "k string, rows int"), "update", sink)
+    with Client(service.proxy) as client:
+        found = {key: client.get(application, "last", key) for key in "abc"}
+        assert {key: of.value.v for key, of in found.items() if of.found} == {"a": 4, "b": 7}
+
+
 def test_what_the_processor_says_is_not_said_again(spark: SparkSession, service: Service, application: str) -> None:
     exposing = queryable.QueryableProcessor(Highest(), key="k", expose=EXPOSE)
     with pytest.raises(InvalidConfiguration, match="delete_when, op can't be given: the processor says what is done"):

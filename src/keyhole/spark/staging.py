@@ -79,7 +79,7 @@ def stage_all(staged: Sequence[StagedState], order: StageOrder) -> list[Partitio
     """
     alone = [plan for one in staged if one.numbered for plan in one.receipts(order)]
     together = [plan for one in staged if not one.numbered for plan in one.receipts(order)]
-    if not alone and together and not together[0].sparkSession.sparkContext._jsc.sc().isLocal():
+    if len(together) > 1 and not alone and not together[0].sparkSession.sparkContext._jsc.sc().isLocal():
         # The batch is kept by whoever computes it first. Of one job's tasks several would, on as many executors.
         alone.append(together.pop(0))
     jobs = alone + ([functools.reduce(DataFrame.union, together)] if together else [])

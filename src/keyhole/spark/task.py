@@ -120,12 +120,13 @@ def write_and_stage_changes(
         batches: As QueryableProcessor.transform gives them out. All changes of the task's are held in memory.
     """
     changes: list[pa.RecordBatch] = []
+    names = pa.array([state.state for state in states], pa.string())
 
     def own() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            states = batch.column(STATE_COLUMN)
-            changes.append(batch.filter(pc.is_valid(states)).select([STATE_COLUMN, CHANGES_COLUMN]))
-            rows = batch.filter(pc.is_null(states))
+            of = batch.column(STATE_COLUMN)
+            changes.append(batch.filter(pc.is_in(of, value_set=names)).select([STATE_COLUMN, CHANGES_COLUMN]))
+            rows = batch.filter(pc.is_null(of))
             if rows.num_rows:
                 yield rows.select([name for name in rows.schema.names if not name.startswith(PREFIX)])
 
