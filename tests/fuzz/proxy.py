@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 from keyhole import logs
 from keyhole.config import ClientProxyConfig
+from keyhole.rpc.deployable import until_signal
 from keyhole.rpc.server import run
 from services.client_proxy.app import serve
 
@@ -21,4 +23,4 @@ if __name__ == "__main__":
         tokens=f"{directory}/tokens.toml",
         token_file=f"{directory}/proxy.token",
     )
-    run(serve(config))
+    run(until_signal(functools.partial(serve, config)))

@@ -37,14 +37,15 @@ def run_deployable(
     try:
         config = load(kind, environ)
         logs.configure(config.log_level)
-        run(_until_signal(functools.partial(serve, config)))
+        run(until_signal(functools.partial(serve, config)))
     except KeyholeError as error:
         print(f"{name}: {error.message}", file=sys.stderr)  # noqa: T201 - for a person, where logs may not be set up
         return 1
     return 0
 
 
-async def _until_signal(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+async def until_signal(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    """Serves until SIGTERM or SIGINT; in the main thread's loop."""
     stopping = asyncio.Event()
     # Before anything is started: who reads in the log that it has may send one at once, and it must not end undrained.
     for number in (signal.SIGTERM, signal.SIGINT):
