@@ -6,9 +6,7 @@ import contextlib
 import copy
 import os
 import re
-import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +22,7 @@ from keyhole.local.services import exposes, spawn_metrics_exporter
 from tests.fault.cluster import Cluster, Machine, Plan
 from tests.fault.workload import SPANS, VALUES, names
 from tests.support import promql
+from tests.support.disks import NoDiskError, mounted
 from tests.support.prometheus import Job, Prometheus
 
 _HOST = "127.0.0.1"
@@ -163,11 +162,11 @@ class Observed:
         for name in (*self.cluster.servers, *self.cluster.replicas):
             disk = self._directory / name
             disk.mkdir(parents=True)
-            mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "keyhole-test", str(disk)]
-            if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+            try:
+                self._ending.enter_context(mounted(disk, DISK_BYTES))
+            except NoDiskError:
                 return
             self.disks[name] = disk
-            self._ending.callback(subprocess.run, ["umount", "--lazy", str(disk)], check=True)
 
     def _start_exporter(self) -> None:
         cluster = self.cluster

@@ -1,14 +1,11 @@
-"""What the tests of stores on disk share: batches that tell where a store is, killed processes, small disks."""
+"""What the tests of stores on disk share: batches that tell where a store is, killed processes."""
 
 from __future__ import annotations
 
 import logging
 import multiprocessing
-import shutil
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -131,33 +128,3 @@ def kill_while_it_applies(
         # The one that was under way may be there as well, but then all of it.
         assert stored in (position(committed), position(committed + 1))
         assert entries == expected_entries(stored.epoch, row_bytes)
-
-
-@contextmanager
-def small_disk(path: Path, mebibytes: int) -> Iterator[Path]:
-    """A file system of that size, at `path`. Skips the test where none can be had."""
-    path.mkdir()
-    mount = shutil.which("mount")
-    if mount is None:
-        pytest.skip("no `mount` on this machine: a full disk can't be had")
-    made = subprocess.run(
-        [mount, "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    if made.returncode:
-        pytest.skip(f"a tmpfs can't be mounted here (a full disk needs root): {made.stderr.strip()}")
-    yield path
-    # Lazily: a test that failed may have left its store open.
-    subprocess.run(["umount", "-l", str(path)], check=True, timeout=30)
-
-
-def fill_disk(path: Path) -> None:
-    """Writes to the file `path` until nothing more fits."""
-    with path.open("wb", buffering=0) as file:
-        try:
-            while file.write(b"x" * 4096):
-                pass
-        except OSError:
-            pass

@@ -17,16 +17,15 @@ from keyhole.stores.lmdb import LmdbEngine, LmdbSnapshot
 from keyhole.stores.lmdb_environment import open_environment
 from keyhole.stores.on_disk import Identity
 from keyhole.types import Position
+from tests.support.disks import fill_disk, small_disk
 from tests.support.store_files import (
     assert_is_emptied,
     batch,
     contents,
     expected_entries,
     fill,
-    fill_disk,
     opened,
     position,
-    small_disk,
 )
 
 LIMIT_BYTES = 1 << 30

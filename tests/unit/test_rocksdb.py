@@ -16,6 +16,7 @@ from keyhole.stores.lmdb import LmdbEngine
 from keyhole.stores.rocksdb import RocksdbEngine, RocksdbStore
 from keyhole.testing.stores.samples import key, puts
 from keyhole.types import START, Position
+from tests.support.disks import small_disk
 from tests.support.store_files import (
     MIB,
     assert_is_emptied,
@@ -26,7 +27,6 @@ from tests.support.store_files import (
     kill_while_it_applies,
     opened,
     position,
-    small_disk,
     small_rocksdb,
 )
 

@@ -15,17 +15,16 @@ from keyhole.errors import StoreFull, StoreLocked
 from keyhole.stores.base import Advance, Batch, StoreLimits
 from keyhole.stores.lmdb import LmdbEngine
 from keyhole.stores.rocksdb import RocksdbEngine
+from tests.support.disks import fill_disk, small_disk
 from tests.support.store_files import (
     MakeEngine,
     batch,
     contents,
     expected_entries,
     fill,
-    fill_disk,
     kill_while_it_applies,
     opened,
     position,
-    small_disk,
     small_rocksdb,
 )
 
