@@ -12,6 +12,7 @@ on both sides: keeping them in a dead-letter topic is no part of making a state 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import statistics
@@ -55,6 +56,7 @@ from keyhole.config import JobConfig
 from keyhole.spark import queryable
 from keyhole.spark.running import ROCKSDB
 from keyhole.spark.session import local_settings, start_session
+from keyhole.spark.task import written
 
 FILES_PER_BATCH = 2
 BEGIN_MS = 1_795_219_200_000
@@ -156,12 +158,9 @@ def _vital_without(files: Path) -> Side:
         chunks = vital_pipeline.chunks(records).withWatermark("time", vital_pipeline.DELAY)
         return chunks.groupBy(*vital_pipeline.KEY).transformWithState(VitalSigns(), VITAL_OUTPUT, "Update", "eventTime")
 
-    def written(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        vital_signs.write_files(files, batches)
-        return iter(())
-
     def write(batch: DataFrame, batch_id: int) -> None:
-        batch.mapInArrow(written, "nothing int").collect()
+        task = functools.partial(written, functools.partial(vital_signs.write_files, files))
+        batch.mapInArrow(task, "nothing int").collect()
 
     return Side(monitored, write)
 

@@ -360,8 +360,7 @@ class Coordinator:
         Returns:
             None where they did.
         """
-        changes = self._run.changes
-        self._staging = _Staging(Urgency(self._patience), changes)
+        staging = self._staging = _Staging(Urgency(self._patience), self._run.changes)
         receipts: Sequence[PartitionReceipt] | None = None
         failure: Exception | None = None
         self._lock.release()
@@ -374,7 +373,7 @@ class Coordinator:
             self._staging = None
         if self._fenced is not None:
             raise self._fenced
-        changed = self._run.changes != changes
+        changed = self._run.changes != staging.changes
         if failure is not None:
             if not changed or self._closed.is_set():
                 raise failure

@@ -197,7 +197,7 @@ class Sink:
         try:
             if coordinator.bootstrapped(name):
                 return False
-            with kept(frame) if len(self._parts) > 1 else nullcontext(frame) as once:
+            with kept(frame) if runs(self._parts, None) > 1 else nullcontext(frame) as once:
                 staged = PartStaging(self._config.application, query).staged(self._parts, once)
                 coordinator.run_epoch(bootstrap_batch(name, staged, watermark))
             return True

@@ -64,7 +64,7 @@ class Staging(TypedDict):
 
 
 def staging_of(staged: Sequence[StagedState]) -> Staging:
-    """All states of an epoch, one pass of the batch after the other."""
+    """All states of an epoch."""
     return Staging(
         states=tuple(plan for one in staged for plan in one.plans),
         partitions={plan.descriptor.state: one.partitions for one in staged for plan in one.plans},
