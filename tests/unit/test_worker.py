@@ -1,17 +1,21 @@
-"""What Spark's workers are spared, and what they are not."""
+"""What Spark's workers are spared, and what they are not; and that they needn't wait for their rows."""
 
 from __future__ import annotations
 
 import gc
+import socket
 import sys
 import types
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from keyhole.spark import worker
-from keyhole.spark.worker import spare_imports
+from keyhole.spark.worker import hasten_rows, spare_imports
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: TCP_QUICKACK")
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +58,43 @@ def test_it_looks_again_only_where_more_was_imported(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "imported_later", types.ModuleType("imported_later"))
     spare_imports()
     assert gc.get_freeze_count() >= before + len(kept)
+
+
+def is_quick(connection: socket.socket) -> bool:
+    return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+
+
+def open_descriptors() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
+
+
+@needs_linux
+def test_what_is_due_on_a_connection_is_acknowledged_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as spark:
+        worker, _ = server.accept()
+        with worker:
+            # Who answers puts its acknowledgements off: they may go along with the next answer.
+            for _ in range(20):
+                spark.sendall(b"task")
+                worker.recv(4)
+                worker.sendall(b"done")
+                spark.recv(4)
+            assert not is_quick(worker)
+            hasten_rows()
+            assert is_quick(worker)
+            spark.sendall(b"rows")
+            assert worker.recv(4) == b"rows"
+
+
+@needs_linux
+def test_what_is_no_connection_is_left_alone_and_nothing_stays_open(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, (tmp_path / "file").open("wb") as file, socket.socket(type=socket.SOCK_DGRAM):
+        before = open_descriptors()
+        for _ in range(10):
+            hasten_rows()
+        assert open_descriptors() == before
+        ours.sendall(b"still here")
+        assert theirs.recv(10) == b"still here"
+        file.write(b"and here")
+    assert (tmp_path / "file").read_bytes() == b"and here"

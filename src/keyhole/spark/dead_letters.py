@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes P
 from keyhole.changelog.clients import ONE_REQUEST, as_ours, common_settings
 from keyhole.changelog.record_topics import make_topics
 from keyhole.errors import KafkaUnreachable
+from keyhole.spark.worker import hasten_rows
 
 SUFFIX = ".dead-letter"
 
@@ -112,6 +113,7 @@ def _set_aside(
     bootstrap_servers: str, topic: str, sent: Accumulator[int], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """In a task: hands on what is good, and does not end before Kafka has the others."""
+    hasten_rows()
     sender: _Sender | None = None
     for batch in batches:
         reasons = batch.column(_REASON)

@@ -16,6 +16,7 @@ from keyhole.client.bounds import StalePolicy
 from keyhole.errors import InvalidConfiguration, KeyMismatch
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.declaring import Columns, columns
+from keyhole.spark.worker import hasten_rows
 from keyhole.state_path import state_path
 from keyhole.types import Stale, StateDescriptor
 
@@ -82,6 +83,7 @@ def value_schema(descriptor: StateDescriptor) -> spark.StructType:
     return spark.StructType([spark.StructField(field.name, spark_type(field.type)) for field in fields])
 
 
+@functools.lru_cache(maxsize=256)
 def spark_type(name: str) -> spark.DataType:
     """Of a type's name as descriptors have it."""
     return spark.DataType.fromDDL(name)
@@ -112,6 +114,7 @@ def _enriched(
     credentials: Credentials,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
+    hasten_rows()
     client = _client(proxy, timeout, credentials)
     for batch in batches:
         for start in range(0, batch.num_rows, _KEYS_PER_REQUEST):

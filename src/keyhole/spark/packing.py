@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from keyhole.arrow import Op, ipc_stream, key_groups
 from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN
+from keyhole.spark.worker import hasten_rows
 from keyhole.types import KeyColumn
 
 PARTITION = "_keyhole_partition"
@@ -93,6 +94,7 @@ def repacked(key: Sequence[KeyColumn], partitions: int, batches: Iterable[pa.Rec
     Yields:
         REPACKED_SCHEMA.
     """
+    hasten_rows()
     for batch in batches:
         of_row = zip(batch.column(STATE_COLUMN).to_pylist(), batch.column(ORDER).to_pylist(), strict=True)
         parts = [

@@ -23,7 +23,7 @@ from keyhole.spark.exposed import CHANGES_COLUMN, PREFIX, STATE_COLUMN
 from keyhole.spark.folding import folded
 from keyhole.spark.packing import unpacked
 from keyhole.spark.value_codec import Encoding
-from keyhole.spark.worker import spare_imports
+from keyhole.spark.worker import hasten_rows, spare_imports
 from keyhole.types import StateKind
 
 SUBTASK = "subtask"
@@ -83,6 +83,7 @@ def stage_task(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordB
     Yields:
         One batch of one row: PartitionReceipt.to_row().
     """
+    hasten_rows()
     yield _staged(order, state, batches)
 
 
@@ -94,6 +95,7 @@ def stage_changes(
     Args:
         batches: As keyhole.spark.changes.changes_of has them. Of several states all of the task's are held in memory.
     """
+    hasten_rows()
     if len(states) == 1:
         rows_of_one = (rows for batch in batches for rows in unpacked(batch.column(CHANGES_COLUMN)))
         yield _staged(order, states[0], rows_of_one)
@@ -136,6 +138,7 @@ def write_and_stage_changes(
 
 def written(write: WriteRows, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: a task's own rows, written. Yields nothing."""
+    hasten_rows()
     rows = iter(batches)
     write(rows)
     for _ in rows:  # what it left is read too: changes stand behind it

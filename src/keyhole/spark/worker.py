@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import socket
 import sys
+from pathlib import Path
 
 _imported = 0
+_descriptors = Path("/proc/self/fd")
 
 
 def spare_imports() -> None:
@@ -20,3 +24,23 @@ def spare_imports() -> None:
         _imported = len(sys.modules)
         gc.collect()
         gc.freeze()
+
+
+def hasten_rows() -> None:
+    """Called by a task before it takes its first rows: they come at once, and not 40 ms later.
+
+    Spark writes what a task is to do, and then its rows, by a TCP connection which holds small pieces back until what
+    went before is acknowledged; and this side's system puts that off, in case there is something to send with it.
+    Asking for quick acknowledgements sends what is due. The system forgets it again, so each task asks. Where this
+    isn't Linux nothing is done, nor where Spark uses Unix sockets: they wait for nothing.
+    """
+    if sys.platform != "linux":
+        return
+    for entry in _descriptors.iterdir():
+        # Some are closed by now, and most are no connections.
+        with contextlib.suppress(OSError):
+            connection = socket.socket(fileno=int(entry.name))
+            try:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            finally:
+                connection.detach()  # it is somebody else's to close
