@@ -374,12 +374,12 @@ async def test_every_method_of_every_service_needs_an_identity_but_health(cluste
                 path = f"/{service.full_name}/{method.name}"
                 kind = "stream" if method.server_streaming else "unary"
                 call = getattr(channel, f"{'stream' if method.client_streaming else 'unary'}_{kind}")(path)
-                given = call(iter([b""])) if method.client_streaming else call(b"")
+                # Nothing is sent on a stream: gRPC's client tells no status to who is just writing when it comes.
+                given = call() if method.client_streaming else call(b"")
                 error = await refusal(given.read if method.server_streaming else lambda given=given: given)
                 assert isinstance(error, Unauthenticated), path
         info: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
-        asked = info.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
-        assert isinstance(await refusal(asked.read), Unauthenticated)
+        assert isinstance(await refusal(info.ServerReflectionInfo().read), Unauthenticated)
     async with aio_channel(cluster.proxy.address, cluster.token("nobody")) as channel:
         info = reflection_pb2_grpc.ServerReflectionStub(channel)
         asked = info.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))

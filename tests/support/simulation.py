@@ -352,7 +352,7 @@ class World:
             application=self.descriptor.application,
             servers=tuple(f"{name}:1" for name in self.servers),
             bootstrap_servers="memory",
-            epoch_deadline_seconds=0.5,
+            epoch_deadline_seconds=5.0,
             server_wait_seconds=0.0,
             kafka_deadline_seconds=self.kafka_deadline_seconds,
         )
