@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from keyhole import Client
-from keyhole.errors import TooStale
+from keyhole.errors import DeadlineExceeded, TooStale
 from keyhole.metrics import BY_NAME, Component, of
 from tests.integration.test_demo import demo, end, wait_for
 from tests.support import needs, promql
@@ -64,7 +64,7 @@ class Run:
         """Some that its server can't answer, which a panel shows."""
         with Client(self.server, timeout=0.5) as client:
             for _ in range(5):
-                with contextlib.suppress(TooStale):
+                with contextlib.suppress(TooStale, DeadlineExceeded):
                     client.get(_APPLICATION, _STATE, "seattle", max_staleness=timedelta(milliseconds=1))
                 time.sleep(1)
 

@@ -16,7 +16,7 @@ from tests.support import figures
 from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 from tests.support.state_servers import state_server
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 async def test_a_server_counts_what_was_staged_committed_and_read() -> None:
@@ -112,7 +112,7 @@ async def test_keys_whose_owner_is_gone_are_missed_and_their_key_groups_unrouted
         await server.own(descriptor())
         await server.commit(rows(5))
         async with AsyncClient(proxy.address, timeout=0.5) as client:
-            await client.get(APPLICATION, STATE, "sensor-1")
+            await client.get(APPLICATION, STATE, "sensor-1", timeout=PATIENCE_SECONDS)
             await server.server.stop()
             with pytest.raises(KeyholeError):
                 await client.get(APPLICATION, STATE, "sensor-1")

@@ -41,7 +41,7 @@ class Bench:
             self.changelog,
             ManualClock(0),
             away_limit_ms=10**9,
-            deadline_seconds=1.0,
+            deadline_seconds=5.0,
             stop=threading.Event(),
         )
 

@@ -62,8 +62,8 @@ class Server:
             observer=NoObserver(),
             lease_seconds=3.0,
             room=self.room,
-            kafka_deadline_seconds=1.0,
-            restore_deadline_seconds=1.0,
+            kafka_deadline_seconds=5.0,
+            restore_deadline_seconds=5.0,
             changed=lambda: None,
         )
         self.host = QueryHost("app", "main", changelog, self.tables, settings)

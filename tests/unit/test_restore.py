@@ -63,7 +63,7 @@ class Bench:
             self.changelog,
             self.clock,
             away_limit_ms=AWAY_LIMIT_MS,
-            deadline_seconds=1.0,
+            deadline_seconds=5.0,
             stop=self.stop,
         )
 
