@@ -132,6 +132,49 @@ def test_the_states_of_a_processor_are_read_as_spark_has_them(
     assert sorted(own) == [(0, "a", 2), (0, "b", 1), (0, "c", 2), (1, "a", 1), (1, "b", 3)]
 
 
+BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
+
+
+def test_joined_rows_are_staged_alike_when_spark_knows_how_small_the_batch_is(
+    spark: SparkSession,
+    stream: Stream,
+    run_query: RunQuery,
+    service: Service,
+    application: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It then broadcasts the batch, in place of moving it to where the other rows of its keys are."""
+
+    def stage(staged: Sequence[StagedState], order: StageOrder) -> list[PartitionReceipt]:
+        first, again = all_receipts(staged, order), all_receipts(staged, order)
+        assert held(first) == held(again)
+        return again
+
+    def wide(batch: DataFrame) -> DataFrame:
+        return own_rows(batch).join(many, "k").select("k", "rows", "w")
+
+    all_receipts = staging.stage_all
+    monkeypatch.setattr(staging, "stage_all", stage)
+    many = spark.range(20_000).selectExpr("CASE WHEN id < 3 THEN char(97 + id) ELSE string(id) END AS k", "id AS w")
+    exposing = queryable.QueryableProcessor(Highest(), key="k", expose={"last": EXPOSE["last"]})
+    config = service.config(application)
+    sink = queryable.together(
+        queryable.exposed(exposing, key_groups=8, config=config),
+        queryable.value("wide", key="k", key_groups=8, config=config).of(wide),
+    )
+    # What the file is as long for is not read; but Spark takes a batch that it hasn't seen for as large as its source.
+    rows = [{"k": k, "v": v, "n": n, "unread": "-" * 10_000} for n, (k, v) in enumerate(VALUES[0])]
+    before = spark.conf.get(BROADCAST)
+    spark.conf.set(BROADCAST, "10KB")
+    try:
+        run_query(exposing.transform(stream("k string, v long, n long", [rows]), "k string, rows int"), "update", sink)
+    finally:
+        spark.conf.set(BROADCAST, before)
+    with Client(service.proxy) as client:
+        answers = {key: client.get(application, "wide", key).value for key in "abc"}
+    assert {key: (of.rows, of.w) for key, of in answers.items()} == {"a": (2, 0), "b": (1, 1), "c": (2, 2)}
+
+
 def write_json(folder: Path, batches: Iterator[pa.RecordBatch]) -> None:
     """In a task: a file for each call."""
     rows = [row for batch in batches for row in batch.to_pylist()]

@@ -97,7 +97,7 @@ def layout_of(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | No
             return None  # says what it plans to do; may merge partitions when it runs
     ids = {attribute.exprId().id(): name for attribute, name in zip(_items(plan.output()), names, strict=True)}
     layout = _layout(plan.outputPartitioning(), ids)
-    return _processor_layout(batch, execution) if layout is None else layout
+    return processor_layout(batch, execution) if layout is None else layout
 
 
 def _is_whole_batch(logical: JavaObject, execution: JavaObject) -> bool:
@@ -105,8 +105,8 @@ def _is_whole_batch(logical: JavaObject, execution: JavaObject) -> bool:
     return bool(logical.getClass().getName() == _LOGICAL_RDD and logical.rdd().equals(execution.toRdd()))
 
 
-def _processor_layout(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
-    """The same where the batch holds change rows of a queryable processor (keyhole.spark.processor).
+def processor_layout(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
+    """The same where the batch holds change rows of a queryable processor (keyhole.spark.processor), else None.
 
     Spark's transformWithState gives out rows where it has their group, but doesn't say so: what the columns hold that a
     function gives out is not for Spark to know. The columns that hold the group's key are Keyhole's own.
