@@ -95,9 +95,12 @@ def layout_of(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | No
         plan = query.executedPlan()
         if plan.getClass().getName() == _ADAPTIVE:
             return None  # says what it plans to do; may merge partitions when it runs
+        if _joins(plan):
+            # It may not join so when it is asked for the rows: by then it may know how few rows the batch has.
+            return None
     ids = {attribute.exprId().id(): name for attribute, name in zip(_items(plan.output()), names, strict=True)}
     layout = _layout(plan.outputPartitioning(), ids)
-    return processor_layout(batch, execution) if layout is None else layout
+    return _processor_layout(batch, execution) if layout is None else layout
 
 
 def _is_whole_batch(logical: JavaObject, execution: JavaObject) -> bool:
@@ -105,8 +108,8 @@ def _is_whole_batch(logical: JavaObject, execution: JavaObject) -> bool:
     return bool(logical.getClass().getName() == _LOGICAL_RDD and logical.rdd().equals(execution.toRdd()))
 
 
-def processor_layout(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
-    """The same where the batch holds change rows of a queryable processor (keyhole.spark.processor), else None.
+def _processor_layout(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
+    """The same where the batch holds change rows of a queryable processor (keyhole.spark.processor).
 
     Spark's transformWithState gives out rows where it has their group, but doesn't say so: what the columns hold that a
     function gives out is not for Spark to know. The columns that hold the group's key are Keyhole's own.
@@ -143,6 +146,11 @@ def _below(plan: JavaObject) -> JavaObject:
             plan = plan.children().apply(0)
         else:
             return plan
+
+
+def _joins(plan: JavaObject) -> bool:
+    """Whether there is a join in it. What is kept of the batch has been planned for good, and isn't looked into."""
+    return "Join" in plan.getClass().getSimpleName() or any(map(_joins, _items(plan.children())))
 
 
 def _layout(partitioning: JavaObject, ids: dict[int, str]) -> HashLayout | None:

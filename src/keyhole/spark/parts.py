@@ -15,7 +15,7 @@ from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.batch import classic
 from keyhole.spark.changes import changes_schema
 from keyhole.spark.operators import KEY_SCHEMA, Subtasks, operator_state
-from keyhole.spark.partitioning import HashLayout, processor_layout
+from keyhole.spark.partitioning import HashLayout, layout_of
 from keyhole.spark.schema import Declaration, describe
 from keyhole.spark.staging import StagedState, staged_changes, staged_in_place, staged_state
 from keyhole.spark.task import WriteRows
@@ -100,9 +100,7 @@ class PartStaging:
         part = parts[0]
         if part.select is not None:
             rows = classic(part.select(rows))
-            # How Spark would partition a join or an aggregation now, it may not when it is asked for the rows: by then
-            # it may know how many rows the batch has. Where a processor has put its changes they stay.
-            layout = None if self.execution is None else processor_layout(rows, self.execution)
+            layout = None if self.execution is None else layout_of(rows, self.execution)
         if part.changes:
             schema = rows.schema
             plans = [self._plan(one, changes_schema(one.declaration.state, schema)) for one in parts]
