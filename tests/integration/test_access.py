@@ -366,7 +366,8 @@ async def test_only_the_application_may_write_and_only_the_platform_may_ask_who_
 
 
 async def test_every_method_of_every_service_needs_an_identity_but_health(cluster: Cluster) -> None:
-    async with aio_channel(cluster.proxy.address, Credentials(tls_ca=str(cluster.authority.path))) as channel:
+    nobody = aio_channel(cluster.proxy.address, Credentials(tls_ca=str(cluster.authority.path)))
+    async with asyncio.timeout(PATIENCE_SECONDS), nobody as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status
         for service in query_pb2.DESCRIPTOR.services_by_name.values():

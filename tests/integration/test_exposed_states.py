@@ -146,12 +146,17 @@ def test_joined_rows_are_staged_alike_when_spark_knows_how_small_the_batch_is(
     """It then broadcasts the batch, in place of moving it to where the other rows of its keys are."""
 
     def stage(staged: Sequence[StagedState], order: StageOrder) -> list[PartitionReceipt]:
-        first, again = all_receipts(staged, order), all_receipts(staged, order)
+        first = all_receipts(staged, order)
+        plans = [plan._jdf.queryExecution().executedPlan().toString() for one in staged for plan in one.receipts(order)]
+        assert any("BroadcastHashJoin" in plan for plan in plans), "Spark plans otherwise now"
+        again = all_receipts(staged, order)
         assert held(first) == held(again)
         return again
 
     def wide(batch: DataFrame) -> DataFrame:
-        return own_rows(batch).join(many, "k").select("k", "rows", "w")
+        joined = own_rows(batch).join(many, "k").select("k", "rows", "w")
+        assert "SortMergeJoin" in classic(joined)._jdf.queryExecution().executedPlan().toString()
+        return joined
 
     all_receipts = staging.stage_all
     monkeypatch.setattr(staging, "stage_all", stage)

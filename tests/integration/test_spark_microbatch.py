@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole.errors import InvalidConfiguration
@@ -88,6 +88,13 @@ def test_a_stream_grouped_by_the_key_needs_no_second_shuffle_and_any_other_gets_
         look("shuffled and persisted", persisted, batch_id, ["k", "g"], 64)
         persisted.unpersist()
         look("changed rows", data.filter("m > 3"), batch_id, ["k", "g"], 64)
+        look("grouped again", data.groupBy("k").count(), batch_id, ["k"], 64)
+        joined = data.join(data.select("g").distinct(), "g")
+        look("joined and grouped", joined.groupBy("k").count(), batch_id, ["k"], 64)
+        numbered = data.withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy("m")))
+        look("numbered", numbered, batch_id, ["k"], 64)
+        # Spark leaves out the window that nobody reads, and its shuffle: 4 partitions are by k and g again.
+        look("numbered in vain", numbered.select("k", "m"), batch_id, ["k"], 64)
 
     counts = stream(SCHEMA, BATCHES[:1]).groupBy("k", "g").agg(F.max("v").alias("m")).select("m", "g", "k")
     run_query(counts, "update", grouped)
@@ -98,6 +105,9 @@ def test_a_stream_grouped_by_the_key_needs_no_second_shuffle_and_any_other_gets_
 
     run_query(stream(SCHEMA, BATCHES[:1]), "append", stateless, checkpoint="stateless")
     assert layouts["whole batch"] == HashLayout(("k", "g"), 4)
+    # A join and a window may be planned otherwise when the rows are asked for.
+    assert layouts["grouped again"] == HashLayout(("k",), 4)
+    assert layouts["joined and grouped"] is layouts["numbered"] is layouts["numbered in vain"] is None
     # (The plan below a micro-batch's own rows isn't shown: each Exchange is one that was added.)
     assert exchanges == {
         "whole batch": 0,
@@ -106,6 +116,10 @@ def test_a_stream_grouped_by_the_key_needs_no_second_shuffle_and_any_other_gets_
         "partitions don't divide": 1,
         "shuffled and persisted": 1,
         "changed rows": 1,
+        "grouped again": 1,
+        "joined and grouped": 4,
+        "numbered": 2,
+        "numbered in vain": 1,
         "stateless": 1,
         "grouped in the function": 2,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
 import sys
 import types
@@ -98,3 +99,23 @@ def test_what_is_no_connection_is_left_alone_and_nothing_stays_open(tmp_path: Pa
         assert theirs.recv(10) == b"still here"
         file.write(b"and here")
     assert (tmp_path / "file").read_bytes() == b"and here"
+
+
+@needs_linux
+def test_connections_go_on_waiting_where_somebody_has_set_a_default_timeout() -> None:
+    before = socket.getdefaulttimeout()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as spark:
+        socket.setdefaulttimeout(10)
+        try:
+            hasten_rows()
+        finally:
+            socket.setdefaulttimeout(before)
+        assert os.get_blocking(spark.fileno())
+        assert os.get_blocking(server.fileno())
+
+
+def test_a_system_that_does_not_tell_what_is_open_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_descriptors", tmp_path / "nothing")
+    hasten_rows()

@@ -17,6 +17,7 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.spark.exposed import CHANGES_COLUMN, KEY_PREFIX, PREFIX, STATE_COLUMN, exposed_in
 from keyhole.spark.packing import unpacked
 from keyhole.spark.partitioning import HashLayout, column, quoted
+from keyhole.spark.worker import hasten_rows
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def changes_layout(layout: HashLayout | None) -> HashLayout | None:
 
 def keyhole_change_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In a task: the rows of `changes_of`, unpacked. keyhole.spark.partitioning knows it by its name in the plan."""
+    hasten_rows()
     for batch in batches:
         yield from unpacked(batch.column(CHANGES_COLUMN))
 

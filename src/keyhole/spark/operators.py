@@ -27,6 +27,7 @@ from keyhole.spark.partitioning import by_key_group, shuffle_partitions
 from keyhole.spark.rows import rows_of
 from keyhole.spark.staging import StagedState
 from keyhole.spark.task import LOST, RECEIPT_SCHEMA, SUBTASK, TaskState, connecting, stage_task
+from keyhole.spark.worker import hasten_rows
 
 KEY_SCHEMA = spark.StructType([spark.StructField(SUBTASK, spark.IntegerType(), nullable=False)])
 
@@ -114,6 +115,7 @@ def _process(
     """One subtask: what it held, and its rows, become what it holds."""
     context = TaskContext.get()
     assert context is not None, "runs in a Spark task only"
+    hasten_rows()
     descriptor = order.descriptors[state]
     index = context.partitionId()
     try:

@@ -29,6 +29,7 @@ _ROW_BY_ROW = frozenset(
 )
 _MAP_IN_ARROW = f"{_EXECUTION}.python.MapInArrowExec"
 _CHANGE_ROWS = "keyhole_change_rows"
+_CHANGING = ("Join", "CartesianProduct", "Window")
 _TRANSFORM_WITH_STATE = "TransformWithStateInPySparkExec"
 
 
@@ -87,7 +88,8 @@ def layout_of(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | No
     """
     query = batch._jdf.queryExecution()
     names = batch.columns
-    if _is_whole_batch(query.logical(), execution):
+    whole = _is_whole_batch(query.logical(), execution)
+    if whole:
         # foreachBatch hands out the micro-batch's rows with its partitioning, but under the column ids of the logical
         # plan, while the partitioning still speaks of the physical plan's. The two go together by position.
         plan = execution.executedPlan()
@@ -95,12 +97,11 @@ def layout_of(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | No
         plan = query.executedPlan()
         if plan.getClass().getName() == _ADAPTIVE:
             return None  # says what it plans to do; may merge partitions when it runs
-        if _joins(plan):
-            # It may not join so when it is asked for the rows: by then it may know how few rows the batch has.
-            return None
     ids = {attribute.exprId().id(): name for attribute, name in zip(_items(plan.output()), names, strict=True)}
     layout = _layout(plan.outputPartitioning(), ids)
-    return _processor_layout(batch, execution) if layout is None else layout
+    if layout is None:
+        return _processor_layout(batch, execution)
+    return layout if whole or not _may_change(plan) else None
 
 
 def _is_whole_batch(logical: JavaObject, execution: JavaObject) -> bool:
@@ -148,9 +149,14 @@ def _below(plan: JavaObject) -> JavaObject:
             return plan
 
 
-def _joins(plan: JavaObject) -> bool:
-    """Whether there is a join in it. What is kept of the batch has been planned for good, and isn't looked into."""
-    return "Join" in plan.getClass().getSimpleName() or any(map(_joins, _items(plan.children())))
+def _may_change(plan: JavaObject) -> bool:
+    """Whether Spark may plan it otherwise, with other partitions, when it is asked for the rows.
+
+    A join: by then Spark may know how few rows the batch has. A window: it is left out, and its shuffle with it, where
+    nobody reads what it gives, and a state takes only its own columns. What is kept of the batch stays as it is.
+    """
+    name = plan.getClass().getSimpleName()
+    return any(of in name for of in _CHANGING) or any(map(_may_change, _items(plan.children())))
 
 
 def _layout(partitioning: JavaObject, ids: dict[int, str]) -> HashLayout | None:
