@@ -1,12 +1,11 @@
 """`python -m tests.fault.spark_driver`: a driver with Spark, for the whole write path at a slower pace.
 
-FAULT_DRIVER as tests.fault.driver. Its source is a directory with one file per batch, so that batch n is what the
+FAULT_DRIVER as tests.fault.driver. Its source gives each batch its number, so that batch n is what the
 workload says it is; one streaming query feeds two sinks, under a query name each, with about half of its states each.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Any
 
 import msgspec
 import pyspark
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from keyhole import logs
@@ -50,37 +49,32 @@ from tests.fault.workload import (
 
 _SCHEMA = "state string, k string, m bigint, op string, n bigint, fields array<bigint>, at_ms bigint"
 _WATERMARK = "watermark"
-_FIRST_SECOND = 1_600_000_000
-_AHEAD = 20
 _CONCURRENT = "CONCURRENT_STREAM_LOG_UPDATE"
 # Spark says it by name, or in words, by where it noticed.
 _SIGNS_OF_CONCURRENT = (_CONCURRENT, "Concurrent update to the log")
 
 
-class Source:
-    """The directory of batches: some more than have been taken."""
+def source(spark: SparkSession, settings: Settings) -> DataFrame:
+    """Batch n is what the workload says of n: the source gives each batch one number, and the rows are made of that.
 
-    def __init__(self, settings: Settings) -> None:
-        self._workload = Workload(settings.seed)
-        self._states = settings.states
-        self.directory = Path(settings.directory) / "source"
-        self._next = Path(settings.directory) / "source.next"
-        self.directory.mkdir(exist_ok=True)
+    Not a directory of files: a driver that is killed after it has noted a file, and before it has noted the batch,
+    leaves a batch of two files behind. That is right of Spark, and a batch the workload knows nothing of.
+    """
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1).load()
+    workload, states = Workload(settings.seed), settings.states
 
-    def fill(self, up_to: int) -> None:
-        """Every batch up to this one is there. Batches come in the order of their files' times."""
-        for number in range(len(list(self.directory.iterdir())), up_to + 1):
-            batch = self._workload.batch(number)
-            rows = [
-                {"state": state, "k": of.key, "m": of.map_key, "op": of.op, "n": n, "fields": of.fields or None}
-                for state in self._states
-                for n, of in enumerate(batch.of(state))
-            ]
-            # After the batch, the watermark is what the workload says.
-            rows.append({"state": _WATERMARK, "at_ms": watermark_ms(number + 1)})
-            self._next.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            os.utime(self._next, (_FIRST_SECOND + number,) * 2)
-            self._next.rename(self.directory / f"{number:08}.json")
+    @f.udf(f"array<struct<{_SCHEMA}>>")
+    def rows(number: int) -> list[tuple[Any, ...]]:
+        batch = workload.batch(number)
+        made = [
+            (state, of.key, of.map_key, of.op.value, n, list(of.fields) or None, None)
+            for state in states
+            for n, of in enumerate(batch.of(state))
+        ]
+        # After the batch, the watermark is what the workload says.
+        return [*made, (_WATERMARK, None, None, None, None, None, watermark_ms(number + 1))]
+
+    return numbers.select(f.inline(rows("value")))
 
 
 def sink(state: str, copies: int) -> Sink:
@@ -160,8 +154,6 @@ def halves(states: Sequence[str]) -> dict[str, tuple[str, ...]]:
 def run(settings: Settings, observer: dict[str, Recorder]) -> None:
     """Runs until it is killed, or the query ends with an error."""
     directory = Path(settings.directory)
-    source = Source(settings)
-    source.fill(_AHEAD)
     spark_settings = local_settings([], directory / "spark", cores=1, partitions=2) | {
         "spark.log.level": "ERROR",
         "spark.driver.memory": "512m",
@@ -181,14 +173,11 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
 
     def each(rows: DataFrame, batch: int) -> None:
         wait_out_pause(directory)
-        source.fill(batch + _AHEAD)
         for feed in sinks:
             feed(rows, batch)
 
     query = (
-        spark.readStream.schema(_SCHEMA)
-        .option("maxFilesPerTrigger", 1)
-        .json(str(source.directory))
+        source(spark, settings)
         .withColumn("at", f.timestamp_millis("at_ms"))
         .withWatermark("at", "0 seconds")
         .writeStream.outputMode("append")
