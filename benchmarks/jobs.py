@@ -4,14 +4,18 @@ job's own source, in the same batches, the two in turn in one run.
 
     uv run python -m benchmarks.jobs [--jobs golden_signals,vital_signs,...] [--scale 1] [--batches 5]
 
-One line of JSON per job. `ratio` is the plain job's median batch over Keyhole's (1: costs nothing; the goal is 0.85);
-`cpu_ratio` the same of processor time, of Spark, the state server and Kafka together. Records that are none are dropped
-on both sides: keeping them in a dead-letter topic is no part of making a state queryable.
+One line of JSON per job. Batches are as large as the job itself makes them where there is more than it can take in
+(its `max_offsets_per_trigger`), so that rows per second are what it can; with `--scale` below 1 they are as small as
+where it keeps up, and what each epoch costs, however few rows it has, shows. `ratio` is the plain job's median batch
+over Keyhole's (1: costs nothing; the goal is 0.85); `cpu_ratio` the same of processor time, of Spark, the state server
+and Kafka together. Records that are none are dropped on both sides: keeping them in a dead-letter topic is no part of
+making a state queryable.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import json
@@ -52,7 +56,15 @@ from jobs.vital_signs import pipeline as vital_pipeline
 from jobs.vital_signs import source as vital_source
 from jobs.vital_signs.processor import OUTPUT as VITAL_OUTPUT
 from jobs.vital_signs.processor import VitalSigns
-from keyhole.config import JobConfig
+from keyhole.config import (
+    FraudDetectionConfig,
+    GoldenSignalsConfig,
+    JobConfig,
+    TemperatureMonitorConfig,
+    TopicJobConfig,
+    TweetImpressionsConfig,
+    VitalSignsConfig,
+)
 from keyhole.spark import queryable
 from keyhole.spark.running import ROCKSDB
 from keyhole.spark.session import local_settings, start_session
@@ -76,19 +88,26 @@ class Job:
 
     Attributes:
         query: Its name, with Keyhole.
-        rows: Of a batch.
+        config: Of the job's process, which says how many rows its batches have at most.
         records: Of its source, without end.
         keyhole, without: Made anew for each turn. They get a folder for the job's own files.
         settings: Of Spark's, beside the usual ones.
     """
 
     query: str
-    rows: int
+    config: type[TopicJobConfig]
     records: Callable[[], Iterable[bytes]]
     keyhole: Callable[[JobConfig, Path], Side]
     without: Callable[[Path], Side]
     mode: str = "update"
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Of a batch, where there are as many."""
+        (most,) = (of.default for of in dataclasses.fields(self.config) if of.name == "max_offsets_per_trigger")
+        assert isinstance(most, int)
+        return most
 
 
 def _all_of(*sinks: ForeachBatch) -> ForeachBatch:
@@ -254,7 +273,7 @@ def _temperature_without(_: Path) -> Side:
 JOBS: dict[str, Job] = {
     "temperature_monitor": Job(
         query=temperature_pipeline.STATE,
-        rows=5_000,
+        config=TemperatureMonitorConfig,
         records=_temperature_records,
         keyhole=_temperature_keyhole,
         without=_temperature_without,
@@ -262,7 +281,7 @@ JOBS: dict[str, Job] = {
     ),
     "golden_signals": Job(
         query=golden_pipeline.STATE,
-        rows=20_000,
+        config=GoldenSignalsConfig,
         records=_golden_records,
         keyhole=lambda config, _: Side(golden_pipeline.measurements, golden_signals.state(config, lambda epoch: None)),
         without=lambda _: Side(golden_pipeline.measurements, aggregated_only),
@@ -270,14 +289,14 @@ JOBS: dict[str, Job] = {
     ),
     "tweet_impressions": Job(
         query=tweet_pipeline.QUERY,
-        rows=20_000,
+        config=TweetImpressionsConfig,
         records=_tweet_records,
         keyhole=lambda config, _: Side(_tweet_hours, tweet_impressions.states(config)),
         without=_tweet_without,
     ),
     "vital_signs": Job(
         query=vital_pipeline.QUERY,
-        rows=1_000,
+        config=VitalSignsConfig,
         records=_vital_records,
         keyhole=_vital_keyhole,
         without=_vital_without,
@@ -285,7 +304,7 @@ JOBS: dict[str, Job] = {
     ),
     "fraud_detection": Job(
         query=fraud_pipeline.QUERY,
-        rows=2_000,
+        config=FraudDetectionConfig,
         records=_fraud_records,
         keyhole=_fraud_keyhole,
         without=_fraud_without,

@@ -273,7 +273,6 @@ class TemperatureMonitorConfig(TopicJobConfig):
     PREFIX: ClassVar[str] = "KEYHOLE_TEMPERATURE_MONITOR_"
 
     thresholds_topic: str
-    max_offsets_per_trigger: int = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,6 +399,7 @@ class FraudDetectionConfig(TopicJobConfig):
 
     rules_topic: str
     aggregations_topic: str
+    max_offsets_per_trigger: int = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
