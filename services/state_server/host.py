@@ -22,7 +22,7 @@ from keyhole.changelog.readable import await_readable
 from keyhole.changelog.settings import DELETE_RETENTION_MS
 from keyhole.clock import Clock
 from keyhole.coordinator.control import QueryControl
-from keyhole.coordinator.decisions import serial_of
+from keyhole.coordinator.decisions import check_feeder, serial_of
 from keyhole.coordinator.membership import groups_of
 from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import (
@@ -312,7 +312,11 @@ class QueryHost:
             self._settings.changed()
 
     async def _host(self, descriptors: Sequence[StateDescriptor]) -> None:
-        """Opens the stores of new states, and closes those that were made anew under another topic id."""
+        """Opens the stores of new states, and closes those that were made anew under another topic id.
+
+        Raises:
+            StateConflict: Another query feeds one of them here. The control topic lets no two, unless it was deleted.
+        """
         for descriptor in descriptors:
             current = self._hosted.get(descriptor.state)
             if current is not None and current.descriptor.topic_id == descriptor.topic_id:
@@ -323,6 +327,9 @@ class QueryHost:
                 del self._hosted[descriptor.state]
                 self._standbys.forget(descriptor.state)
                 await self._on_thread(current.store.close)
+            other = self._tables.get((self._application, descriptor.state))
+            if other is not None:
+                check_feeder(other.descriptor, descriptor)
             engine = self._settings.engine
             store = await self._on_thread(engine.open, self._application, descriptor.state, descriptor.topic_id)
             table = Table(self._settings.server, descriptor, store, self.lease)

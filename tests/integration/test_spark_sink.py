@@ -394,3 +394,25 @@ def test_two_states_of_one_streaming_query_need_names_of_their_own(
     run_query(data, "update", together, name="both", checkpoint="anew")
     assert [run.query for run in backend.runs[-2:]] == ["both", "both-two"]
     assert backend.runs[-1].values == backend.runs[-2].values != {}
+
+
+def test_one_sink_is_refused_to_a_second_query_while_the_first_one_runs(
+    stream: Stream, run_query: RunQuery, backend: Backend, tmp_path: Path
+) -> None:
+    data = highest(stream(SCHEMA, batches(1)))
+    sink = backend.sink()
+    first = data.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / "first"))
+    running = first.foreachBatch(sink).start()
+    try:
+        running.processAllAvailable()
+        with pytest.raises(StreamingQueryException, match=r"'last' was given to two streaming queries"):
+            run_query(data, "update", sink, checkpoint="second")
+        assert isinstance(sink.failure, InvalidConfiguration)
+        stream(SCHEMA, batches(2))
+        running.processAllAvailable()
+    finally:
+        running.stop()
+    (run,) = backend.runs
+    assert [epoch.batch_id for epoch in run.epochs] == [0, 1], "the first one has not noticed"
+    run_query(data, "update", sink, checkpoint="second")
+    assert len(backend.runs) == 2, "now it is free"

@@ -19,18 +19,21 @@ from keyhole.errors import (
     OutcomeUnknown,
     Overloaded,
     StageLost,
+    StateConflict,
     StoreFull,
 )
 from keyhole.steps import Step
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader, NextCommit
-from keyhole.types import Position, Stale
+from keyhole.types import Position, Run, Stale
 from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.control_servicer import StateServerServicer
+from services.state_server.copies import Standing
+from services.state_server.host import QueryHost, StateShare
 from services.state_server.registry import Registry
 from services.state_server.spill import StagingRoom
 from tests.support.hosts import INCARNATION, Hosted
-from tests.support.states import KEY_GROUPS, group, key, names_in, row, table
+from tests.support.states import KEY_GROUPS, descriptor, group, key, names_in, row, table
 from tests.support.waiting import PATIENCE_SECONDS
 
 A, B = key(names_in(0)[0]), key(names_in(1)[0])
@@ -69,6 +72,19 @@ async def test_an_epoch_is_read_once_it_is_committed(hosted: Hosted) -> None:
     assert hosted.read(A, B) == [None, None]
     await hosted.commit(1, receipts)
     assert hosted.read(A, B) == [row(1.0), row(2.0)]
+
+
+async def test_a_state_that_another_query_feeds_here_is_refused_by_both_names(hosted: Hosted) -> None:
+    await hosted.own()
+    await hosted.commit(1, await hosted.stage(1, {A: row(1.0)}))
+    other = QueryHost("app", "other", MemoryChangelog(hosted.kafka, "app"), hosted.tables, hosted.host._settings)
+    run = Run("app", "other", 1, "run-1")
+    await other.open_run(run, INCARNATION, "grant-of-the-other")
+    share = StateShare(descriptor(query="other"), frozenset(range(KEY_GROUPS)))
+    with pytest.raises(StateConflict, match="is fed by query 'main'; query 'other' can't feed it too"):
+        await other.assign(run, 1, [share], Standing(), 5.0)
+    await other.close()
+    assert hosted.read(A) == [row(1.0)]
 
 
 @pytest.mark.parametrize(("generation", "run_id"), [(1, "run-1"), (2, "another")])

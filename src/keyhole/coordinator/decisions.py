@@ -39,14 +39,8 @@ def settled(stored: StateDescriptor | None, wanted: StateDescriptor) -> StateDes
 
 
 def _check_unchanged(stored: StateDescriptor, wanted: StateDescriptor) -> None:
+    check_feeder(stored, wanted)
     name = f"{wanted.application}/{wanted.state}"
-    if stored.query != wanted.query:
-        raise StateConflict(
-            f"state {name} is fed by query {stored.query!r}; query {wanted.query!r} can't feed it too. "
-            "Choose another state name, or give the query its old name",
-            state=name,
-            query=stored.query,
-        )
     differences = [
         f"{what} was {before}, is {after}"
         for what, before, after in (
@@ -65,6 +59,18 @@ def _check_unchanged(stored: StateDescriptor, wanted: StateDescriptor) -> None:
             f"state {name} can't be changed in place: {'; '.join(differences)}. Restore the old declaration, or give "
             "the state another name",
             state=name,
+        )
+
+
+def check_feeder(stored: StateDescriptor, wanted: StateDescriptor) -> None:
+    """Raises StateConflict where another query of the application feeds the state."""
+    if stored.query != wanted.query:
+        name = f"{wanted.application}/{wanted.state}"
+        raise StateConflict(
+            f"state {name} is fed by query {stored.query!r}; query {wanted.query!r} can't feed it too. "
+            "Choose another state name, or give the query its old name",
+            state=name,
+            query=stored.query,
         )
 
 

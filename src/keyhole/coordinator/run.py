@@ -35,6 +35,7 @@ from keyhole.coordinator.control import (
     record,
 )
 from keyhole.coordinator.decisions import OnNewCheckpoint, transactional_id
+from keyhole.coordinator.declaring import Make, declare_new, refuse_foreign_records, with_topic
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.membership import Held, Member, Membership, Sighting, followed_by, groups_of, takers
 from keyhole.coordinator.plan import Change, Needs, plan_change
@@ -106,7 +107,7 @@ class QueryRun:
         control = read_control(self._control.read(deadline), self._query)
         generation = control.generation + 1
         self.run = Run(self._config.application, self._query, generation, self.run.run_id)
-        self._append(record("generation", self._query, GenerationRecord(generation, self.run.run_id)))
+        self._append_generation()
         self._grants = control.grants
         self.complete = control.complete
         if control.assignment is not None:
@@ -121,58 +122,71 @@ class QueryRun:
         on_new_checkpoint: OnNewCheckpoint,
         query: QueryRecord,
     ) -> None:
-        """Makes the changelogs of new states, and records what is new of the states and the query, in one step.
+        """Makes the changelogs of new states, and records what is new of the states and the query.
+
+        States that the application doesn't have come first, in a step of their own: whoever may not have one of them
+        records nothing.
 
         Args:
             wanted: The states as they were settled, and how many standbys each is to have.
 
         Raises:
-            ConflictError: See ChangelogAdmin.ensure.
+            ConflictError: See ChangelogAdmin.ensure, and `declare_new`.
         """
-        admin, deadline = self._changelog.admin(), self._config.kafka_deadline_seconds
+        make = partial(self._made, on_new_checkpoint)
+        new = self._declare_new([of for of in wanted if of.state not in control.states], make)
         records: dict[str, bytes | None] = {}
         if query != control.query:
             records |= record("query", self._query, query)
         for descriptor, standbys in wanted.items():
-            stored = control.states.get(descriptor.state)
-            try:
-                topic_id = admin.ensure(descriptor, deadline)
-            except ChangelogRecreated:
-                if on_new_checkpoint == "refuse":
-                    raise
-                topic_id = admin.ensure(_with_topic(descriptor, ""), deadline)
-            if stored is None:
-                self._refuse_foreign_records(descriptor)
-            elif stored.topic_id != topic_id and self.complete is not None:
-                # The new topic has none of the old one's markers.
-                markers = {name: of for name, of in self.complete.markers.items() if name != descriptor.state}
-                self.complete = msgspec.structs.replace(self.complete, markers=markers)
-            self.descriptors[descriptor.state] = _with_topic(descriptor, topic_id)
-            self._needs[descriptor.state] = Needs(descriptor.key_groups, standbys)
-            if stored != self.descriptors[descriptor.state]:
-                records |= record("state", descriptor.state, self.descriptors[descriptor.state])
+            name = descriptor.state
+            if name in new:
+                self.descriptors[name] = new[name]
+            else:
+                stored = control.states[name]
+                self.descriptors[name] = make(descriptor, stored)
+                if stored != self.descriptors[name]:
+                    records |= record("state", name, self.descriptors[name])
+            self._needs[name] = Needs(descriptor.key_groups, standbys)
         if records:
             self._append(records)
 
-    def _refuse_foreign_records(self, descriptor: StateDescriptor) -> None:
-        reader = self._changelog.reader()
+    def _declare_new(self, wanted: Sequence[StateDescriptor], make: Make) -> dict[str, StateDescriptor]:
+        deadline = self._config.kafka_deadline_seconds
+
+        def known() -> dict[str, StateDescriptor]:
+            # Kafka shows nothing beyond a transaction that is still open, whosesoever it is: once this can be read, all
+            # can that was declared before it. It also fails where a newer run of the query declares the same.
+            self._append_generation()
+            return read_control(self._control.read(deadline), self._query).states
+
+        if not wanted:
+            return {}
         try:
-            groups = list(range(descriptor.key_groups))
-            ends = reader.ends({descriptor.state: groups}, self._config.kafka_deadline_seconds)
-        finally:
-            reader.close()
-        if any(ends.values()):
-            raise ChangelogRecreated(
-                f"topic {descriptor.topic} holds records, but the control topic knows no state {descriptor.state!r}: "
-                "they belong to another application of this name, or the control topic was deleted. Delete the "
-                "changelog topic, or choose another application or state name",
-                topic=descriptor.topic,
-            )
+            return declare_new(self._changelog, wanted, known, make, deadline)
+        except OutcomeUnknown as error:
+            raise _restart() from error
+
+    def _made(
+        self, on_new_checkpoint: OnNewCheckpoint, descriptor: StateDescriptor, stored: StateDescriptor | None
+    ) -> StateDescriptor:
+        deadline = self._config.kafka_deadline_seconds
+        made = with_topic(self._changelog, descriptor, on_new_checkpoint, deadline)
+        if stored is None:
+            refuse_foreign_records(self._changelog, descriptor, deadline)
+        elif stored.topic_id != made.topic_id and self.complete is not None:
+            # The new topic has none of the old one's markers.
+            markers = {name: of for name, of in self.complete.markers.items() if name != descriptor.state}
+            self.complete = msgspec.structs.replace(self.complete, markers=markers)
+        return made
 
     def settle(self, records: Mapping[str, None]) -> None:
         """Deletes what only the first run after a restore had to know."""
         if records:
             self._append(records)
+
+    def _append_generation(self) -> None:
+        self._append(record("generation", self._query, GenerationRecord(self.run.generation, self.run.run_id)))
 
     def record_complete(self, complete: CompleteRecord) -> None:
         """Raises Fenced where a newer run exists."""
@@ -419,9 +433,7 @@ class QueryRun:
             self._control.append(records, self._config.kafka_deadline_seconds)
         except OutcomeUnknown as error:
             # Opening the control log anew could take the query back from a newer run: this run must end instead.
-            raise EpochFailed(
-                "a write to the control topic has an unknown outcome; restart the query: the new run finds out"
-            ) from error
+            raise _restart() from error
 
     def _all(self, calls: Mapping[str, Callable[[], None]]) -> None:
         for result in self._fleet.each(calls).values():
@@ -429,5 +441,5 @@ class QueryRun:
                 raise result
 
 
-def _with_topic(descriptor: StateDescriptor, topic_id: str) -> StateDescriptor:
-    return msgspec.structs.replace(descriptor, topic_id=topic_id)
+def _restart() -> EpochFailed:
+    return EpochFailed("a write to the control topic has an unknown outcome; restart the query: the new run finds out")

@@ -1,0 +1,127 @@
+"""Whose a state is: the query's that declares it first, however many of an application start at once.
+
+A state that the control topic doesn't know is declared under one transactional.id that all queries share, so by one at
+a time: whoever opens it fences whoever had it before, and what was declared until then can be read. docs/protocol.md
+tells why that decides it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from keyhole.backoff import Backoff
+from keyhole.changelog.base import Changelog, ControlLog
+from keyhole.coordinator.control import record
+from keyhole.coordinator.decisions import OnNewCheckpoint, settled
+from keyhole.errors import ChangelogRecreated, ConflictError, EpochFailed, Fenced
+from keyhole.types import StateDescriptor
+
+DECLARING = "*"
+"""Stands for the query where the control log is opened to declare states; no query can have this name."""
+
+_FIRST_RETRY_SECONDS = 0.1
+_MOST_RETRY_SECONDS = 2.0
+# More than it takes another query to declare what it has made a topic for.
+_LOOK_AGAIN_SECONDS = 1.0
+
+Known = Callable[[], Mapping[str, StateDescriptor]]
+"""The states on record, at least all that were declared before it is called."""
+
+Make = Callable[[StateDescriptor, StateDescriptor | None], StateDescriptor]
+"""(what a state is to be, what is on record of it) -> the same with its topic's id. Makes the topic, or checks it."""
+
+
+def declare_new(
+    changelog: Changelog, wanted: Sequence[StateDescriptor], known: Known, make: Make, deadline_seconds: float
+) -> dict[str, StateDescriptor]:
+    """Declares states that were not on record a moment ago. Returns, by name, what is on record of them now.
+
+    Raises:
+        StateConflict: Another query has declared one of them meanwhile.
+        ConflictError: One can't be what it is to be; see `settled`, and `make`.
+        EpochFailed: Others declared states all the time.
+        OutcomeUnknown: They may or may not be on record.
+    """
+    until = time.monotonic() + deadline_seconds
+    backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
+    refusal: ConflictError | None = None
+    while True:
+        with contextlib.closing(changelog.control(DECLARING)) as log:
+            declared = _attempt(log, wanted, known, make, deadline_seconds)
+        if isinstance(declared, dict):
+            return declared
+        # What stands in the way may be what another query has just made, and goes on to declare: then it is named.
+        if declared is not None and refusal is not None:
+            raise declared
+        refusal = declared or refusal
+        if time.monotonic() > until:
+            raise refusal or EpochFailed(
+                f"{', '.join(of.state for of in wanted)} could not be declared within {deadline_seconds:g} s, because "
+                "other queries of the application declared states all the time; start the query again"
+            )
+        # By chance, so that two who have fenced each other don't go on doing it.
+        time.sleep(backoff.next() if declared is None else _LOOK_AGAIN_SECONDS)
+
+
+def _attempt(
+    log: ControlLog, wanted: Sequence[StateDescriptor], known: Known, make: Make, deadline_seconds: float
+) -> dict[str, StateDescriptor] | ConflictError | None:
+    """What was declared, or what stands in the way of it; None: another query has begun to declare."""
+    try:
+        log.open(deadline_seconds)
+    except Fenced:
+        return None
+    stored = known()
+    # Before anything is made for a state that is another query's.
+    states = [settled(stored.get(of.state), of) for of in wanted]
+    try:
+        made = {of.state: make(of, stored.get(of.state)) for of in states}
+    except ConflictError as error:
+        return error
+    records: dict[str, bytes | None] = {}
+    for name, of in made.items():
+        records |= record("state", name, of)
+    try:
+        log.append(records, deadline_seconds)
+    except Fenced:
+        return None
+    return made
+
+
+def with_topic(
+    changelog: Changelog, descriptor: StateDescriptor, on_new_checkpoint: OnNewCheckpoint, deadline_seconds: float
+) -> StateDescriptor:
+    """The state with the id of its topic, which is made if there is none.
+
+    Raises:
+        ConflictError: See ChangelogAdmin.ensure. Not where the topic was made anew, and so may the state be.
+    """
+    admin = changelog.admin()
+    try:
+        topic_id = admin.ensure(descriptor, deadline_seconds)
+    except ChangelogRecreated:
+        if on_new_checkpoint == "refuse":
+            raise
+        topic_id = admin.ensure(msgspec.structs.replace(descriptor, topic_id=""), deadline_seconds)
+    return msgspec.structs.replace(descriptor, topic_id=topic_id)
+
+
+def refuse_foreign_records(changelog: Changelog, descriptor: StateDescriptor, deadline_seconds: float) -> None:
+    """For a state that is not on record.
+
+    Raises:
+        ChangelogRecreated: Its topic holds records all the same.
+    """
+    with contextlib.closing(changelog.reader()) as reader:
+        ends = reader.ends({descriptor.state: range(descriptor.key_groups)}, deadline_seconds)
+    if any(ends.values()):
+        raise ChangelogRecreated(
+            f"topic {descriptor.topic} holds records, but the control topic knows no state {descriptor.state!r}: "
+            "they belong to another application of this name, or the control topic was deleted. Delete the "
+            "changelog topic, or choose another application or state name",
+            topic=descriptor.topic,
+        )

@@ -1,0 +1,105 @@
+"""Two queries of one application declare the same state at once, on a real Kafka: one has it, the other is told."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F  # noqa: N812
+
+import keyhole
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.settings import CONTROL, topic_name
+from keyhole.clock import SystemClock
+from keyhole.config import JobConfig
+from keyhole.coordinator.control import QueryControl, QueryRecord, read_control, record
+from keyhole.coordinator.declaring import DECLARING
+from keyhole.coordinator.fleet import Fleet
+from keyhole.coordinator.run import QueryRun
+from keyhole.errors import KafkaUnreachable, StateConflict
+from keyhole.spark import queryable
+from tests.integration.conftest import Service, Stream
+from tests.support.states import descriptor
+from tests.support.waiting import LONG_SECONDS
+
+pytestmark = pytest.mark.integration
+
+DEADLINE = 30.0
+
+
+@contextlib.contextmanager
+def open_transaction(bootstrap_servers: str, topic: str) -> Iterator[None]:
+    """With a record on the topic, which nobody sees; nor what comes after it, until this ends."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions(DEADLINE)
+    producer.begin_transaction()
+    producer.produce(topic, b"hides what follows", b"{}")
+    producer.flush(DEADLINE)
+    yield
+    producer.abort_transaction(DEADLINE)
+
+
+def test_a_declaration_that_a_third_querys_transaction_hides_is_not_overlooked(kafka: str, application: str) -> None:
+    changelog = KafkaChangelog(kafka, application)
+    one, two = (descriptor(application=application, query=query) for query in ("one", "two"))
+    log = changelog.control("two")
+    fleet = Fleet(tuple)
+    run = QueryRun(
+        JobConfig(application, ("a:1",), kafka, kafka_deadline_seconds=10), "two", changelog, log, fleet, SystemClock()
+    )
+    with contextlib.closing(log), contextlib.closing(fleet):
+        control = run.take()
+        assert control.states == {}
+        with open_transaction(kafka, topic_name(application, CONTROL)):
+            with contextlib.closing(changelog.control(DECLARING)) as declaring:
+                declaring.open(DEADLINE)
+                declaring.append(record("state", one.state, one), DEADLINE)
+            with pytest.raises(KafkaUnreachable):
+                run.declare(control, {two: 0}, "refuse", QueryRecord("spark-1", base=1))
+        with pytest.raises(StateConflict, match="fed by query 'one'; query 'two' can't feed it too"):
+            run.declare(control, {two: 0}, "refuse", QueryRecord("spark-1", base=1))
+
+
+def test_of_two_queries_that_start_together_one_has_the_state_and_the_other_is_refused_by_both_names(
+    stream: Stream, service: Service, application: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2, timeout=LONG_SECONDS)
+    take = QueryRun.take
+
+    def taken(run: QueryRun) -> QueryControl:
+        """None of them knows of the other's state."""
+        control = take(run)
+        both.wait()
+        return control
+
+    monkeypatch.setattr(QueryRun, "take", taken)
+    rows = stream("k string", [[{"k": "a"}]])
+    sinks = {
+        query: queryable.value("last", key="k", query=query, config=service.config(application))
+        for query in ("one", "two")
+    }
+    queries = [
+        rows.withColumn("by", F.lit(query))
+        .writeStream.option("checkpointLocation", str(tmp_path / query))
+        .foreachBatch(sink)
+        .start()
+        for query, sink in sinks.items()
+    ]
+    for running in queries:
+        with contextlib.suppress(StreamingQueryException):
+            running.processAllAvailable()
+    ((loser, error),) = [(query, sink.failure) for query, sink in sinks.items() if sink.failure is not None]
+    (winner,) = sinks.keys() - {loser}
+    assert isinstance(error, StateConflict)
+    assert f"fed by query {winner!r}; query {loser!r} can't feed it too" in error.message
+    log = KafkaChangelog(service.bootstrap_servers, application).control("reader")
+    assert read_control(log.read(DEADLINE), winner).states["last"].query == winner
+    with keyhole.Client(service.proxy) as client:
+        assert client.get(application, "last", "a").value.by == winner
+    for running in queries:
+        running.stop()
