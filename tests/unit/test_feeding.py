@@ -1,0 +1,110 @@
+"""Which streaming queries a state is not fed by, and what their authors are told."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from keyhole.errors import InvalidConfiguration
+from keyhole.spark.batch import MicroBatch, OutputMode
+from keyhole.spark.feeding import check_feed
+from keyhole.spark.schema import Declaration
+from keyhole.types import StateKind, TtlClock
+
+AGGREGATION = ("StateStoreRestoreExec", "StateStoreSaveExec")
+HOUR = 3_600_000
+
+
+class Node:
+    """A node of a plan of Spark's, and the execution whose plan it is: what of them is asked for."""
+
+    def __init__(self, name: str, *children: Node) -> None:
+        self._name = name
+        self._children = children
+
+    def analyzed(self) -> Node:
+        return self
+
+    def getClass(self) -> Node:  # noqa: N802  # as Java names it
+        return self
+
+    def getSimpleName(self) -> str:  # noqa: N802  # as Java names it
+        return self._name
+
+    def children(self) -> Node:
+        return self
+
+    def size(self) -> int:
+        return len(self._children)
+
+    def apply(self, index: int) -> Node:
+        return self._children[index]
+
+
+PLAIN = Node("Project", Node("StreamingRelation"))
+WATERMARKED = Node("Project", Node("EventTimeWatermark", Node("StreamingRelation")))
+
+
+class Highest:
+    """An aggregator of which a row takes the place of an earlier one of the same thing."""
+
+    takes_running_results = True
+
+
+class Sum:
+    """Another one, which says nothing of the kind."""
+
+
+def batch(mode: OutputMode, execution: Any = PLAIN) -> MicroBatch:
+    return MicroBatch(3, "query", "run", None, mode, "[]", "", 0, query=None, execution=execution)
+
+
+def declared(kind: StateKind = StateKind.VALUE, **more: Any) -> Declaration:
+    return Declaration("seen", ("k",), 8, None, None, kind=kind, **more)
+
+
+def refused(match: str) -> contextlib.AbstractContextManager[object]:
+    return pytest.raises(InvalidConfiguration, match=match)
+
+
+@pytest.mark.parametrize("clock", TtlClock)
+def test_a_ttl_is_refused_in_complete_mode_which_says_itself_what_there_is(clock: TtlClock) -> None:
+    lives = declared(ttl_ms=HOUR, ttl_clock=clock)
+    with refused("'seen' has a ttl and is fed in complete mode.*: leave the ttl out, or use update mode"):
+        check_feed(lives, batch(OutputMode.COMPLETE, WATERMARKED), AGGREGATION)
+    check_feed(lives, batch(OutputMode.COMPLETE, WATERMARKED), AGGREGATION, increments=True)
+    check_feed(lives, batch(OutputMode.UPDATE, WATERMARKED), AGGREGATION)
+    check_feed(declared(), batch(OutputMode.COMPLETE), AGGREGATION)
+
+
+@pytest.mark.parametrize("mode", [OutputMode.APPEND, OutputMode.UPDATE])
+def test_a_ttl_by_event_time_is_refused_without_a_watermark_anywhere_in_the_plan(mode: OutputMode) -> None:
+    by_event_time = declared(ttl_ms=HOUR, ttl_clock=TtlClock.EVENT_TIME)
+    with refused('has no watermark: call withWatermark on the stream, or use ttl_clock="processing_time"'):
+        check_feed(by_event_time, batch(mode), ())
+    check_feed(by_event_time, batch(mode, WATERMARKED), ())
+    check_feed(declared(ttl_ms=HOUR), batch(mode), ())
+
+
+@pytest.mark.parametrize("aggregator", [Sum(), None])
+def test_running_results_are_refused_by_an_aggregate_that_counts_each_row(aggregator: Any) -> None:
+    with refused("aggregating state 'seen' can't be fed by a streaming aggregation in update mode"):
+        check_feed(declared(StateKind.AGGREGATING), batch(OutputMode.UPDATE), AGGREGATION, aggregator)
+    check_feed(declared(StateKind.AGGREGATING), batch(OutputMode.UPDATE), (), aggregator)
+    check_feed(declared(StateKind.AGGREGATING), batch(OutputMode.APPEND), AGGREGATION, aggregator)
+
+
+def test_an_aggregate_that_takes_running_results_gets_those_of_update_mode_and_not_the_whole_of_complete_mode() -> None:
+    check_feed(declared(StateKind.AGGREGATING), batch(OutputMode.UPDATE), AGGREGATION, Highest())
+    with refused("aggregating state 'seen' can't be fed in complete mode"):
+        check_feed(declared(StateKind.AGGREGATING), batch(OutputMode.COMPLETE), AGGREGATION, Highest())
+
+
+@pytest.mark.parametrize("kind", [StateKind.REDUCING, StateKind.AGGREGATING])
+@pytest.mark.parametrize("mode", [OutputMode.UPDATE, OutputMode.COMPLETE])
+def test_what_is_made_new_of_each_batch_is_taken_in_any_mode(kind: StateKind, mode: OutputMode) -> None:
+    with refused("can't be fed"):
+        check_feed(declared(kind), batch(mode), AGGREGATION)
+    check_feed(declared(kind), batch(mode), AGGREGATION, increments=True)
