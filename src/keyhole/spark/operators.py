@@ -119,7 +119,7 @@ def _process(
     descriptor = order.descriptors[state]
     index = context.partitionId()
     try:
-        before = _Before(BaseReader(order, state, connecting(order)), StateCodec(descriptor), index)
+        before = _Before(BaseReader(order, state, connecting(order)), StateCodec(descriptor), index, count)
         subtask = Subtask(index, count, restored=before.count not in (0, count))
         elements = before.elements(subtask, subtasks.mode)
     except NotTaken as error:
@@ -151,14 +151,24 @@ def _rows(columns: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator
 
 
 class _Before:
-    """What the subtasks held before the epoch; `count`: how many there were, 0: the state is new."""
+    """What the subtasks held before the epoch; `count`: how many there were, 0: the state is new, or has expired.
 
-    def __init__(self, reader: BaseReader, codec: StateCodec, index: int) -> None:
+    With a ttl some may have expired and others not: an epoch that two runs have committed, after a crash between two
+    servers, has two commit times.
+
+    Args:
+        index: The subtask that asks.
+        now: How many there are in this epoch.
+    """
+
+    def __init__(self, reader: BaseReader, codec: StateCodec, index: int, now: int) -> None:
         self._reader = reader
         self._codec = codec
-        # The first one is always there, and says how many there are.
+        # Each says how many there were; that of the last epoch, where it is one of them. The first one always is.
         self._known = self._read({0, index})
-        self.count = self._known[0].count if 0 in self._known else 0
+        if 0 not in self._known:
+            self._known |= self._read(set(range(now)) - {0, index})
+        self.count = self._known[min(self._known)].count if self._known else 0
 
     def elements(self, subtask: Subtask, mode: Mode) -> list[Any]:
         """Of a subtask now."""
@@ -166,7 +176,8 @@ class _Before:
             own = self._known.get(subtask.index)
             return own.elements if own else []
         self._known |= self._read(set(range(self.count)) - self._known.keys())
-        everything = [element for index in range(self.count) for element in self._known[index].elements]
+        held = [self._known[index] for index in range(self.count) if index in self._known]
+        everything = [element for of in held for element in of.elements]
         return everything if mode == "union" else everything[subtask.index :: subtask.count]
 
     def _read(self, indexes: Iterable[int]) -> dict[int, _Held]:
