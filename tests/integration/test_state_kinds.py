@@ -72,19 +72,6 @@ def test_rows_put_delete_and_clear_entries_of_a_map(
         assert everything(client, application, "m") == {"k0": {2: 20}, "k1": {5: 55}, "k2": {1: 12}, "k3": {}, "k4": {}}
 
 
-def test_a_row_deletes_when_its_condition_holds(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    batches = [[{"k": "k0", "v": 1}, {"k": "k1", "v": 2}], [{"k": "k0", "v": -1}, {"k": "k1"}]]
-    sink = queryable.value("last", key="k", value=["v"], delete_when="v < 0", config=service.config(application))
-    run_query(stream(SCHEMA, batches), "append", sink)
-    with Client(service.proxy) as client:
-        gone, null = client.get_many(application, "last", ["k0", "k1"])
-        assert not gone.found
-        assert null.found
-        assert null.value.v is None
-
-
 def test_of_rows_with_an_order_the_last_one_counts_deletions_included(
     stream: Stream, run_query: RunQuery, service: Service, application: str
 ) -> None:

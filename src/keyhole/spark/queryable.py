@@ -19,7 +19,8 @@ What all states take:
     ttl: How long an entry lives after it was last written (timedelta); default: until it is deleted.
     ttl_clock: The time by which it lives: "processing_time" (default), or "event_time", the query's watermark.
     op: The column that says what a row does: "put" (also where it is null), "delete", and in maps and lists "clear"; in
-        lists "append" and "replace". The other columns of a row that deletes are not looked at, but for the key's.
+        lists "append" and "replace" (where it is null, the list's `mode`). The other columns of a row that deletes are
+        not looked at, but for the key's.
     delete_when: The condition (SQL text or a Column) under which a row deletes, in place of `op`.
     codec: Makes the value of a row's value columns, as bytes of your own (keyhole.spark.value_codec.ValueCodec): the
         value is then one binary field, `value`, which Keyhole passes on untouched. In value, map, list and broadcast

@@ -192,7 +192,9 @@ def _staged_rows(
     default = Op.REPLACE if declaration.replaces else Op.PUT
     condition = declaration.delete_when
     if declaration.op is not None:
-        columns.append(f"{quoted(declaration.op)} AS {OP}")
+        op = quoted(declaration.op)
+        # What is null is taken for a put; only a list may declare something else.
+        columns.append(f"coalesce({op}, '{default}') AS {OP}" if declaration.replaces else f"{op} AS {OP}")
     elif condition is not None:
         deletes = F.expr(condition) if isinstance(condition, str) else condition
         # What is neither true nor false deletes nothing.
