@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
 from keyhole.errors import InvalidConfiguration, ValueMismatch
+from keyhole.reducers import REDUCERS as ALL_REDUCERS
 from keyhole.spark import queryable
 from keyhole.steps import Step
 from tests.integration.conftest import RunQuery, Service, Stream
@@ -77,7 +78,8 @@ def test_batches_that_a_restarted_driver_runs_again_are_added_once(pipeline: Pip
     assert sum(published().values()) == events
 
 
-SCHEMA = "k string, whole int, exact decimal(10,2), rough float, word string"
+SCHEMA = "k string, batch int, m int, whole int, exact decimal(10,2), rough float, word string"
+KEYS = [f"k{number}" for number in range(5)]
 REDUCERS = {
     "whole": "sum",
     "exact": "sum",
@@ -88,6 +90,10 @@ REDUCERS = {
     "held": "max_by(at)",
     "odd": "any",
     "even": "all",
+    "since": "min",
+    "held_first": "min_by(since)",
+    "left": "first",
+    "left_last": "last",
 }
 
 
@@ -95,20 +101,24 @@ def random_rows(batches: int) -> list[list[dict[str, object]]]:
     """With nulls. The floats add up exactly, so that the order in which Spark adds them does not show."""
     draw = random.Random(3)
 
-    def row() -> dict[str, object]:
+    def row(batch: int) -> dict[str, object]:
         values: dict[str, object] = {
             "whole": draw.randrange(-(1 << 31), 1 << 31),
             "exact": f"{draw.randrange(-(10**9), 10**9)}.{draw.randrange(100):02}",
             "rough": draw.randrange(1000) / 4,
             "word": draw.choice("abcäé"),
         }
-        return {"k": f"k{draw.randrange(5)}"} | {name: v for name, v in values.items() if draw.random() < 0.7}
+        place = {"k": draw.choice(KEYS), "batch": batch, "m": draw.randrange(3)}
+        return place | {name: v for name, v in values.items() if draw.random() < 0.7}
 
-    return [[row() for _ in range(40)] for _ in range(batches)]
+    return [[row(batch) for _ in range(40)] for batch in range(batches)]
 
 
 def widened(data: DataFrame) -> DataFrame:
-    """No two rows have the same `at`: which of them Spark's max_by takes would be chance."""
+    """No two rows have the same `at`: which of them Spark's max_by takes would be chance. What is left falls from batch
+    to batch, so that the first one is the highest.
+    """
+    left = F.when(F.col("word").isNotNull(), 100 - F.col("batch"))
     return data.withColumns(
         {
             "any": F.when(F.col("word") != "a", F.array("whole")),
@@ -116,27 +126,49 @@ def widened(data: DataFrame) -> DataFrame:
             "held": F.struct("exact", "word"),
             "odd": F.col("whole") % 2 != 0,
             "even": F.col("whole") % 2 == 0,
+            "since": F.col("whole"),
+            "held_first": F.struct("exact", "word"),
+            "left": left,
+            "left_last": left,
         }
     )
 
 
+def aggregates() -> list[Column]:
+    """What Spark has for each of the reducers."""
+    return [
+        *(F.sum("whole"), F.sum("exact"), F.sum("rough"), F.min("word"), F.count("any")),
+        *(F.max("at"), F.max_by("held", "at"), F.bool_or("odd"), F.bool_and("even")),
+        *(F.min("since"), F.min_by("held_first", "since"), F.max("left"), F.min("left_last")),
+    ]
+
+
+@pytest.mark.parametrize("place", [("k",), ("k", "m")], ids=["by key", "by key and map key"])
 def test_the_fields_are_what_sparks_own_aggregates_are_of_all_rows(
-    spark: SparkSession, stream: Stream, run_query: RunQuery, service: Service, application: str
+    spark: SparkSession,
+    stream: Stream,
+    run_query: RunQuery,
+    service: Service,
+    application: str,
+    place: tuple[str, ...],
 ) -> None:
-    rows = random_rows(3)
-    sink = queryable.reducing("sums", key="k", key_groups=8, reducers=REDUCERS, config=service.config(application))
+    assert {reducer.split("(")[0] for reducer in REDUCERS.values()} == set(ALL_REDUCERS)
+    rows, key, map_key = random_rows(3), place[0], place[1:]
+    config = service.config(application)
+    sink = queryable.reducing("sums", key=key, map_key=map_key, key_groups=8, reducers=REDUCERS, config=config)
     run_query(widened(stream(SCHEMA, rows)), "append", sink)
     lines = [json.dumps(row) for batch in rows for row in batch]
     everything = spark.read.schema(SCHEMA).json(spark.sparkContext.parallelize(lines))
-    aggregates = [F.sum("whole"), F.sum("exact"), F.sum("rough"), F.min("word"), F.count("any"), F.max("at")]
-    aggregates += [F.max_by("held", "at"), F.bool_or("odd"), F.bool_and("even")]
     expected = {
-        row[0]: tuple(value.asDict() if isinstance(value, Row) else value for value in row[1:])
-        for row in widened(everything).groupBy("k").agg(*aggregates).collect()
+        row[: len(place)]: tuple(value.asDict() if isinstance(value, Row) else value for value in row[len(place) :])
+        for row in widened(everything).groupBy(*place).agg(*aggregates()).collect()
     }
     with Client(service.proxy) as client:
-        found = {key: client.get(application, "sums", key).value for key in expected}
-    assert {key: tuple(value.asdict().values()) for key, value in found.items()} == expected
+        found = {names: client.get(application, "sums", names).value for names in expected}
+        assert {names: tuple(value.asdict().values()) for names, value in found.items()} == expected
+        if map_key:
+            entries = {(of, entry.map_key) for of in KEYS for entry in client.scan(application, "sums", of)}
+            assert entries == expected.keys()
 
 
 @pytest.mark.parametrize("mode", ["update", "complete"])

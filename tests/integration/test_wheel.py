@@ -43,6 +43,12 @@ def test_the_wheel_holds_services_jobs_and_protos(wheel: Path) -> None:
     assert not [name for name in names if name.startswith("tests/")]
 
 
+def test_the_wheel_holds_the_suite_that_stores_of_others_are_tested_by(wheel: Path) -> None:
+    suite = {f"keyhole/testing/stores/{path.name}" for path in (ROOT / "src/keyhole/testing/stores").glob("*.py")}
+    assert {Path(name).stem for name in suite} >= {"contract", "machine", "lifetimes"}
+    assert set(zipfile.ZipFile(wheel).namelist()) >= suite
+
+
 @dataclass(frozen=True)
 class Environment:
     """An environment with nothing but one extra of the wheel."""
