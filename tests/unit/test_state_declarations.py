@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +28,14 @@ class Count:
 
     def result(self, accumulator: int) -> tuple[int]:
         return (accumulator,)
+
+
+class Elements:
+    def process(self, subtask: queryable.Subtask, elements: list[Any], rows: Iterator[Any]) -> list[Any]:
+        return elements
+
+    def result(self, elements: Sequence[Any]) -> tuple[int]:
+        return (len(elements),)
 
 
 GOOD: dict[Callable[..., Any], dict[str, Any]] = {
@@ -64,6 +72,9 @@ def test_what_all_kinds_refuse(make: Callable[..., Any], arguments: dict[str, An
     ("make", "arguments", "message"),
     [
         (queryable.map, {"map_key": ()}, "map_key is empty; name the column .* or use queryable.value"),
+        (queryable.map, {"map_key": ""}, "map_key is empty; name the column .* or use queryable.value"),
+        (queryable.map, {"map_key": ["m", ""]}, "map_key is empty"),
+        (queryable.reducing, {"map_key": ""}, "map_key is empty; name the column .* or leave it out"),
         (queryable.map, {"map_key": ["m", "m"]}, "map_key names a column twice"),
         (queryable.map, {"map_key": "k"}, "k is in key and in map_key"),
         (queryable.map, {"value": ["m"]}, "m is part of the key, which every reader knows"),
@@ -74,8 +85,8 @@ def test_what_all_kinds_refuse(make: Callable[..., Any], arguments: dict[str, An
         (queryable.reducing, {"reducers": {"v": "mean"}}, "the reducers are sum, min"),
         (queryable.reducing, {"codec": object()}, "a reducing state is made of its columns"),
         (queryable.value, {"codec": object(), "order_by": "v"}, "order_by compares stored values, which codec hides"),
-        (queryable.broadcast, {"key_groups": 8}, "key_groups can't be chosen; a broadcast state is on every server"),
-        (queryable.broadcast, {"standbys": 1}, "standbys can't be chosen"),
+        (queryable.broadcast, {"key_groups": 8}, "key_groups can't be chosen, leave it out: a broadcast state is on"),
+        (queryable.broadcast, {"standbys": 1}, "standbys can't be chosen, leave it out"),
     ],
 )
 def test_what_one_kind_refuses(make: Callable[..., Any], arguments: dict[str, Any], message: str) -> None:
@@ -114,14 +125,15 @@ def test_a_state_and_another_one_are_parts_of_one_sink_in_their_order() -> None:
     assert sink.config is CONFIG
 
 
-@pytest.mark.parametrize(("subtasks", "mode"), [(0, "list"), (2, "broadcast")])
-def test_an_operator_state_refuses_what_cannot_be(subtasks: int, mode: Any) -> None:
-    with pytest.raises(InvalidConfiguration, match="it must be"):
-        queryable.operator(
-            "s",
-            operator=None,
-            result="n bigint",
-            subtasks=subtasks,
-            mode=mode,
-            config=CONFIG,  # type: ignore[arg-type]
-        )
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"subtasks": 0}, "it must be 1 or more"),
+        ({"mode": "broadcast"}, "it must be list or union"),
+        ({"op": "o"}, r"op can't be given, as .* let the operator's process\(\) leave out"),
+        ({"delete_when": "v < 0"}, r"delete_when can't be given, as .* let the operator's process\(\) leave out"),
+    ],
+)
+def test_an_operator_state_refuses_what_cannot_be(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        queryable.operator("s", operator=Elements(), result="n bigint", config=CONFIG, **arguments)

@@ -180,6 +180,9 @@ def _problems(of: Declaration) -> Iterator[str]:
         yield "the name is reserved; choose another one"
     if not key or not all(key):
         yield "key is empty; name the column, or the columns, that the state is looked up by"
+    if not all(map_key) or (of.kind is StateKind.MAP and not map_key):
+        instead = "use queryable.value, which has one value per key" if of.kind is StateKind.MAP else "leave it out"
+        yield f"map_key is empty; name the column that tells the entries of a key apart, or {instead}"
     for what, names in (("key", key), ("map_key", map_key)):
         if len(set(names)) < len(names):
             yield f"{what} names a column twice ({', '.join(names)})"

@@ -20,7 +20,7 @@ What all states take:
     ttl_clock: The time by which it lives: "processing_time" (default), or "event_time", the query's watermark.
     op: The column that says what a row does: "put" (also where it is null), "delete", and in maps and lists "clear"; in
         lists "append" and "replace" (where it is null, the list's `mode`). The other columns of a row that deletes are
-        not looked at, but for the key's.
+        not looked at, but for the key's. Of all kinds but operator states, whose rows are the operator's own business.
     delete_when: The condition (SQL text or a Column) under which a row deletes, in place of `op`.
     codec: Makes the value of a row's value columns, as bytes of your own (keyhole.spark.value_codec.ValueCodec): the
         value is then one binary field, `value`, which Keyhole passes on untouched. In value, map, list and broadcast
@@ -129,12 +129,6 @@ def map(  # noqa: A001 - the kind's name
         map_key: The column, or columns, of the types that a key can have: the start of a window, say.
         state, value, order_by: As for `value`.
     """
-    if not columns(map_key):
-        raise InvalidConfiguration(
-            f"state {state!r}: map_key is empty; name the column that tells the entries of a key apart, or use "
-            "queryable.value, which has one value per key",
-            state=state,
-        )
     return build(
         StateKind.MAP,
         state,
@@ -279,7 +273,8 @@ def broadcast(
     for fixed in ("key_groups", "standbys"):
         if fixed in options:
             raise InvalidConfiguration(
-                f"state {state!r}: {fixed} can't be chosen; a broadcast state is on every server"
+                f"state {state!r}: {fixed} can't be chosen, leave it out: a broadcast state is on every server",
+                state=state,
             )
     options["key_groups"], options["standbys"] = 1, FOLLOWED_BY_ALL
     return build(StateKind.BROADCAST, state, options, key=columns(key), value=_tuple(value), order_by=order_by)
@@ -309,6 +304,13 @@ def operator(
         raise InvalidConfiguration(f"state {state!r}: mode is {mode!r}; it must be list or union", state=state)
     if subtasks is not None and subtasks < 1:
         raise InvalidConfiguration(f"state {state!r}: subtasks is {subtasks}; it must be 1 or more", state=state)
+    for given in ("op", "delete_when"):
+        if options.get(given) is not None:
+            raise InvalidConfiguration(
+                f"state {state!r}: {given} can't be given, as the rows of an operator state delete nothing by "
+                "themselves: let the operator's process() leave out of its elements what is to go",
+                state=state,
+            )
     made = Subtasks(operator, mode, subtasks)
     return build(StateKind.AGGREGATING, state, options, key=(SUBTASK,), result=result, subtasks=made)
 
