@@ -22,6 +22,7 @@ from keyhole.rpc.server import RpcServer
 from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.lmdb import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
+from keyhole.stores.rocksdb import RocksdbEngine
 from keyhole.testing.clock import ManualClock
 from keyhole.testing.fake_server import FakeServer
 from keyhole.types import Role, ValueField, ValueSchema
@@ -314,9 +315,10 @@ async def test_a_scan_that_is_cancelled_ends_on_its_server_whether_it_has_begun_
                     assert await scanned(client) == ("a", 1)
 
 
-@pytest.fixture(params=["memory", "lmdb"])
+@pytest.fixture(params=[MemoryEngine, LmdbEngine, RocksdbEngine])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> CountingEngine:
-    inner: StoreEngine = MemoryEngine() if request.param == "memory" else LmdbEngine(StoreLimits(tmp_path, 1 << 30))
+    limits = StoreLimits(tmp_path, 1 << 30)
+    inner: StoreEngine = MemoryEngine() if request.param is MemoryEngine else request.param(limits)
     return CountingEngine(inner)
 
 

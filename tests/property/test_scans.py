@@ -1,15 +1,15 @@
-"""A scan gives what a model gives: entries of any types, any epochs, any range, from either kind of store."""
+"""A scan gives what a model gives: entries of any types, any epochs, any range, from every kind of store."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keyhole.client.scans import Scan, Scanner
@@ -18,8 +18,9 @@ from keyhole.codec import StateCodec, encode_row
 from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.lmdb import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
+from keyhole.stores.rocksdb import RocksdbEngine
 from keyhole.testing.clock import ManualClock
-from keyhole.types import KeyColumn, ReadBounds, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.types import KeyColumn, KeyType, ReadBounds, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.copies import Lease
 from services.state_server.query_servicer import QueryServicer
@@ -30,6 +31,8 @@ from tests.support.entries import Epochs
 from tests.support.key_strategies import COLUMNS, keys, order
 
 Values = tuple[Any, ...]
+
+LIMIT_BYTES = 1 << 20
 
 
 class Asked(NamedTuple):
@@ -83,6 +86,20 @@ def drawn(draw: st.DrawFn) -> Drawn:
     return Drawn(of, epochs, draw(st.lists(scan, min_size=1, max_size=5)), draw(st.integers(1, 5)))
 
 
+def long_key() -> Drawn:
+    """More entries than a store reads at a time, in ranges whose bounds are entries themselves."""
+    of = descriptor((KeyColumn("k", KeyType.STRING),), (KeyColumn("m", KeyType.INT),))
+    of_one_key = {(("a",), (number,)): number for number in range(-30, 30)}
+    bounds: list[tuple[Values, Values]] = [((), ()), ((-20,), (25,)), ((7,), (8,)), ((8,), (7,))]
+    scans = [
+        Asked(("a",), start, stop, descending, limit)
+        for start, stop in bounds
+        for descending in (False, True)
+        for limit in (None, 40)
+    ]
+    return Drawn(of, [of_one_key, {(("a",), (0,)): None, (("b",), (1,)): 1}], scans, 7)
+
+
 class _Call:
     """As a stub's: the pages of a servicer, over the wire's bytes."""
 
@@ -106,9 +123,9 @@ class _Stub:
 
 
 @contextmanager
-def table_of(of: StateDescriptor, *, lmdb: bool) -> Iterator[Table]:
+def table_of(of: StateDescriptor, made: Callable[[StoreLimits], StoreEngine]) -> Iterator[Table]:
     with tempfile.TemporaryDirectory() as directory:
-        engine: StoreEngine = LmdbEngine(StoreLimits(Path(directory), 1 << 20)) if lmdb else MemoryEngine()
+        engine = made(StoreLimits(Path(directory), LIMIT_BYTES))
         try:
             yield Table("server-a", of, engine.open(of.application, of.state, of.topic_id), Lease(ManualClock(), 3.0))
         finally:
@@ -157,8 +174,8 @@ async def read(table: Table, asked: Asked, page_entries: int) -> tuple[list[tupl
     return [((map_key,) if single else map_key, value.n) for map_key, value in entries], entries.epoch
 
 
-def check(drawn: Drawn, *, lmdb: bool) -> None:
-    with table_of(drawn.of, lmdb=lmdb) as table:
+def check(drawn: Drawn, made: Callable[[StoreLimits], StoreEngine]) -> None:
+    with table_of(drawn.of, made) as table:
         epochs, model = Epochs(table), dict[tuple[Values, Values], int]()
         epochs.publish()
         for changes in drawn.epochs:
@@ -176,14 +193,23 @@ def check(drawn: Drawn, *, lmdb: bool) -> None:
 
 
 @given(drawn())
+@example(long_key())
 def test_a_scan_of_memory_gives_what_the_model_gives(drawn: Drawn) -> None:
-    check(drawn, lmdb=False)
+    check(drawn, lambda limits: MemoryEngine(limits.bytes))
 
 
 @given(drawn())
 @settings(max_examples=30)
+@example(long_key())
 def test_a_scan_of_lmdb_gives_what_the_model_gives(drawn: Drawn) -> None:
-    check(drawn, lmdb=True)
+    check(drawn, LmdbEngine)
+
+
+@given(drawn())
+@settings(max_examples=30)
+@example(long_key())
+def test_a_scan_of_rocksdb_gives_what_the_model_gives(drawn: Drawn) -> None:
+    check(drawn, RocksdbEngine)
 
 
 @given(drawn())
