@@ -64,8 +64,12 @@ def test_every_test_that_is_named_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_test_function_that_is_named_exists(page: Path) -> None:
-    named = set(re.findall(r"`(tests/[a-z_/]+\.py)`: `(test_\w+)`", page.read_text()))
-    assert not [(path, name) for path, name in sorted(named) if f"def {name}(" not in (ROOT / path).read_text()]
+    text = page.read_text()
+    beside = set(re.findall(r"`(tests/[a-z_/]+\.py)`: `(test_\w+)`", text))
+    assert not [(path, name) for path, name in sorted(beside) if f"def {name}(" not in (ROOT / path).read_text()]
+    files = {ROOT / path for path in re.findall(r"`(tests/[a-z_/]+\.py)`", text)}
+    defined = set(re.findall(r"def (test_\w+)\(", "".join(path.read_text() for path in files)))
+    assert set(re.findall(r"`(test_\w+)`", text)) <= defined
 
 
 def test_every_row_of_the_guarantees_names_its_test() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import operator
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from keyhole.codec import KeyCodec, StateCodec, encode_row, end_of_prefix
 from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
+from keyhole.row import Row
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.value_types import value_type
 from tests.support.vectors import Vector, golden_vectors
@@ -85,21 +88,83 @@ def test_every_type_comes_back_as_its_python_value() -> None:
     assert row.asdict()["s"] == {"x": 1.5, "y": {"z": "deep"}}
 
 
-def test_a_value_can_not_be_changed() -> None:
-    """F63 to F79, for value states."""
-    row = codec(("a", "bigint"), ("l", "array<int>"), ("m", "map<string,int>"), ("s", "struct<x:int>")).decode_row(
-        encode_row(1, [1, [1], [["k", 1]], [1]])
-    )
-    with pytest.raises(AttributeError):
-        row.a = 2
-    with pytest.raises(TypeError):
-        row["a"] = 2  # type: ignore[index]  # what must not work
-    with pytest.raises(TypeError):
-        row.l[0] = 2
-    with pytest.raises(TypeError):
-        row.m["k"] = 2
-    with pytest.raises(AttributeError):
-        row.s.x = 2
+def value_of_every_kind() -> Row:
+    """A row whose fields are a number, and a list, a map and a struct that hold others."""
+    names = [("a", "bigint"), ("l", "array<array<int>>"), ("m", "map<string,map<string,int>>"), ("s", "struct<x:int>")]
+    return codec(*names).decode_row(encode_row(1, [1, [[1]], [["k", [["n", 1]]]], [1]]))
+
+
+# Ways to change what is at a place in a value; one that the type doesn't even have is refused as well.
+OF_ROWS: list[Callable[[Any], Any]] = [
+    lambda row: setattr(row, next(iter(row)), 2),
+    lambda row: setattr(row, "other", 2),
+    lambda row: delattr(row, next(iter(row))),
+    lambda row: operator.setitem(row, next(iter(row)), 2),
+    lambda row: operator.delitem(row, next(iter(row))),
+    lambda row: row.update({}),
+    lambda row: row.clear(),
+]
+OF_LISTS: list[Callable[[Any], Any]] = [
+    lambda of: operator.setitem(of, 0, 2),
+    lambda of: operator.setitem(of, slice(0, 1), ()),
+    lambda of: operator.delitem(of, 0),
+    lambda of: setattr(of, "other", 2),
+    lambda of: of.append(2),
+    lambda of: of.extend((2,)),
+    lambda of: of.insert(0, 2),
+    lambda of: of.remove(of[0]),
+    lambda of: of.pop(),
+    lambda of: of.clear(),
+    lambda of: of.sort(),
+    lambda of: of.reverse(),
+    lambda of: iter(of).remove(),
+]
+OF_MAPS: list[Callable[[Any], Any]] = [
+    lambda of: operator.setitem(of, "k", 2),
+    lambda of: operator.setitem(of, "new", 2),
+    lambda of: operator.delitem(of, "k"),
+    lambda of: operator.delitem(of, "n"),
+    lambda of: setattr(of, "other", 2),
+    lambda of: of.update({"k": 2}),
+    lambda of: of.setdefault("new", 2),
+    lambda of: of.pop("k"),
+    lambda of: of.popitem(),
+    lambda of: of.clear(),
+    lambda of: operator.ior(of, {"k": 2}),
+    lambda of: of.keys().remove("k"),
+    lambda of: of.values().remove(2),
+    lambda of: of.items().remove(("k", 2)),
+    lambda of: iter(of).remove(),
+]
+PLACES: dict[str, tuple[Callable[[Row], Any], list[Callable[[Any], Any]]]] = {
+    "row": (lambda row: row, OF_ROWS),
+    "struct": (lambda row: row.s, OF_ROWS),
+    "list": (lambda row: row.l, OF_LISTS),
+    "list in a list": (lambda row: row.l[0], OF_LISTS),
+    "map": (lambda row: row.m, OF_MAPS),
+    "map in a map": (lambda row: row.m["k"], OF_MAPS),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "number"), [(place, number) for place, (_, ways) in PLACES.items() for number in range(len(ways))]
+)
+def test_every_way_to_change_a_value_is_refused(place: str, number: int) -> None:
+    """F63 to F79."""
+    row = value_of_every_kind()
+    at, ways = PLACES[place]
+    with pytest.raises((AttributeError, TypeError)):
+        ways[number](at(row))
+    assert row == value_of_every_kind()
+
+
+def test_what_a_value_is_made_a_dict_of_is_a_copy() -> None:
+    row = value_of_every_kind()
+    copy = row.asdict()
+    copy["l"][0].append(2)
+    copy["m"]["k"].clear()
+    copy["s"]["x"] = 2
+    assert row == value_of_every_kind()
 
 
 def test_a_field_whose_name_is_no_identifier_is_had_by_its_name() -> None:
