@@ -1,4 +1,4 @@
-"""What an append costs does not depend on how long the list is: counted in what is read of the store, and written."""
+"""What a change of one entry costs does not depend on how many a key has: counted in what is read, and written."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from keyhole.codec import StateCodec, encode_integer
 from keyhole.stored import Moment
 from keyhole.stores.base import Advance, Batch, Snapshot
 from keyhole.stores.memory import MemoryEngine
-from keyhole.types import START, Position, StateDescriptor, StateKind
+from keyhole.types import START, KeyColumn, KeyType, Position, StateDescriptor, StateKind
 from services.state_server.merge import changes, merge_of
-from services.state_server.merging import Epoch
+from services.state_server.merging import Change, Epoch, Rows
 from tests.support.states import descriptor, names_in, row
 
 NAME = names_in(0)[0]
@@ -39,23 +39,26 @@ class Counting:
             yield item
 
 
-def list_of(length: int, **changed: object) -> tuple[StateDescriptor, Snapshot]:
-    of = descriptor(kind=StateKind.LIST, **changed)
+def holding(of: StateDescriptor, length: int) -> Counting:
+    """So many entries of one key, at 0, 1, ..."""
     prefix, stamp = StateCodec(of).prefix(NAME), (1 << 62).to_bytes(8, "big") if of.ttl_ms else b""
     store = MemoryEngine().open("app", "counts", "topic")
     puts = [(prefix + encode_integer(at, 8), stamp + row(1.0)) for at in range(length)]
     store.apply(Batch(puts, advances={0: Advance(START, Position(1, 1, 1, 0))}))
-    return of, store.snapshot()
+    return Counting(store.snapshot())
+
+
+def written_by(of: StateDescriptor, snapshot: Counting, rows: Rows) -> list[Change]:
+    epoch = Epoch(2, Moment(1, 1), Moment(1, 1))
+    return changes(rows, snapshot, 0, merge_of(of), epoch, replace=False)  # type: ignore[arg-type]
 
 
 def read_and_written(length: int, **changed: object) -> tuple[int, int]:
-    of, snapshot = list_of(length, **changed)
-    counting = Counting(snapshot)
-    rows = {StateCodec(of).prefix(NAME) + encode_integer(at, 8): row(2.0) for at in range(NEW)}
-    epoch = Epoch(2, Moment(1, 1), Moment(1, 1))
-    written = changes(rows, counting, 0, merge_of(of), epoch, replace=False)  # type: ignore[arg-type]
+    of = descriptor(kind=StateKind.LIST, **changed)
+    counting, prefix = holding(of, length), StateCodec(of).prefix(NAME)
+    written = written_by(of, counting, {prefix + encode_integer(at, 8): row(2.0) for at in range(NEW)})
     assert [name for name, value in written if value is not None] == [
-        StateCodec(of).prefix(NAME) + encode_integer(length + at, 8) for at in range(NEW)
+        prefix + encode_integer(length + at, 8) for at in range(NEW)
     ]
     return counting.read, len(written)
 
@@ -69,3 +72,17 @@ def test_an_append_reads_the_last_element_alone_and_writes_the_new_ones(changed:
 def test_of_a_list_at_its_maximum_as_many_are_read_and_deleted_as_are_new(ttl: dict[str, object]) -> None:
     costs = [read_and_written(length, max_length=length, **ttl) for length in LENGTHS]
     assert costs == [(1 + NEW, 2 * NEW)] * 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "read"), [({}, 0), ({"ttl_ms": 1000}, 0), ({"order_by": "n"}, 2)], ids=["plain", "with a ttl", "ranked"]
+)
+def test_a_put_and_a_removal_touch_one_entry_of_a_map_each(changed: dict[str, object], read: int) -> None:
+    """Ranked: the entry of the put is compared with the stored one."""
+    of = descriptor(kind=StateKind.MAP, map_key=(KeyColumn("m", KeyType.BIGINT),), **changed)
+    prefix, longest = StateCodec(of).prefix(NAME), LENGTHS[-1]
+    put, removed = prefix + encode_integer(longest // 2, 8), prefix + encode_integer(longest - 1, 8)
+    for length in LENGTHS:
+        snapshot = holding(of, length)
+        written = dict(written_by(of, snapshot, {put: row(2.0), removed: None}))
+        assert (snapshot.read, written.keys(), written[removed]) == (read, {put, removed}, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -129,8 +130,27 @@ def test_a_checkpoint_set_back_by_one_batch_is_told_by_its_offsets(world: World)
 def test_a_replay_with_other_rows_or_without_some_is_told(world: World, again: dict[bytes, bytes | None]) -> None:
     world.run_epoch(0, rows(1.0))
     world.driver_dies()
-    with pytest.raises(ReplayDiffers, match="other rows"):
+    with pytest.raises(ReplayDiffers, match=r"other rows .* in counts key group .*start the job with strict=False"):
         world.run_epoch(0, again, strict=True)
+
+
+@pytest.mark.parametrize("strictly_first", [False, True])
+def test_unless_it_is_strict_a_run_goes_on_after_a_replay_that_differs_and_logs_it_by_name(
+    world: World, strictly_first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.run_epoch(0, rows(1.0))
+    world.driver_dies()
+    if strictly_first:
+        with pytest.raises(ReplayDiffers):
+            world.run_epoch(0, {**rows(1.0), KEYS[2]: row(2.0)}, strict=True)
+        world.driver_dies()
+    caplog.clear()
+    assert world.run_epoch(0, {**rows(1.0), KEYS[2]: row(2.0)}).replayed
+    (told,) = [record for record in caplog.records if record.message == "a replay differs"]
+    assert (told.levelno, told.__dict__["epoch"], told.__dict__["which"]) == (logging.ERROR, 1, "counts key group 2")
+    assert read(world) == [row(1.0)] * KEY_GROUPS, "what was committed stays"
+    world.run_epoch(1, rows(3.0))
+    assert read(world) == [row(3.0)] * KEY_GROUPS
 
 
 def test_a_server_that_lost_its_store_comes_back_with_all_rows(world: World) -> None:

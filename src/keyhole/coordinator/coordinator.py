@@ -496,7 +496,9 @@ class Coordinator:
         names = ", ".join(f"{group.state} key group {group.key_group}" for group in differing[:10])
         message = (
             f"epoch {epoch} of query {self._query!r} was run again and gave other rows than were committed, "
-            f"in {names}. The batch is not deterministic: exactly once does not hold for it"
+            f"in {names}. The batch is not deterministic: exactly once does not hold for it. What was committed stays. "
+            "Make its rows depend on its source alone, not on time, chance or the order of rows (docs/spark.md); to go "
+            "on with what was committed, start the job with strict=False"
         )
         _log.error("a replay differs", extra={"query": self._query, "epoch": epoch, "which": names})
         if self._strict:
