@@ -23,9 +23,9 @@ from keyhole.local.services import start_state_server
 from keyhole.spark import queryable
 from keyhole.steps import Step
 from tests.integration.conftest import RunQuery, Service, Stream
-from tests.integration.test_large_epochs import PeakMemory
 from tests.support.bootstrapping_job import STATE, feed
 from tests.support.killable_job import run_until_killed
+from tests.support.peak_memory import PeakMemory
 
 pytestmark = pytest.mark.integration
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.feeding import Feed
+from tests.support.peak_memory import PeakMemory
 
 pytestmark = pytest.mark.integration
 
@@ -26,34 +25,6 @@ KEYS, ROW_BYTES, ROUNDS = 25_000, 10_000, 2
 EPOCH_BYTES = KEYS * ROW_BYTES * ROUNDS
 STAGED_BYTES = 16 << 20
 CHUNK_ROWS = 500
-
-
-class PeakMemory:
-    """The most memory that a process had of its own, without the pages of mapped files, while this was entered."""
-
-    def __init__(self, pid: int) -> None:
-        self._status = Path(f"/proc/{pid}/status")
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self.bytes = 0
-        self.before = self._now()
-
-    def _now(self) -> int:
-        found = re.search(r"RssAnon:\s+(\d+) kB", self._status.read_text())
-        assert found is not None
-        return int(found[1]) << 10
-
-    def _watch(self) -> None:
-        while not self._done.wait(0.02):
-            self.bytes = max(self.bytes, self._now())
-
-    def __enter__(self) -> PeakMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
 
 
 def descriptor(application: str) -> StateDescriptor:
