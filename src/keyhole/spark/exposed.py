@@ -44,7 +44,7 @@ class ExposedValue:
 
 @dataclass(frozen=True)
 class ExposedList:
-    """A list state that is to be queryable.
+    """A list state that is to be queryable: as long as the processor's own, which its code keeps short or does not.
 
     Args:
         schema: Of one element, as the processor's `init` declares it.
