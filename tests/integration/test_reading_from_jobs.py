@@ -27,6 +27,7 @@ from keyhole.spark import queryable
 from keyhole.testing.fake_server import FakeServer
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.integration.conftest import RunQuery, Service, Stream
+from tests.integration.test_state_kinds import Packed
 
 pytestmark = pytest.mark.integration
 
@@ -90,6 +91,22 @@ def test_a_stream_is_enriched_batch_by_batch(
 
     run_query(stream(SCHEMA, rows), "append", enrich, checkpoint="second")
     assert sorted((row.k, row.was.v) for row in seen) == sorted((f"k{n}", n) for n in range(20))
+
+
+def test_rules_that_a_job_has_encoded_are_read_as_its_bytes(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    data = stream(SCHEMA, [[{"k": "k0", "v": 1}, {"k": "k1", "v": 2}]])
+    sink = queryable.broadcast("rules", key="k", codec=Packed(), config=service.config(application))
+    run_query(data, "append", sink, checkpoint="rules")
+    rules = queryable.BroadcastReader(f"{application}/rules", proxy=service.proxy)
+    read: list[tuple[str, bytes]] = []
+
+    def process(batch: DataFrame, batch_id: int) -> None:
+        read.extend((row.k, bytes(row.value)) for row in rules.read(batch).collect())
+
+    run_query(data, "append", process, checkpoint="elements")
+    assert read == [("k0", b"\xff\x001"), ("k1", b"\xff\x002")]
 
 
 def test_a_batch_that_is_run_again_reads_the_rules_that_it_read_before(
@@ -191,6 +208,34 @@ def fake_server() -> Iterator[tuple[FakeServer, Callable[[Callable[[], object]],
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@pytest.mark.parametrize("map_key", [(), (KeyColumn("m", KeyType.BIGINT),)], ids=["value", "map"])
+def test_a_lookup_asks_for_the_keys_of_a_partition_together(
+    spark: SparkSession, map_key: tuple[KeyColumn, ...]
+) -> None:
+    kind = StateKind.MAP if map_key else StateKind.VALUE
+    of = StateDescriptor(
+        "app",
+        "numbers",
+        "q",
+        kind,
+        8,
+        (KeyColumn("k", KeyType.STRING),),
+        ValueSchema(1, (ValueField("n", "bigint"),)),
+        map_key=map_key,
+    )
+    rows = spark.range(3000).selectExpr("concat('k', id % 700) as k", "id % 700 as m").repartition(3)
+    key = ["k", "m"] if map_key else ["k"]
+    with fake_server() as (server, change):
+        held = {(f"k{n}", n) if map_key else f"k{n}": encode_row(1, [n]) for n in range(0, 700, 2)}
+        change(lambda: server.host(of, held))
+        found = queryable.lookup(rows, "app/numbers", key=key, proxy=server.address).collect()
+        frames = server.frames
+    assert len(found) == 3000
+    assert [row.numbers for row in found] == [None if row.m % 2 else Row(n=row.m) for row in found]
+    # The client begins with a small frame; then all that is left is in a few.
+    assert frames <= 10 * 3, "each of the 3 partitions has about 600 keys"
 
 
 def test_no_batch_reads_less_than_those_before_it_from_servers_that_are_behind_or_know_nothing_yet(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter as Recount
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -200,18 +202,34 @@ class Packed:
         return b"\xff\x00" + str(row.v).encode()
 
 
+ENCODED: dict[str, Callable[..., queryable.Sink]] = {
+    "value": queryable.value,
+    "map": partial(queryable.map, map_key="m"),
+    "list": partial(queryable.list, order_by="m", max_length=3),
+    "broadcast": queryable.broadcast,
+}
+
+
+@pytest.mark.parametrize("kind", ENCODED)
 def test_values_may_be_encoded_by_the_job_itself(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
+    stream: Stream, run_query: RunQuery, service: Service, application: str, kind: str
 ) -> None:
-    sink = queryable.value(
+    sink = ENCODED[kind](
         "packed", key="k", value=["v"], codec=Packed(), delete_when="v < 0", config=service.config(application)
     )
-    batches = [[{"k": "a", "v": 1}, {"k": "b", "v": 2}], [{"k": "b", "v": -1}]]
+    batches = [
+        [{"k": "a", "m": 1, "v": 1}, {"k": "b", "m": 1, "v": 2}],
+        [{"k": "a", "m": 2, "v": 3}, {"k": "b", "m": 1, "v": -1}],
+    ]
     run_query(stream(SCHEMA, batches), "append", sink)
+    has_entries = kind in ("map", "list")
     with Client(service.proxy) as client:
-        kept, gone = client.get_many(application, "packed", ["a", "b"])
-        assert kept.value.value == b"\xff\x001"
-        assert not gone.found
+        for key, expected in {"a": [b"\xff\x001", b"\xff\x003"], "b": []}.items():
+            if has_entries:
+                assert [element.value for element in client.scan(application, "packed", key).values] == expected
+            else:
+                answer = client.get(application, "packed", key)
+                assert ([answer.value.value] if answer.found else []) == expected[-1:]
         assert [field.type for field in client.describe_state(application, "packed").value.fields] == ["binary"]
 
 
@@ -326,7 +344,7 @@ def test_a_row_that_says_something_else_than_its_kind_can_is_refused(
 
 
 class Counter:
-    """Counts rows per key, in each subtask; and notes what it was given when the number of subtasks changed."""
+    """Counts rows per key, in each subtask."""
 
     def process(self, subtask: queryable.Subtask, elements: list[Any], rows: Iterator[Any]) -> list[Any]:
         counts: dict[str, int] = defaultdict(int)
@@ -337,7 +355,7 @@ class Counter:
         return [*sorted(counts.items())]
 
     def result(self, elements: Sequence[Any]) -> Mapping[str, Any]:
-        return {"rows": sum(count for _, count in elements), "keys": len(elements)}
+        return {"rows": sum(count for _, count in elements), "counts": elements}
 
 
 class Witness:
@@ -352,21 +370,39 @@ class Witness:
         return {"elements": sorted(elements)}
 
 
+COUNTED = "rows bigint, counts map<string,bigint>"
+Counts = Mapping[str, int]
+
+
+def counted_since(before: Sequence[Counts], counts: Sequence[Counts]) -> dict[str, int]:
+    """By key, what the subtasks have counted beyond what they were given: the elements of those before, dealt out."""
+    elements = [element for of in before for element in of.items()]
+    new: dict[str, int] = defaultdict(int)
+    for subtask, held in enumerate(counts):
+        given: dict[str, int] = defaultdict(int)
+        for key, count in elements[subtask :: len(counts)]:
+            given[key] += count
+        assert given.keys() <= held.keys()
+        for key, count in held.items():
+            assert count >= given[key], f"subtask {subtask} has lost some of what it was given"
+            new[key] += count - given[key]
+    return new
+
+
 def test_operator_state_follows_its_subtasks_when_their_number_changes(
     stream: Stream, run_query: RunQuery, service: Service, application: str
 ) -> None:
     config = service.config(application)
     batches = random_rows(3)
     data = stream(SCHEMA, batches)
-    seen: list[tuple[list[int], list[list[int]]]] = []
+    before: list[Counts] = []
+    seen: list[list[list[int]]] = []
     for number, subtasks in enumerate((2, 5, 1)):
-        counter = queryable.operator(
-            "counter", operator=Counter(), result="rows bigint, keys int", subtasks=subtasks, config=config
+        options: dict[str, Any] = {"subtasks": subtasks, "config": config}
+        both = queryable.together(
+            queryable.operator("counter", operator=Counter(), result=COUNTED, **options),
+            queryable.operator("witness", operator=Witness(), result="elements array<int>", mode="union", **options),
         )
-        witness = queryable.operator(
-            "witness", operator=Witness(), result="elements array<int>", mode="union", subtasks=subtasks, config=config
-        )
-        both = queryable.together(counter, witness)
 
         def one_batch(
             rows: DataFrame, batch_id: int, both: Callable[[DataFrame, int], None] = both, number: int = number
@@ -378,14 +414,18 @@ def test_operator_state_follows_its_subtasks_when_their_number_changes(
         with suppress(StreamingQueryException):
             run_query(data, "append", one_batch, name="counting")
         with Client(service.proxy) as client:
-            counts = [client.get(application, "counter", index) for index in range(5)]
+            found = [client.get(application, "counter", index) for index in range(5)]
             given = [client.get(application, "witness", index) for index in range(subtasks)]
-        seen.append(
-            ([answer.value.rows for answer in counts if answer.found], [list(of.value.elements) for of in given])
-        )
-    assert [sum(rows) for rows, _ in seen] == [60, 120, 180]
-    assert [len([of for of in rows if of]) for rows, _ in seen] == [2, 5, 1]
-    assert [given for _, given in seen] == [[[0], [1]], [[0, 1]] * 5, [[0, 0, 0, 0, 0, 1, 1, 1, 1, 1]]]
+        held = [of.value for of in found if of.found]
+        assert [sum(of.counts.values()) for of in held] == [of.rows for of in held]
+        assert [len(of.counts) > 0 for of in held] == [True] * subtasks + [False] * (len(held) - subtasks)
+        counts = [of.counts for of in held[:subtasks]]
+        assert counted_since(before, counts) == Recount(row["k"] for row in batches[number])
+        totals = sum((Recount(of) for of in counts), Recount())
+        assert totals == Recount(row["k"] for batch in batches[: number + 1] for row in batch)
+        before = counts
+        seen.append([list(of.value.elements) for of in given])
+    assert seen == [[[0], [1]], [[0, 1]] * 5, [[0, 0, 0, 0, 0, 1, 1, 1, 1, 1]]]
 
 
 def test_of_states_that_one_job_stages_some_may_have_no_rows_and_others_count_their_partitions(
@@ -401,7 +441,7 @@ def test_of_states_that_one_job_stages_some_may_have_no_rows_and_others_count_th
     sink = queryable.together(
         queryable.value("none", key_groups=4, **options).of(nothing),
         queryable.value("before", key_groups=8, **options),
-        queryable.operator("counter", operator=Counter(), result="rows bigint, keys int", subtasks=1, config=config),
+        queryable.operator("counter", operator=Counter(), result=COUNTED, subtasks=1, config=config),
         queryable.value("none_again", key_groups=16, **options).of(nothing),
         queryable.value("after", key_groups=2, **options),
     )
