@@ -18,7 +18,7 @@ from keyhole.local.services import start_client_proxy, start_state_server
 from keyhole.spark.session import local_settings, start_session
 
 Rows = Sequence[Mapping[str, object]]
-Stream = Callable[[str, Sequence[Rows]], DataFrame]
+Stream = Callable[..., DataFrame]
 RunQuery = Callable[..., None]
 
 
@@ -33,10 +33,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_jars: list[Path]) -> I
 
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path) -> Stream:
-    """(schema, the rows of each micro-batch) -> a streaming data frame."""
+    """(schema, the rows of each micro-batch) -> a streaming data frame. `name`: where a test has several."""
 
-    def make(schema: str, batches: Sequence[Rows]) -> DataFrame:
-        source = tmp_path / "source"
+    def make(schema: str, batches: Sequence[Rows], name: str = "source") -> DataFrame:
+        source = tmp_path / name
         source.mkdir(exist_ok=True)
         for number, rows in enumerate(batches):
             file = source / f"{number:03}.json"

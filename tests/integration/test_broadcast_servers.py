@@ -54,6 +54,14 @@ def rules_of(address: str, application: str) -> tuple[dict[str, int], Role] | No
     return dict(zip(sorted(rules), (answer.value.v for answer in answers), strict=True)), whole.source.role
 
 
+def await_rules(address: str, application: str, rules: dict[str, int]) -> Role:
+    """Waits until this server has just these, and tells in which role."""
+    until(lambda: (told := rules_of(address, application)) and told[0] == rules, LONG_SECONDS, pause=0.1)
+    told = rules_of(address, application)
+    assert told is not None
+    return told[1]
+
+
 def test_every_server_answers_for_a_broadcast_state_also_when_one_of_them_was_killed(
     kafka: str, servers: dict[str, Child], stream: Stream, run_query: RunQuery, application: str
 ) -> None:
@@ -64,10 +72,8 @@ def test_every_server_answers_for_a_broadcast_state_also_when_one_of_them_was_ki
 
     def await_everywhere(rules: dict[str, int]) -> list[str]:
         """The owners' addresses."""
-        for address in servers:
-            until(lambda of=address: (rules_of(of, application) or ({},))[0] == rules, LONG_SECONDS, pause=0.1)  # type: ignore[misc]  # mypy infers no lambda with a default
-        told = {address: rules_of(address, application) for address in servers}
-        return [address for address, of in told.items() if of is not None and of[1] is Role.OWNER]
+        told = {address: await_rules(address, application, rules) for address in servers}
+        return [address for address, role in told.items() if role is Role.OWNER]
 
     broadcast(FIRST)
     (owner,) = await_everywhere({"a": 1, "b": 2})
