@@ -72,6 +72,7 @@ from keyhole.spark.task import written
 
 FILES_PER_BATCH = 2
 BEGIN_MS = 1_795_219_200_000
+_BLOB_US = 60_000_000  # the job's default
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def _vital_records() -> Iterator[bytes]:
 
 
 def _vital_keyhole(config: JobConfig, files: Path) -> Side:
-    processor = vital_pipeline.exposing()
+    processor = vital_pipeline.exposing(_BLOB_US)
     return Side(
         lambda records: vital_pipeline.monitored(vital_pipeline.chunks(records), processor),
         vital_signs.states(processor, config, files),
@@ -175,7 +176,9 @@ def _vital_without(files: Path) -> Side:
 
     def monitored(records: DataFrame) -> DataFrame:
         chunks = vital_pipeline.chunks(records).withWatermark("time", vital_pipeline.DELAY)
-        return chunks.groupBy(*vital_pipeline.KEY).transformWithState(VitalSigns(), VITAL_OUTPUT, "Update", "eventTime")
+        return chunks.groupBy(*vital_pipeline.KEY).transformWithState(
+            VitalSigns(_BLOB_US), VITAL_OUTPUT, "Update", "eventTime"
+        )
 
     def write(batch: DataFrame, batch_id: int) -> None:
         task = functools.partial(written, functools.partial(vital_signs.write_files, files))

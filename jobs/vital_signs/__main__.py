@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.vital_signs.blobs import Blob, write_blob
-from jobs.vital_signs.chunks import Chunk
+from jobs.vital_signs.chunks import SECOND_US, Chunk
 from jobs.vital_signs.pipeline import (
     APPLICATION,
     KEY_GROUPS,
@@ -39,7 +39,7 @@ def write_files(folder: Path, batches: Iterator[pa.RecordBatch]) -> None:
     for batch in batches:
         for row in batch.to_pylist():
             of = tuple(Chunk(chunk["start_us"], chunk["samples"]) for chunk in row["chunks"])
-            write_blob(folder, Blob(row["patient"], row["signal"], row["blob_us"], of))
+            write_blob(folder, Blob(row["patient"], row["signal"], row["start_us"], row["end_us"], of))
 
 
 def start(environ: Mapping[str, str]) -> StreamingQuery:
@@ -48,7 +48,7 @@ def start(environ: Mapping[str, str]) -> StreamingQuery:
     spark = session(APPLICATION, config, ROCKSDB)
     dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
     taken = chunks(records(spark, job.bootstrap_servers, config), dead_letters.accept)
-    processor = exposing()
+    processor = exposing(config.blob_seconds * SECOND_US)
     sink = states(processor, job, config.files, dead_letters.tell)
     return (
         monitored(taken, processor)

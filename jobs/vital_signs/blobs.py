@@ -1,24 +1,25 @@
-"""Chunks gathered into blobs of a minute: files once they are closed, a list in the state until then.
+"""Chunks gathered into blobs of so many seconds: files once they are closed, a list in the state until then.
 
 Closing a blob takes two steps: its file is there, and then, with the commit of the epoch, its chunks leave the list.
 In between, and where the epoch is run again, a chunk is in both. So who reads the list first, the files afterwards, and
 takes each chunk once, misses none: a chunk that the list did not show any more was in a file before.
+
+The seconds may change from one run of the job to the next: each length has a folder of its own, and who reads looks
+into all of them. A chunk whose file was written just before the change, and not committed, is in a file of each.
 """
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.vital_signs.chunks import CALIBRATIONS, CHUNK_US, Chunk, Series, decode, is_name
-
-BLOB_US = 60_000_000
+from jobs.vital_signs.chunks import CHUNK_US, SECOND_US, Chunk, is_name
 
 _SCHEMA = pa.schema(
     [
@@ -29,51 +30,56 @@ _SCHEMA = pa.schema(
     ]
 )
 
-OpenChunks = Callable[[str, str], Iterable[Chunk]]
-"""(patient, signal) -> the chunks of the blobs that are not closed, as the state has them now."""
-
 
 class Blob(NamedTuple):
-    """A closed minute of a signal: its chunks in the order of time, each once."""
+    """A closed stretch of a signal, whole seconds long: its chunks in the order of time, each once."""
 
     patient: str
     signal: str
     start_us: int
+    end_us: int
     chunks: tuple[Chunk, ...]
 
 
-def blob_start(start_us: int) -> int:
-    """The beginning of the blob that a chunk belongs to, by the chunk's."""
-    return start_us - start_us % BLOB_US
+def blob_start(start_us: int, blob_us: int) -> int:
+    """The beginning of the blob that a chunk belongs to, by the chunk's and by how long blobs are."""
+    return start_us - start_us % blob_us
 
 
 def gathered(
-    patient: str, signal: str, chunks: Iterable[Chunk], closed_until_us: int
+    patient: str, signal: str, chunks: Iterable[Chunk], blob_us: int, closed_until_us: int
 ) -> tuple[list[Blob], list[Chunk]]:
     """Splits the open chunks into blobs that are closed, and the chunks that stay open.
 
     Args:
+        blob_us: How long a blob is: whole seconds.
         closed_until_us: No chunk that begins before it is taken any more (the watermark).
     """
     by_start = {chunk.start_us: chunk for chunk in chunks}
     blobs: dict[int, list[Chunk]] = {}
     for start in sorted(by_start):
-        blobs.setdefault(blob_start(start), []).append(by_start[start])
-    closed = [Blob(patient, signal, at, tuple(of)) for at, of in blobs.items() if at + BLOB_US <= closed_until_us]
-    still_open = [chunk for at, of in blobs.items() if at + BLOB_US > closed_until_us for chunk in of]
+        blobs.setdefault(blob_start(start, blob_us), []).append(by_start[start])
+    closed: list[Blob] = []
+    still_open: list[Chunk] = []
+    for start, of in blobs.items():
+        if start + blob_us <= closed_until_us:
+            closed.append(Blob(patient, signal, start, start + blob_us, tuple(of)))
+        else:
+            still_open += of
     return closed, still_open
 
 
 def write_blob(folder: Path, blob: Blob) -> Path:
     """Writes the blob's Parquet file, whole or not at all; the same again where it is run again.
 
-    What the file has already stays in it: a job that begins anew in the middle of a minute takes nothing away.
+    What the file has already stays in it: a job that begins anew in the middle of a blob takes nothing away.
 
     Raises:
         ValueError: The patient or the signal is no name.
     """
-    path = _folder_of(folder, blob.patient, blob.signal) / f"{blob.start_us}.parquet"
-    chunks = united(_chunks_in(path), blob.chunks, blob.start_us, blob.start_us + BLOB_US)
+    seconds = (blob.end_us - blob.start_us) // SECOND_US
+    path = _folder_of(folder, blob.patient, blob.signal) / f"{seconds}s" / f"{blob.start_us}.parquet"
+    chunks = united(_chunks_in(path), blob.chunks, blob.start_us, blob.end_us)
     columns = {
         "patient": [blob.patient] * len(chunks),
         "signal": [blob.signal] * len(chunks),
@@ -101,36 +107,16 @@ def stored_chunks(folder: Path, patient: str, signal: str, begin_us: int, end_us
         ValueError: The patient or the signal is no name.
     """
     within = _folder_of(folder, patient, signal)
-    first = blob_start(begin_us - CHUNK_US)
-    for start_us in range(first, end_us, BLOB_US):
-        yield from _chunks_in(within / f"{start_us}.parquet")
+    for of_length in within.glob("*s"):
+        blob_us = int(of_length.name.removesuffix("s")) * SECOND_US
+        for start_us in range(blob_start(begin_us - CHUNK_US, blob_us), end_us, blob_us):
+            yield from _chunks_in(of_length / f"{start_us}.parquet")
 
 
 def united(open_chunks: Iterable[Chunk], closed_chunks: Iterable[Chunk], begin_us: int, end_us: int) -> list[Chunk]:
     """The chunks that reach into [begin_us, end_us), in the order of time, each once, wherever it is."""
     by_start = {chunk.start_us: chunk for chunks in (open_chunks, closed_chunks) for chunk in chunks}
     return [by_start[start] for start in sorted(by_start) if begin_us - CHUNK_US < start < end_us]
-
-
-class Archive:
-    """Reads a signal, whether it is in files or still in the state."""
-
-    def __init__(self, folder: Path, open_chunks: OpenChunks) -> None:
-        self._folder = folder
-        self._open_chunks = open_chunks
-
-    def read(self, patient: str, begin_us: int, end_us: int, signal: str = "pleth") -> Series:
-        """The samples in [begin_us, end_us), in physical units; no chunk is missing or twice while a blob closes.
-
-        Raises:
-            ValueError: The patient or the signal is no name.
-            KeyError: Nothing is known of the signal's unit.
-        """
-        still_open = list(self._open_chunks(patient, signal))  # before the files: see above
-        closed = stored_chunks(self._folder, patient, signal, begin_us, end_us)
-        series = decode(united(still_open, closed, begin_us, end_us), CALIBRATIONS[signal])
-        within = (series.times_us >= begin_us) & (series.times_us < end_us)
-        return Series(series.times_us[within], series.values[within])
 
 
 def _folder_of(folder: Path, patient: str, signal: str) -> Path:

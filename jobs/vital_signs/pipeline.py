@@ -57,9 +57,9 @@ def chunks(records: DataFrame, accept: Accept = drop) -> DataFrame:
     return accept(decoded, first_broken(_RULES)).withColumn("time", f.timestamp_micros("start_us"))
 
 
-def exposing() -> QueryableProcessor:
-    """The processor, with the states that readers find."""
-    return QueryableProcessor(VitalSigns(), key=KEY, expose=EXPOSED)
+def exposing(blob_us: int) -> QueryableProcessor:
+    """The processor, with the states that readers find. `blob_us`: how long a blob is, whole seconds."""
+    return QueryableProcessor(VitalSigns(blob_us), key=KEY, expose=EXPOSED)
 
 
 def monitored(of: DataFrame, processor: QueryableProcessor) -> DataFrame:

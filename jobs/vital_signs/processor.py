@@ -13,7 +13,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
-from jobs.vital_signs.blobs import BLOB_US, Blob, blob_start, gathered
+from jobs.vital_signs.blobs import Blob, blob_start, gathered
 from jobs.vital_signs.chunks import CALIBRATIONS, CHUNK_US, SAMPLE, Chunk, decode
 from jobs.vital_signs.segments import Segment, applied, extended
 from jobs.vital_signs.vitals import vitals
@@ -41,7 +41,10 @@ EXPOSED: Mapping[str, ExposedValue | ExposedList | ExposedMap] = {
     VITALS: _VITALS,
 }
 
-OUTPUT = "patient string, signal string, blob_us bigint, chunks array<struct<start_us:bigint,samples:binary>>"
+OUTPUT = (
+    "patient string, signal string, start_us bigint, end_us bigint, "
+    "chunks array<struct<start_us:bigint,samples:binary>>"
+)
 """The processor's own rows: a blob each, to be written to its file before the epoch is committed."""
 
 
@@ -50,7 +53,13 @@ class VitalSigns(StatefulProcessor):
 
     `segments` is written only: of what is stored there, only the segments that a chunk can still touch are needed, and
     those are in `open_segments`. `recent` has the chunks of the last minute, for the rates; readers need neither.
+
+    Args:
+        blob_us: How long a blob is: whole seconds. May change with a new run.
     """
+
+    def __init__(self, blob_us: int) -> None:
+        self._blob_us = blob_us
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Spark calls it once per task."""
@@ -88,15 +97,17 @@ class VitalSigns(StatefulProcessor):
         """The watermark has passed the end of a blob: gives it, and forgets its chunks."""
         patient, signal = key
         chunks = [Chunk(start, bytes(samples)) for start, samples in self._open_chunks.get()]
-        closed, still_open = gathered(patient, signal, chunks, _watermark_us(timerValues))
+        closed, still_open = gathered(patient, signal, chunks, self._blob_us, _watermark_us(timerValues))
         if closed and still_open:
             self._open_chunks.put([tuple(chunk) for chunk in still_open])
         elif closed:
             self._open_chunks.clear()
+        if still_open:  # blobs may have had another length when these chunks came, and their timer another end
+            self._await_closing(still_open)
         return map(_row, closed)
 
     def _await_closing(self, chunks: Sequence[Chunk]) -> None:
-        ends_ms = {(blob_start(chunk.start_us) + BLOB_US) // 1000 for chunk in chunks}
+        ends_ms = {(blob_start(chunk.start_us, self._blob_us) + self._blob_us) // 1000 for chunk in chunks}
         for end_ms in sorted(ends_ms.difference(self._handle.listTimers())):
             self._handle.registerTimer(end_ms)
 
@@ -141,4 +152,4 @@ def _watermark_us(at: TimerValues) -> int:
 
 def _row(blob: Blob) -> Row:
     chunks = [Row(start_us=chunk.start_us, samples=chunk.samples) for chunk in blob.chunks]
-    return Row(patient=blob.patient, signal=blob.signal, blob_us=blob.start_us, chunks=chunks)
+    return Row(patient=blob.patient, signal=blob.signal, start_us=blob.start_us, end_us=blob.end_us, chunks=chunks)

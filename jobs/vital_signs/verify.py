@@ -55,7 +55,7 @@ def agreements(subject: Subject, client: Client, signal: Signal, of: Recorded) -
 
 def filed(folder: Path) -> Iterator[tuple[int, bytes]]:
     """The chunks in a signal's files: beginnings, samples."""
-    for path in sorted(folder.glob("*.parquet")):
+    for path in sorted(folder.glob("*/*.parquet")):
         table = pq.read_table(path, columns=["start_us", "samples"])
         yield from zip(table["start_us"].to_pylist(), table["samples"].to_pylist(), strict=True)
 

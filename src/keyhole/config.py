@@ -24,6 +24,7 @@ LOCAL, CLUSTER = "local", "cluster"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 _MAX_PORT = 65_535
+_MAX_BLOB_SECONDS = 3_600
 _CHOICES = {
     "_LOG_LEVEL": LOG_LEVELS,
     "_TLS": ("off", "on"),
@@ -358,11 +359,13 @@ class VitalSignsConfig(TopicJobConfig):
 
     Attributes:
         files: The folder of the closed blobs' files; all of Spark's executors must reach it.
+        blob_seconds: How long a blob is, up to an hour. May change with a new run.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_VITAL_SIGNS_"
 
     files: Path
+    blob_seconds: int = 60
     max_offsets_per_trigger: int = 5_000
 
 
@@ -524,6 +527,8 @@ def _refuse_impossible(variable: str, text: str, value: object) -> None:
         wanted = "0 or more, and finite"
     elif isinstance(value, int) and variable.endswith("_PORT") and not 0 <= value <= _MAX_PORT:
         wanted = f"a port from 0 (any free one) to {_MAX_PORT}"
+    elif isinstance(value, int) and variable.endswith("_BLOB_SECONDS") and not 1 <= value <= _MAX_BLOB_SECONDS:
+        wanted = f"from 1 to {_MAX_BLOB_SECONDS}"
     elif isinstance(value, int) and not variable.endswith("_PORT") and value < 1:
         wanted = "1 or more"
     if wanted:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.vital_signs import source
 from jobs.vital_signs.__main__ import write_files
-from jobs.vital_signs.blobs import Archive, blob_start
+from jobs.vital_signs.archive import Archive
+from jobs.vital_signs.blobs import blob_start
 from jobs.vital_signs.chunks import SECOND_US
 from jobs.vital_signs.pipeline import chunks, exposing, monitored
 from jobs.vital_signs.source import Sent, Shape
 from keyhole.spark.changes import split
 from tests.integration.conftest import RunQuery, Stream
-from tests.support.vital_signs import BEGIN_US, chunk
+from tests.support.vital_signs import BEGIN_US, BLOB_US, chunk
 
 pytestmark = pytest.mark.integration
 
@@ -95,30 +95,68 @@ def test_what_is_a_chunk_is_taken_with_its_bytes_and_nothing_else_is(spark: Spar
     assert [row.time.astimezone().timestamp() for row in found] == [row.start_us / SECOND_US for row in found]
 
 
+SECONDS = list(itertools.islice(source.chunks(4, BEGIN_US, Shape(patients=3, rate_hz=10, drops=0.02)), 150))
+SENT = [item for items in SECONDS for item in items]
+# The last three move the watermark on, and close all blobs but the last one.
+LAST = [Sent("patient-9", source.SIGNAL, chunk(second)) for second in (300, 301, 302)]
+BATCHES = [
+    *([item for items in SECONDS[at : at + 50] for item in items] for at in (0, 50, 100)),
+    *([of] for of in LAST),
+]
+
+
+def rows_of(batches: Sequence[Sequence[Sent]]) -> list[list[dict[str, str]]]:
+    return [[{"value": source.record(item).decode()} for item in batch] for batch in batches]
+
+
+def blobs_of(sent: Iterable[Sent], blob_us: int) -> set[tuple[str, int]]:
+    return {(item.patient, blob_start(item.chunk.start_us, blob_us)) for item in sent}
+
+
+class Written:
+    """A sink: the files of the blobs that are closed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.blobs: list[tuple[str, int]] = []
+
+    def __call__(self, batch: DataFrame, _: int) -> None:
+        rows = split(batch).rows.toArrow()
+        self.blobs += [(row["patient"], row["start_us"]) for row in rows.to_pylist()]
+        write_files(self.folder, iter(rows.to_batches()))
+
+    def assert_has_all_once(self) -> None:
+        archive = Archive(self.folder, lambda *_: [])
+        for patient in range(3):
+            times, _ = archive.read(f"patient-{patient}", BEGIN_US, BEGIN_US + 200 * SECOND_US)
+            starts = sorted(item.chunk.start_us for item in SENT if item.patient == f"patient-{patient}")
+            assert times[::10].tolist() == starts
+            assert len(times) == 10 * len(starts)
+
+
 @pytest.mark.usefixtures("rocksdb")
 def test_a_stream_of_chunks_ends_up_in_files_each_once(stream: Stream, run_query: RunQuery, tmp_path: Path) -> None:
-    shape = Shape(patients=3, rate_hz=10, drops=0.02)
-    seconds = list(itertools.islice(source.chunks(4, BEGIN_US, shape), 150))
-    sent = [item for items in seconds for item in items]
-    last = [Sent("patient-9", source.SIGNAL, chunk(second)) for second in (300, 301, 302)]  # moves the watermark on
-    batches = [[item for items in seconds[first : first + 50] for item in items] for first in range(0, 150, 50)]
-    batches += [[item] for item in last]
-    blobs: list[dict[str, Any]] = []
+    written = Written(tmp_path / "blobs")
+    data = stream("value string", rows_of(BATCHES))
+    run_query(monitored(chunks(data), exposing(BLOB_US)), "update", written)
 
-    def write(batch: DataFrame, _: int) -> None:
-        rows = split(batch).rows.toArrow()
-        blobs.extend(rows.to_pylist())
-        write_files(tmp_path / "blobs", iter(rows.to_batches()))
-
-    data = stream("value string", [[{"value": source.record(item).decode()} for item in batch] for batch in batches])
-    run_query(monitored(chunks(data), exposing()), "update", write)
-
-    expected = {(item.patient, blob_start(item.chunk.start_us)) for item in sent}
-    assert sorted((row["patient"], row["blob_us"]) for row in blobs) == sorted(expected)
+    expected = blobs_of(SENT, BLOB_US)
+    assert sorted(written.blobs) == sorted(expected)
     assert len(expected) >= 8
-    archive = Archive(tmp_path / "blobs", lambda *_: [])
-    for patient in range(3):
-        times, _ = archive.read(f"patient-{patient}", BEGIN_US, BEGIN_US + 200 * SECOND_US)
-        starts = sorted(item.chunk.start_us for item in sent if item.patient == f"patient-{patient}")
-        assert times[::10].tolist() == starts
-        assert len(times) == 10 * len(starts)
+    written.assert_has_all_once()
+
+
+@pytest.mark.usefixtures("rocksdb")
+@pytest.mark.parametrize("then_seconds", [25, 90], ids=["shorter", "longer"])
+def test_a_checkpoint_goes_on_with_blobs_of_another_length_and_no_chunk_is_lost_or_twice(
+    stream: Stream, run_query: RunQuery, tmp_path: Path, then_seconds: int
+) -> None:
+    written = Written(tmp_path / "blobs")
+    # At the end of the first run what is after the first minute is open, and a timer set to the second one.
+    for batches, blob_us in [(BATCHES[:2], BLOB_US), (BATCHES, then_seconds * SECOND_US)]:
+        data = stream("value string", rows_of(batches))
+        run_query(monitored(chunks(data), exposing(blob_us)), "update", written)
+
+    lengths = {path.parent.name for path in written.folder.glob("*/*/*/*.parquet")}
+    assert lengths == {"60s", f"{then_seconds}s"}
+    written.assert_has_all_once()

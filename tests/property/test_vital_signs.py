@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jobs.vital_signs.blobs import BLOB_US, Archive, Blob, blob_start, gathered, united, write_blob
+from jobs.vital_signs.archive import Archive
+from jobs.vital_signs.blobs import Blob, blob_start, gathered, united, write_blob
 from jobs.vital_signs.chunks import CHUNK_US, SECOND_US, Chunk
 from jobs.vital_signs.segments import HOUR_US, Segment, applied, covered, extended, first_key, gaps
-from tests.support.vital_signs import BEGIN_US, KEY, ProcessorBench, chunk
+from tests.support.vital_signs import BEGIN_US, BLOB_US, KEY, ProcessorBench, chunk
 
 # Pieces of time around full hours, in quarters of an hour: small enough for sets.
 QUARTER_US = HOUR_US // 4
@@ -22,6 +23,7 @@ PIECES = st.lists(
     st.tuples(st.integers(0, 30), st.integers(1, 9)).map(lambda at: Segment(at[0], at[0] + at[1])), max_size=12
 )
 SECONDS = st.integers(-70, 200)
+BLOBS_US = st.sampled_from([1, 7, 20, 60, 90, 3_600]).map(lambda seconds: seconds * SECOND_US)
 
 
 def quarters(pieces: Iterable[Segment]) -> list[Segment]:
@@ -68,16 +70,17 @@ def test_the_gaps_are_found_in_one_range_of_map_keys(pieces: list[Segment], begi
     assert all(a.end_us < b.start_us for a, b in itertools.pairwise(found))
 
 
-@given(st.lists(SECONDS), SECONDS)
-def test_every_open_chunk_is_in_one_closed_blob_or_stays_open(seconds: list[int], until: int) -> None:
-    closed, still_open = gathered(*KEY, map(chunk, seconds), BEGIN_US + until * SECOND_US)
+@given(st.lists(SECONDS), BLOBS_US, SECONDS)
+def test_every_open_chunk_is_in_one_closed_blob_or_stays_open(seconds: list[int], blob_us: int, until: int) -> None:
+    closed, still_open = gathered(*KEY, map(chunk, seconds), blob_us, BEGIN_US + until * SECOND_US)
     in_blobs = [item for blob in closed for item in blob.chunks]
     assert sorted([*in_blobs, *still_open]) == [chunk(second) for second in sorted(set(seconds))]
     for blob in closed:
-        assert {blob_start(item.start_us) for item in blob.chunks} == {blob.start_us}
-        assert blob.start_us + BLOB_US <= BEGIN_US + until * SECOND_US
+        assert {blob_start(item.start_us, blob_us) for item in blob.chunks} == {blob.start_us}
+        assert blob.start_us + blob_us == blob.end_us <= BEGIN_US + until * SECOND_US
         assert list(blob.chunks) == sorted(blob.chunks)
-    assert all(blob_start(item.start_us) + BLOB_US > BEGIN_US + until * SECOND_US for item in still_open)
+    ends = {blob_start(item.start_us, blob_us) + blob_us for item in still_open}
+    assert all(end_us > BEGIN_US + until * SECOND_US for end_us in ends)
 
 
 @given(st.lists(SECONDS), st.lists(SECONDS), SECONDS, st.integers(0, 300), st.integers(0, CHUNK_US - 1))
@@ -99,23 +102,27 @@ class Job:
         self.arrived: set[int] = set()
         self._written: list[Blob] = []
         self._watermark_us = 0
+        self._blob_us = BLOB_US
         self._waiting = draw.sample(range(200), 60)
         self._waiting.sort(key=lambda second: second + draw.randint(0, 8))
 
     def step(self) -> None:
-        """An epoch of new chunks; or one of the steps of closing: the files, again the files, the commit."""
-        match self._draw.choice(["arrive", "arrive", "write", "commit"]):
+        """An epoch of new chunks; one of the steps of closing: the files, again the files, the commit; a restart."""
+        match self._draw.choice(["arrive", "arrive", "arrive", "write", "write", "commit", "commit", "restart"]):
             case "arrive" if self._waiting and not self._written:
                 taken, self._waiting = self._waiting[:5], self._waiting[5:]
                 self.committed = [*self.committed, *map(chunk, taken)]
                 self.arrived.update(taken)
             case "write":
                 self._watermark_us = BEGIN_US + max(self.arrived, default=0) * SECOND_US
-                self._written, _ = gathered(*KEY, self.committed, self._watermark_us)
+                self._written, _ = gathered(*KEY, self.committed, self._blob_us, self._watermark_us)
                 for blob in self._written:
                     write_blob(self.folder, blob)
             case "commit" if self._written:
-                _, self.committed = gathered(*KEY, self.committed, self._watermark_us)
+                _, self.committed = gathered(*KEY, self.committed, self._blob_us, self._watermark_us)
+                self._written = []
+            case "restart":  # with blobs of another length; what was not committed is done again
+                self._blob_us = self._draw.choice([7, 20, 60, 90]) * SECOND_US
                 self._written = []
             case _:
                 pass
@@ -173,5 +180,24 @@ def test_the_processor_keeps_closes_and_merges_exactly_the_chunks_that_were_not_
         assert set(closed) == {
             item
             for item in map(chunk, accepted)
-            if blob_start(item.start_us) + BLOB_US <= BEGIN_US + watermark * SECOND_US
+            if blob_start(item.start_us, BLOB_US) + BLOB_US <= BEGIN_US + watermark * SECOND_US
         }
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.lists(SECONDS, max_size=8), SECONDS, BLOBS_US), max_size=8))
+@example([([50], -70, 60 * SECOND_US), ([], 70, 90 * SECOND_US)])  # the last timer is that of a blob that is none
+def test_whatever_the_length_of_blobs_becomes_every_chunk_is_closed_once_and_none_stays_open_for_ever(
+    runs: list[tuple[list[int], int, int]],
+) -> None:
+    bench, accepted, watermark = ProcessorBench(), set[int](), -71
+    closed: list[Chunk] = []
+    for seconds, advanced, blob_us in [*runs, ([], 3_600, BLOB_US), ([], 7_200, BLOB_US)]:
+        bench.restart(blob_us)
+        bench.take(map(chunk, seconds))
+        accepted.update(second for second in seconds if second > watermark)
+        watermark = max(watermark, advanced)
+        closed += [Chunk(*item) for row in bench.advance(BEGIN_US + watermark * SECOND_US) for item in row.chunks]
+        assert not {*closed} & {*bench.open_chunks()}
+    assert sorted(closed) == [chunk(second) for second in sorted(accepted)]
+    assert bench.open_chunks() == []

@@ -16,6 +16,7 @@ from jobs.vital_signs.segments import Segment
 
 BEGIN_US = 1_795_219_200_000_000  # 2026-11-21, on the hour
 KEY = ("patient-1", "pleth")
+BLOB_US = 60 * SECOND_US
 
 
 def chunk(second: int) -> Chunk:
@@ -34,13 +35,18 @@ class ProcessorBench:
     def __init__(self, key: tuple[str, str] = KEY) -> None:
         self._key = key
         self._watermark_us = 0
+        self._processor = _OfTwoColumns(BLOB_US)
         # In Spark, too, rows pass that are behind the watermark of their batch: what is too late the processor decides.
-        self._tester = TwsTester(_OfTwoColumns(), timeMode="eventTime", eventTimeExtractor=lambda _: sys.maxsize)
+        self._tester = TwsTester(self._processor, timeMode="eventTime", eventTimeExtractor=lambda _: sys.maxsize)
 
     def take(self, chunks: Iterable[Chunk]) -> None:
         """A batch."""
         rows = [Row(start_us=item.start_us, samples=bytearray(item.samples)) for item in chunks]
         assert self._tester.test(self._key, rows) == []
+
+    def restart(self, blob_us: int) -> None:
+        """The job goes on with blobs of another length."""
+        self._processor._blob_us = blob_us
 
     def advance(self, watermark_us: int) -> Sequence[Row]:
         """Moves the watermark; returns the blobs that it closes."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.config import ClientProxyConfig, JobConfig, ReadingsConfig, StateServerConfig, load
+from keyhole.config import ClientProxyConfig, JobConfig, ReadingsConfig, StateServerConfig, VitalSignsConfig, load
 from keyhole.errors import InvalidConfiguration
 
 
@@ -62,6 +62,15 @@ def test_a_number_of_things_is_at_least_one() -> None:
     environ = {"KEYHOLE_READINGS_TOPIC": "t", "KEYHOLE_READINGS_BOOTSTRAP_SERVERS": "k:1", "KEYHOLE_READINGS_RATE": "0"}
     with pytest.raises(InvalidConfiguration, match="KEYHOLE_READINGS_RATE is '0'; it must be 1 or more"):
         load(ReadingsConfig, environ)
+
+
+@pytest.mark.parametrize("seconds", ["0", "3601"])
+def test_a_blob_is_a_second_to_an_hour(seconds: str) -> None:
+    needed = {f"KEYHOLE_VITAL_SIGNS_{name}": "x" for name in ("TOPIC", "CHECKPOINT", "DIRECTORY", "FILES")}
+    environ = needed | {"KEYHOLE_VITAL_SIGNS_BLOB_SECONDS": seconds}
+    with pytest.raises(InvalidConfiguration, match=f"BLOB_SECONDS is '{seconds}'; it must be from 1 to 3600"):
+        load(VitalSignsConfig, environ)
+    assert load(VitalSignsConfig, needed | {"KEYHOLE_VITAL_SIGNS_BLOB_SECONDS": "3600"}).blob_seconds == 3_600
 
 
 def test_an_unknown_name_is_refused_also_for_another_deployable() -> None:

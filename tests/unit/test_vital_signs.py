@@ -15,14 +15,15 @@ import pytest
 from pyspark.sql import Row
 
 from jobs.vital_signs import pipeline, source
-from jobs.vital_signs.blobs import BLOB_US, Archive, Blob, stored_chunks, write_blob
+from jobs.vital_signs.archive import Archive
+from jobs.vital_signs.blobs import Blob, stored_chunks, write_blob
 from jobs.vital_signs.chunks import CALIBRATIONS, CHUNK_US, SECOND_US, Calibration, Chunk, decode, encode, is_name
 from jobs.vital_signs.processor import last_piece
 from jobs.vital_signs.segments import HOUR_US, Segment, covered, extended, first_key, gaps
 from jobs.vital_signs.source import Shape
 from jobs.vital_signs.vitals import Floats, Vitals, beats, vitals
 from keyhole.errors import InvalidConfiguration
-from tests.support.vital_signs import BEGIN_US, KEY, ProcessorBench, chunk, empty_chunk
+from tests.support.vital_signs import BEGIN_US, BLOB_US, KEY, ProcessorBench, chunk, empty_chunk
 
 Vector = dict[str, Any]
 HEARTPY: list[Vector] = json.loads((Path(__file__).resolve().parents[2] / "vectors" / "heart_rates.json").read_text())
@@ -239,7 +240,7 @@ def test_segments_are_cut_at_the_hour_so_that_a_range_from_there_has_all() -> No
 
 
 def blob(*seconds: int) -> Blob:
-    return Blob(*KEY, BEGIN_US, tuple(chunk(second) for second in seconds))
+    return Blob(*KEY, BEGIN_US, BEGIN_US + BLOB_US, tuple(chunk(second) for second in seconds))
 
 
 def test_a_blob_is_written_whole_and_again_and_what_is_in_it_stays(tmp_path: Path) -> None:
@@ -252,16 +253,26 @@ def test_a_blob_is_written_whole_and_again_and_what_is_in_it_stays(tmp_path: Pat
     assert [file.name for file in path.parent.iterdir()] == [f"{BEGIN_US}.parquet"]
 
 
+def test_blobs_of_other_lengths_stay_readable_and_what_is_in_several_is_read_once(tmp_path: Path) -> None:
+    write_blob(tmp_path, blob(10, 19, 25))
+    for start, end, seconds in [(0, 20, (10, 19)), (20, 40, (25, 30)), (-90, 0, (-7,))]:
+        chunks = tuple(chunk(second) for second in seconds)
+        write_blob(tmp_path, Blob(*KEY, BEGIN_US + start * SECOND_US, BEGIN_US + end * SECOND_US, chunks))
+    times, _ = Archive(tmp_path, lambda *_: []).read(KEY[0], BEGIN_US - 10 * SECOND_US, BEGIN_US + 31 * SECOND_US)
+    assert [(time - BEGIN_US) // SECOND_US for time in times[::4]] == [-7, 10, 19, 25, 30]
+    assert len(times) == 20
+
+
 def test_a_blob_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
-        write_blob(tmp_path, Blob(*KEY, BEGIN_US, (Chunk(BEGIN_US, 7),)))  # type: ignore[arg-type]
+        write_blob(tmp_path, Blob(*KEY, BEGIN_US, BEGIN_US + BLOB_US, (Chunk(BEGIN_US, 7),)))  # type: ignore[arg-type]
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("patient", ["../p", "", "a/b"])
 def test_a_name_that_leaves_the_folder_is_refused(tmp_path: Path, patient: str) -> None:
     with pytest.raises(ValueError, match="folder"):
-        write_blob(tmp_path, Blob(patient, "pleth", BEGIN_US, ()))
+        write_blob(tmp_path, Blob(patient, "pleth", BEGIN_US, BEGIN_US + BLOB_US, ()))
     with pytest.raises(ValueError, match="folder"):
         Archive(tmp_path, lambda *_: []).read(patient, 0, 1)
 
@@ -342,7 +353,7 @@ def test_a_blob_closes_when_the_watermark_passes_its_end_and_the_next_one_stays_
     assert bench.advance(BEGIN_US + BLOB_US - 1_000) == []
     assert bench.open_chunks() == [chunk(second) for second in (0, 59, 60, 61)]
     (closed,) = bench.advance(BEGIN_US + BLOB_US)
-    assert (closed.patient, closed.signal, closed.blob_us) == (*KEY, BEGIN_US)
+    assert (closed.patient, closed.signal, closed.start_us, closed.end_us) == (*KEY, BEGIN_US, BEGIN_US + BLOB_US)
     assert [Chunk(*item) for item in closed.chunks] == [chunk(0), chunk(59)]
     assert bench.open_chunks() == [chunk(60), chunk(61)]
     assert len(bench.advance(BEGIN_US + 2 * BLOB_US)) == 1

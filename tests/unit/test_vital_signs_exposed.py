@@ -22,7 +22,7 @@ from jobs.vital_signs.source import Sent
 from keyhole.arrow import OP
 from keyhole.spark.processor_task import RecordingProcessor, RowOutput
 from tests.support import change_rows
-from tests.support.vital_signs import BEGIN_US, KEY, chunk
+from tests.support.vital_signs import BEGIN_US, BLOB_US, KEY, chunk
 
 
 class OfTwoColumns(RecordingProcessor):
@@ -30,7 +30,7 @@ class OfTwoColumns(RecordingProcessor):
 
     def __init__(self) -> None:
         key = StructType([StructField(name, StringType()) for name in PIPELINE_KEY])
-        super().__init__(VitalSigns(), exposing().states, key, RowOutput())
+        super().__init__(VitalSigns(BLOB_US), exposing(BLOB_US).states, key, RowOutput())
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
         return super().handleInputRows(key[0], rows, timerValues)
@@ -58,7 +58,7 @@ class Readers:
             self._change(*change)
         for blob in change_rows.own([row]):
             assert tuple(blob[name] for name in PIPELINE_KEY) == KEY
-            self.blobs.append(blob.blob_us)
+            self.blobs.append(blob.start_us)
 
     def _change(self, state: str, row: dict[str, Any]) -> None:
         op, *key = (row.pop(name) for name in (OP, *PIPELINE_KEY))

@@ -1,0 +1,33 @@
+"""A signal between two moments, in files or not: what a reader needs beside Keyhole's client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from jobs.vital_signs.blobs import stored_chunks, united
+from jobs.vital_signs.chunks import CALIBRATIONS, Chunk, Series, decode
+
+OpenChunks = Callable[[str, str], Iterable[Chunk]]
+"""(patient, signal) -> the chunks of the blobs that are not closed, as the state has them now."""
+
+
+class Archive:
+    """Reads a signal, whether it is in files or still in the state."""
+
+    def __init__(self, folder: Path, open_chunks: OpenChunks) -> None:
+        self._folder = folder
+        self._open_chunks = open_chunks
+
+    def read(self, patient: str, begin_us: int, end_us: int, signal: str = "pleth") -> Series:
+        """The samples in [begin_us, end_us), in physical units; no chunk is missing or twice while a blob closes.
+
+        Raises:
+            ValueError: The patient or the signal is no name.
+            KeyError: Nothing is known of the signal's unit.
+        """
+        still_open = list(self._open_chunks(patient, signal))  # before the files: see blobs.py
+        closed = stored_chunks(self._folder, patient, signal, begin_us, end_us)
+        series = decode(united(still_open, closed, begin_us, end_us), CALIBRATIONS[signal])
+        within = (series.times_us >= begin_us) & (series.times_us < end_us)
+        return Series(series.times_us[within], series.values[within])
