@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 _SECOND_US = 1_000_000
@@ -58,6 +58,10 @@ class Recorded:
             else:
                 yield start, end
 
+    def closed(self, blob_us: int, until_us: int) -> set[int]:
+        """Which chunks, by their beginnings, are of blobs that end before that moment."""
+        return {start for start in self.chunks if blob_start(start, blob_us) + blob_us < until_us}
+
     def last_piece(self) -> Segment:
         """The last stretch without a gap, at one rate, of the last minute."""
         starts = sorted(self.chunks)
@@ -68,6 +72,17 @@ class Recorded:
                 break
             first = start
         return first, last + _SECOND_US
+
+
+def blob_start(start: int, blob_us: int) -> int:
+    """Where the blob of a chunk begins, by the chunk's beginning."""
+    return start - start % blob_us
+
+
+def watermark_us(recorded: Mapping[Signal, Recorded]) -> int:
+    """How far Spark's watermark, in whole milliseconds, has come once it has no more to do."""
+    newest = max((start for of in recorded.values() for start in of.chunks), default=_DELAY_US)
+    return newest // 1000 * 1000 - _DELAY_US
 
 
 def chunk_of(value: bytes | None) -> tuple[Signal, int, bytes] | None:

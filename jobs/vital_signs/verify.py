@@ -3,34 +3,69 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
-from jobs.vital_signs.recount import Recorded, Signal, chunk_of, recount
-from keyhole import Client
+from jobs.vital_signs.recount import Recorded, Segment, Signal, blob_start, chunk_of, recount, watermark_us
+from keyhole import Answer, Client
 from keyhole.cli.verify import Subject, Verdict, entries, main, records_before, unkept
 
 # As the job has it, of which nothing here may know.
 APPLICATION, SEGMENTS, OPEN_CHUNKS, VITALS = "vital-signs", "segments", "open_chunks", "vitals"
-_RATES = (40.0, 180.0)
+BLOB_SECONDS, BLOB_SECONDS_DEFAULT = "BLOB_SECONDS", "60"
+_SECOND_US, _HOUR_US = 1_000_000, 3_600_000_000
+
+_RATES, _BREATHS = (40.0, 180.0), (6.0, 24.0)
+_FEWEST_BEATS = 4
+_SHORTEST_SECONDS, _SHORTEST_BREATHING_SECONDS = 5, 30
+# A wave may be noise, which has no rates. Of so many that are long enough, at least one is none.
+_WAVES = 4
+
+# How long a batch may take that only closes blobs: none of the topic's records waits for it.
+_CLOSING_SECONDS = 180.0
+_LOOK_SECONDS = 0.2
+
+
+class Kept(NamedTuple):
+    """A signal's chunks, beginnings and samples, as they are kept: in the list, and in the files."""
+
+    still_open: list[tuple[int, bytes]]
+    filed: list[tuple[int, bytes]]
+
+    def agrees(self, of: Recorded, blob_us: int, until_us: int) -> bool:
+        """Whether each chunk is kept once, and in a file where the watermark, `until_us`, has passed its blob's end.
+
+        Where the watermark is that end itself, the blob may be closed or not.
+        """
+        filed = {start for start, _ in self.filed}
+        once = sorted([*self.still_open, *self.filed]) == sorted(of.chunks.items())
+        return once and of.closed(blob_us, until_us) <= filed <= of.closed(blob_us, until_us + 1)
 
 
 def check(subject: Subject, client: Client) -> Verdict:
-    """Of each signal: its segments, its chunks, the piece that its rates are of, and a rate that fits its beats."""
+    """Of each signal: its segments, its chunks, the piece that its rates are of, and rates that fit its beats."""
     messages = list(records_before(subject.bootstrap_servers, subject.topic, subject.ends))
     recorded = recount(message.value() for message in messages)
     if any(of.doubtful for of in recorded.values()):
         raise TimeoutError("chunks came so late that nobody can tell whether they count; use another source")
-    agreed = sum(sum(agreements(subject, client, signal, of)) for signal, of in recorded.items())
+    vitals = {signal: client.get(APPLICATION, VITALS, signal, min_epoch=subject.epoch) for signal in recorded}
+    agreed = [
+        *(agrees for signal, of in recorded.items() for agrees in segments_agree(subject, client, signal, of)),
+        *chunks_agree(subject, client, recorded),
+        *(agrees for signal, of in recorded.items() for agrees in vitals_agree(vitals[signal], of.last_piece())),
+        *rates_are_told(vitals, recorded),
+    ]
     segments = sum(len(of.segments()) for of in recorded.values())
     surplus = entries(client, APPLICATION, SEGMENTS) - segments + entries(client, APPLICATION, VITALS) - len(recorded)
     rejected = {(m.partition(), m.offset()) for m in messages if chunk_of(m.value()) is None}
     return Verdict(
         subject.epoch,
-        keys=4 * len(recorded),
-        agreed=agreed,
+        keys=len(agreed),
+        agreed=sum(agreed),
         surplus=max(0, surplus),
         events=len(messages),
         rejected=len(rejected),
@@ -38,34 +73,84 @@ def check(subject: Subject, client: Client) -> Verdict:
     )
 
 
-def agreements(subject: Subject, client: Client, signal: Signal, of: Recorded) -> Iterator[bool]:
-    """What was recorded, and what is told."""
+def segments_agree(subject: Subject, client: Client, signal: Signal, of: Recorded) -> Iterator[bool]:
+    """All of the signal's segments; and those that tell the gaps of the middle of the run, by one range query."""
     told = client.scan(APPLICATION, SEGMENTS, signal, min_epoch=subject.epoch)
     yield [(entry.map_key, entry.value.end_us) for entry in told] == of.segments()
 
-    # The list first, the files afterwards: a chunk that is in the list no more was in a file before.
+    starts = sorted(of.chunks)
+    begin, end = starts[len(starts) // 4], starts[3 * len(starts) // 4]
+    begin -= begin % _HOUR_US  # where segments are cut
+    told = client.scan(APPLICATION, SEGMENTS, signal, start=begin, stop=end, min_epoch=subject.epoch)
+    expected = [segment for segment in of.segments() if begin <= segment[0] < end]
+    yield [(entry.map_key, entry.value.end_us) for entry in told] == expected
+
+
+def chunks_agree(subject: Subject, client: Client, recorded: Mapping[Signal, Recorded]) -> Iterator[bool]:
+    """Each signal's chunks; and that there are files at all, where blobs were closed."""
+    blob_us = int(subject.settings.get(BLOB_SECONDS, BLOB_SECONDS_DEFAULT)) * _SECOND_US
+    until_us, patience = watermark_us(recorded), time.monotonic() + _CLOSING_SECONDS
+    filed = 0
+    for signal, of in recorded.items():
+        # A chunk is in both while its blob is being closed: that is no mistake unless it stays so.
+        while not (agrees := (found := kept(subject, client, signal, blob_us)).agrees(of, blob_us, until_us)):
+            if time.monotonic() > patience:
+                break
+            time.sleep(_LOOK_SECONDS)
+        yield agrees
+        filed += len(found.filed)
+    if any(of.closed(blob_us, until_us) for of in recorded.values()):
+        yield filed > 0
+
+
+def kept(subject: Subject, client: Client, signal: Signal, blob_us: int) -> Kept:
+    """The list first, the files afterwards: a chunk that is in the list no more was in a file before."""
     still_open = client.scan(APPLICATION, OPEN_CHUNKS, signal, min_epoch=subject.epoch).values
-    chunks = {chunk.start_us: chunk.samples for chunk in still_open}
-    yield of.chunks == chunks | dict(filed(subject.files.joinpath(*signal)))
-
-    vitals = client.get(APPLICATION, VITALS, signal, min_epoch=subject.epoch)
-    yield vitals.found and (vitals.value.begin_us, vitals.value.end_us) == of.last_piece()
-    yield vitals.found and _plausible(vitals.value.heart_rate, vitals.value.beats, of.last_piece())
+    folder = subject.files.joinpath(*signal, f"{blob_us // _SECOND_US}s")
+    return Kept([(chunk.start_us, chunk.samples) for chunk in still_open], list(filed(folder, blob_us)))
 
 
-def filed(folder: Path) -> Iterator[tuple[int, bytes]]:
-    """The chunks in a signal's files: beginnings, samples."""
-    for path in sorted(folder.glob("*/*.parquet")):
+def filed(folder: Path, blob_us: int) -> Iterator[tuple[int, bytes]]:
+    """The chunks in the files where a reader looks for them: beginnings, samples."""
+    for path in sorted(folder.glob("*.parquet")):
         table = pq.read_table(path, columns=["start_us", "samples"])
-        yield from zip(table["start_us"].to_pylist(), table["samples"].to_pylist(), strict=True)
+        for start, samples in zip(table["start_us"].to_pylist(), table["samples"].to_pylist(), strict=True):
+            if f"{blob_start(start, blob_us)}" == path.stem:
+                yield start, samples
 
 
-def _plausible(heart_rate: float | None, beats: int, piece: tuple[int, int]) -> bool:
-    """A rate that a heart can have, and that many beats; at each end one may be missing, and some in between."""
+def vitals_agree(told: Answer, piece: Segment) -> Iterator[bool]:
+    """Which piece of the wave the rates are of, and whether they can be its rates."""
+    yield told.found and (told.value.begin_us, told.value.end_us) == piece
+    yield told.found and _plausible(told.value.heart_rate, told.value.breathing_rate, told.value.beats, piece)
+
+
+def rates_are_told(vitals: Mapping[Signal, Answer], recorded: Mapping[Signal, Recorded]) -> Iterator[bool]:
+    """Whether there is a heart rate, and a breathing rate, at all; if enough was sent to demand them."""
+    waves = [signal for signal, of in recorded.items() if _seconds(of.last_piece()) >= _SHORTEST_BREATHING_SECONDS]
+    if len(waves) >= _WAVES:
+        told = [vitals[signal].value for signal in waves if vitals[signal].found]
+        yield any(of.heart_rate is not None for of in told)
+        yield any(of.breathing_rate is not None for of in told)
+
+
+def _plausible(heart_rate: float | None, breathing_rate: float | None, beats: int, piece: Segment) -> bool:
+    """Rates that a body can have, of a piece that is long enough for them; and no more beats than the heart rate says.
+
+    There may be far fewer: a stretch of noise in the middle has none. Without a heart rate there is no breathing rate.
+    """
+    seconds = _seconds(piece)
     if heart_rate is None:
-        return True
-    minutes = (piece[1] - piece[0]) / 60_000_000
-    return _RATES[0] <= heart_rate <= _RATES[1] and abs(heart_rate * minutes - beats) <= 2 + 0.3 * beats
+        return breathing_rate is None
+    fits = _RATES[0] <= heart_rate <= _RATES[1] and _FEWEST_BEATS <= beats <= 2 + 1.1 * heart_rate * seconds / 60
+    breathes = breathing_rate is None or (
+        _BREATHS[0] <= breathing_rate <= _BREATHS[1] and seconds >= _SHORTEST_BREATHING_SECONDS
+    )
+    return fits and breathes and seconds >= _SHORTEST_SECONDS
+
+
+def _seconds(piece: Segment) -> float:
+    return (piece[1] - piece[0]) / _SECOND_US
 
 
 if __name__ == "__main__":

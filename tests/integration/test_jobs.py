@@ -19,6 +19,9 @@ STATES = {
     "tweet_impressions": ["top_tweets", "tweet_hours"],
     "vital_signs": ["open_chunks", "segments", "vitals"],
 }
+PATIENTS = 20
+# A chunk that is lost is a gap: with more, hardly a wave would be long enough for a breathing rate.
+MALFORMED = {"vital_signs": "0.005"}
 
 
 @pytest.mark.parametrize(
@@ -32,13 +35,16 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
     command = [*KEYHOLE, "job", name, "--seconds", "10", "--verify", "--json"]
     # What has waited while a busy machine started Spark is to be caught up with, too.
     few = {
-        "KEYHOLE_CHUNKS_PATIENTS": "3",
+        # Of so many, there are always some waves long enough that rates are demanded; and there is time to close blobs.
+        "KEYHOLE_CHUNKS_PATIENTS": str(PATIENTS),
+        "KEYHOLE_CHUNKS_RATE": "50",
+        "KEYHOLE_VITAL_SIGNS_BLOB_SECONDS": "20",
         "KEYHOLE_TWEETS_RATE": "300",
         "KEYHOLE_REQUESTS_RATE": "300",
         "KEYHOLE_PAYMENTS_ACCOUNTS": "50",
         "KEYHOLE_PAYMENTS_RATE": "30",
     }
-    settings = environ(tmp_path, **few, **{f"{LOCAL_JOBS[name].source_prefix}MALFORMED": "0.02"})
+    settings = environ(tmp_path, **few, **{f"{LOCAL_JOBS[name].source_prefix}MALFORMED": MALFORMED.get(name, "0.02")})
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -47,6 +53,8 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
     assert result["rejected"] > 0
     assert result["epochs"] > 1
     assert result["states"] == STATES[name]
+    if name == "vital_signs":  # of each its segments, a range of them, its chunks, their piece and rates; and of all:
+        assert result["keys"] == 5 * PATIENTS + len(["a file", "a heart rate", "a breathing rate"])
     assert_nothing_is_left(tmp_path, done.stderr)
 
 

@@ -54,6 +54,10 @@ class LocalJob:
         """Where the job writes files, if it does."""
         return directory / "files"
 
+    def settings(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The caller's settings of the job, by their names without the prefix."""
+        return {name.removeprefix(self.prefix): value for name, value in _given(environ, self.prefix).items()}
+
     def spec(self, directory: Path, checkpoint: Path, jars: str, environ: Mapping[str, str]) -> JobSpec:
         """What the stack starts.
 

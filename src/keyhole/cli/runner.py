@@ -241,6 +241,7 @@ class _Run:
             "--logs": str(self._logs),
             "--files": str(self._job.files_in(self._stack.directory)),
             "--more-topics": json.dumps(dict(self._job.more_topics)),
+            "--settings": json.dumps(self._job.settings(os.environ)),
         }
         given = [word for pair in arguments.items() for word in pair]
         code, output = self._stack.run("verify", self._job.verify, given, _VERIFY_SECONDS)

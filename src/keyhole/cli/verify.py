@@ -41,6 +41,7 @@ class Subject:
         logs: Copies of what the checkpoint has of batches (keyhole.cli.batch_logs), also of those that it has dropped.
         files: Where the job writes files, if it does.
         more_topics: What the job reads beside it, by the part of a setting's name that names it.
+        settings: Of the job, as its caller gave them, by their names without the job's prefix.
     """
 
     bootstrap_servers: str
@@ -50,6 +51,7 @@ class Subject:
     logs: Path
     files: Path
     more_topics: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ends(self) -> dict[int, int]:
@@ -115,6 +117,7 @@ def main(check: Check, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--logs", required=True, type=Path, help="copies of the logs of its batches")
     parser.add_argument("--files", required=True, type=Path, help="the folder that the job writes files to, if it does")
     parser.add_argument("--more-topics", default="{}", type=json.loads, metavar="JSON", help="what else the job reads")
+    parser.add_argument("--settings", default="{}", type=json.loads, metavar="JSON", help="what the job was told")
     options = vars(parser.parse_args(arguments))
     try:
         with Client(options.pop("proxy"), timeout=_ANSWER_SECONDS) as client:
