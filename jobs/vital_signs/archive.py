@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jobs.vital_signs.blobs import stored_chunks, united
 from jobs.vital_signs.chunks import CALIBRATIONS, Chunk, Series, decode
 
+if TYPE_CHECKING:  # who reads files alone needs no client
+    from keyhole import Client
+    from keyhole.client.session import Session
+
+# As the job has it, which needs Spark.
+APPLICATION, OPEN_CHUNKS = "vital-signs", "open_chunks"
+
 OpenChunks = Callable[[str, str], Iterable[Chunk]]
 """(patient, signal) -> the chunks of the blobs that are not closed, as the state has them now."""
+
+
+def open_chunks_of(client: Client | Session, application: str = APPLICATION) -> OpenChunks:
+    """What `Archive` needs of the job's state: a scan of the list of open chunks. Raises as Client.scan.
+
+    Args:
+        client: With a session, reads never go backwards, whichever copy answers.
+        application: The job's, where it was given another name.
+    """
+
+    def scan(patient: str, signal: str) -> Iterable[Chunk]:
+        told = client.scan(application, OPEN_CHUNKS, (patient, signal)).values
+        return [Chunk(chunk.start_us, chunk.samples) for chunk in told]
+
+    return scan
 
 
 class Archive:
@@ -25,6 +48,7 @@ class Archive:
         Raises:
             ValueError: The patient or the signal is no name.
             KeyError: Nothing is known of the signal's unit.
+            KeyholeError: The open chunks can't be had: as Client.scan.
         """
         still_open = list(self._open_chunks(patient, signal))  # before the files: see blobs.py
         closed = stored_chunks(self._folder, patient, signal, begin_us, end_us)

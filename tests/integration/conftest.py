@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from keyhole.config import JobConfig
 from keyhole.local.ports import free_ports
 from keyhole.local.services import start_client_proxy, start_state_server
+from keyhole.spark.running import ROCKSDB
 from keyhole.spark.session import local_settings, start_session
 
 Rows = Sequence[Mapping[str, object]]
@@ -29,6 +30,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_jars: list[Path]) -> I
     session = start_session("keyhole-tests", settings | {"spark.log.level": "ERROR"})
     yield session
     session.stop()
+
+
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """The only state store that takes transformWithState."""
+    ((name, provider),) = ROCKSDB.items()
+    before = spark.conf.get(name)
+    spark.conf.set(name, provider)
+    yield
+    assert before is not None
+    spark.conf.set(name, before)
 
 
 @pytest.fixture

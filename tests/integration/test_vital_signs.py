@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,19 +23,6 @@ from tests.integration.conftest import RunQuery, Stream
 from tests.support.vital_signs import BEGIN_US, BLOB_US, chunk
 
 pytestmark = pytest.mark.integration
-
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-
-
-@pytest.fixture
-def rocksdb(spark: SparkSession) -> Iterator[None]:
-    """The only state store that takes transformWithState."""
-    before = spark.conf.get(PROVIDER)
-    spark.conf.set(PROVIDER, ROCKSDB)
-    yield
-    assert before is not None
-    spark.conf.set(PROVIDER, before)
 
 
 def samples(size: int) -> str:
