@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -35,6 +36,7 @@ def held_by(holder: str, address: str, application: str, states: Sequence[str]) 
         stub = query_pb2_grpc.QueryStub(channel)
         for state in states:
             found: dict[tuple[str, int], dict[str, Told]] = defaultdict(dict)
+            began = time.monotonic()
             for key in names(state):
                 try:
                     told, by = _ask(stub, application, state, whole(state, key))
@@ -45,7 +47,7 @@ def held_by(holder: str, address: str, application: str, states: Sequence[str]) 
                     raise cause from error
                 found[by.role, by.epoch][key] = told
             for (role, epoch), rows in found.items():
-                yield Held(holder, role, state, epoch, rows)
+                yield Held(holder, role, state, epoch, rows, began, time.monotonic())
 
 
 def held_by_changelog(bootstrap_servers: str, application: str, states: Sequence[str], epoch: int) -> Iterator[Held]:
@@ -56,6 +58,7 @@ def held_by_changelog(bootstrap_servers: str, application: str, states: Sequence
     """
     for state in states:
         latest = _latest(bootstrap_servers, f"keyhole.{application}.{state}", CODECS[state].descriptor.key_groups)
+        began = time.monotonic()
         entries = {name: [] for name in names(state)} if SHAPES[state].entries else {}
         rows: dict[str, Told] = dict.fromkeys(names(state))
         for name, map_key, row in _stored(state, latest, epoch):
@@ -64,7 +67,7 @@ def held_by_changelog(bootstrap_servers: str, application: str, states: Sequence
             else:
                 rows[name] = row
         rows |= {name: tuple(held) for name, held in entries.items()}
-        yield Held(CHANGELOG, CHANGELOG, state, epoch, rows)
+        yield Held(CHANGELOG, CHANGELOG, state, epoch, rows, began, time.monotonic())
 
 
 def _ask(stub: Any, application: str, state: str, question: Question) -> tuple[Told, Claim]:
@@ -80,7 +83,7 @@ def _stored(
     state: str, latest: Mapping[bytes, bytes], epoch: int
 ) -> Iterator[tuple[str, tuple[Any, ...], tuple[int, ...]]]:
     """Ascending: the key, the map key (empty: there is none), and the fields, of what has not expired."""
-    moment = Moment(0, watermark_ms(epoch - 1))
+    moment = Moment(int(1000 * time.time()), watermark_ms(epoch - 1))
     codec = CODECS[state]
     shown = visible(codec.descriptor)
     for storage_key, stored in sorted(latest.items()):

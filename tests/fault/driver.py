@@ -40,7 +40,7 @@ from keyhole.testing.kill_points import KillPoints
 from keyhole.types import StateDescriptor, StateKind
 from tests.fault import hooks
 from tests.fault.chain import Chain
-from tests.fault.history import Ended, EpochStep
+from tests.fault.history import Ended, EpochStep, Pinned
 from tests.fault.states import AMOUNTS, descriptors, rows_of
 from tests.fault.workload import Batch, Workload, watermark_ms
 
@@ -62,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True):
         pace_seconds: The pause between two batches, at the most; it is random.
         standbys: Copies per key group, beside the owner; a broadcast state has one on every server.
         executors: With Spark: how many processes run the tasks; 0: the driver's own.
+        proxy: With Spark: where it reads its own broadcast state.
     """
 
     seed: int
@@ -70,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True):
     pace_seconds: float = 0.2
     standbys: int = 0
     executors: int = 0
+    proxy: str = ""
 
 
 class Checkpoint:
@@ -103,11 +105,11 @@ class Recorder:
 
     def reached(self, step: Step, epoch: int) -> None:
         """See StepObserver."""
-        if step in (Step.DRIVER_BEFORE_COMMIT, Step.DRIVER_COMPLETE):
+        if step in (Step.DRIVER_BEFORE_STAGE, Step.DRIVER_BEFORE_COMMIT, Step.DRIVER_COMPLETE):
             self.record(EpochStep(time.monotonic(), self._clock.now_ms(), step, epoch, os.getpid(), self._states))
         self._kill_points.reached(step, epoch)
 
-    def record(self, event: EpochStep | Ended) -> None:
+    def record(self, event: EpochStep | Pinned | Ended) -> None:
         self._file.write(msgspec.json.encode(event) + b"\n")
 
 

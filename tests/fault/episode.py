@@ -14,26 +14,26 @@ from keyhole.errors import KeyholeError
 from keyhole.steps import Step
 from tests.fault.cluster import Cluster, Machine, Plan
 from tests.fault.copies import held_by, held_by_changelog
-from tests.fault.history import OWNER, Ended, EpochStep, Event, Held, History
+from tests.fault.history import OWNER, Ended, EpochStep, Event, Held, History, Pinned
 from tests.fault.inject import Injector
 from tests.fault.processes import Watch
 from tests.fault.readers import Readers
-from tests.fault.schedule import Fault, schedule
-from tests.fault.workload import names
+from tests.fault.schedule import Fault, Kind, schedule
+from tests.fault.workload import BY_CLOCK, names
 
 # Generous: a busy machine takes a minute to start Spark.
 _FIRST_EPOCH_SECONDS = 300.0
 _REST_SECONDS = 300.0
 _COPIES_SECONDS = 30.0
 
-_decoder = msgspec.json.Decoder(EpochStep | Ended)
+_decoder = msgspec.json.Decoder(EpochStep | Pinned | Ended)
 
 
 def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, machine: Machine) -> History:
     """Runs it from the first process to the last one's end.
 
     Args:
-        faults: None: as `plan.seed` has it.
+        faults: None: as `plan.seed` has them.
 
     Raises:
         MachineError: The machine, or Kafka, not Keyhole.
@@ -55,7 +55,7 @@ def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, mac
         if not _await(lambda: _complete(cluster) >= 1, _FIRST_EPOCH_SECONDS):
             raise AssertionError(f"no epoch was completed within {_FIRST_EPOCH_SECONDS:g} s; {events} {directory}")
         readers = Readers(cluster.proxy, cluster.application, plan.states, plan.seed, note)
-        injector.run(schedule(plan.seed, plan.seconds, cluster.targets) if faults is None else faults, plan.seconds)
+        injector.run(_schedule(plan, cluster) if faults is None else faults, plan.seconds)
         final = _rest(cluster)
         readers.close()
         readers = None
@@ -67,8 +67,14 @@ def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, mac
         if watch is not None:
             watch.close()
         cluster.close()
-    steps = [event for event in _steps(cluster) if isinstance(event, EpochStep)]
+    steps = [event for event in _steps(cluster) if not isinstance(event, Ended)]
     return History(plan.seed, final, plan.states, [*steps, *injector.injected, *events])
+
+
+def _schedule(plan: Plan, cluster: Cluster) -> list[Fault]:
+    """Clocks don't jump where entries expire by them: nobody would know when."""
+    kinds = [kind for kind in Kind if kind is not Kind.CLOCK_JUMP or not BY_CLOCK.keys() & set(plan.states)]
+    return schedule(plan.seed, plan.seconds, cluster.targets, kinds)
 
 
 def _rest(cluster: Cluster) -> int:
@@ -126,7 +132,7 @@ def _complete(cluster: Cluster) -> int:
     return min(last.values())
 
 
-def _steps(cluster: Cluster) -> list[EpochStep | Ended]:
+def _steps(cluster: Cluster) -> list[EpochStep | Pinned | Ended]:
     if not cluster.steps.exists():
         return []
     # A driver that was killed may have left half a line.

@@ -81,6 +81,14 @@ class EpochStep(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
     states: tuple[str, ...]
 
 
+class Pinned(msgspec.Struct, frozen=True, array_like=True, tag="pinned"):
+    """A batch has read a broadcast state, as of an epoch, or anew as it was run again."""
+
+    at: float
+    batch: int
+    epoch: int
+
+
 class Injected(msgspec.Struct, frozen=True, array_like=True, tag="fault"):
     """A fault that was carried out. `harmless`: a copy of every key group could be reached throughout."""
 
@@ -104,7 +112,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
 class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
     """At the end, all at rest: what one copy holds of some keys (recount.whole), as of an epoch.
 
-    `role`: OWNER, STANDBY or CHANGELOG.
+    `role`: OWNER, STANDBY or CHANGELOG. `began`, `ended`: when it was asked.
     """
 
     where: str
@@ -112,9 +120,11 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
     state: str
     epoch: int
     rows: dict[str, Told]
+    began: float = 0.0
+    ended: float = 0.0
 
 
-Event = Read | FailedRead | EpochStep | Injected | Ended | Held
+Event = Read | FailedRead | EpochStep | Pinned | Injected | Ended | Held
 
 
 class History(msgspec.Struct):

@@ -11,7 +11,7 @@ from keyhole.v1 import query_pb2, state_pb2
 from tests.fault.history import OWNER, STANDBY, Asked, Claim
 from tests.fault.recount import SHAPES, EntryOf, Question, ScanOf, Told
 from tests.fault.states import CODECS
-from tests.fault.workload import LEDGERS, MAP_KEYS, TRAILS, names
+from tests.fault.workload import LEDGERS, MAP_KEYS, names
 
 _MOST_KEYS = 6
 # Of lists, which are cleared now and then and begin again from 0.
@@ -42,7 +42,7 @@ def _scan(draw: random.Random, state: str) -> ScanOf:
         stop: int | str = bounds[1]
     else:
         key = draw.choice(names())
-        most = _POSITIONS if state == TRAILS else MAP_KEYS
+        most = MAP_KEYS if SHAPES[state].gets else _POSITIONS
         start, stop = draw.randrange(most), draw.randrange(most + 1)
     return ScanOf(
         key,

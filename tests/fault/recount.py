@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeAlias
 
@@ -13,17 +13,27 @@ import msgspec
 from keyhole.arrow import Op
 from tests.fault.chain import BASE, LIMIT
 from tests.fault.workload import (
+    ALERTS,
+    BY_CLOCK,
     CHAINS,
+    GUESTS,
     LEASE_MS,
     LEASES,
     LEDGERS,
+    LOANS,
     MAX_LENGTH,
     NOTICES,
+    PLACES,
+    ROUTES,
     SPANS,
+    STAY_MS,
+    STOPS,
+    STREAKS,
     SUMS,
     TALLIES,
     TRAILS,
     VALUES,
+    Batch,
     Change,
     Row,
     Workload,
@@ -70,7 +80,7 @@ def whole(state: str, key: str) -> Question:
     return ScanOf(key) if SHAPES[state].entries else key
 
 
-def _last(before: Told, changes: Sequence[Change]) -> Told:
+def _last(_: Told, changes: Sequence[Change]) -> Row:
     return changes[-1].fields or None
 
 
@@ -114,12 +124,16 @@ def _entries(merge: Callable[[Row, Sequence[Change]], Row]) -> Callable[[Told, S
     return folded
 
 
-def _appended(before: Told, changes: Sequence[Change]) -> Told:
+def _appended(before: Told, changes: Sequence[Change]) -> Entries:
     cleared = any(change.op is not Op.APPEND for change in changes)
     held: Entries = () if cleared else before or ()  # type: ignore[assignment]
     first = 1 + int(held[-1][0]) if held else 0
     elements = [change.fields for change in changes if change.fields]
-    return (*held, *((first + at, *fields) for at, fields in enumerate(elements)))[-MAX_LENGTH:]
+    return (*held, *((first + at, *fields) for at, fields in enumerate(elements)))
+
+
+def _bounded(before: Told, changes: Sequence[Change]) -> Told:
+    return _appended(before, changes)[-MAX_LENGTH:]
 
 
 @dataclass(frozen=True)
@@ -131,7 +145,7 @@ class Shape:
         entries: A key has several; `fold` makes what a Scan of all tells.
         gets: What there is can be asked for one by one, too.
         scans_keys: A Scan is of the whole state.
-        ttl_ms: How long entries live by event time; 0: for ever.
+        ttl_ms: How long entries live, by event time or, in states of BY_CLOCK, by the clock; 0: for ever.
         begins: What each key has from the first epoch with any rows on, also those without; None: nothing.
     """
 
@@ -147,22 +161,36 @@ SHAPES: Mapping[str, Shape] = {
     VALUES: Shape(_last),
     SUMS: Shape(_summed),
     TALLIES: Shape(_entries(_merged), entries=True),
-    SPANS: Shape(_entries(lambda _, changes: changes[-1].fields or None), entries=True),
-    TRAILS: Shape(_appended, entries=True, gets=False),
+    SPANS: Shape(_entries(_last), entries=True),
+    TRAILS: Shape(_bounded, entries=True, gets=False),
     CHAINS: Shape(_aggregated),
     NOTICES: Shape(_last, scans_keys=True),
     LEASES: Shape(_entries(_merged), entries=True, ttl_ms=LEASE_MS),
+    LOANS: Shape(_last, ttl_ms=LEASE_MS),
+    GUESTS: Shape(_last, ttl_ms=STAY_MS),
+    STREAKS: Shape(_summed, ttl_ms=STAY_MS),
     LEDGERS: Shape(_aggregated, begins=(0, 0, 0)),
+    ALERTS: Shape(_last),
+    PLACES: Shape(_last),
+    ROUTES: Shape(_appended, entries=True, gets=False),
+    STOPS: Shape(_entries(_last), entries=True),
 }
 
 
 @dataclass
 class Recount:
-    """Every state after every epoch. Epoch e is batch e - 1: a run's first epoch is 1."""
+    """Every state after every epoch. Epoch e is batch e - 1: a run's first epoch is 1.
+
+    But those of BY_CLOCK, of which epochs alone don't tell (tests.fault.expiring).
+
+    Attributes:
+        pins: By batch, the epoch of NOTICES that it reads.
+    """
 
     workload: Workload
+    pins: Mapping[int, int] = field(default_factory=dict)
     _history: dict[tuple[str, str], list[tuple[int, Told]]] = field(default_factory=dict)
-    _ends: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    _ends: dict[tuple[str, str], dict[int | None, int]] = field(default_factory=dict)
     _epoch: int = 0
 
     def answer(self, state: str, question: Question, epoch: int) -> Told:
@@ -202,31 +230,49 @@ class Recount:
             batch = self.workload.batch(self._epoch)
             self._epoch += 1
             for state, shape in SHAPES.items():
+                if state in BY_CLOCK:
+                    continue
                 if shape.ttl_ms:
                     self._expire(state)
                 if shape.begins is not None and batch.of(state):
                     for key in names(state):
                         self._history.setdefault((state, key), [(self._epoch, shape.begins)])
-                for key, changes in _by_key(batch.of(state)):
+                for key, changes in by_key(self._changes(state, batch)):
                     history = self._history.setdefault((state, key), [])
                     history.append((self._epoch, shape.fold(history[-1][1] if history else None, changes)))
                     # By the time that it is once the batch's own rows are in.
                     ends = watermark_ms(batch.number + 1) + shape.ttl_ms
                     of_key = self._ends.setdefault((state, key), {})
-                    of_key |= {of.map_key: ends for of in changes if of.map_key is not None and of.fields}
+                    of_key |= {of.map_key: ends for of in changes if of.fields}
+
+    def _changes(self, state: str, batch: Batch) -> Iterator[Change]:
+        """As tasks get them: each row of ALERTS has the number of its key's notice, or 0."""
+        for change in batch.of(state):
+            if state == ALERTS and change.fields:
+                notice: Row = self._content(NOTICES, change.key, self.pins.get(batch.number, 0))  # type: ignore[assignment]
+                yield replace(change, fields=(*change.fields, notice[1] if notice else 0))
+            else:
+                yield change
 
     def _expire(self, state: str) -> None:
         """What has expired by the epoch's watermark is no more, neither to readers nor to the epoch's own rows."""
         now = watermark_ms(self._epoch - 1)
         for key in names():
             history, ends = self._history.get((state, key)), self._ends.get((state, key), {})
-            held: Entries = history[-1][1] or () if history else ()  # type: ignore[assignment]
-            living = tuple(entry for entry in held if ends[int(entry[0])] > now)
-            if history and living != held:
+            held = history[-1][1] if history else None
+            if not history or not held:
+                continue
+            living: Told
+            if SHAPES[state].entries:
+                living = tuple(entry for entry in held if ends[entry[0]] > now)  # type: ignore[index]
+            else:
+                living = held if ends[None] > now else None
+            if living != held:
                 history.append((self._epoch, living))
 
 
-def _by_key(changes: Iterable[Change]) -> Iterable[tuple[str, list[Change]]]:
+def by_key(changes: Iterable[Change]) -> Iterable[tuple[str, list[Change]]]:
+    """The rows of each key, in their order."""
     found: dict[str, list[Change]] = {}
     for change in changes:
         found.setdefault(change.key, []).append(change)

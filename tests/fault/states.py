@@ -11,14 +11,23 @@ from keyhole.codec import StateCodec
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from tests.fault.chain import RESULT
 from tests.fault.workload import (
+    ALERTS,
+    BY_CLOCK,
     CHAINS,
+    GUESTS,
     KEY_GROUPS,
     LEASE_MS,
     LEASES,
     LEDGERS,
+    LOANS,
     MAX_LENGTH,
     NOTICES,
+    PLACES,
+    ROUTES,
     SPANS,
+    STAY_MS,
+    STOPS,
+    STREAKS,
     SUMS,
     TALLIES,
     TRAILS,
@@ -27,17 +36,25 @@ from tests.fault.workload import (
 )
 
 AMOUNTS = ("amount",)
+NAMED = ("batch", "number")
 REDUCERS = {"total": "sum", "count": "count", "highest": "max"}
 FIELDS: dict[str, tuple[str, ...]] = {
-    VALUES: ("batch", "number"),
+    VALUES: NAMED,
     SUMS: tuple(REDUCERS),
     TALLIES: tuple(REDUCERS),
-    SPANS: ("batch", "number"),
-    TRAILS: ("batch", "number"),
+    SPANS: NAMED,
+    TRAILS: NAMED,
     CHAINS: AMOUNTS,
-    NOTICES: ("batch", "number"),
+    NOTICES: NAMED,
     LEASES: tuple(REDUCERS),
+    LOANS: NAMED,
+    GUESTS: NAMED,
+    STREAKS: tuple(REDUCERS),
     LEDGERS: AMOUNTS,
+    ALERTS: (*NAMED, "notice"),
+    PLACES: NAMED,
+    ROUTES: NAMED,
+    STOPS: NAMED,
 }
 """By state: the columns of its rows, apart from the keys'."""
 
@@ -65,7 +82,7 @@ def descriptors(application: str, query: str) -> tuple[StateDescriptor, ...]:
             map_key=_MAP_KEY if map_key else (),
             max_length=max_length,
             ttl_ms=ttl_ms,
-            ttl_clock=TtlClock.EVENT_TIME,
+            ttl_clock=TtlClock.PROCESSING_TIME if state in BY_CLOCK else TtlClock.EVENT_TIME,
         )
 
     return (
@@ -77,7 +94,14 @@ def descriptors(application: str, query: str) -> tuple[StateDescriptor, ...]:
         of(CHAINS, StateKind.AGGREGATING),
         of(NOTICES, StateKind.BROADCAST),
         of(LEASES, StateKind.REDUCING, map_key=True, ttl_ms=LEASE_MS),
+        of(LOANS, StateKind.VALUE, ttl_ms=LEASE_MS),
+        of(GUESTS, StateKind.VALUE, ttl_ms=STAY_MS),
+        of(STREAKS, StateKind.REDUCING, ttl_ms=STAY_MS),
         of(LEDGERS, StateKind.AGGREGATING),
+        of(ALERTS, StateKind.VALUE),
+        of(PLACES, StateKind.VALUE),
+        of(ROUTES, StateKind.LIST),
+        of(STOPS, StateKind.MAP, map_key=True),
     )
 
 

@@ -24,6 +24,7 @@ from tests.fault.history import (
     Held,
     History,
     Injected,
+    Pinned,
     Read,
     load,
 )
@@ -198,6 +199,18 @@ DOCTORED: dict[str, tuple[str, Callable[[], list[object]]]] = {
             EpochStep(at(EPOCHS) + 2, 0, Step.DRIVER_COMPLETE, EPOCHS + 1, 77, (SUMS,)),
         ],
     ),
+    "a batch that reads something else when it is run again": (
+        "a_batch_that_is_run_again_reads_what_it_read_before",
+        lambda: [Pinned(at(5) + 0.1, 5, 4), Pinned(at(6) + 0.1, 5, 5)],
+    ),
+    "a batch that reads less than the one before it": (
+        "a_batch_that_is_run_again_reads_what_it_read_before",
+        lambda: [Pinned(at(5) + 0.1, 5, 5), Pinned(at(6) + 0.1, 6, 4)],
+    ),
+    "a batch that reads what is not there yet": (
+        "a_batch_that_is_run_again_reads_what_it_read_before",
+        lambda: [Pinned(at(5) - 0.6, 5, 5)],
+    ),
     "a driver that mistrusts its checkpoint": (
         "nothing_ends_by_itself",
         lambda: [Ended(at(5), "driver", "CHECKPOINT_MISMATCH", "...")],
@@ -217,6 +230,17 @@ def test_a_history_is_wrong_that_has(rule: str, more: Callable[[], list[object]]
     doctored = history()
     doctored.events += more()  # type: ignore[arg-type]
     assert rule in check(doctored).violated
+
+
+def test_a_batch_that_is_run_again_may_read_what_it_read_before() -> None:
+    again = history()
+    again.events += [
+        Pinned(at(0), 0, 0),
+        Pinned(at(5) + 0.1, 5, 5),
+        Pinned(at(6) + 0.1, 5, 5),
+        Pinned(at(6) + 0.2, 6, 5),
+    ]
+    assert check(again).right
 
 
 def test_a_cluster_that_comes_to_no_rest_is_wrong() -> None:

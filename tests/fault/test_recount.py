@@ -15,17 +15,25 @@ from tests.fault.chain import RESULT, Chain, Ledger
 from tests.fault.questions import drawn
 from tests.fault.recount import SHAPES, EntryOf, Question, Recount, ScanOf, whole
 from tests.fault.workload import (
+    ALERTS,
+    BY_CLOCK,
     CHAINS,
     DRAWN,
+    GUESTS,
     KEYS,
     LEASE_MS,
     LEASES,
     LEDGERS,
+    LOANS,
     MAP_KEYS,
     MAX_LENGTH,
     NOTICES,
     OF_SPARK,
+    PLACES,
+    ROUTES,
     SPANS,
+    STOPS,
+    STREAKS,
     SUMS,
     TALLIES,
     TRAILS,
@@ -39,11 +47,12 @@ from tests.fault.workload import (
 WORKLOAD = Workload(9)
 RECOUNT = Recount(WORKLOAD)
 EPOCHS = 60
-ALL = (*DRAWN, *OF_SPARK)
+EXACT = (*DRAWN, *OF_SPARK)
+ALL = (*EXACT, *BY_CLOCK)
 BATCHES = [WORKLOAD.batch(number) for number in range(EPOCHS)]
 
 
-@pytest.mark.parametrize("state", [VALUES, NOTICES])
+@pytest.mark.parametrize("state", [VALUES, NOTICES, PLACES])
 def test_the_last_row_of_a_key_stays_until_it_is_deleted(state: str) -> None:
     rows = {change.key: change.fields or None for batch in BATCHES for change in batch.of(state)}
     assert {key: RECOUNT.answer(state, key, EPOCHS) for key in names()} == {key: rows.get(key) for key in names()}
@@ -121,7 +130,34 @@ def test_an_entry_with_a_lifetime_is_what_came_since_it_expired_last() -> None:
     assert expired > 100
 
 
-@pytest.mark.parametrize("state", [SPANS, TALLIES])
+def test_a_value_with_a_lifetime_is_the_last_row_until_it_expires() -> None:
+    expired = 0
+    for key in names():
+        row: tuple[int, ...] | None = None
+        ends = 0
+        for number, batch in enumerate(BATCHES):
+            if row and ends <= watermark_ms(number):
+                row, expired = None, expired + 1
+            for change in batch.of(LOANS):
+                if change.key == key:
+                    row, ends = change.fields or None, watermark_ms(number + 1) + LEASE_MS
+            assert RECOUNT.answer(LOANS, key, number + 1) == row
+    assert expired > 20
+
+
+def test_an_alert_has_the_notice_that_its_batch_has_read() -> None:
+    pins = {number: number // 3 * 2 for number in range(EPOCHS)}
+    recount, told = Recount(WORKLOAD, pins), set[bool]()
+    for number, batch in enumerate(BATCHES):
+        for change in batch.of(ALERTS):
+            notice = (recount.answer(NOTICES, change.key, pins[number]) or (0, 0))[1]
+            expected = (*change.fields, notice) if change.fields else None
+            assert recount.answer(ALERTS, change.key, number + 1) == expected
+            told.add(notice != 0)
+    assert told == {True, False}
+
+
+@pytest.mark.parametrize("state", [SPANS, TALLIES, STOPS])
 def test_an_entry_is_what_came_since_it_was_deleted_or_its_key_cleared(state: str) -> None:
     held: dict[tuple[str, int], tuple[int, ...]] = {}
     for batch in BATCHES:
@@ -132,7 +168,7 @@ def test_an_entry_is_what_came_since_it_was_deleted_or_its_key_cleared(state: st
         for key, _, map_key, fields in ((c.key, c.op, c.map_key, c.fields) for c in changes if c.fields):
             assert map_key is not None
             before = held.get((key, map_key))
-            if state == SPANS or before is None:
+            if state != TALLIES or before is None:
                 held[key, map_key] = fields
             else:
                 held[key, map_key] = (before[0] + fields[0], before[1] + 1, max(before[2], fields[2]))
@@ -144,15 +180,16 @@ def test_an_entry_is_what_came_since_it_was_deleted_or_its_key_cleared(state: st
     assert {entry: row for entry, row in told.items() if row is not None} == held
 
 
-def test_a_list_has_the_last_elements_at_positions_that_grow() -> None:
+@pytest.mark.parametrize(("state", "most"), [(TRAILS, MAX_LENGTH), (ROUTES, 1000)])
+def test_a_list_has_the_last_elements_at_positions_that_grow(state: str, most: int) -> None:
     for key in names():
         elements: list[tuple[int, ...]] = []
         for batch in BATCHES:
-            changes = [change for change in batch.of(TRAILS) if change.key == key]
+            changes = [change for change in batch.of(state) if change.key == key]
             if any(change.op in (Op.CLEAR, Op.REPLACE) for change in changes):
                 elements = []
-            elements = (elements + [change.fields for change in changes if change.fields])[-MAX_LENGTH:]
-        told = RECOUNT.answer(TRAILS, ScanOf(key), EPOCHS)
+            elements = (elements + [change.fields for change in changes if change.fields])[-most:]
+        told = RECOUNT.answer(state, ScanOf(key), EPOCHS)
         assert told is not None
         assert [entry[1:] for entry in told] == elements  # type: ignore[index]
         assert all(after[0] == before[0] + 1 for before, after in pairwise(told))  # type: ignore[index]
@@ -177,7 +214,7 @@ def test_a_broadcast_state_is_scanned_whole() -> None:
     assert RECOUNT.answer(NOTICES, ScanOf("", limit=1), EPOCHS) == told[:1]
 
 
-@pytest.mark.parametrize("state", ALL)
+@pytest.mark.parametrize("state", EXACT)
 def test_the_epochs_of_an_answer_are_those_after_which_it_is_right(state: str) -> None:
     asked = whole(state, names(state)[-1])
     told = RECOUNT.answer(state, asked, 30)
@@ -199,7 +236,14 @@ def test_batches_of_every_size_and_all_that_a_row_can_do_come_up() -> None:
         CHAINS: {Op.PUT, Op.DELETE},
         NOTICES: {Op.PUT, Op.DELETE},
         LEASES: {Op.PUT, Op.DELETE, Op.CLEAR},
+        LOANS: {Op.PUT, Op.DELETE},
+        GUESTS: {Op.PUT, Op.DELETE},
+        STREAKS: {Op.PUT, Op.DELETE},
         LEDGERS: {Op.PUT},
+        ALERTS: {Op.PUT, Op.DELETE},
+        PLACES: {Op.PUT, Op.DELETE},
+        ROUTES: {Op.APPEND, Op.REPLACE, Op.CLEAR},
+        STOPS: {Op.PUT, Op.DELETE, Op.CLEAR},
     }
 
 

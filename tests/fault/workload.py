@@ -2,8 +2,9 @@
 
 All kinds of states, fed by the same batches. In `values`, `notices`, `spans` and `trails` each row names
 the batch it comes from. `sums`, `tallies` and `chains` add up: an epoch that is applied twice, or not at all, shows for
-ever after. In `leases` entries add up likewise, and expire by event time. `ledgers` are of an operator's subtasks, and
-fed by Spark only.
+ever after. `leases` add up and `loans` are replaced, and expire by event time; so do `streaks` and `guests`, by the
+clock. Fed by Spark only: `ledgers` are of an operator's subtasks; `alerts` depend on what a batch reads of `notices`;
+`places`, `routes` and `stops` are the variables of a processor that are exposed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ TRAILS = "trails"
 CHAINS = "chains"
 NOTICES = "notices"
 LEASES = "leases"
+LOANS = "loans"
+GUESTS = "guests"
+STREAKS = "streaks"
 LEDGERS = "ledgers"
+ALERTS = "alerts"
+PLACES = "places"
+ROUTES = "routes"
+STOPS = "stops"
 
 KEYS = 24
 SUBTASKS = 2
@@ -33,6 +41,7 @@ KEY_GROUPS = 4
 MAP_KEYS = 12
 MAX_LENGTH = 5
 LEASE_MS = 6_000
+STAY_MS = 3_000
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,7 @@ class Workload:
     def batch(self, number: int) -> Batch:
         """The batch of this number, from 0 on; always the same."""
         changes: dict[str, tuple[Change, ...]] = {}
-        for state, drawn in {**DRAWN, **OF_SPARK}.items():
+        for state, drawn in {**DRAWN, **BY_CLOCK, **OF_SPARK}.items():
             # Of its own, so that a state's rows don't depend on which others there are.
             draw = random.Random(f"{self.seed} {number} {state}")
             # Mostly small, so that epochs leave key groups, and whole states, untouched; some of everything.
@@ -108,6 +117,13 @@ def _summed(draw: random.Random, number: int, key: str) -> Iterator[Change]:
     for _ in range(draw.randint(1, 3)):
         amount = draw.randrange(1, 1000)
         yield Change(key, fields=(amount, 1, amount))
+
+
+def _summed_or_deleted(draw: random.Random, number: int, key: str) -> Iterator[Change]:
+    if draw.random() < 0.1:
+        yield Change(key, Op.DELETE)
+    else:
+        yield from _summed(draw, number, key)
 
 
 def _tallied(draw: random.Random, number: int, key: str) -> Iterator[Change]:
@@ -162,11 +178,21 @@ DRAWN: Mapping[str, _Drawn] = {
     CHAINS: _chained,
     NOTICES: _replaced,
     LEASES: _tallied,
+    LOANS: _replaced,
 }
 """By state that any driver can feed: the rows of one key in one batch."""
 
-OF_SPARK: Mapping[str, _Drawn] = {LEDGERS: _entered}
-"""The same of those that only a driver with Spark can feed."""
+BY_CLOCK: Mapping[str, _Drawn] = {GUESTS: _replaced, STREAKS: _summed_or_deleted}
+"""The same of those whose entries expire by processing time: only where no clock is made to jump."""
 
-SPARK_STATES = ((VALUES, SPANS, CHAINS), (TALLIES, TRAILS, NOTICES), (SUMS, LEASES, LEDGERS))
-"""What episodes with Spark have, in turn: each state costs a job per batch, and few batches tell little."""
+EXPOSED: Mapping[str, _Drawn] = {PLACES: _replaced, ROUTES: _trailed, STOPS: _spanned}
+"""The same of a processor's variables (tests.fault.journeys), which only a driver with Spark has."""
+
+OF_SPARK: Mapping[str, _Drawn] = {LEDGERS: _entered, ALERTS: _replaced, **EXPOSED}
+"""The same of all that only a driver with Spark can feed."""
+
+SPARK_STATES = (
+    (VALUES, SPANS, CHAINS, SUMS, LEASES, LEDGERS),
+    (TALLIES, TRAILS, NOTICES, ALERTS, PLACES, ROUTES, STOPS),
+)
+"""What episodes with Spark have, in turn: each state costs something per batch, and few batches tell little."""

@@ -1,0 +1,60 @@
+"""A history, and what the checker's rules look up in it. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from keyhole.steps import Step
+from tests.fault.expiring import Clock, Expiring
+from tests.fault.history import EpochStep, History, Pinned, Read
+from tests.fault.recount import Question, Recount, Told, key_of
+from tests.fault.workload import BY_CLOCK, Workload
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Of one state: when the commit of each epoch began, and the completions in their order."""
+
+    began_commit: dict[int, float]
+    complete: list[EpochStep]
+
+    def complete_at(self, at: float) -> int:
+        """The last epoch that was complete then; 0: none."""
+        index = bisect_right(self.complete, at, key=lambda step: step.at)
+        return self.complete[index - 1].epoch if index else 0
+
+
+class Context:
+    """A history, and what the rules look up in it."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.pinned = [event for event in history.events if isinstance(event, Pinned)]
+        self.recount = Recount(Workload(history.seed), {pinned.batch: pinned.epoch for pinned in self.pinned})
+        self.reads = [event for event in history.events if isinstance(event, Read)]
+        steps = sorted((event for event in history.events if isinstance(event, EpochStep)), key=lambda step: step.at)
+        self.epochs = {state: _epochs(state, steps) for state in history.states}
+        clocks = {
+            state: Clock([step for step in steps if state in step.states])
+            for state in history.states
+            if state in BY_CLOCK
+        }
+        self.expiring = Expiring(self.recount.workload, clocks)
+
+    def right(self, state: str, question: Question, epoch: int, began: float, ended: float) -> Collection[Told]:
+        """What may be told between two times, once the epoch is committed, and no later one."""
+        if state in BY_CLOCK:
+            return self.expiring.answers(state, key_of(question), epoch, began, ended)
+        return (self.recount.answer(state, question, epoch),)
+
+
+def _epochs(state: str, steps: list[EpochStep]) -> Epochs:
+    epochs = Epochs({}, [])
+    for step in steps:
+        if state in step.states and step.step == Step.DRIVER_BEFORE_COMMIT:
+            epochs.began_commit.setdefault(step.epoch, step.at)
+        elif state in step.states and step.step == Step.DRIVER_COMPLETE:
+            epochs.complete.append(step)
+    return epochs
