@@ -20,7 +20,7 @@ from keyhole.local.java import find_java
 from tests.fault.cluster import Machine, Plan
 from tests.fault.episode import run_episode
 from tests.fault.summary import Summary
-from tests.fault.workload import DRAWN, OF_SPARK, SPARK_STATES
+from tests.fault.workload import BY_CLOCK, DRAWN, OF_SPARK, SPARK_STATES
 
 
 def main() -> int:
@@ -33,7 +33,11 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=Path("fault-runs"), help="what violated episodes left")
     parser.add_argument("--keep-all", action="store_true", help="keep every episode's files")
     parser.add_argument(
-        "--states", nargs="+", choices=[*DRAWN, *OF_SPARK], help="default: all; with Spark three, in turn"
+        "--states",
+        nargs="+",
+        choices=[*DRAWN, *BY_CLOCK, *OF_SPARK],
+        help="default: all that the driver can feed, those that expire by the clock in two of four episodes; with "
+        "Spark half of them, in turn",
     )
     parser.add_argument(
         "--spark-every",
@@ -48,19 +52,7 @@ def main() -> int:
     until = time.monotonic() + 60 * arguments.minutes
     seed = arguments.seed
     while time.monotonic() < until:
-        spark = arguments.spark_every > 0 and seed % arguments.spark_every == 0
-        executors = 2 if spark and seed % (2 * arguments.spark_every) == 0 else 0
-        plan = Plan(
-            seed,
-            arguments.episode_seconds,
-            tuple(arguments.states or (SPARK_STATES[seed // 4 % len(SPARK_STATES)] if spark else DRAWN)),
-            spark=spark,
-            executors=executors,
-            # Where there is no replica, standbys alone must do.
-            replicas=seed % 2,
-            staged_bytes=2000 if seed % 3 == 0 else 0,
-            plant=arguments.plant,
-        )
+        plan = _plan(seed, arguments)
         directory = Path(tempfile.mkdtemp(prefix=f"keyhole-fault-{seed}-"))
         try:
             history = run_episode(plan, None, directory, machine)
@@ -79,6 +71,25 @@ def main() -> int:
             arguments.json.write_text(json.dumps(summary.to_json(), indent=2) + "\n")
         seed += 1
     return 0 if summary.right else 1
+
+
+def _plan(seed: int, arguments: argparse.Namespace) -> Plan:
+    spark = arguments.spark_every > 0 and seed % arguments.spark_every == 0
+    if spark:
+        states: tuple[str, ...] = SPARK_STATES[seed // (2 * arguments.spark_every) % len(SPARK_STATES)]
+    else:
+        states = (*DRAWN, *(BY_CLOCK if seed // 2 % 2 else ()))
+    return Plan(
+        seed,
+        arguments.episode_seconds,
+        tuple(arguments.states or states),
+        spark=spark,
+        executors=2 if spark and seed % (2 * arguments.spark_every) == 0 else 0,
+        # Where there is no replica, standbys alone must do.
+        replicas=seed % 2,
+        staged_bytes=2000 if seed % 3 == 0 else 0,
+        plant=arguments.plant,
+    )
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ class Plan:
         executors: With Spark: how many processes run the tasks; 0: the driver's own.
         staged_bytes: What a server keeps of staged rows in memory; the others go to disk. 0: as many as by default.
         plant: A bug that the state servers get, or several (tests/fault/planted.py); empty: none.
+        plant_driver: The same of a driver with Spark, one or several (tests/fault/planted_driver.py).
         epochs: How many are completed at least, however slow the machine is.
         kill_at: By process, the step (keyhole.steps) of epoch KILL_EPOCH at which it kills itself, once.
     """
@@ -65,6 +66,7 @@ class Plan:
     pace_seconds: float = 0.2
     staged_bytes: int = 0
     plant: str = ""
+    plant_driver: str = ""
     epochs: int = 0
     kill_at: Mapping[str, str] = field(default_factory=dict)
 
@@ -227,6 +229,7 @@ class Cluster:
             pace_seconds=plan.pace_seconds,
             standbys=plan.standbys,
             executors=plan.executors,
+            proxy=f"{_HOST}:{self._proxy_port}",
         )
         job = {
             "KEYHOLE_JOB_APPLICATION": self.application,
@@ -236,6 +239,7 @@ class Cluster:
             "KEYHOLE_JOB_SERVER_WAIT_SECONDS": "1",
         }
         own = {"FAULT_CLOCK": str(self._clock("driver")), "FAULT_DRIVER": msgspec.json.encode(settings).decode()}
+        own["FAULT_PLANT"] = plan.plant_driver
         environ = self._environ | job | own | self._kill_point("driver") | self._further("driver")
         module = "tests.fault.spark_driver" if plan.spark else "tests.fault.driver"
         return Child("driver", [sys.executable, "-P", "-m", module], self.directory / "driver.log", environ)

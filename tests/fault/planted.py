@@ -9,16 +9,16 @@ from typing import Any
 from keyhole.changelog.base import PartitionChanges, RestoredEpochs
 from keyhole.changelog.transactions import Appending
 from keyhole.changelog.writer import KafkaWriter
-from keyhole.stored import STAMP_BYTES, Aggregate
+from keyhole.stored import STAMP_BYTES, Aggregate, Moment, Visible
 from keyhole.stores.base import Advance, Batch
 from services.state_server import commit, host, merge_entries, standby
 from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.copies import Answers, Scanned
+from services.state_server.copies import Answers, Scanned, Standing
 from services.state_server.host import QueryHost
 from services.state_server.hosted import HostedState
 from services.state_server.staged import StagedAttempt
 from services.state_server.table import Table
-from tests.fault.workload import CHAINS, LEDGERS, NOTICES, SPANS, TRAILS, VALUES
+from tests.fault.workload import CHAINS, GUESTS, LEDGERS, LOANS, NOTICES, SPANS, TRAILS, VALUES
 
 
 def drop_markers() -> None:
@@ -151,6 +151,19 @@ def count_expired() -> None:
     merge_entries._Living.get_many = get_many  # type: ignore[method-assign]
 
 
+def show_expired() -> None:
+    """Readers are shown what has expired: by the clock since the last commit, by event time ever."""
+    show = Table._show
+
+    def late(self: Table, standing: Standing) -> Visible:
+        if self.descriptor.state not in (GUESTS, LOANS):
+            return show(self, standing)
+        assert self._visible is not None
+        return self._visible(Moment(standing.commit_time_ms, 0))
+
+    Table._show = late  # type: ignore[method-assign]
+
+
 def forget_subtasks() -> None:
     """Now and then the tasks of an operator are told that their subtasks hold nothing yet."""
     read_base = QueryHost._read_base
@@ -172,6 +185,7 @@ PLANTS: Mapping[str, Callable[[], None]] = {
     "kept deletion": keep_deleted,
     "reduced clear": reduce_cleared,
     "expired counted": count_expired,
+    "expired shown": show_expired,
     "forgotten subtask": forget_subtasks,
 }
 

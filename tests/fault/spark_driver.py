@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +19,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from keyhole import logs
+from keyhole.config import job_config
 from keyhole.errors import KeyholeError
 from keyhole.spark import queryable
 from keyhole.spark.session import local_settings, start_session
-from keyhole.spark.sink import Sink
 from keyhole.testing.kill_points import KillPoints
-from tests.fault import hooks
-from tests.fault.chain import RESULT, Chain, Ledger
+from tests.fault import hooks, planted_driver
+from tests.fault.alerts import alerting
 from tests.fault.driver import Recorder, Settings, wait_out_pause
 from tests.fault.history import Ended
-from tests.fault.states import FIELDS, REDUCERS
-from tests.fault.workload import (
-    CHAINS,
-    KEY_GROUPS,
-    LEASE_MS,
-    LEASES,
-    LEDGERS,
-    MAX_LENGTH,
-    NOTICES,
-    SPANS,
-    SUBTASKS,
-    SUMS,
-    TALLIES,
-    TRAILS,
-    Workload,
-    watermark_ms,
-)
+from tests.fault.journeys import ROWS, exposing, passed
+from tests.fault.spark_sinks import sinks_of
+from tests.fault.workload import EXPOSED, Workload, watermark_ms
 
-_SCHEMA = "state string, k string, m bigint, op string, n bigint, fields array<bigint>, at_ms bigint"
+_SCHEMA = f"{ROWS}, at_ms bigint"
 _WATERMARK = "watermark"
 _CONCURRENT = "CONCURRENT_STREAM_LOG_UPDATE"
 # Spark says it by name, or in words, by where it noticed.
@@ -72,82 +57,16 @@ def source(spark: SparkSession, settings: Settings) -> DataFrame:
             for n, of in enumerate(batch.of(state))
         ]
         # After the batch, the watermark is what the workload says.
-        return [*made, (_WATERMARK, None, None, None, None, None, watermark_ms(number + 1))]
+        return [*made, (_WATERMARK, "", None, None, None, None, watermark_ms(number + 1))]
 
     return numbers.select(f.inline(rows("value")))
 
 
-def sink(state: str, copies: int) -> Sink:
-    """Of one state, which takes its own rows of a batch. An `n` orders them where it matters."""
-    made: Sink
-    if state in (SUMS, TALLIES, LEASES):
-        lives: dict[str, Any] = {}
-        if state == LEASES:
-            lives = {"ttl": timedelta(milliseconds=LEASE_MS), "ttl_clock": "event_time"}
-        made = queryable.reducing(
-            state,
-            key="k",
-            map_key=() if state == SUMS else ("m",),
-            reducers=REDUCERS,
-            op="op",
-            key_groups=KEY_GROUPS,
-            standbys=copies,
-            **lives,
-        )
-    elif state == LEDGERS:
-        made = queryable.operator(
-            state,
-            operator=Ledger(),
-            result=", ".join(f"{name} bigint" for name in RESULT),
-            subtasks=SUBTASKS,
-            key_groups=KEY_GROUPS,
-            standbys=copies,
-        )
-    elif state == SPANS:
-        made = queryable.map(state, key="k", map_key="m", op="op", key_groups=KEY_GROUPS, standbys=copies)
-    elif state == TRAILS:
-        made = queryable.list(
-            state,
-            key="k",
-            value=FIELDS[state],
-            max_length=MAX_LENGTH,
-            order_by="n",
-            op="op",
-            key_groups=KEY_GROUPS,
-            standbys=copies,
-        )
-    elif state == CHAINS:
-        made = queryable.aggregating(
-            state,
-            key="k",
-            value=FIELDS[state],
-            aggregator=Chain(),
-            result=", ".join(f"{name} bigint" for name in RESULT),
-            order_by="n",
-            op="op",
-            key_groups=KEY_GROUPS,
-            standbys=copies,
-        )
-    elif state == NOTICES:
-        made = queryable.broadcast(state, key="k", op="op")
-    else:
-        made = queryable.value(state, key="k", op="op", key_groups=KEY_GROUPS, standbys=copies)
-    fields = [f.col("fields")[number].alias(name) for number, name in enumerate(FIELDS[state])]
-    if state == LEDGERS:
-        return made.of(lambda rows: _by_subtask(rows.where(f.col("state") == state)).select("n", *fields))
-    mapped, ordered = state in (TALLIES, SPANS, LEASES), state in (TRAILS, CHAINS)
-    columns = ["k", "op", *(["m"] if mapped else []), *(["n"] if ordered else [])]
-    return made.of(lambda rows: rows.where(f.col("state") == state).select(*columns, *fields))
-
-
-def _by_subtask(rows: DataFrame) -> DataFrame:
-    """Each row where the workload wants it: subtask s runs on partition s."""
-    return rows.repartitionById(SUBTASKS, f.col("k").cast("int"))
-
-
 def halves(states: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """By query."""
-    named = {"first": tuple(states[::2]), "second": tuple(states[1::2])}
+    """By query. The exposed ones are of one, as their processor is; alerts come after the notices that they read."""
+    exposed = [state for state in states if state in EXPOSED]
+    others = [state for state in states if state not in EXPOSED]
+    named = {"first": (*exposed, *others[::2]), "second": tuple(others[1::2])}
     return {query: of for query, of in named.items() if of}
 
 
@@ -157,6 +76,10 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
     spark_settings = local_settings([], directory / "spark", cores=1, partitions=2) | {
         "spark.log.level": "ERROR",
         "spark.driver.memory": "512m",
+        # What a processor's variables need.
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
     }
     if settings.executors:
         # Executors as processes of their own, which can be killed. They are started by Spark's own scripts.
@@ -166,8 +89,10 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
             "spark.executor.memory": "512m",
         }
     spark = start_session("fault", spark_settings)
+    processor = exposing(settings.states)
+    alerts = alerting(job_config().application, settings.proxy, observer["first"])
     sinks = [
-        queryable.together(*(sink(state, settings.standbys) for state in states), query=name, observer=observer[name])
+        queryable.together(*sinks_of(states, settings.standbys, processor, alerts), query=name, observer=observer[name])
         for name, states in halves(settings.states).items()
     ]
 
@@ -176,10 +101,9 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
         for feed in sinks:
             feed(rows, batch)
 
+    rows = source(spark, settings).withColumn("at", f.timestamp_millis("at_ms")).withWatermark("at", "0 seconds")
     query = (
-        source(spark, settings)
-        .withColumn("at", f.timestamp_millis("at_ms"))
-        .withWatermark("at", "0 seconds")
+        passed(rows, processor)
         .writeStream.outputMode("append")
         .option("checkpointLocation", str(directory / "checkpoint"))
         .foreachBatch(each)
@@ -199,6 +123,7 @@ def main() -> int:
     """As tests.fault.driver.main."""
     settings = msgspec.json.decode(os.environ["FAULT_DRIVER"], type=Settings)
     logs.configure("INFO")
+    planted_driver.plant(os.environ.get("FAULT_PLANT", ""))
     steps, clock = Path(settings.directory) / "steps", hooks.clock()
     kill_points = KillPoints.from_environ(os.environ)
     recorders = {name: Recorder(steps, states, clock, kill_points) for name, states in halves(settings.states).items()}

@@ -18,9 +18,10 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(1500)]
 
 @pytest.mark.parametrize(
     ("seed", "states", "executors", "least_epochs"),
+    # Seeds whose schedules kill servers, the driver and Kafka, and let clocks jump.
     # Drivers and executors that are killed take a busy machine's time to come again.
-    [(3, SPARK_STATES[0], 0, 2), (4, SPARK_STATES[1], 2, 0)],
-    ids=["3", "4-executors"],
+    [(4, SPARK_STATES[0], 0, 2), (6, SPARK_STATES[1], 2, 0)],
+    ids=["4", "6-executors"],
 )
 def test_with_spark_nothing_is_lost_nothing_twice_and_no_answer_is_wrong(
     seed: int, states: tuple[str, ...], executors: int, least_epochs: int, tmp_path: Path, machine: Machine
@@ -32,6 +33,6 @@ def test_with_spark_nothing_is_lost_nothing_twice_and_no_answer_is_wrong(
         spark=True,
         executors=executors,
         replicas=0,
-        staged_bytes=2000 * (seed % 2),
+        staged_bytes=0 if executors else 2000,
     )
     assert_rules_hold(plan, tmp_path, machine, least_epochs)

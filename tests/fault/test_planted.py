@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,13 +10,31 @@ import msgspec
 import pytest
 
 from keyhole.steps import Step
+from tests.fault import planted_driver
 from tests.fault.checker import check
 from tests.fault.cluster import KILL_EPOCH, Machine, Plan
 from tests.fault.episode import run_episode
 from tests.fault.history import Held, History, Read
 from tests.fault.planted import PLANTS
 from tests.fault.schedule import Fault, Kind
-from tests.fault.workload import CHAINS, DRAWN, LEASES, LEDGERS, NOTICES, SPANS, TALLIES, TRAILS, Workload
+from tests.fault.workload import (
+    ALERTS,
+    BY_CLOCK,
+    CHAINS,
+    DRAWN,
+    EXPOSED,
+    GUESTS,
+    LEASES,
+    LEDGERS,
+    LOANS,
+    NOTICES,
+    SPANS,
+    STOPS,
+    STREAKS,
+    TALLIES,
+    TRAILS,
+    Workload,
+)
 
 pytestmark = pytest.mark.fault
 
@@ -34,22 +53,24 @@ _THOROUGH = pytest.mark.thorough("one of these, and one of each kind of state, r
 
 # One for each kind, so that one episode shows them all.
 OF_KINDS = {
-    "torn scan": SPANS,
-    "lost element": TRAILS,
-    "aggregate merged twice": CHAINS,
-    "kept deletion": NOTICES,
-    "reduced clear": TALLIES,
-    "expired counted": LEASES,
+    "torn scan": {SPANS},
+    "lost element": {TRAILS},
+    "aggregate merged twice": {CHAINS},
+    "kept deletion": {NOTICES},
+    "reduced clear": {TALLIES},
+    "expired counted": {LEASES, STREAKS},
+    "expired shown": {LOANS, GUESTS},
 }
+ALL = (*DRAWN, *BY_CLOCK)
 
 
 def plan(plant: str, kill_at: Mapping[str, str], epochs: int = KILL_EPOCH + 2) -> Plan:
     # On a slow machine the episode's end must not come between the death and the epoch's second run.
-    return Plan(SEED, 16.0, tuple(DRAWN), replicas=0, pace_seconds=0.1, plant=plant, epochs=epochs, kill_at=kill_at)
+    return Plan(SEED, 16.0, ALL, replicas=0, pace_seconds=0.1, plant=plant, epochs=epochs, kill_at=kill_at)
 
 
 def test_the_epoch_at_which_processes_die_has_rows_of_all_states() -> None:
-    assert set(Workload(SEED).batch(KILL_EPOCH - 1).changes) >= set(DRAWN)
+    assert set(Workload(SEED).batch(KILL_EPOCH - 1).changes) >= set(ALL)
 
 
 @pytest.mark.parametrize(
@@ -69,14 +90,16 @@ def test_a_planted_bug_is_caught(plant: str, kill_at: Mapping[str, str], tmp_pat
 def test_a_planted_bug_of_each_kind_is_caught(tmp_path: Path, machine: Machine) -> None:
     # Handovers and an epoch that is run again, by epochs and not by seconds, and then many more.
     history = run_episode(plan(",".join(OF_KINDS), SERVER_DIES | DRIVER_DIES, epochs=60), [], tmp_path, machine)
-    assert {state for state in DRAWN if wrong_rows(history, state)} == set(OF_KINDS.values()), check(history)
+    assert {state for state in ALL if wrong_rows(history, state)} == set().union(*OF_KINDS.values()), check(history)
 
 
 @pytest.mark.timeout(1500)
-def test_a_planted_bug_of_an_operator_which_only_spark_has_is_caught(tmp_path: Path, machine: Machine) -> None:
-    spark = Plan(SEED, 5.0, (LEDGERS, LEASES), replicas=0, spark=True, plant="forgotten subtask", epochs=8)
+def test_a_planted_bug_of_each_kind_that_only_spark_has_is_caught(tmp_path: Path, machine: Machine) -> None:
+    states = (LEDGERS, LEASES, NOTICES, ALERTS, *EXPOSED)
+    spark = Plan(SEED, 5.0, states, replicas=0, spark=True, plant="forgotten subtask", epochs=8)
+    spark = dataclasses.replace(spark, plant_driver=",".join(planted_driver.PLANTS))
     history = run_episode(spark, [], tmp_path, machine)
-    assert {state for state in spark.states if wrong_rows(history, state)} == {LEDGERS}
+    assert {state for state in states if wrong_rows(history, state)} == {LEDGERS, ALERTS, STOPS}
 
 
 def wrong_rows(history: History, state: str) -> int:
