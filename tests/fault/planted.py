@@ -11,14 +11,17 @@ from keyhole.changelog.transactions import Appending
 from keyhole.changelog.writer import KafkaWriter
 from keyhole.stored import STAMP_BYTES, Aggregate, Moment, Visible
 from keyhole.stores.base import Advance, Batch
+from keyhole.types import TtlClock
 from services.state_server import commit, host, merge_entries, standby
 from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.copies import Answers, Scanned, Standing
 from services.state_server.host import QueryHost
 from services.state_server.hosted import HostedState
+from services.state_server.merge_rows import Upsert
+from services.state_server.merging import Change, Epoch, Rows, Stored
 from services.state_server.staged import StagedAttempt
 from services.state_server.table import Table
-from tests.fault.workload import CHAINS, GUESTS, LEDGERS, LOANS, NOTICES, SPANS, TRAILS, VALUES
+from tests.fault.workload import CHAINS, GUESTS, LEDGERS, NOTICES, SPANS, TRAILS, VALUES
 
 
 def drop_markers() -> None:
@@ -152,16 +155,33 @@ def count_expired() -> None:
 
 
 def show_expired() -> None:
-    """Readers are shown what has expired: by the clock since the last commit, by event time ever."""
+    """Readers are shown what has expired by the clock since the last commit."""
     show = Table._show
 
     def late(self: Table, standing: Standing) -> Visible:
-        if self.descriptor.state not in (GUESTS, LOANS):
+        if self.descriptor.state != GUESTS:
             return show(self, standing)
         assert self._visible is not None
-        return self._visible(Moment(standing.commit_time_ms, 0))
+        return self._visible(Moment(standing.commit_time_ms, standing.watermark_ms))
 
     Table._show = late  # type: ignore[method-assign]
+
+
+def keep_ends() -> None:
+    """A value that is replaced ends, by event time, when the one before it would have."""
+    with_stored = merge_entries.Expiring.with_stored
+
+    def keeping(self: merge_entries.Expiring, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+        written = with_stored(self, rows, stored, epoch)
+        if self._lives.clock is not TtlClock.EVENT_TIME or not isinstance(self._merge, Upsert):
+            return written
+        before = stored.get_many([key for key, _ in written])
+        return [
+            (key, row if row is None or old is None else old[:STAMP_BYTES] + row[STAMP_BYTES:])
+            for (key, row), old in zip(written, before, strict=True)
+        ]
+
+    merge_entries.Expiring.with_stored = keeping  # type: ignore[method-assign]
 
 
 def forget_subtasks() -> None:
@@ -186,6 +206,7 @@ PLANTS: Mapping[str, Callable[[], None]] = {
     "reduced clear": reduce_cleared,
     "expired counted": count_expired,
     "expired shown": show_expired,
+    "lifetime not renewed": keep_ends,
     "forgotten subtask": forget_subtasks,
 }
 

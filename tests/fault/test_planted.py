@@ -59,7 +59,8 @@ OF_KINDS = {
     "kept deletion": {NOTICES},
     "reduced clear": {TALLIES},
     "expired counted": {LEASES, STREAKS},
-    "expired shown": {LOANS, GUESTS},
+    "expired shown": {GUESTS},
+    "lifetime not renewed": {LOANS},
 }
 ALL = (*DRAWN, *BY_CLOCK)
 
