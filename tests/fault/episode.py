@@ -21,9 +21,9 @@ from tests.fault.readers import Readers
 from tests.fault.schedule import Fault, Kind, schedule
 from tests.fault.workload import BY_CLOCK, names
 
-# Generous: a busy machine takes a minute to start Spark.
-_FIRST_EPOCH_SECONDS = 300.0
-_REST_SECONDS = 300.0
+# Generous: a busy machine takes minutes to start Spark, and to run the first batch with a processor.
+_FIRST_EPOCH_SECONDS = 600.0
+_REST_SECONDS = 600.0
 _COPIES_SECONDS = 30.0
 
 _decoder = msgspec.json.Decoder(EpochStep | Pinned | Ended)
