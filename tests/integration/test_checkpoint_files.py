@@ -43,33 +43,48 @@ def make(request: pytest.FixtureRequest) -> Make:
 def test_what_is_written_is_read_until_it_is_deleted(make: Make, folder: Path) -> None:
     files = make()
     assert (files.names(), files.has("7"), files.read("7")) == ([], False, None)
-    files.write("7", b"")
-    files.write("8", bytes(range(256)) * 1000)
-    files.write("8", b"another")
+    assert files.create("7", b"")
+    assert files.create("8", bytes(range(256)) * 1000)
     assert sorted(files.names()) == ["7", "8"]
     files.delete("7")
     files.delete("6")
     again = make()
-    assert (again.names(), again.has("8"), again.read("8"), again.read("7")) == (["8"], True, b"another", None)
+    assert (again.names(), again.has("8"), again.read("8"), again.read("7")) == (
+        ["8"],
+        True,
+        bytes(range(256)) * 1000,
+        None,
+    )
 
 
-def test_each_reads_what_the_other_has_written_and_takes_its_place(local: Make, hadoop: Make, folder: Path) -> None:
-    hadoop().write("1", b"through Hadoop")
+def test_what_is_there_stays_and_nothing_else_is_left(make: Make, folder: Path) -> None:
+    files = make()
+    assert files.create("1", b"first")
+    before = sorted(folder.iterdir())
+    assert not files.create("1", b"second")
+    assert (files.read("1"), sorted(folder.iterdir())) == (b"first", before)
+
+
+def test_each_reads_what_the_other_has_written_and_leaves_it_there(local: Make, hadoop: Make, folder: Path) -> None:
+    assert hadoop().create("1", b"through Hadoop")
+    assert not local().create("1", b"on this machine")
     assert local().read("1") == b"through Hadoop"
-    local().write("1", b"on this machine")
+    local().delete("1")
+    assert local().create("1", b"on this machine")
+    assert not hadoop().create("1", b"through Hadoop again")
     assert hadoop().read("1") == b"on this machine"
-    hadoop().write("1", b"through Hadoop again")
+    hadoop().delete("1")
+    assert hadoop().create("1", b"through Hadoop again")
     assert local().read("1") == b"through Hadoop again"
     local().delete("1")
     assert hadoop().read("1") is None
     assert list(folder.iterdir()) == []
 
 
-def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(
+def test_a_write_that_fails_leaves_nothing_and_may_be_tried_again(
     local: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = local()
-    files.write("1", b"first")
 
     def full(part: Path, content: bytes) -> None:
         part.touch()
@@ -78,6 +93,7 @@ def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_bytes", full)
         with pytest.raises(OSError, match="no space left"):
-            files.write("1", b"second")
+            files.create("1", b"first")
+    assert list(folder.iterdir()) == []
+    assert files.create("1", b"first")
     assert files.read("1") == b"first"
-    assert [path.name for path in folder.iterdir()] == ["1"]

@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -134,6 +135,33 @@ def test_a_batch_that_is_run_again_reads_the_rules_that_it_read_before(
     run_query(elements, "append", process, checkpoint="elements")
     assert [(batch, threshold) for batch, threshold, _ in read] == [(0, 1), (1, 1), (1, 1), (2, 2)]
     assert read[1][2] == read[2][2] < read[3][2]
+
+
+def test_a_driver_that_wakes_late_changes_nothing_of_what_its_successor_has_read(
+    stream: Stream,
+    run_query: RunQuery,
+    service: Service,
+    application: str,
+    announce: Announce,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    announce(1)
+    late, successor = (queryable.BroadcastReader(f"{application}/rules", proxy=service.proxy) for _ in range(2))
+    fetched = late._fetched
+    read: list[list[tuple[str, int]]] = []
+
+    def process(data: DataFrame, batch_id: int) -> None:
+        def suspended(least: int) -> pa.Table:
+            content = fetched(least)
+            read.append([tuple(row) for row in successor.read(data).collect()])
+            return content.slice(0, 0)
+
+        monkeypatch.setattr(late, "_fetched", suspended)
+        read.append([tuple(row) for row in late.read(data).collect()])
+        read.append([tuple(row) for row in successor.read(data).collect()])
+
+    run_query(stream(SCHEMA, [[{"k": "k0", "v": 10}]]), "append", process, checkpoint="elements")
+    assert read == [[("k0", 1)]] * 3
 
 
 def test_nothing_broadcast_yet_is_refused_or_read_as_no_entries_again_too(

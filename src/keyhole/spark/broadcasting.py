@@ -136,8 +136,7 @@ class BroadcastReader:
     def _pin(self, frame: ClassicDataFrame, pins: _Pins, before: pa.Table | None) -> pa.Table:
         """What the batch, which has read nothing yet, reads from now on. `before`: what the one before it has read."""
         content = ipc_stream(self._fetched(0 if before is None else _epoch(before)))
-        pins.write(content, int(frame.sparkSession.conf.get(_KEPT_BATCHES) or 0))
-        return _decoded(content)
+        return pins.pin(content, int(frame.sparkSession.conf.get(_KEPT_BATCHES) or 0))
 
     def _pins(self, frame: ClassicDataFrame) -> _Pins:
         return _Pins(frame, current(frame), f"{self._application}.{self._state}")
@@ -263,15 +262,20 @@ class _Pins:
         earlier = [int(name) for name in self._files.names() if name.isdigit() and int(name) < self._number]
         return self._read(max(earlier)) if earlier else None
 
-    def write(self, content: bytes, kept: int) -> None:
-        """Whole or not at all; and drops what no batch can ask for any more.
+    def pin(self, content: bytes, kept: int) -> pa.Table:
+        """What the batch reads: this, whole or not at all; and drops what no batch can ask for any more.
+
+        Or what it has read meanwhile: a driver that was taken for dead, and wakes, changes nothing for its successor.
 
         Args:
             kept: Of so many batches Spark keeps the logs.
         """
         if self._files.has(str(self._number - 1)):  # else an older one is what this batch's updates are told from
             self._files.delete(str(self._number - max(kept, 2)))
-        self._files.write(str(self._number), content)
+        self._files.create(str(self._number), content)
+        pinned = self.now()
+        assert pinned is not None
+        return pinned
 
     def _read(self, batch_id: int) -> pa.Table | None:
         content = self._files.read(str(batch_id))

@@ -23,8 +23,8 @@ class CheckpointFiles(Protocol):
     def read(self, name: str) -> bytes | None:
         """None: there is no such file."""
 
-    def write(self, name: str, content: bytes) -> None:
-        """Takes the place of what is there."""
+    def create(self, name: str, content: bytes) -> bool:
+        """False: there is such a file, which stays as it is."""
 
     def delete(self, name: str) -> None:
         """It needn't be there."""
@@ -66,13 +66,17 @@ class LocalFiles:
         except FileNotFoundError:
             return None
 
-    def write(self, name: str, content: bytes) -> None:
+    def create(self, name: str, content: bytes) -> bool:
         part = self._folder / f".{name}.{os.getpid()}.part"
         try:
             part.write_bytes(content)
-            # Hadoop's checksum of what was there would not be this file's; without one it is read unchecked.
+            # As Spark does here for its own logs. A hard link would fail by itself, but not every file system has them.
+            if self.has(name):
+                return False
+            # Hadoop's checksum of a file that was deleted is not this one's; without one it is read unchecked.
             self._checksum(name).unlink(missing_ok=True)
             part.replace(self._folder / name)
+            return True
         finally:
             part.unlink(missing_ok=True)
 
@@ -112,14 +116,18 @@ class HadoopFiles:
         with contextlib.closing(self._files.open(self._of(name))) as stream:
             return bytes(self._streams.toByteArray(stream))
 
-    def write(self, name: str, content: bytes) -> None:
-        stream = self._files.createAtomic(self._of(name), True)
+    def create(self, name: str, content: bytes) -> bool:
+        if self.has(name):
+            return False
+        # What another process has made meanwhile stays as well: where the file system can tell, this fails then.
+        stream = self._files.createAtomic(self._of(name), False)
         try:
             stream.write(bytearray(content))
             stream.close()
         except BaseException:
             stream.cancel()
             raise
+        return True
 
     def delete(self, name: str) -> None:
         self._files.delete(self._of(name))
