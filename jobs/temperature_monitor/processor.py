@@ -68,14 +68,14 @@ _NONE = Statistics(0.0, math.inf, -math.inf, 0.0, 0, 0)
 
 
 def ratio(last: float, new: float) -> float:
-    """How far a reading jumps: the larger by the smaller; 1.0 where one of them is not above zero, which has no ratio.
+    """How far a reading jumps, either way: the larger by the smaller; infinite where the new one is zero, or nearly.
 
-    Infinite where the smaller one is too close to zero.
+    1.0 where the last one is not above zero, which has no ratio, or the new one is below, where both ways are negative.
     """
-    if last <= 0 or new <= 0:
+    if last <= 0 or new < 0:
         return 1.0
     low, high = sorted((last, new))
-    return high / low
+    return high / low if low else math.inf
 
 
 class Sensors(StatefulProcessor):

@@ -130,8 +130,8 @@ class Recount:
             of.temperatures.append(temperature)
             of.time_ms = max(of.time_ms, time_ms)
             for last, new in itertools.pairwise(of.temperatures[-2:]):
-                if sensor in thresholds and last > 0 and new > 0:
-                    jump = max(new / last, last / new)
+                if sensor in thresholds and last > 0 and new >= 0:
+                    jump = max(new / last, last / new) if new else math.inf
                     if jump > thresholds[sensor]:
                         self.logged[sensor].append(Alert(time_ms, last, new, jump, thresholds[sensor]))
         for sensor in [name for name, of in self.sensors.items() if of.time_ms + _HOUR_MS <= watermark_ms]:

@@ -84,12 +84,14 @@ def test_a_jump_is_told_from_one_batch_to_the_next() -> None:
         (10.0, 10.0, 1.0),
         (0.0, 5.0, 1.0),
         (-5.0, 5.0, 1.0),
-        (5.0, 0.0, 1.0),
+        (5.0, 0.0, math.inf),
+        (5.0, -0.0, math.inf),
         (5.0, -5.0, 1.0),
+        (0.0, 0.0, 1.0),
         (5e-324, 1e308, math.inf),
     ],
 )
-def test_a_ratio_is_either_way_and_there_is_none_of_what_is_not_above_zero(
+def test_a_ratio_is_either_way_infinite_to_zero_and_there_is_none_from_what_is_not_above_zero_or_to_below_it(
     last: float, new: float, expected: float
 ) -> None:
     assert ratio(last, new) == expected
@@ -167,6 +169,12 @@ def test_an_answer_that_differs_in_anything_is_none_that_was_counted() -> None:
         assert not verify.is_told(told(right._replace(**{name: value + 1})), of)
     assert not verify.is_told(told(None), of)
     assert not verify.is_told(told(right), None)
+
+
+def test_a_fall_to_zero_is_an_alert_of_the_recount_and_a_rise_from_it_or_a_fall_below_it_is_none() -> None:
+    recount = Recount()
+    recount.take([reading(n, of) for n, of in enumerate([5.0, 0.0, 5.0, -5.0, 5.0])], 0, {"a": 1.5})
+    assert recount.alerts() == {"a": [Alert(BEGIN_MS + SECOND_MS, 5.0, 0.0, math.inf, 1.5)]}
 
 
 def test_the_recount_keeps_the_last_hundred_alerts() -> None:
