@@ -33,7 +33,7 @@ def table(
 ) -> StreamingQuery:
     """Starts the query that broadcasts the records of a topic: of each key the last one."""
     of_topic = dataclasses.replace(config, topic=topic)
-    dead_letters = DeadLetters(spark, job.bootstrap_servers, topic)
+    dead_letters = DeadLetters(spark, job.bootstrap_servers, topic, config=job)
     sink = queryable.broadcast(state, key=key, order_by=pipeline.PUBLISHED, on_commit=dead_letters.tell, config=job)
     return (
         rows(records(spark, job.bootstrap_servers, of_topic), dead_letters.accept)
@@ -97,7 +97,7 @@ def start(environ: Mapping[str, str]) -> Sequence[StreamingQuery]:
     ]
     for query in tables:
         query.processAllAvailable()  # what was published before is there for the first payments
-    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
+    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic, config=job)
     processor = pipeline.exposing()
     taken = pipeline.payments(records(spark, job.bootstrap_servers, config), dead_letters.accept)
     pairs = (

@@ -43,7 +43,7 @@ def start(environ: Mapping[str, str]) -> StreamingQuery:
     """Starts Spark and the query."""
     job, config = configure(APPLICATION, GoldenSignalsConfig, environ)
     spark = session(APPLICATION, config)
-    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
+    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic, config=job)
     return (
         measurements(records(spark, job.bootstrap_servers, config), dead_letters.accept)
         .writeStream.queryName(STATE)

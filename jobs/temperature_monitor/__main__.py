@@ -70,7 +70,7 @@ def states(processor: QueryableProcessor, job: JobConfig, on_commit: Callable[[i
 
 def start_sensors(spark: SparkSession, job: JobConfig, config: TemperatureMonitorConfig) -> StreamingQuery:
     """Starts the query of the readings: what is kept of each sensor, and its alerts, in one epoch."""
-    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
+    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic, config=job)
     taken = readings(records(spark, job.bootstrap_servers, config), dead_letters.accept)
     processor = exposing()
     sink = states(processor, job, dead_letters.tell)
@@ -87,7 +87,7 @@ def start_sensors(spark: SparkSession, job: JobConfig, config: TemperatureMonito
 def start_thresholds(spark: SparkSession, job: JobConfig, config: TemperatureMonitorConfig) -> StreamingQuery:
     """Starts the query of the updates of thresholds."""
     of_updates = dataclasses.replace(config, topic=config.thresholds_topic)
-    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.thresholds_topic)
+    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.thresholds_topic, config=job)
     sink = queryable.broadcast(
         THRESHOLDS,
         key=KEY,

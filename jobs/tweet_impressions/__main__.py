@@ -48,7 +48,7 @@ def start(environ: Mapping[str, str]) -> StreamingQuery:
     """Starts Spark and the query."""
     job, config = configure(APPLICATION, TweetImpressionsConfig, environ)
     spark = session(APPLICATION, config)
-    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
+    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic, config=job)
     return (
         tweet_hours(events(records(spark, job.bootstrap_servers, config), dead_letters.accept))
         .writeStream.queryName(QUERY)

@@ -46,7 +46,7 @@ def start(environ: Mapping[str, str]) -> StreamingQuery:
     """Starts Spark and the query."""
     job, config = configure(APPLICATION, VitalSignsConfig, environ)
     spark = session(APPLICATION, config, ROCKSDB)
-    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic)
+    dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic, config=job)
     taken = chunks(records(spark, job.bootstrap_servers, config), dead_letters.accept)
     processor = exposing(config.blob_seconds * SECOND_US)
     sink = states(processor, job, config.files, dead_letters.tell)

@@ -25,7 +25,7 @@ MOST_QUERIES = 50
 """The same for queries."""
 
 MOST_TOPICS = 200
-"""The same for the sources' topics, each counted with its query, in the exporter."""
+"""The same for the sources' topics; where a metric has the query, too, each is counted with it."""
 
 OTHER = "other"
 """The label of what is put together."""
@@ -110,7 +110,9 @@ LABELS: Mapping[str, Label] = MappingProxyType(
         "phase": Label("of an epoch or a batch", len(SPARK_PHASES) + 1, str(len(SPARK_PHASES) + 1)),
         "status": Label("`reached`, `silent` or `lost`", 3, "3"),
         "where": Label("`memory` or `disk`", 2, "2"),
-        "topic": Label("a source's topic", 0, f"{MOST_TOPICS} with their queries, then `{OTHER}`"),
+        "topic": Label(
+            "a source's topic", MOST_TOPICS + 1, f"{MOST_TOPICS}, with their queries if these are told, then `{OTHER}`"
+        ),
         "range": Label(f"key groups, `first-last`; {RANGES} of them", RANGES, str(RANGES)),
         "component": Label("`state_server`, `client_proxy` or `job`", 3, "3"),
         "target": Label("host:port that the exporter asks", 0, "the processes discovered"),
@@ -143,6 +145,8 @@ class Metric:
         """How many series one process makes of it at most; for the exporter's own: per process that it asks."""
         series = 1
         for label in self.labels:
+            if label == "query" and "topic" in self.labels:
+                continue  # the topics are counted with their queries
             of_all = label == "state" and self.component is Component.EXPORTER
             series *= MOST_STATES_OF_ALL + 1 if of_all else LABELS[label].bound or 1
         return series * (len(self.buckets) + 3 if self.buckets else 1)
@@ -284,6 +288,15 @@ _QUERY = "application query"
 _JOB_METRICS = (
     *_process(_JOB, "application"),
     _refused(_JOB, "application"),
+    _counter(
+        _JOB,
+        "rejected",
+        "records",
+        "application topic",
+        "Records that the job could not take, and put into the dead-letter topic, as of the last complete epoch. No "
+        "exact number: it begins at 0 with each start, and a batch or task that is run again counts its own again; by "
+        "the dead letters' headers they can be counted.",
+    ),
     # The coordinator.
     _gauge(_JOB, "complete", "epoch", _QUERY, "The last epoch that is complete on all servers.", _MAX),
     _counter(_JOB, "complete", "epochs", _QUERY, "Epochs that were completed."),

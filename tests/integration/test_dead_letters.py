@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import uuid
 from collections.abc import Sequence
 
@@ -12,8 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole.cli.verify import records_before, topic_ends
+from keyhole.config import JobConfig
+from keyhole.coordinator.stats import stats_of
 from keyhole.spark.dead_letters import DeadLetters, first_broken
 from tests.integration.conftest import RunQuery
+from tests.support import figures
 
 pytestmark = pytest.mark.integration
 
@@ -102,6 +107,33 @@ def test_of_an_aggregated_stream_too_and_again_where_a_batch_is_run_again(
     assert totals == [3, 3, 6]
     places = [int(dict(message.headers() or ())["offset"]) for message in letters(kafka, dead_letters.topic)]
     assert places == [1, 1, 3, 4]
+
+
+def test_they_are_logged_and_counted_by_topic_once_their_epoch_is_told_and_there_is_a_0_before(
+    spark: SparkSession, kafka: str, topic: str, run_query: RunQuery, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = JobConfig(application=topic, servers=("127.0.0.1:1",), bootstrap_servers=kafka)
+    dead_letters = DeadLetters(spark, kafka, topic, config=config)
+    counted: list[float] = []
+
+    def count() -> None:
+        told = asyncio.run(stats_of(config).read())
+        assert not figures.beyond_the_catalogue(told)
+        assert "keyhole_job_rejected_records_total" in figures.names(told)
+        counted.append(figures.value(told, "keyhole_job_rejected_records_total", application=topic, topic=topic))
+
+    def take(batch: DataFrame, number: int) -> None:
+        batch.collect()
+        count()
+        dead_letters.tell(number + 1)
+        count()
+
+    with caplog.at_level(logging.WARNING, "keyhole.spark.dead_letters"):
+        run_query(numbers(spark, kafka, dead_letters, topic), "append", take)
+        dead_letters.tell(3)  # of none there is nothing to say
+    assert counted == [0, 1, 1, 3]
+    said = [(record.records, record.kept_in, record.epoch) for record in caplog.records]  # type: ignore[attr-defined]
+    assert said == [(1, f"{topic}.dead-letter", 1), (2, f"{topic}.dead-letter", 2)]
 
 
 def test_a_topic_that_is_there_is_taken_as_it_is(spark: SparkSession, kafka: str, topic: str) -> None:

@@ -14,8 +14,13 @@ from keyhole.metrics import BY_NAME, Metric, MetricType
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "keyhole"
 
-# What only Spark tells, and what a server refuses to a reader: a run without either has none of it.
-_OF_SPARK_RUNS = ("keyhole_spark_", "keyhole_kafka_source_lag_", "keyhole_state_server_failed_reads_")
+# What only Spark and its tasks tell, and what a server refuses to a reader: a run without either has none of it.
+_OF_SPARK_RUNS = (
+    "keyhole_spark_",
+    "keyhole_kafka_source_lag_",
+    "keyhole_job_rejected_",
+    "keyhole_state_server_failed_reads_",
+)
 _RATE_WINDOW = "10s"
 
 _SERIES = re.compile(r"\b(keyhole_\w+)(?:\{([^}]*)\})?")

@@ -190,6 +190,19 @@ def test_a_thousand_topics_of_a_source_stay_within_the_bounds_and_no_lag_is_lost
     assert figures.value(stats, lag, application=OTHER, query=OTHER, topic=OTHER) == 1_000 - MOST_TOPICS
 
 
+def test_rejected_records_of_a_thousand_topics_stay_within_the_bounds_and_none_is_lost() -> None:
+    made = Figures()
+    for number in range(1_000):
+        made.add("keyhole_job_rejected_records_total", ("shop", f"topic-{number}"), 1)
+    job = pb.ReadStatsResponse(name="shop", families=made.families())
+    stats = cluster(Answer(Component.JOB, True, job))
+    rejected = "keyhole_job_rejected_records_total"
+    assert figures.value(stats, rejected) == 1_000
+    assert figures.value(stats, rejected, application="shop", topic="topic-1") == 1
+    assert figures.value(stats, rejected, application=OTHER, topic=OTHER) == 1_000 - MOST_TOPICS
+    assert not figures.beyond_the_catalogue(stats)
+
+
 def test_source_lag_is_what_lies_between_where_spark_is_and_the_topics_ends() -> None:
     reads = [SourceRead("shop", "main", "orders", part, 90) for part in range(2)]
     gone = SourceRead("shop", "main", "deleted", 0, 5)

@@ -15,7 +15,7 @@ from keyhole.coordinator.progress import note_progress
 from keyhole.coordinator.stats import JobStats, job_stats
 from keyhole.errors import InvalidConfiguration, PortTaken
 from keyhole.local.ports import free_ports
-from keyhole.metrics import MOST_QUERIES, OTHER
+from keyhole.metrics import MOST_QUERIES, MOST_TOPICS, OTHER
 from tests.support import figures
 from tests.support.exporters import scrape
 
@@ -82,6 +82,22 @@ async def test_queries_beyond_the_bound_are_told_together() -> None:
     assert not figures.beyond_the_catalogue(told)
     assert figures.value(told, "keyhole_job_complete_epochs_total") == 1_000
     assert figures.value(told, "keyhole_job_complete_epochs_total", query=OTHER) == 1_000 - MOST_QUERIES
+
+
+async def test_rejected_records_are_told_by_topic_from_0_on_and_topics_beyond_the_bound_together() -> None:
+    stats = JobStats("shop", "", "")
+    for number in range(1_000):
+        stats.counts.reject(f"topic-{number}", 0)
+    stats.counts.reject("topic-1", 2)
+    stats.counts.reject("topic-1", 3)
+    stats.counts.reject("topic-999", 7)
+    told = await stats.read()
+    assert not figures.beyond_the_catalogue(told)
+    rejected = "keyhole_job_rejected_records_total"
+    assert {tuple(s.labels): s.value for f in told.families if f.name == rejected for s in f.samples} == {
+        **{("shop", f"topic-{number}"): 5 * (number == 1) for number in range(MOST_TOPICS)},
+        (OTHER, OTHER): 7,
+    }
 
 
 def test_it_is_told_by_grpc_and_on_its_own_page_while_queries_come_and_go() -> None:

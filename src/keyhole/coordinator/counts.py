@@ -62,6 +62,7 @@ class JobCounts:
         self._lock = threading.Lock()
         self._queries: dict[str, QueryCounts] = {}
         self._spark: dict[str, SparkCounts] = {}
+        self._rejected: dict[str, int] = {}
 
     def query(self, name: str) -> QueryCounts:
         """Of one query, over all of its runs in this process."""
@@ -72,6 +73,16 @@ class JobCounts:
         """The same."""
         with self._lock:
             return self._spark.setdefault(name, SparkCounts())
+
+    def reject(self, topic: str, records: int) -> None:
+        """So many more of a source's topic can't be taken; 0: it is known that there may be some."""
+        with self._lock:
+            self._rejected[topic] = self._rejected.get(topic, 0) + records
+
+    def rejected(self) -> dict[str, int]:
+        """By the source's topic, as it is now."""
+        with self._lock:
+            return dict(self._rejected)
 
     def all(self) -> tuple[dict[str, QueryCounts], dict[str, SparkCounts]]:
         """As they are now."""

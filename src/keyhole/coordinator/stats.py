@@ -14,12 +14,12 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from keyhole.config import SecuritySettings
+from keyhole.config import JobConfig, SecuritySettings
 from keyhole.coordinator.counts import JobCounts, QueryCounts, SparkCounts
 from keyhole.counting import Refusals
 from keyhole.errors import KeyholeError
 from keyhole.listening import parted
-from keyhole.metrics import MOST_QUERIES, Component, Kept
+from keyhole.metrics import MOST_QUERIES, MOST_TOPICS, Component, Kept
 from keyhole.stats.figures import Figures, process_start
 from keyhole.v1 import stats_pb2 as pb
 
@@ -53,6 +53,7 @@ class JobStats:
         self._metrics = metrics
         self._started = process_start()
         self._names = Kept(MOST_QUERIES)
+        self._topics = Kept(MOST_TOPICS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
         self._ready = threading.Event()
@@ -141,6 +142,10 @@ class JobStats:
             _tell_query(figures, self._names.label((self._application, name)), counts)
         for name, of in spark.items():
             _tell_spark(figures, self._names.label((self._application, name)), of)
+        rejected = self.counts.rejected()
+        self._topics.note((self._application, topic) for topic in rejected)
+        for topic, records in rejected.items():
+            figures.add(f"{_JOB}_rejected_records_total", self._topics.label((self._application, topic)), records)
         sources = [
             pb.SourcePosition(query=name, topic=topic, partition=partition, offset=offset)
             for name, of in spark.items()
@@ -205,6 +210,11 @@ def job_stats(application: str, stats: str, metrics: str, security: SecuritySett
     """
     with _MAKING:
         return _made(application, stats, metrics, security)
+
+
+def stats_of(config: JobConfig) -> JobStats:
+    """The one of this process for a job's configuration. As `job_stats`."""
+    return job_stats(config.application, config.stats, config.metrics, config)
 
 
 @functools.cache

@@ -24,6 +24,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes P
 
 from keyhole.changelog.clients import ONE_REQUEST, as_ours, common_settings
 from keyhole.changelog.record_topics import make_topics
+from keyhole.config import JobConfig
+from keyhole.coordinator.stats import stats_of
 from keyhole.errors import KafkaUnreachable
 from keyhole.spark.worker import hasten_rows
 
@@ -69,16 +71,24 @@ class DeadLetters:
 
     Makes the topic `<topic>.dead-letter`, of one partition, where there is none.
 
+    Args:
+        config: The job's, in whose metrics `tell` counts them; None: in none.
+
     Raises:
         KeyholeError: The topic can't be made.
     """
 
-    def __init__(self, spark: SparkSession, bootstrap_servers: str, topic: str) -> None:
+    def __init__(
+        self, spark: SparkSession, bootstrap_servers: str, topic: str, *, config: JobConfig | None = None
+    ) -> None:
         self.topic = topic + SUFFIX
+        self._source = topic
+        self._counts = None if config is None else stats_of(config).counts
         self._bootstrap_servers = bootstrap_servers
         self._sent = spark.sparkContext.accumulator(0)
         self._told = 0
         make_topics(bootstrap_servers, {self.topic: 1}, _ADMIN_SECONDS)
+        self._count(0)  # whoever waits for the first one needs a 0 before it
 
     @property
     def sent(self) -> int:
@@ -103,10 +113,16 @@ class DeadLetters:
         return rows.mapInArrow(set_aside, rows.select(*taken).schema)
 
     def tell(self, epoch: int) -> None:
-        """Logs how many there were since it was last called. For a query's `on_commit`."""
-        new, self._told = self.sent - self._told, self.sent
+        """Logs and counts how many there were since it was last called. For a query's `on_commit`."""
+        sent = self.sent
+        new, self._told = sent - self._told, sent
         if new:
+            self._count(new)
             _log.warning("records were rejected", extra={"records": new, "kept_in": self.topic, "epoch": epoch})
+
+    def _count(self, records: int) -> None:
+        if self._counts is not None:
+            self._counts.reject(self._source, records)
 
 
 def _set_aside(

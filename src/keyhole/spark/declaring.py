@@ -17,7 +17,7 @@ from keyhole.config import JobConfig, job_config
 from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.decisions import OnNewCheckpoint
 from keyhole.coordinator.fleet import Addresses
-from keyhole.coordinator.stats import job_stats
+from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration
 from keyhole.reducers import problems
 from keyhole.spark.aggregating import Aggregator
@@ -140,7 +140,7 @@ def query_sink(parts: Sequence[Part], options: QueryOptions, on_rows: OnRows | N
             observer=settings.observer,
             addresses=addresses,
             allow_dropped_states=settings.allow_dropped_states,
-            counts=job_stats(config.application, config.stats, config.metrics, config).counts.query(query),
+            counts=stats_of(config).counts.query(query),
         )
 
     return Sink(

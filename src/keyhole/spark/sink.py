@@ -22,7 +22,7 @@ from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import EpochBatch, EpochResult
 from keyhole.coordinator.decisions import offsets_hash
 from keyhole.coordinator.fleet import Addresses
-from keyhole.coordinator.stats import job_stats
+from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.spark.batch import MicroBatch, OutputMode, classic, current, next_watermark_ms, state_operators
 from keyhole.spark.bootstrapping import BOOTSTRAP, bootstrap_batch, checked_bootstrap
@@ -286,7 +286,7 @@ class Sink:
 
     def _follow(self, batch: MicroBatch, query: str) -> None:
         """Spark's own progress, where somebody may ask for it."""
-        stats = job_stats(self._config.application, self._config.stats, self._config.metrics, self._config)
+        stats = stats_of(self._config)
         if stats.served:
             follow_progress(batch.query, batch.run_id, stats.counts.spark(query))
 
