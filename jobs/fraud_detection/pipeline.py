@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from jobs.fraud_detection.processor import EXPOSED, OUTPUT, PairFinder
 from keyhole.spark.dead_letters import Accept, drop, first_broken
+from keyhole.spark.json_records import WELL_FORMED, parsed
 from keyhole.spark.processor import QueryableProcessor
 
 APPLICATION = "fraud-detection"
@@ -37,9 +40,9 @@ END_OF_TIME_MS = 4_102_444_800_000  # the year 2100
 MOST_CENTS = 100_000_000_000
 LONGEST_WINDOW_MS = 366 * 86_400_000
 
-_PAYMENT = "account string, payment bigint, merchant string, time bigint, cents bigint"
-_RULE = "rule bigint, since bigint, small bigint, large bigint"
-_AGGREGATION = "aggregation string, by string, window bigint, since bigint, until bigint"
+_PAYMENT = {"account": "string", "payment": "bigint", "merchant": "string", "time": "bigint", "cents": "bigint"}
+_RULE = dict.fromkeys(("rule", "since", "small", "large"), "bigint")
+_AGGREGATION = {"aggregation": "string", "by": "string", **dict.fromkeys(("window", "since", "until"), "bigint")}
 
 
 def _is_name(column: str) -> str:
@@ -53,18 +56,22 @@ _PAYMENTS_RULES = {
     "payment is not null": "payment is no whole number of 64 bits",
     f"time >= 0 and time < {END_OF_TIME_MS}": "time is no number of milliseconds from 1970 to 2099",
     f"cents between 1 and {MOST_CENTS}": f"cents is no whole number from 1 to {MOST_CENTS}",
+    **WELL_FORMED,
 }
 _RULES_RULES = {
     "rule is not null": "rule is no whole number of 64 bits",
     # jobs.fraud_detection.pairs relies on it.
     "since >= 0 and since % 1000 = 0": "since is no full second, in milliseconds since 1970",
     "small >= 0 and small < large": "small and large are no amounts, the one below the other",
+    **WELL_FORMED,
 }
 _AGGREGATIONS_RULES = {
     _is_name("aggregation"): "aggregation is no name",
     "by in ('account', 'merchant')": "by is neither account nor merchant",
     f"window between 1 and {LONGEST_WINDOW_MS}": "window is no number of milliseconds up to a year",
     "since >= 0": "since is no number of milliseconds since 1970",
+    # Also of `until`: null is none, and it goes on.
+    **WELL_FORMED,
 }
 
 
@@ -79,7 +86,7 @@ def payments(records: DataFrame, accept: Accept = drop) -> DataFrame:
     Returns:
         account: string, payment: bigint, merchant: string, time_ms: bigint, cents: bigint; time: timestamp.
     """
-    valid = accept(_parsed(records, _PAYMENT), first_broken(_PAYMENTS_RULES))
+    valid = accept(parsed(records, _PAYMENT), first_broken(_PAYMENTS_RULES))
     return valid.withColumnRenamed("time", "time_ms").withColumn("time", f.timestamp_millis("time_ms"))
 
 
@@ -181,10 +188,5 @@ def contributions(of: DataFrame, to: DataFrame) -> DataFrame:
     )
 
 
-def _parsed(records: DataFrame, schema: str) -> DataFrame:
-    parsed = records.withColumn("record", f.from_json(f.col("value").cast("string"), schema))
-    return parsed.select("*", "record.*").drop("record")
-
-
-def _published(records: DataFrame, schema: str) -> DataFrame:
-    return _parsed(records, schema).withColumn(PUBLISHED, f.col("offset"))
+def _published(records: DataFrame, fields: Mapping[str, str]) -> DataFrame:
+    return parsed(records, fields).withColumn(PUBLISHED, f.col("offset"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_left, insort
 from collections import defaultdict
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Total
+from jobs.json_records import fields_of
 
 _SECOND_MS = 1_000
 _MINUTE_MS = 60 * _SECOND_MS
@@ -28,18 +28,20 @@ TotalKey = tuple[str, str, int]
 
 def payment_of(value: bytes | None) -> Payment | None:
     """The payment in a record, by the job's README; None where it is none."""
-    account, merchant, payment, time_ms, cents = _fields(value, "account", "merchant", "payment", "time", "cents")
+    account, merchant, payment, time_ms, cents = _fields(
+        value, account=str, merchant=str, payment=int, time=int, cents=int
+    )
     if not _is_name(account) or not _is_name(merchant):
         return None
-    if not _within(payment, -_BIGINT, _BIGINT - 1) or not _within(time_ms, 0, _END_OF_TIME_MS - 1):
+    if payment is None or not _within(time_ms, 0, _END_OF_TIME_MS - 1):
         return None
     return Payment(account, payment, merchant, time_ms, cents) if _within(cents, 1, _MOST_CENTS) else None
 
 
 def rule_of(value: bytes | None) -> Rule | None:
     """The rule in a record, likewise."""
-    rule, since_ms, small, large = _fields(value, "rule", "since", "small", "large")
-    if not _within(rule, -_BIGINT, _BIGINT - 1) or not _within(since_ms, 0, _BIGINT - 1) or since_ms % _SECOND_MS:
+    rule, since_ms, small, large = _fields(value, rule=int, since=int, small=int, large=int)
+    if rule is None or not _within(since_ms, 0, _BIGINT - 1) or since_ms % _SECOND_MS:
         return None
     if not _within(small, 0, _BIGINT - 1) or not _within(large, small + 1, _BIGINT - 1):
         return None
@@ -48,13 +50,12 @@ def rule_of(value: bytes | None) -> Rule | None:
 
 def aggregation_of(value: bytes | None) -> Aggregation | None:
     """The aggregation in a record, likewise."""
-    name, by, window_ms, since_ms, until_ms = _fields(value, "aggregation", "by", "window", "since", "until")
+    name, by, window_ms, since_ms, until_ms = _fields(value, aggregation=str, by=str, window=int, since=int, until=int)
     if not _is_name(name) or by not in ("account", "merchant") or not _within(window_ms, 1, _LONGEST_WINDOW_MS):
         return None
     if not _within(since_ms, 0, _BIGINT - 1):
         return None
-    ends = _within(until_ms, -_BIGINT, _BIGINT - 1)
-    return Aggregation(name, by, window_ms, since_ms, until_ms if ends else None)
+    return Aggregation(name, by, window_ms, since_ms, until_ms)
 
 
 def rule_at(rules: Iterable[Rule], time_ms: int) -> Rule | None:
@@ -128,13 +129,9 @@ def _time(payment: Payment) -> int:
     return payment.time_ms
 
 
-def _fields(value: bytes | None, *names: str) -> list[Any]:
-    """Of a JSON object; None where it has none."""
-    try:
-        record = json.loads(value or b"")
-    except ValueError:
-        record = None
-    return [record.get(name) for name in names] if isinstance(record, dict) else [None] * len(names)
+def _fields(value: bytes | None, **types: type) -> list[Any]:
+    """In their order; all None where it is no record."""
+    return [*(fields_of(value, types) or dict.fromkeys(types)).values()]
 
 
 def _is_name(value: object) -> bool:

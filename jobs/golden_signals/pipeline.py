@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from keyhole.spark.dead_letters import Accept, drop, first_broken
+from keyhole.spark.json_records import WELL_FORMED, parsed
 
 APPLICATION = "golden-signals"
 STATE = "golden_signals"
@@ -25,7 +26,11 @@ LONGEST_US = 86_400_000_000
 END_OF_TIME_MS = 4_102_444_800_000
 
 _MINUTE_MS = 60_000
-_RECORD = "service string, time bigint, duration bigint, status int, cpu int, memory int"
+_RECORD = {
+    "service": "string",
+    **dict.fromkeys(("time", "duration"), "bigint"),
+    **dict.fromkeys(("status", "cpu", "memory"), "int"),
+}
 # How long a minute can be read, from its last record on.
 KEPT_FOR = timedelta(days=7)
 _IS_REQUEST = f"duration between 0 and {LONGEST_US} and status between 100 and 599 and cpu is null and memory is null"
@@ -35,6 +40,7 @@ _RULES = {
     rf"service rlike r'\A{NAME}\z' and service not in {NO_NAMES}": "service is no name",
     f"time >= 0 and time < {END_OF_TIME_MS}": "time is no number of milliseconds from 1970 to 2099",
     f"({_IS_REQUEST}) or ({_IS_LOAD})": "it is neither a request nor a sample of the load, or both",
+    **WELL_FORMED,
 }
 
 
@@ -52,8 +58,7 @@ def measurements(records: DataFrame, accept: Accept = drop) -> DataFrame:
         service: string; minute: timestamp, its start; duration_us: bigint and failed: boolean, or else null;
         cpu_permille, memory_permille: int, or else null. A row each, not aggregated: the state does that.
     """
-    parsed = records.withColumn("record", f.from_json(f.col("value").cast("string"), _RECORD))
-    valid = accept(parsed.select("*", "record.*").drop("record"), first_broken(_RULES))
+    valid = accept(parsed(records, _RECORD), first_broken(_RULES))
     return valid.select(
         "service",
         f.timestamp_millis(f.col("time") - f.col("time") % _MINUTE_MS).alias("minute"),

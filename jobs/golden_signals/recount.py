@@ -5,12 +5,13 @@ Imports nothing of the job, of its sketch, nor Spark.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from jobs.json_records import fields_of
 
 RELATIVE_ERROR = 0.01
 
@@ -19,6 +20,8 @@ _LONGEST_US = 86_400_000_000
 _END_OF_TIME_MS = 4_102_444_800_000
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _NO_NAMES = ("true", "false", "null")
+_NUMBERS = ("duration", "status", "cpu", "memory")
+_TYPES: Mapping[str, type] = {"service": str, **dict.fromkeys(("time", *_NUMBERS), int)}
 # Of means and the like, for how a reader's floating point may round.
 _ROUNDING = 1e-9
 
@@ -76,36 +79,23 @@ def recount(values: Iterable[bytes | None]) -> dict[ServiceMinute, Measured]:
     """By service and minute, what the state should say; the order of the records doesn't matter."""
     measured: defaultdict[ServiceMinute, Measured] = defaultdict(Measured)
     for value in values:
-        if (record := _object(value)) is None:
+        if (record := fields_of(value, _TYPES)) is None:
             continue
-        service, time_ms = record.get("service"), record.get("time")
-        duration, status, cpu, memory = (record.get(name) for name in ("duration", "status", "cpu", "memory"))
-        if not isinstance(service, str) or not _NAME.fullmatch(service) or service in _NO_NAMES:
+        service, time_ms = record["service"], record["time"]
+        duration, status, cpu, memory = (record[name] for name in _NUMBERS)
+        if service is None or not _NAME.fullmatch(service) or service in _NO_NAMES:
             continue
         if not _within(time_ms, 0, _END_OF_TIME_MS - 1):
             continue
-        assert isinstance(time_ms, int)
         key = service, time_ms - time_ms % _MINUTE_MS
         if _within(duration, 0, _LONGEST_US) and _within(status, 100, 599) and cpu is memory is None:
-            assert isinstance(duration, int)
-            assert isinstance(status, int)
             measured[key].durations_us.append(duration)
             measured[key].errors += status >= 500
         elif _within(cpu, 0, 1000) and _within(memory, 0, 1000) and duration is status is None:
-            assert isinstance(cpu, int)
-            assert isinstance(memory, int)
             measured[key].cpu_permille.append(cpu)
             measured[key].memory_permille.append(memory)
     return dict(measured)
 
 
-def _object(value: bytes | None) -> dict[str, object] | None:
-    try:
-        record = json.loads(value or b"")
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def _within(value: object, lowest: int, highest: int) -> bool:
-    return type(value) is int and lowest <= value <= highest
+def _within(value: int | None, lowest: int, highest: int) -> bool:
+    return value is not None and lowest <= value <= highest

@@ -7,6 +7,7 @@ from pyspark.sql import functions as f
 
 from jobs.temperature_monitor.processor import EXPOSED, OUTPUT, SENSORS, Sensors
 from keyhole.spark.dead_letters import Accept, drop, first_broken
+from keyhole.spark.json_records import WELL_FORMED, parsed
 from keyhole.spark.processor import QueryableProcessor
 
 APPLICATION = "temperature-monitor"
@@ -31,17 +32,19 @@ MAX_SENSOR_BYTES = 128
 # A reading from the future would move the watermark there, and all others would be too late.
 MAX_SECONDS_AHEAD = 60
 
-_READING = "sensor string, time string, temperature double"
+_READING = {"sensor": "string", "time": "string", "temperature": "double"}
+_UPDATE = {"sensor": "string", "ratio": "double"}
 _TIME = r"\A(19[7-9]|20\d)\d-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?Z\z"
 _HAS_SENSOR = {f"octet_length(sensor) between 1 and {MAX_SENSOR_BYTES}": "no sensor, or one that is too long"}
 # In this order; the first that fails is told. A record that is no JSON object has none of the fields.
 _READING_RULES = {
     **_HAS_SENSOR,
     "abs(temperature) < double('infinity')": "no finite temperature",
-    f"text rlike r'{_TIME}' and time is not null": "no time, as 2026-11-21T10:00:00Z",
+    f"__time rlike r'{_TIME}' and time is not null": "no time, as 2026-11-21T10:00:00Z",
     f"time <= timestamp + interval {MAX_SECONDS_AHEAD} seconds": "the time is ahead of the record's",
+    **WELL_FORMED,
 }
-_UPDATE_RULES = {**_HAS_SENSOR, "abs(ratio) < double('infinity')": "no finite ratio"}
+_UPDATE_RULES = {**_HAS_SENSOR, "abs(ratio) < double('infinity')": "no finite ratio", **WELL_FORMED}
 
 
 def readings(records: DataFrame, accept: Accept = drop) -> DataFrame:
@@ -56,17 +59,18 @@ def readings(records: DataFrame, accept: Accept = drop) -> DataFrame:
         sensor: string, 1 to MAX_SENSOR_BYTES bytes; temperature: double, a finite number; time: timestamp; time_ms:
         bigint, milliseconds since 1970; kafka_partition: int and kafka_offset: bigint, where the record was.
     """
-    parsed = records.withColumn("reading", f.from_json(f.col("value").cast("string"), _READING))
-    columns = parsed.select(
-        "*",
-        "reading.sensor",
-        "reading.temperature",
-        f.col("reading.time").alias("text"),
-        f.try_to_timestamp("reading.time").alias("time"),
-        f.col("partition").alias("kafka_partition"),
-        f.col("offset").alias("kafka_offset"),
-    ).drop("reading")
-    return accept(columns, first_broken(_READING_RULES)).drop("text").withColumn("time_ms", f.unix_millis("time"))
+    columns = (
+        parsed(records, _READING)
+        .withColumnRenamed("time", "__time")
+        .withColumns(
+            {
+                "time": f.try_to_timestamp("__time"),
+                "kafka_partition": f.col("partition"),
+                "kafka_offset": f.col("offset"),
+            }
+        )
+    )
+    return accept(columns, first_broken(_READING_RULES)).withColumn("time_ms", f.unix_millis("time"))
 
 
 def exposing() -> QueryableProcessor:
@@ -106,8 +110,7 @@ def updates(records: DataFrame, accept: Accept = drop) -> DataFrame:
     Returns:
         sensor: string; ratio: double, finite; kafka_offset: bigint.
     """
-    parsed = records.withColumn("update", f.from_json(f.col("value").cast("string"), THRESHOLD_SCHEMA))
-    columns = parsed.select("*", "update.*", f.col("offset").alias("kafka_offset")).drop("update")
+    columns = parsed(records, _UPDATE).withColumn("kafka_offset", f.col("offset"))
     return accept(columns, first_broken(_UPDATE_RULES))
 
 

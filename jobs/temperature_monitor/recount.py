@@ -7,7 +7,6 @@ watermark, and which epoch of the thresholds it reads.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections import defaultdict
@@ -15,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
+
+from jobs.json_records import fields_of
 
 _HOUR_MS = 3_600_000
 _MAX_AHEAD_US = 60_000_000
@@ -63,36 +64,39 @@ def reading_of(value: bytes | str | None, recorded_ms: int) -> Reading | None:
     Args:
         recorded_ms: Kafka's timestamp of the record.
     """
-    try:
-        record = json.loads(value or b"")
-        sensor, temperature, time = record["sensor"], record["temperature"], record["time"]
-        if not _is_sensor(sensor) or not _is_finite(temperature) or not _TIME.fullmatch(time):
-            return None
-        at = datetime.fromisoformat(time)
-    except (ValueError, TypeError, KeyError):
+    record = fields_of(value, {"sensor": str, "temperature": float, "time": str})
+    if record is None or not _is_sensor(record["sensor"]) or not _is_finite(record["temperature"]):
+        return None
+    at = _moment(record["time"] or "")
+    if at is None:
         return None
     time_us = round(at.replace(microsecond=0).timestamp()) * 1_000_000 + at.microsecond
     if time_us > recorded_ms * 1000 + _MAX_AHEAD_US:
         return None
-    return Reading(sensor, time_us // 1000, float(temperature))
+    return Reading(record["sensor"], time_us // 1000, record["temperature"])
 
 
 def update_of(value: bytes | str | None) -> tuple[str, float] | None:
     """The sensor and the ratio in an update of thresholds; None where it is none."""
-    try:
-        record = json.loads(value or b"")
-        sensor, ratio = record["sensor"], record["ratio"]
-    except (ValueError, TypeError, KeyError):
+    record = fields_of(value, {"sensor": str, "ratio": float})
+    if record is None or not _is_sensor(record["sensor"]) or not _is_finite(record["ratio"]):
         return None
-    return (sensor, float(ratio)) if _is_sensor(sensor) and _is_finite(ratio) else None
+    return record["sensor"], record["ratio"]
 
 
-def _is_sensor(sensor: object) -> bool:
-    return isinstance(sensor, str) and 1 <= len(sensor.encode()) <= _MAX_SENSOR_BYTES
+def _is_sensor(sensor: str | None) -> bool:
+    return sensor is not None and 1 <= len(sensor.encode()) <= _MAX_SENSOR_BYTES
 
 
-def _is_finite(number: object) -> bool:
-    return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+def _is_finite(number: float | None) -> bool:
+    return number is not None and math.isfinite(number)
+
+
+def _moment(time: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(time) if _TIME.fullmatch(time) else None
+    except ValueError:  # no such day
+        return None
 
 
 def thresholds_of(updates: Iterable[tuple[str, float]]) -> dict[str, float]:

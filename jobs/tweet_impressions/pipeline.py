@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from keyhole.spark.dead_letters import Accept, drop, first_broken
+from keyhole.spark.json_records import WELL_FORMED, parsed
 
 APPLICATION = "tweet-impressions"
 QUERY = "tweet_impressions"
@@ -23,12 +24,13 @@ DELAY = "10 minutes"
 # The year 2100. An event from the far future would close every hour before it: the watermark follows the newest event.
 END_OF_TIME_MS = 4_102_444_800_000
 
-_EVENT = "tweet bigint, kind string, time bigint"
+_EVENT = {"tweet": "bigint", "kind": "string", "time": "bigint"}
 # In this order; the first that fails is told. A record that is no JSON object has none of the fields.
 _RULES = {
     "tweet is not null": "tweet is no whole number of 64 bits",
     "kind in ('impression', 'click')": "kind is neither impression nor click",
     f"time >= 0 and time < {END_OF_TIME_MS}": "time is no number of milliseconds from 1970 to 2099",
+    **WELL_FORMED,
 }
 
 
@@ -43,10 +45,7 @@ def events(records: DataFrame, accept: Accept = drop) -> DataFrame:
     Returns:
         tweet: bigint; kind: string; time: timestamp.
     """
-    parsed = records.withColumn("event", f.from_json(f.col("value").cast("string"), _EVENT))
-    return accept(parsed.select("*", "event.*").drop("event"), first_broken(_RULES)).withColumn(
-        "time", f.timestamp_millis("time")
-    )
+    return accept(parsed(records, _EVENT), first_broken(_RULES)).withColumn("time", f.timestamp_millis("time"))
 
 
 def tweet_hours(of: DataFrame) -> DataFrame:

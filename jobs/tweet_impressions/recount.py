@@ -7,15 +7,15 @@ or dropped. "Seen" means in a batch before, so that more is certain to who knows
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from jobs.json_records import fields_of
+
 _HOUR_MS = 3_600_000
 _DELAY_MS = 600_000
 _END_OF_TIME_MS = 4_102_444_800_000
-_BIGINT = 1 << 63
 
 TweetHour = tuple[int, int]
 """A tweet, and the hour's start in milliseconds since 1970."""
@@ -45,16 +45,12 @@ class Counted:
 
 def event_of(value: bytes | None) -> tuple[int, str, int] | None:
     """The tweet, kind and time in a record, by the job's README; None where it is no event."""
-    try:
-        record = json.loads(value or b"")
-        tweet, kind, time_ms = record["tweet"], record["kind"], record["time"]
-    except (ValueError, TypeError, KeyError):
+    record = fields_of(value, {"tweet": int, "kind": str, "time": int})
+    if record is None or record["tweet"] is None or record["kind"] not in ("impression", "click"):
         return None
-    if type(tweet) is not int or not -_BIGINT <= tweet < _BIGINT or kind not in ("impression", "click"):
+    if record["time"] is None or not 0 <= record["time"] < _END_OF_TIME_MS:
         return None
-    if type(time_ms) is not int or not 0 <= time_ms < _END_OF_TIME_MS:
-        return None
-    return tweet, kind, time_ms
+    return record["tweet"], record["kind"], record["time"]
 
 
 def recount(batches: Iterable[Iterable[bytes | None]]) -> dict[TweetHour, Counted]:

@@ -8,6 +8,7 @@ from pyspark.sql import functions as f
 from jobs.vital_signs.chunks import MAX_CHUNK_BYTES, NAME, NO_NAMES, SAMPLE
 from jobs.vital_signs.processor import EXPOSED, OUTPUT, VitalSigns
 from keyhole.spark.dead_letters import Accept, drop, first_broken
+from keyhole.spark.json_records import WELL_FORMED, parsed
 from keyhole.spark.processor import QueryableProcessor
 
 APPLICATION = "vital-signs"
@@ -21,7 +22,7 @@ DELAY = "10 seconds"
 # The year 2100: a chunk from the far future would close every blob.
 END_OF_TIME_US = 4_102_444_800_000_000
 
-_CHUNK = "patient string, signal string, start bigint, samples string"
+_CHUNK = {"patient": "string", "signal": "string", "start": "bigint", "samples": "string"}
 
 
 _NAMED = r"{name} rlike r'\A{NAME}\z' and {name} not in {NO_NAMES}"
@@ -30,9 +31,12 @@ _SIZE = "octet_length(samples)"
 _RULES = {
     **{_NAMED.format(name=name, NAME=NAME, NO_NAMES=NO_NAMES): f"{name} is no name" for name in KEY},
     f"start_us between 0 and {END_OF_TIME_US - 1}": "start is no number of microseconds from 1970 to 2099",
-    f"{_SIZE} between {SAMPLE.itemsize} and {MAX_CHUNK_BYTES} and {_SIZE} % {SAMPLE.itemsize} = 0": (
+    # Spark reads base64 with line breaks and the like, too; and writes it with some.
+    f"{_SIZE} between {SAMPLE.itemsize} and {MAX_CHUNK_BYTES} and {_SIZE} % {SAMPLE.itemsize} = 0 "
+    "and replace(base64(samples), '\\r\\n', '') = __samples": (
         f"samples are not whole ones of {SAMPLE.itemsize} bytes in base64, or too many"
     ),
+    **WELL_FORMED,
 }
 
 
@@ -47,13 +51,8 @@ def chunks(records: DataFrame, accept: Accept = drop) -> DataFrame:
     Returns:
         patient, signal: string; start_us: bigint; samples: binary, whole samples, at least one; time: timestamp.
     """
-    parsed = records.withColumn("chunk", f.from_json(f.col("value").cast("string"), _CHUNK))
-    decoded = parsed.select(
-        "*",
-        *(f"chunk.{name}" for name in KEY),
-        f.col("chunk.start").alias("start_us"),
-        f.try_to_binary("chunk.samples", f.lit("base64")).alias("samples"),
-    ).drop("chunk")
+    read = parsed(records, _CHUNK).withColumnsRenamed({"start": "start_us", "samples": "__samples"})
+    decoded = read.withColumn("samples", f.try_to_binary("__samples", f.lit("base64")))
     return accept(decoded, first_broken(_RULES)).withColumn("time", f.timestamp_micros("start_us"))
 
 

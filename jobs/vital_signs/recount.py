@@ -7,12 +7,12 @@ taken. Later ones may be taken or dropped.
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from jobs.json_records import fields_of
 
 _SECOND_US = 1_000_000
 _DELAY_US = 10 * _SECOND_US
@@ -87,16 +87,20 @@ def watermark_us(recorded: Mapping[Signal, Recorded]) -> int:
 
 def chunk_of(value: bytes | None) -> tuple[Signal, int, bytes] | None:
     """Whose it is, its beginning and its samples, by the job's README; None where it is no chunk."""
-    try:
-        record = json.loads(value or b"")
-        patient, signal, start, samples = (record[name] for name in ("patient", "signal", "start", "samples"))
-        data = base64.b64decode(samples, validate=True)
-    except (ValueError, TypeError, KeyError, binascii.Error):
+    record = fields_of(value, {"patient": str, "signal": str, "start": int, "samples": str})
+    if record is None or None in record.values():
         return None
+    patient, signal, start, samples = record.values()
     for name in (patient, signal):
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _NO_NAMES:
+        if not _NAME.fullmatch(name) or name in _NO_NAMES:
             return None
-    if type(start) is not int or not 0 <= start < _END_OF_TIME_US:
+    if not 0 <= start < _END_OF_TIME_US:
+        return None
+    try:
+        data = base64.b64decode(samples, validate=True)
+    except ValueError:
+        return None
+    if base64.b64encode(data).decode() != samples:
         return None
     if not _SAMPLE_BYTES <= len(data) <= _MOST_BYTES or len(data) % _SAMPLE_BYTES:
         return None

@@ -15,6 +15,7 @@ from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, ru
 from jobs.fraud_detection.source import MINUTE_MS, Shape
 from keyhole.spark.changes import split
 from tests.integration.conftest import RunQuery, Stream
+from tests.support.odd_records import odd_records
 
 pytestmark = pytest.mark.integration
 
@@ -64,6 +65,10 @@ BAD: list[bytes | None] = [
     record(cents=1.5),
     record(cents=True),
     record(cents=100_000_000_001),
+    record() + b"xyz",
+    record() * 2,
+    record().replace(b'"', b"'"),
+    record().decode().encode("utf-16"),
 ]
 GOOD: list[bytes | None] = [
     record(),
@@ -89,6 +94,7 @@ BAD_AGGREGATIONS = [
     Aggregation("a", "payment", 1, 0, None),
     Aggregation("a", "account", 0, 0, None),
     Aggregation("a", "account", 1, -1, None),
+    *(Aggregation("a", "account", 1, 0, until) for until in ("tomorrow", "", 1.5, True, [], {}, 1 << 63)),  # type: ignore[arg-type]
 ]
 
 
@@ -103,6 +109,22 @@ def test_rules_and_aggregations_come_back_as_they_were_sent_and_wrong_ones_do_no
     found = pipeline.aggregations(records(spark, values)).collect()
     assert [tuple(row) for row in found] == [(*each, offset) for offset, each in enumerate(aggregations)]
     assert [aggregation_of(value) for value in values] == [*aggregations, *[None] * (len(BAD_AGGREGATIONS) + 2)]
+
+
+def test_of_records_with_any_fault_spark_takes_what_the_recount_takes_as_it_takes_it(spark: SparkSession) -> None:
+    odd = odd_records(json.loads(record()))
+    expected = [payment for payment in map(payment_of, odd) if payment is not None]
+    found = [Payment(*(row[name] for name in PAYMENT)) for row in pipeline.payments(records(spark, odd)).collect()]
+    assert found == expected
+    assert 10 < len(expected) < len(odd) / 2
+    odd = odd_records(json.loads(source.rule_record(Rule(1, BEGIN_MS, 1, 2))))
+    rules = [(*rule, offset) for offset, value in enumerate(odd) if (rule := rule_of(value)) is not None]
+    assert [tuple(row) for row in pipeline.rules(records(spark, odd)).collect()] == rules
+    assert 10 < len(rules) < len(odd) / 2
+    odd = odd_records(json.loads(source.aggregation_record(Aggregation("a", "account", 1, 0, 2))))
+    aggregations = [(*each, offset) for offset, value in enumerate(odd) if (each := aggregation_of(value)) is not None]
+    assert [tuple(row) for row in pipeline.aggregations(records(spark, odd)).collect()] == aggregations
+    assert 10 < len(aggregations) < len(odd) / 2
 
 
 def test_a_candidate_is_an_alert_by_the_rules_of_its_times(spark: SparkSession) -> None:

@@ -14,6 +14,7 @@ from jobs.golden_signals import recount, source
 from jobs.golden_signals.pipeline import KEY, VALUE, measurements
 from jobs.golden_signals.signals import RESULT, Accumulator, GoldenSignals
 from jobs.golden_signals.source import MINUTE_MS, Load, Shape
+from tests.support.odd_records import odd_records
 
 pytestmark = pytest.mark.integration
 
@@ -63,6 +64,15 @@ BAD: list[bytes | None] = [
     load_record(cpu=-1),
     load_record(memory=None),
     load_record(status=200),
+    record(cpu="high"),
+    record(cpu=1.5),
+    record(memory=True),
+    load_record(duration="x"),
+    load_record(status="OK"),
+    record() + b"xyz",
+    record() * 2,
+    record().replace(b'"', b"'"),
+    record().decode().encode("utf-16"),
 ]
 GOOD: list[bytes | None] = [
     record(),
@@ -85,6 +95,25 @@ def test_what_is_a_measurement_to_spark_is_one_to_the_recount_and_nothing_else_i
     assert [key_of(row) for row in found] == expected
     assert len(found) == len(GOOD)
     assert [row.failed for row in found] == [False, True, False, True, None]
+
+
+@pytest.mark.parametrize("good", [{"duration": 1, "status": 200}, {"cpu": 1, "memory": 2}])
+def test_of_records_with_any_fault_spark_takes_what_the_recount_takes_as_it_takes_it(
+    spark: SparkSession, good: dict[str, int]
+) -> None:
+    neither = dict.fromkeys(("duration", "status", "cpu", "memory"))
+    odd = odd_records({"service": "web", "time": BEGIN_MS, **neither, **good})
+    found = measurements(spark.createDataFrame([(value,) for value in odd], "value binary").coalesce(1)).collect()
+    expected = [one for value in odd for one in recount.recount([value]).items()]
+    assert [key_of(row) for row in found] == [key for key, _ in expected]
+    assert [([row.duration_us], row.failed, [row.cpu_permille], [row.memory_permille]) for row in found] == [
+        (of.durations_us or [None], bool(of.errors) if of.durations_us else None, *_load(of)) for _, of in expected
+    ]
+    assert 10 < len(expected) < len(odd) / 2
+
+
+def _load(of: recount.Measured) -> tuple[list[int] | list[None], list[int] | list[None]]:
+    return of.cpu_permille or [None], of.memory_permille or [None]
 
 
 def test_the_signals_of_a_log_and_a_load_are_those_of_the_recount(spark: SparkSession) -> None:

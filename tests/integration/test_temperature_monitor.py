@@ -34,6 +34,7 @@ from keyhole.spark.changes import split
 from keyhole.spark.keeping import kept
 from keyhole.spark.running import ROCKSDB
 from tests.integration.conftest import RunQuery, Stream
+from tests.support.odd_records import odd_records
 
 pytestmark = pytest.mark.integration
 
@@ -91,7 +92,21 @@ BAD: list[bytes | None] = [
     record("a", 99.0, "2026-11-21T10:00:00Z\n"),
     record("a", 99.0, "2026-11-21T10:01:00.000001Z"),
     record("a", 99.0, "2099-11-21T10:00:00Z"),
+    record(42, 99.0),
+    record(True, 99.0),
+    record({"a": 1}, 99.0),
+    record(["a"], 99.0),
+    record("\ud800", 99.0),
+    record("a", 99.0) + b"xyz",
+    record("a", 99.0) + b"}",
+    record("a", 99.0) + b"] junk",
+    record("a", 99.0) * 2,
+    record("a", 99.0).replace(b'"', b"'"),
+    record("a", 99.0).replace(b'"a"', b'"\xff"'),
+    record("a", 99.0).decode().encode("utf-16"),
+    record("a", 99.0, unknown=float("nan")),
 ]
+BAD_UPDATES = [{"sensor": of, "ratio": 2.0} for of in (42, True, {"a": 1}, "\ud800")] + [{"sensor": "e", "ratio": {}}]
 
 
 @pytest.fixture
@@ -126,11 +141,25 @@ def test_what_is_an_update_to_spark_is_one_to_the_recount_and_the_last_of_a_batc
     wrong += [("e", True), ("e", float("nan")), ("e", float("inf"))]
     values = [json.dumps({"sensor": sensor, "ratio": ratio}).encode() for sensor, ratio in pairs + wrong]
     broken = [malformed_update(("e", 2.0), number) for number in range(3)]
-    assert [update_of(value) for value in broken] == [None] * 3
+    broken += [json.dumps(update).encode() for update in BAD_UPDATES]
+    broken += [values[0] + b"xyz", values[0] * 2, values[0].replace(b'"', b"'")]
+    assert [update_of(value) for value in broken] == [None] * len(broken)
     found = updates(records(spark, [*values, None, b"", b"{}", b"not json", *broken]))
     expected = [update_of(value) for value in values]
     assert [(row.sensor, row.ratio) for row in found.collect()] == [of for of in expected if of is not None] == pairs
     assert {row.sensor: row.ratio for row in latest(found).collect()} == {"a": 2.0, "b": 0.0, "c": -1.5, "d": 0.5}
+
+
+def test_of_records_with_any_fault_spark_takes_what_the_recount_takes_as_it_takes_it(spark: SparkSession) -> None:
+    odd: list[bytes | None] = [*odd_records({"sensor": "a", "temperature": 1.5, "time": "2026-11-21T10:00:00Z"})]
+    expected = [(at, of) for at, value in enumerate(odd) if (of := reading_of(value, BEGIN_MS)) is not None]
+    found = readings(records(spark, odd)).collect()
+    assert [(row.kafka_offset, (row.sensor, row.time_ms, row.temperature)) for row in found] == expected
+    assert 10 < len(expected) < len(odd) / 2
+    odd = [*odd_records({"sensor": "a", "ratio": 1.5})]
+    taken = [(at, update) for at, value in enumerate(odd) if (update := update_of(value)) is not None]
+    assert [(row.kafka_offset, (row.sensor, row.ratio)) for row in updates(records(spark, odd)).collect()] == taken
+    assert 10 < len(taken) < len(odd) / 2
 
 
 def test_a_jump_beyond_its_sensors_threshold_is_an_alert(spark: SparkSession) -> None:

@@ -16,6 +16,7 @@ from jobs.tweet_impressions.recount import Counted, event_of
 from jobs.tweet_impressions.source import FIRST_TWEET, HOUR_MS, MINUTE_MS, Event, Shape
 from jobs.tweet_impressions.top_tweets import RESULT, Ranked, TopTweets
 from tests.integration.conftest import RunQuery, Stream
+from tests.support.odd_records import odd_records
 
 pytestmark = pytest.mark.integration
 
@@ -50,6 +51,11 @@ BAD: list[bytes | None] = [
     record(time="1795219200000"),
     record(time=1.5),
     record(time=4_102_444_800_000),
+    record() + b"xyz",
+    record() * 2,
+    record().replace(b'"', b"'"),
+    record(unknown=float("nan")),
+    record().decode().encode("utf-16"),
 ]
 GOOD: list[bytes | None] = [
     record(),
@@ -73,6 +79,14 @@ def test_what_is_an_event_to_spark_is_one_to_the_recount(spark: SparkSession) ->
     found = [(row.tweet, row.kind, milliseconds(row.time)) for row in events(records).collect()]
     assert found == [event for event in map(event_of, GOOD + BAD) if event is not None]
     assert len(found) == len(GOOD)
+
+
+def test_of_records_with_any_fault_spark_takes_what_the_recount_takes_as_it_takes_it(spark: SparkSession) -> None:
+    odd = odd_records({"tweet": 1, "kind": "click", "time": BEGIN_MS})
+    records = spark.createDataFrame([(value,) for value in odd], "value binary").coalesce(1)
+    expected = [event for event in map(event_of, odd) if event is not None]
+    assert [(row.tweet, row.kind, milliseconds(row.time)) for row in events(records).collect()] == expected
+    assert 10 < len(expected) < len(odd) / 2
 
 
 def test_every_event_is_counted_once_in_its_hour(spark: SparkSession) -> None:

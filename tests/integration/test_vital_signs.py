@@ -17,9 +17,11 @@ from jobs.vital_signs.archive import Archive
 from jobs.vital_signs.blobs import blob_start
 from jobs.vital_signs.chunks import SECOND_US
 from jobs.vital_signs.pipeline import chunks, exposing, monitored
+from jobs.vital_signs.recount import chunk_of
 from jobs.vital_signs.source import Sent, Shape
 from keyhole.spark.changes import split
 from tests.integration.conftest import RunQuery, Stream
+from tests.support.odd_records import odd_records
 from tests.support.vital_signs import BEGIN_US, BLOB_US, chunk
 
 pytestmark = pytest.mark.integration
@@ -64,6 +66,14 @@ BAD: list[bytes | None] = [
     record(samples="?"),
     record(samples=samples(23)),
     record(samples=samples(6_012)),
+    record(samples=1234567890123456),
+    record(samples=samples(24)[:16] + "\n" + samples(24)[16:]),
+    record(samples=samples(12)[:-1]),
+    record(samples=base64.urlsafe_b64encode(b"\xff" * 24).decode()),
+    record() + b"xyz",
+    record() * 2,
+    record().replace(b'"', b"'"),
+    record().decode().encode("utf-16"),
 ]
 
 
@@ -80,6 +90,22 @@ def test_what_is_a_chunk_is_taken_with_its_bytes_and_nothing_else_is(spark: Spar
         "time": found[-1].time,
     }
     assert [row.time.astimezone().timestamp() for row in found] == [row.start_us / SECOND_US for row in found]
+
+
+def test_of_records_with_any_fault_spark_takes_what_the_recount_takes_as_it_takes_it(spark: SparkSession) -> None:
+    good = {"patient": "p", "signal": "pleth", "start": BEGIN_US, "samples": samples(24)}
+    # Sixteen bits are the last of two bytes, or of three with some of them lost.
+    odd = [
+        *GOOD,
+        *BAD,
+        *odd_records(good),
+        record(samples=samples(24)[:-4] + "AAB="),
+        record(samples="AAAAAAAAAAAAAAAB"),
+    ]
+    found = chunks(spark.createDataFrame([(value,) for value in odd], "value binary").coalesce(1)).collect()
+    expected = [chunk for chunk in map(chunk_of, odd) if chunk is not None]
+    assert [((row.patient, row.signal), row.start_us, bytes(row.samples)) for row in found] == expected
+    assert 10 < len(expected) < len(odd) / 2
 
 
 SECONDS = list(itertools.islice(source.chunks(4, BEGIN_US, Shape(patients=3, rate_hz=10, drops=0.02)), 150))

@@ -1,7 +1,7 @@
 """Records that a job can't take: kept in a topic of their own, so that they neither stop the job nor are lost.
 
     dead_letters = DeadLetters(spark, bootstrap_servers, "readings")
-    good = dead_letters.accept(records.select("*", from_json(...).alias("reading")), problem)
+    good = dead_letters.accept(json_records.parsed(records, ...), problem)
 
 The tasks that read the records send them there, before the epoch that they would have been in is committed. A batch
 that is run again sends them again: who reads the topic goes by the headers `topic`, `partition` and `offset`, which say
@@ -32,7 +32,10 @@ from keyhole.spark.worker import hasten_rows
 SUFFIX = ".dead-letter"
 
 Accept: TypeAlias = Callable[[DataFrame, Column], DataFrame]
-"""(parsed records, what is wrong with each, null where nothing is) -> the good ones, without Kafka's columns."""
+"""(parsed records, what is wrong with each, null where nothing is) -> the good ones, without Kafka's columns.
+
+What begins with `__` is left out, too: it is there for the rules alone.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +55,7 @@ def drop(parsed: DataFrame, problem: Column) -> DataFrame:
 
 
 def _taken(parsed: DataFrame) -> list[str]:
-    return [name for name in parsed.columns if name not in _KAFKA]
+    return [name for name in parsed.columns if name not in _KAFKA and not name.startswith("__")]
 
 
 def first_broken(rules: Mapping[str, str]) -> Column:
@@ -103,7 +106,7 @@ class DeadLetters:
             problem: A string that says what is wrong with a record, and nothing of what is in it; null: nothing is.
 
         Returns:
-            The columns that are not Kafka's.
+            The columns that are not Kafka's, and don't begin with `__`.
         """
         taken = _taken(parsed)
         wrong = problem.isNotNull()
