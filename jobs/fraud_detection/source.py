@@ -144,7 +144,8 @@ def feed(config: PaymentsConfig, sender: Sender, stopped: threading.Event) -> No
     to_rules = Sender(config.bootstrap_servers, config.rules_topic)
     to_aggregations = Sender(config.bootstrap_servers, config.aggregations_topic)
     draw = random.Random(_SEED)  # noqa: S311 - made-up faults, no secrets
-    shape = Shape(accounts=config.accounts, per_second=config.rate / config.speed, too_late=0.005)
+    per_second = config.rate / config.speed
+    shape = Shape(accounts=config.accounts, per_second=per_second, frauds=config.frauds, too_late=0.005)
     coming = payments(_SEED, BEGIN_MS, shape)
     changes = heapq.merge(
         ((rule.since_ms, to_rules, rule_record(rule)) for rule in rules(BEGIN_MS)),

@@ -42,6 +42,10 @@ class Counted:
         """Nothing of it counts for certain."""
         return self.impressions == self.clicks == 0
 
+    def left_out(self, impressions: int, clicks: int) -> int:
+        """Of the events that came late, how many are not in this answer, which is right."""
+        return self.impressions + self.doubtful_impressions - impressions + self.clicks + self.doubtful_clicks - clicks
+
 
 def event_of(value: bytes | None) -> tuple[int, str, int] | None:
     """The tweet, kind and time in a record, by the job's README; None where it is no event."""

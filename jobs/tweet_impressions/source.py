@@ -105,7 +105,7 @@ def malformed(event: Event) -> bytes:
 def feed(config: TweetsConfig, sender: Sender, stopped: threading.Event) -> None:
     """Sends until it is stopped. Raises KafkaUnreachable."""
     draw = random.Random(_SEED)  # noqa: S311 - made-up tweets, no secrets
-    shape = Shape(tweets=config.tweets, events_per_hour=config.events_per_hour)
+    shape = Shape(tweets=config.tweets, events_per_hour=config.events_per_hour, too_late=config.too_late)
     coming = events(_SEED, BEGIN_MS, shape)
     for more in due(config.rate, stopped):
         for event in itertools.islice(coming, more):

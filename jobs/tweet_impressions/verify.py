@@ -32,13 +32,15 @@ def check(subject: Subject, client: Client) -> Verdict:
         {(tweet, _EPOCH + timedelta(milliseconds=hour_ms)): key for key in counted for tweet, hour_ms in [key]},
         subject.epoch,
     )
-    agreed, hours = 0, defaultdict(list)
+    agreed, late, hours = 0, 0, defaultdict(list)
     for key, answer in answers.items():
         if not answer.found:
             agreed += counted[key].may_be_absent
+            late += counted[key].left_out(0, 0)
             continue
         impressions, clicks = answer.value.impressions, answer.value.clicks
         agreed += counted[key].allows(impressions, clicks)
+        late += counted[key].left_out(impressions, clicks)
         tweet, hour_ms = key
         hours[hour_ms].append((tweet, impressions, clicks))
     found = sum(map(len, hours.values()))
@@ -55,6 +57,7 @@ def check(subject: Subject, client: Client) -> Verdict:
         events=len(messages),
         rejected=len(rejected),
         unkept=unkept(subject, rejected),
+        late=late,
     )
 
 

@@ -323,6 +323,7 @@ class TweetsConfig(SourceConfig):
     Attributes:
         tweets: How many there are.
         events_per_hour: Of event time; at the rate of 1000, 20,000 make an hour pass in 20 s.
+        too_late: Which part of the events comes 3 to 5 hours late, once 5 hours have gone by: their hour is closed.
         malformed: Which part of the records is no event.
     """
 
@@ -330,6 +331,7 @@ class TweetsConfig(SourceConfig):
 
     tweets: int = 1000
     events_per_hour: int = 20_000
+    too_late: float = 0.002
     malformed: float = 0.001
 
 
@@ -414,6 +416,7 @@ class PaymentsConfig(SourceConfig):
         aggregations_topic: Where the aggregations go.
         accounts: How many there are.
         speed: How many of the payments' seconds pass in one.
+        frauds: Which part of the payments is a small one that a large one follows within a minute.
         malformed: Which part of the payments is broken.
     """
 
@@ -424,6 +427,7 @@ class PaymentsConfig(SourceConfig):
     rate: int = 100
     accounts: int = 200
     speed: int = 60
+    frauds: float = 0.01
     malformed: float = 0.001
 
 

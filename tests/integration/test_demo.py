@@ -60,6 +60,8 @@ def test_every_key_agrees_though_server_and_driver_are_killed(tmp_path: Path) ->
     # 303 sensors; of 12 of them a threshold and a log of alerts; and what all batches have read of the thresholds.
     assert (result["keys"], result["agreed"], result["mismatches"]) == (328, 328, 0)
     assert result["rejected"] > 0
+    assert sorted(result["states"]) == ["alerts", "sensors", "thresholds"]
+    assert all(entries > 0 for entries in result["states"].values()), result["states"]
     assert result["events"] > 1000
     assert result["epochs"] > 1
     assert 0 < result["freshness_p50_ms"] <= result["freshness_p99_ms"]

@@ -22,6 +22,12 @@ STATES = {
 PATIENTS = 20
 # A chunk that is lost is a gap: with more, hardly a wave would be long enough for a breathing rate.
 MALFORMED = {"vital_signs": "0.005"}
+# Of some hundred payments some are alerts.
+FEW_PAYMENTS = {
+    "KEYHOLE_PAYMENTS_ACCOUNTS": "50",
+    "KEYHOLE_PAYMENTS_RATE": "30",
+    "KEYHOLE_PAYMENTS_FRAUDS": "0.2",
+}
 
 
 @pytest.mark.parametrize(
@@ -39,10 +45,12 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
         "KEYHOLE_CHUNKS_PATIENTS": str(PATIENTS),
         "KEYHOLE_CHUNKS_RATE": "50",
         "KEYHOLE_VITAL_SIGNS_BLOB_SECONDS": "20",
+        # 36 minutes of the tweets' time pass in a second: hours close, and some events are hours late.
         "KEYHOLE_TWEETS_RATE": "300",
+        "KEYHOLE_TWEETS_EVENTS_PER_HOUR": "500",
+        "KEYHOLE_TWEETS_TOO_LATE": "0.02",
         "KEYHOLE_REQUESTS_RATE": "300",
-        "KEYHOLE_PAYMENTS_ACCOUNTS": "50",
-        "KEYHOLE_PAYMENTS_RATE": "30",
+        **FEW_PAYMENTS,
     }
     settings = environ(tmp_path, **few, **{f"{LOCAL_JOBS[name].source_prefix}MALFORMED": MALFORMED.get(name, "0.02")})
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
@@ -52,7 +60,11 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
     assert result["mismatches"] == 0
     assert result["rejected"] > 0
     assert result["epochs"] > 1
-    assert result["states"] == STATES[name]
+    assert sorted(result["states"]) == STATES[name]
+    assert all(entries > 0 for entries in result["states"].values()), result["states"]
+    if name == "tweet_impressions":
+        assert result["states"]["top_tweets"] > 3, "several hours, of which all but the last ones are closed"
+        assert result["late"] > 0
     if name == "vital_signs":  # of each its segments, a range of them, its chunks, their piece and rates; and of all:
         assert result["keys"] == 5 * PATIENTS + len(["a file", "a heart rate", "a breathing rate"])
     assert_nothing_is_left(tmp_path, done.stderr)
@@ -60,13 +72,14 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
 
 def test_rules_that_change_are_those_of_each_batch_though_server_and_driver_are_killed(tmp_path: Path) -> None:
     command = [*KEYHOLE, "job", "fraud_detection", "--seconds", "20", "--verify", "--chaos", "--json"]
-    few = {"KEYHOLE_PAYMENTS_ACCOUNTS": "50", "KEYHOLE_PAYMENTS_RATE": "30"}
-    settings = environ(tmp_path, **few)
+    settings = environ(tmp_path, **FEW_PAYMENTS)
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["keys"] == result["agreed"] > 0
     assert result["mismatches"] == 0
+    assert sorted(result["states"]) == STATES["fraud_detection"]
+    assert all(entries > 0 for entries in result["states"].values()), result["states"]
     assert "chaos: kill -9 of the state server\nstarting server again" in done.stderr
     assert "chaos: kill -9 of the driver\nstarting job again" in done.stderr
     assert_nothing_is_left(tmp_path, done.stderr)

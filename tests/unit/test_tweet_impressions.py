@@ -127,6 +127,11 @@ def test_an_answer_is_right_between_what_is_certain_and_what_is_in_doubt() -> No
     assert Counted(doubtful_clicks=1).may_be_absent
 
 
+def test_what_an_answer_leaves_out_came_late() -> None:
+    counted = Counted(impressions=5, clicks=1, doubtful_impressions=2, doubtful_clicks=1)
+    assert [counted.left_out(5, 1), counted.left_out(7, 1), counted.left_out(7, 2)] == [3, 1, 0]
+
+
 def test_the_recount_knows_the_job_by_what_its_readme_says() -> None:
     """It imports nothing of the job, so it says it again."""
     assert pipeline.DELAY == "10 minutes"

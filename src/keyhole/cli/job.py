@@ -58,4 +58,4 @@ class StatesTable:
         return table
 
     def result(self, stack: Stack) -> dict[str, object]:
-        return {"application": self._application, "states": sorted({of.descriptor.state for of in self._holdings})}
+        return {"application": self._application}

@@ -20,7 +20,7 @@ from keyhole.cli import batch_logs
 from keyhole.cli.batch_logs import BatchLogs
 from keyhole.cli.local_jobs import LocalJob
 from keyhole.cli.signals import StopSignals
-from keyhole.cli.verify import Verdict, entries, topic_ends
+from keyhole.cli.verify import Verdict, entries_by_state, topic_ends
 from keyhole.errors import KeyholeError, MachineError
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import find_java
@@ -252,6 +252,8 @@ class _Run:
         if verdict.rejected:
             kept = "all are" if not verdict.unkept else f"{verdict.unkept:,} are NOT"
             self._console.print(f"verify: {verdict.rejected:,} records can't be taken; {kept} in the dead-letter topic")
+        if verdict.late:
+            self._console.print(f"verify: {verdict.late:,} events came too late, and no state has them")
         outcome = "all agree" if verdict.passed else f"{verdict.mismatches:,} DIFFER"
         self._console.print(f"verify: {verdict.agreed:,} of {verdict.keys:,} keys agree at epoch {epoch}: {outcome}")
         return verdict
@@ -281,19 +283,23 @@ class _Run:
         keys = verdict.keys if verdict else None
         events = verdict.events if verdict else None
         more: dict[str, object] = {}
+        states: dict[str, int] | None = None
         if self._options.json:
             more = self._view.result(self._stack)
             with contextlib.suppress(KeyholeError):
-                keys = entries(client, self._job.application, self._job.probe[0]) if keys is None else keys
+                states = entries_by_state(client, self._job.application)
+                keys = states.get(self._job.probe[0], 0) if keys is None else keys
             if events is None:
                 events = sum(topic_ends(self._stack.bootstrap_servers, self._job.topic).values())
         return {
             "keys": keys,
             "epochs": verdict.epoch if verdict else self._epoch,
             "events": events,
+            "states": states,
             **more,
             "mismatches": verdict.mismatches if verdict else None,
             "agreed": verdict.agreed if verdict else None,
             "rejected": verdict.rejected if verdict else None,
+            "late": verdict.late if verdict else None,
             "seconds": round(time.monotonic() - self._began, 1),
         }

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +77,7 @@ class Verdict:
         events: Records counted.
         rejected: How many the job can't take, of all topics that it reads.
         unkept: How many of these are not in the dead-letter topic, and how many others are.
+        late: How many events no state has, rightly: what they belong to was closed when they came.
     """
 
     epoch: int
@@ -85,6 +87,7 @@ class Verdict:
     events: int
     rejected: int = 0
     unkept: int = 0
+    late: int = 0
 
     @property
     def mismatches(self) -> int:
@@ -200,14 +203,17 @@ def unkept(subject: Subject, rejected: Set[tuple[int | None, int | None]]) -> in
 
 
 def entries(client: Client, application: str, state: str) -> int:
-    """How many keys the owners hold."""
-    return sum(
-        holding.entries
-        for server in client.status()
-        for holding in server.holdings
-        if (holding.descriptor.application, holding.descriptor.state) == (application, state)
-        and holding.source.role == "owner"
-    )
+    """How many entries the owners hold of a state."""
+    return entries_by_state(client, application).get(state, 0)
+
+
+def entries_by_state(client: Client, application: str) -> dict[str, int]:
+    """How many entries the owners hold of each of an application's states."""
+    found = Counter[str]()
+    for holding in (holding for server in client.status() for holding in server.holdings):
+        if holding.descriptor.application == application and holding.source.role == "owner":
+            found[holding.descriptor.state] += holding.entries
+    return dict(sorted(found.items()))
 
 
 def _consumer(bootstrap_servers: str) -> Consumer:
