@@ -1,4 +1,5 @@
-"""`python -m jobs.tweet_impressions.verify`: counts the topic again, and asks the proxy for every tweet's hours.
+"""`python -m jobs.tweet_impressions.verify`: counts the topic again, and asks the proxy for every tweet's hours, one by
+one and as ranges.
 
 The best tweets of an hour are those of the hours that were answered, each of which was compared before.
 """
@@ -7,11 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 
-from jobs.tweet_impressions.recount import event_of, recount
-from keyhole import Client
+from jobs.tweet_impressions.recount import TweetHour, event_of, recount
+from keyhole import Answer, Client
 from keyhole.cli.verify import Subject, Verdict, asked, entries, main, records_before, unkept
 
 # As the pipeline has it, of which nothing here may know.
@@ -29,7 +31,7 @@ def check(subject: Subject, client: Client) -> Verdict:
         client,
         APPLICATION,
         TWEET_HOURS,
-        {(tweet, _EPOCH + timedelta(milliseconds=hour_ms)): key for key in counted for tweet, hour_ms in [key]},
+        {(tweet, _time(hour_ms)): key for key in counted for tweet, hour_ms in [key]},
         subject.epoch,
     )
     agreed, late, hours = 0, 0, defaultdict(list)
@@ -44,21 +46,42 @@ def check(subject: Subject, client: Client) -> Verdict:
         tweet, hour_ms = key
         hours[hour_ms].append((tweet, impressions, clicks))
     found = sum(map(len, hours.values()))
-    tops = {_EPOCH + timedelta(milliseconds=hour_ms): hour_ms for hour_ms in hours}
+    tweets = by_tweet(answers)
+    in_order = sum(as_ranges(client, tweet, [at for at, _ in of], subject.epoch) == of for tweet, of in tweets.items())
+    tops = {_time(hour_ms): hour_ms for hour_ms in hours}
     for hour_ms, answer in asked(client, APPLICATION, TOP_TWEETS, tops, subject.epoch).items():
         agreed += answer.found and list(map(tuple, map(_fields, answer.value.tweets))) == best(hours[hour_ms])
     surplus = entries(client, APPLICATION, TWEET_HOURS) - found + entries(client, APPLICATION, TOP_TWEETS) - len(hours)
     rejected = {(m.partition(), m.offset()) for m in messages if event_of(m.value()) is None}
     return Verdict(
         subject.epoch,
-        keys=len(counted) + len(hours),
-        agreed=agreed,
+        keys=len(counted) + len(tweets) + len(hours),
+        agreed=agreed + in_order,
         surplus=max(0, surplus),
         events=len(messages),
         rejected=len(rejected),
         unkept=unkept(subject, rejected),
         late=late,
     )
+
+
+def by_tweet(answers: Mapping[TweetHour, Answer]) -> dict[int, list[tuple[datetime, object]]]:
+    """Of each tweet that has some, the hours and what was answered for them, the first hour first."""
+    found = defaultdict(list)
+    for (tweet, hour_ms), answer in sorted(answers.items(), key=itemgetter(0)):
+        if answer.found:
+            found[tweet].append((_time(hour_ms), answer.value))
+    return found
+
+
+def as_ranges(client: Client, tweet: int, hours: Sequence[datetime], epoch: int) -> list[tuple[datetime, object]]:
+    """What two range queries tell of a tweet's hours, which meet in the middle."""
+    first, middle, end = hours[0], hours[len(hours) // 2], hours[-1] + timedelta(hours=1)
+    told = [
+        client.scan(APPLICATION, TWEET_HOURS, tweet, start=start, stop=stop, min_epoch=epoch)
+        for start, stop in ((first, middle), (middle, end))
+    ]
+    return [(entry.map_key, entry.value) for entries_of in told for entry in entries_of]
 
 
 def batches(subject: Subject, values: list[bytes | None]) -> Iterator[list[bytes | None]]:
@@ -73,6 +96,10 @@ def batches(subject: Subject, values: list[bytes | None]) -> Iterator[list[bytes
 def best(of: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Of (tweet, impressions, clicks): most impressions first; of equals, the lower tweet."""
     return sorted(of, key=lambda item: (-item[1], item[0]))[:BEST]
+
+
+def _time(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=ms)
 
 
 def _fields(tweet: Mapping[str, int]) -> tuple[int, int, int]:

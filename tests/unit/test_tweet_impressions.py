@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
@@ -12,7 +15,10 @@ from jobs.tweet_impressions import pipeline, recount, source
 from jobs.tweet_impressions.recount import Counted, event_of
 from jobs.tweet_impressions.source import FIRST_TWEET, HOUR_MS, MINUTE_MS, Event, Shape
 from jobs.tweet_impressions.top_tweets import Ranked, TopTweets
+from jobs.tweet_impressions.verify import as_ranges
+from keyhole import Client
 from keyhole.spark.aggregating import Aggregator
+from keyhole.types import Entry
 
 BEGIN_MS = 1_795_219_200_000  # 2026-11-21, on the hour
 SHAPE = Shape(tweets=50, events_per_hour=2_000)
@@ -130,6 +136,41 @@ def test_an_answer_is_right_between_what_is_certain_and_what_is_in_doubt() -> No
 def test_what_an_answer_leaves_out_came_late() -> None:
     counted = Counted(impressions=5, clicks=1, doubtful_impressions=2, doubtful_clicks=1)
     assert [counted.left_out(5, 1), counted.left_out(7, 1), counted.left_out(7, 2)] == [3, 1, 0]
+
+
+HOURS = [Entry(datetime(2026, 11, 21, hour, tzinfo=UTC), hour) for hour in (0, 1, 5, 6)]
+
+
+class Ranges:
+    """What a client tells of a tweet's hours, right but for what `wrong` makes of it."""
+
+    def __init__(self, hours: list[Entry], wrong: Callable[[list[Entry]], list[Entry]] = list) -> None:
+        self._hours, self._wrong = hours, wrong
+
+    def scan(self, *_: object, start: datetime, stop: datetime, min_epoch: int) -> list[Entry]:
+        return self._wrong([entry for entry in self._hours if start <= entry.map_key < stop])
+
+
+@pytest.mark.parametrize("hours", [HOURS, HOURS[1:], HOURS[:1]], ids=len)
+def test_two_ranges_of_a_tweets_hours_are_all_of_them(hours: list[Entry]) -> None:
+    client = cast(Client, Ranges(hours))
+    assert as_ranges(client, 1, [entry.map_key for entry in hours], 1) == hours
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda found: found[::-1],
+        lambda found: found[1:],
+        lambda found: found[:-1],
+        lambda found: [*found, Entry(found[-1].map_key + timedelta(hours=1), 0)],
+        lambda found: [entry._replace(value=-1) for entry in found],
+    ],
+    ids=["in another order", "from one too late", "to one too early", "to one too late", "of other values"],
+)
+def test_a_range_that_is_told_wrong_is_found(wrong: Callable[[list[Entry]], list[Entry]]) -> None:
+    client = cast(Client, Ranges(HOURS, wrong))
+    assert as_ranges(client, 1, [entry.map_key for entry in HOURS], 1) != HOURS
 
 
 def test_the_recount_knows_the_job_by_what_its_readme_says() -> None:
