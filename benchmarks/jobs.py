@@ -205,7 +205,8 @@ def _fraud_tables() -> tuple[DataFrame, DataFrame]:
 
 
 def _fraud_keyhole(config: JobConfig, _: Path) -> Side:
-    """Rules and aggregations are broadcast before, and read by each batch."""
+    """Rules and aggregations are broadcast before, and read by each batch. What is spent has a query of its own, which
+    neither side runs."""
     names = (
         (fraud_pipeline.RULES, fraud_pipeline.RULES_KEY),
         (fraud_pipeline.AGGREGATIONS, fraud_pipeline.AGGREGATIONS_KEY),

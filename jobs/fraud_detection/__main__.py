@@ -18,7 +18,7 @@ from keyhole.spark.queryable import BroadcastReader, QueryableProcessor
 from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
 from keyhole.spark.sink import Sink
 
-# Rules come seldom; without it their queries would ask Kafka all the time.
+# Rules come seldom, and sums may be a second old; without it their queries would ask Kafka all the time.
 _LOOK = "1 second"
 
 
@@ -35,9 +35,34 @@ def table(
     of_topic = dataclasses.replace(config, topic=topic)
     dead_letters = DeadLetters(spark, job.bootstrap_servers, topic, config=job)
     sink = queryable.broadcast(state, key=key, order_by=pipeline.PUBLISHED, on_commit=dead_letters.tell, config=job)
+    return _beside(rows(records(spark, job.bootstrap_servers, of_topic), dead_letters.accept), state, config, sink)
+
+
+def spent(spark: SparkSession, job: JobConfig, config: FraudDetectionConfig) -> StreamingQuery:
+    """Starts the query of what each account has spent, with the history, if there is one, before its first batch.
+
+    Raises:
+        KeyholeError: As Sink.bootstrap.
+    """
+    sink = queryable.reducing(
+        pipeline.SPENT,
+        key=pipeline.KEY,
+        reducers=pipeline.SPENT_REDUCERS,
+        key_groups=pipeline.KEY_GROUPS,
+        query=pipeline.SPENT,
+        config=job,
+    )
+    if config.history:
+        sink.bootstrap(pipeline.spent(spark.read.parquet(config.history)))  # nothing, when the job is started again
+    # The pairs' query keeps the dead letters of the same topic.
+    taken = pipeline.payments(records(spark, job.bootstrap_servers, config))
+    return _beside(pipeline.spent(taken), pipeline.SPENT, config, sink)
+
+
+def _beside(rows: DataFrame, state: str, config: FraudDetectionConfig, sink: Sink) -> StreamingQuery:
+    """Starts the query, beside the pairs', that feeds a state of the same name."""
     return (
-        rows(records(spark, job.bootstrap_servers, of_topic), dead_letters.accept)
-        .writeStream.queryName(state)
+        rows.writeStream.queryName(state)
         .outputMode("append")
         .option("checkpointLocation", f"{config.checkpoint}-{state}")
         .trigger(processingTime=_LOOK)
@@ -47,7 +72,7 @@ def table(
 
 
 def states(processor: QueryableProcessor, job: JobConfig, on_commit: Callable[[int], object] | None = None) -> Sink:
-    """The three states of one query, fed with the processor's rows and with the rules that the batch reads."""
+    """The three states of the pairs' query, fed with the processor's rows and with the rules that the batch reads."""
     rules = _reader(job, pipeline.RULES, pipeline.RULES_SCHEMA)
     aggregations = _reader(job, pipeline.AGGREGATIONS, pipeline.AGGREGATIONS_SCHEMA)
     alerts = queryable.map(
@@ -97,6 +122,7 @@ def start(environ: Mapping[str, str]) -> Sequence[StreamingQuery]:
     ]
     for query in tables:
         query.processAllAvailable()  # what was published before is there for the first payments
+    sums = spent(spark, job, config)
     dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic, config=job)
     processor = pipeline.exposing()
     taken = pipeline.payments(records(spark, job.bootstrap_servers, config), dead_letters.accept)
@@ -108,7 +134,7 @@ def start(environ: Mapping[str, str]) -> Sequence[StreamingQuery]:
         .foreachBatch(states(processor, job, dead_letters.tell))
         .start()
     )
-    return [pairs, *tables]
+    return [pairs, sums, *tables]
 
 
 if __name__ == "__main__":

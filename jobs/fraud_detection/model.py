@@ -61,6 +61,13 @@ class Alert(NamedTuple):
     cents: int
 
 
+class Spent(NamedTuple):
+    """What an account has spent since ever."""
+
+    payments: int
+    cents: int
+
+
 class Total(NamedTuple):
     """What an aggregation amounts to in one of its windows."""
 

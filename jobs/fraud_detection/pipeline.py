@@ -21,6 +21,7 @@ KEY_GROUPS = 16
 ALERTS, ALERTS_MAP_KEY = "alerts", ("time_ms", "payment")
 TOTALS, TOTALS_KEY, TOTALS_MAP_KEY = "totals", ("aggregation", "of"), "window"
 TOTALS_REDUCERS = {"spent_cents": "sum", "payments": "count", "highest_cents": "max"}
+SPENT, SPENT_REDUCERS = "spent", {"payments": "sum", "cents": "sum"}
 RULES, RULES_KEY = "rules", "rule"
 AGGREGATIONS, AGGREGATIONS_KEY = "aggregations", "aggregation"
 # Of two records about one rule, or one aggregation, the one that was published last counts.
@@ -116,6 +117,19 @@ def aggregations(records: DataFrame, accept: Accept = drop) -> DataFrame:
         f.col("until").alias("until_ms"),
         PUBLISHED,
     )
+
+
+def spent(of: DataFrame) -> DataFrame:
+    """What each payment brings to what its account has spent: rows for a reducing state, by SPENT_REDUCERS.
+
+    Args:
+        of: account: string, cents: a whole number; a stream or a table. For SQL it is a temporary view, which Spark
+            drops again.
+
+    Returns:
+        account: string; payments, cents: bigint.
+    """
+    return of.sparkSession.sql("SELECT account, 1L AS payments, CAST(cents AS BIGINT) AS cents FROM {paid}", paid=of)
 
 
 def exposing() -> QueryableProcessor:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Total
+from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Spent, Total
 from jobs.json_records import fields_of
 
 _SECOND_MS = 1_000
@@ -63,6 +63,16 @@ def rule_at(rules: Iterable[Rule], time_ms: int) -> Rule | None:
     return max(
         (rule for rule in rules if rule.since_ms <= time_ms), key=lambda of: (of.since_ms, of.rule), default=None
     )
+
+
+def spent(history: Iterable[tuple[str, int]], payments: Iterable[Payment]) -> dict[str, Spent]:
+    """By account, what it has spent; of the history are known accounts and cents."""
+    cents: defaultdict[str, list[int]] = defaultdict(list)
+    for account, of_before in history:
+        cents[account].append(of_before)
+    for payment in payments:
+        cents[payment.account].append(payment.cents)
+    return {account: Spent(len(of), sum(of)) for account, of in cents.items()}
 
 
 @dataclass

@@ -5,27 +5,39 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from jobs.fraud_detection.model import Aggregation, Payment, Rule
-from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_of
+from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_of, spent
 from keyhole import Client
 from keyhole.cli.batch_logs import BatchLogs
-from keyhole.cli.verify import Subject, Verdict, entries, main, records_before, topic_ends, unkept
+from keyhole.cli.verify import Subject, Verdict, asked, entries, main, records_before, topic_ends, unkept
 
 # As the job has it, of which nothing here may know.
 APPLICATION, ALERTS, TOTALS, RECENT = "fraud-detection", "alerts", "totals", "recent"
-RULES, AGGREGATIONS = "rules", "aggregations"
+RULES, AGGREGATIONS, SPENT = "rules", "aggregations", "spent"
+
+_CATCH_UP_SECONDS = 60.0
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _Entry = TypeVar("_Entry", bound="tuple[Any, ...]")
 
 Expected = Mapping[Any, Mapping[Any, tuple[int, ...]]]
 """By key and map key, the fields of the value."""
+
+
+class Compared(NamedTuple):
+    """How many keys of a state were counted, how many of them agree, and how many more there are."""
+
+    keys: int
+    agreed: int
+    surplus: int
 
 
 class Published(Generic[_Entry]):
@@ -97,20 +109,44 @@ def check(subject: Subject, client: Client) -> Verdict:
         for account, found in kept.items()
     )
     surplus = max(0, entries(client, APPLICATION, RECENT) - sum(map(len, kept.values())))
+    sums = compared_sums(client, subject, [payment for payment in taken if payment is not None])
     rejected = {(m.partition(), m.offset()) for m, payment in zip(messages, taken, strict=True) if payment is None}
     tables, topics = (rules, aggregations), (of_rules, of_aggregations)
     return Verdict(
         subject.epoch,
-        keys=sum(map(len, [*alerts.values(), *totals.values()])) + len(accounts) + sum(of.read for of in tables),
+        keys=sum(map(len, [*alerts.values(), *totals.values()]))
+        + len(accounts)
+        + sum(of.read for of in tables)
+        + sums.keys,
         agreed=agreeing(client, subject, ALERTS, alerts)
         + agreeing(client, subject, TOTALS, totals)
         + as_kept
-        + sum(of.agreed for of in tables),
-        surplus=surplus + too_many(client, ALERTS, alerts) + too_many(client, TOTALS, totals),
+        + sum(of.agreed for of in tables)
+        + sums.agreed,
+        surplus=surplus + too_many(client, ALERTS, alerts) + too_many(client, TOTALS, totals) + sums.surplus,
         events=len(messages),
         rejected=len(rejected) + sum(of.rejected for of in topics),
         unkept=unkept(subject, rejected) + sum(of.unkept for of in topics),
     )
+
+
+def compared_sums(client: Client, subject: Subject, payments: Iterable[Payment]) -> Compared:
+    """What each account has spent, the history included, once its query has taken all payments."""
+    batch = _beside(subject, SPENT).await_ends(subject.ends, _CATCH_UP_SECONDS)
+    expected = spent(history_in(subject.history), payments)
+    answers = asked(client, APPLICATION, SPENT, {account: account for account in expected}, batch + 1)
+    agreed = sum(
+        answer.found and (answer.value.payments, answer.value.cents) == expected[account]
+        for account, answer in answers.items()
+    )
+    return Compared(len(expected), agreed, max(0, entries(client, APPLICATION, SPENT) - len(expected)))
+
+
+def history_in(folder: Path | None) -> list[tuple[str, int]]:
+    """Account and cents of each payment; None: there are none."""
+    if folder is None:
+        return []
+    return [(row["account"], row["cents"]) for row in pq.read_table(folder, columns=["account", "cents"]).to_pylist()]
 
 
 def _beside(subject: Subject, state: str) -> BatchLogs:

@@ -55,7 +55,8 @@ def check(subject: Subject, client: Client) -> Verdict:
     """
     readings = subject.batches
     updates = BatchLogs(Path(f"{subject.checkpoint}-thresholds"), subject.logs)
-    _await_updates(subject, updates)
+    # The second query, too, takes all that was sent.
+    updates.await_ends(topic_ends(subject.bootstrap_servers, subject.more_topics[THRESHOLDS_TOPIC]), _CATCH_UP_SECONDS)
     until = time.monotonic() + _CATCH_UP_SECONDS
     while time.monotonic() < until:
         newest = readings.newest()
@@ -65,18 +66,6 @@ def check(subject: Subject, client: Client) -> Verdict:
                 return verdict
         time.sleep(_POLL_SECONDS)
     raise TimeoutError("the job goes on, though nothing is sent any more")
-
-
-def _await_updates(subject: Subject, updates: BatchLogs) -> None:
-    """Until the second query, too, has taken all that was sent."""
-    ends, until = (
-        topic_ends(subject.bootstrap_servers, subject.more_topics[THRESHOLDS_TOPIC]),
-        time.monotonic() + _CATCH_UP_SECONDS,
-    )
-    while updates.newest() < 0 or updates.ends(updates.newest()) != ends:
-        if time.monotonic() > until:
-            raise TimeoutError(f"the job has not taken all thresholds within {_CATCH_UP_SECONDS:.0f} s")
-        time.sleep(_POLL_SECONDS)
 
 
 def count(subject: Subject, readings: BatchLogs, updates: BatchLogs, newest: int) -> Counted:

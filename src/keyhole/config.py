@@ -394,16 +394,19 @@ class FraudDetectionConfig(TopicJobConfig):
     """The job fraud_detection.
 
     Attributes:
-        checkpoint: Spark's checkpoint location; the queries of rules and aggregations have theirs beside it, as
-            <checkpoint>-rules and <checkpoint>-aggregations.
+        checkpoint: Spark's checkpoint location; the other queries have theirs beside it, as <checkpoint>-rules,
+            <checkpoint>-aggregations and <checkpoint>-spent.
         rules_topic: Where the rules are published, in one partition.
         aggregations_topic: Where the aggregations are, likewise.
+        history: A folder of Parquet, as Spark reads it, with the payments of before the topic, which the state `spent`
+            begins with. Empty: there were none.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_FRAUD_DETECTION_"
 
     rules_topic: str
     aggregations_topic: str
+    history: str = ""
     max_offsets_per_trigger: int = 10_000
 
 

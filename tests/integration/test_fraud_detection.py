@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import itertools
 import json
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
+from jobs.fraud_detection import __main__ as job
 from jobs.fraud_detection import pipeline, source
 from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Total
 from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of
+from jobs.fraud_detection.recount import spent as recounted
 from jobs.fraud_detection.source import MINUTE_MS, Shape
+from keyhole import Client
+from keyhole.config import FraudDetectionConfig
 from keyhole.spark.changes import split
-from tests.integration.conftest import RunQuery, Stream
+from tests.integration.conftest import RunQuery, Service, Stream
 from tests.support.odd_records import odd_records
 
 pytestmark = pytest.mark.integration
@@ -23,6 +31,7 @@ BEGIN_MS = 1_795_219_200_000
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PAYMENT = ("account", "payment", "merchant", "time_ms", "cents")
+HISTORY = "account string, payment bigint, merchant string, time_ms bigint, cents int"
 
 
 @pytest.fixture
@@ -198,3 +207,37 @@ def test_a_stream_of_payments_gives_the_alerts_and_totals_of_the_recount_late_on
     assert {alert.time_ms < BEGIN_MS + 10 * MINUTE_MS for alert in found} == {True, False}
     assert totals == recount.totals == patient.totals
     assert {name for name, _, _ in totals} == {"spent-per-hour", "merchant-minutes"}
+
+
+def test_what_accounts_have_spent_begins_with_the_history_once_and_goes_on_with_the_topic(
+    spark: SparkSession, service: Service, tmp_path: Path, application: str
+) -> None:
+    made = list(itertools.islice(source.payments(5, BEGIN_MS, Shape(accounts=15)), 300))
+    before, after = made[:100], [made[100:200], made[200:]]
+    history, topic = str(tmp_path / "history"), f"payments-{uuid.uuid4().hex[:8]}"
+    spark.createDataFrame(before, HISTORY).write.parquet(history)
+    bootstrap = {"bootstrap.servers": service.bootstrap_servers}
+    admin = AdminClient(bootstrap)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    config = FraudDetectionConfig(
+        topic=topic,
+        rules_topic="none",
+        aggregations_topic="none",
+        checkpoint=str(tmp_path / "checkpoint"),
+        directory=tmp_path,
+        history=history,
+    )
+    producer, sent = Producer(bootstrap), list[Payment]()
+    for payments in after:  # the job is started again for the second
+        for value in [*map(source.payment_record, payments), b"no payment"]:
+            producer.produce(topic, value)
+        assert producer.flush(30) == 0
+        query = job.spent(spark, service.config(application), config)
+        query.processAllAvailable()
+        query.stop()
+        sent += payments
+        expected = recounted([(payment.account, payment.cents) for payment in before], sent)
+        with Client(service.proxy) as client:
+            answers = client.get_many(application, pipeline.SPENT, list(expected))
+        assert [(answer.value.payments, answer.value.cents) for answer in answers] == list(expected.values())
+    assert (tmp_path / "checkpoint-spent").is_dir()

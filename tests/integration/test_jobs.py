@@ -6,6 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from keyhole.cli.local_jobs import LOCAL_JOBS
@@ -14,7 +16,7 @@ from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ
 pytestmark = pytest.mark.integration
 
 STATES = {
-    "fraud_detection": ["aggregations", "alerts", "recent", "rules", "totals"],
+    "fraud_detection": ["aggregations", "alerts", "recent", "rules", "spent", "totals"],
     "golden_signals": ["golden_signals"],
     "tweet_impressions": ["top_tweets", "tweet_hours"],
     "vital_signs": ["open_chunks", "segments", "vitals"],
@@ -22,12 +24,23 @@ STATES = {
 PATIENTS = 20
 # A chunk that is lost is a gap: with more, hardly a wave would be long enough for a breathing rate.
 MALFORMED = {"vital_signs": "0.005"}
+ACCOUNTS_BEFORE = 60
 # Of some hundred payments some are alerts.
 FEW_PAYMENTS = {
     "KEYHOLE_PAYMENTS_ACCOUNTS": "50",
     "KEYHOLE_PAYMENTS_RATE": "30",
     "KEYHOLE_PAYMENTS_FRAUDS": "0.2",
 }
+
+
+@pytest.fixture
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Payments of before, two of each account: of those that pay in the run, and of others. Where no run looks."""
+    folder = tmp_path_factory.mktemp("history")
+    accounts = [f"account-{number}" for number in range(ACCOUNTS_BEFORE)] * 2
+    table = pa.table({"account": accounts, "cents": pa.array(range(1, len(accounts) + 1), pa.int64())})
+    pq.write_table(table, folder / "payments.parquet")
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -37,7 +50,9 @@ FEW_PAYMENTS = {
         *sorted(STATES.keys() - {"fraud_detection"}),
     ],
 )
-def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothing(
+    name: str, tmp_path: Path, history: Path
+) -> None:
     command = [*KEYHOLE, "job", name, "--seconds", "10", "--verify", "--json"]
     # What has waited while a busy machine started Spark is to be caught up with, too.
     few = {
@@ -51,6 +66,7 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
         "KEYHOLE_TWEETS_TOO_LATE": "0.02",
         "KEYHOLE_REQUESTS_RATE": "300",
         **FEW_PAYMENTS,
+        "KEYHOLE_FRAUD_DETECTION_HISTORY": str(history),
     }
     settings = environ(tmp_path, **few, **{f"{LOCAL_JOBS[name].source_prefix}MALFORMED": MALFORMED.get(name, "0.02")})
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
@@ -62,6 +78,8 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
     assert result["epochs"] > 1
     assert sorted(result["states"]) == STATES[name]
     assert all(entries > 0 for entries in result["states"].values()), result["states"]
+    if name == "fraud_detection":
+        assert result["states"]["spent"] == ACCOUNTS_BEFORE
     if name == "tweet_impressions":
         assert result["states"]["top_tweets"] > 3, "several hours, of which all but the last ones are closed"
         assert result["late"] > 0
@@ -70,9 +88,11 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
     assert_nothing_is_left(tmp_path, done.stderr)
 
 
-def test_rules_that_change_are_those_of_each_batch_though_server_and_driver_are_killed(tmp_path: Path) -> None:
+def test_rules_that_change_are_those_of_each_batch_though_server_and_driver_are_killed(
+    tmp_path: Path, history: Path
+) -> None:
     command = [*KEYHOLE, "job", "fraud_detection", "--seconds", "20", "--verify", "--chaos", "--json"]
-    settings = environ(tmp_path, **FEW_PAYMENTS)
+    settings = environ(tmp_path, **FEW_PAYMENTS, KEYHOLE_FRAUD_DETECTION_HISTORY=str(history))
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -80,6 +100,7 @@ def test_rules_that_change_are_those_of_each_batch_though_server_and_driver_are_
     assert result["mismatches"] == 0
     assert sorted(result["states"]) == STATES["fraud_detection"]
     assert all(entries > 0 for entries in result["states"].values()), result["states"]
+    assert result["states"]["spent"] == ACCOUNTS_BEFORE
     assert "chaos: kill -9 of the state server\nstarting server again" in done.stderr
     assert "chaos: kill -9 of the driver\nstarting job again" in done.stderr
     assert_nothing_is_left(tmp_path, done.stderr)

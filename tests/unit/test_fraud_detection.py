@@ -8,14 +8,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from jobs.fraud_detection import pipeline, source
-from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Total
+from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Spent, Total
 from jobs.fraud_detection.pairs import MINUTE_MS, candidates
-from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of
+from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of, spent
 from jobs.fraud_detection.source import HOUR_MS, LATEST_MS, TOO_LATE_MS, Shape
-from jobs.fraud_detection.verify import Table, counted
+from jobs.fraud_detection.verify import Table, counted, history_in
 from keyhole.cli.batch_logs import BatchLogs
 from tests.support.fraud_detection import FinderBench
 
@@ -159,6 +160,18 @@ def test_totals_are_by_what_the_aggregation_says_while_it_is_there() -> None:
         ("h", "a", BEGIN_MS + HOUR_MS): Total(6, 1, 6),
         ("m", "m", BEGIN_MS): Total(7, 2, 4),
     }
+
+
+def test_what_was_spent_before_counts_too() -> None:
+    payments = [at(0, 1), at(1, 2), at(2, 3, account="b")]
+    assert spent([("a", 10), ("c", 20), ("c", 5)], payments) == {"a": Spent(3, 13), "b": Spent(1, 3), "c": Spent(2, 25)}
+
+
+def test_a_history_is_all_files_of_its_folder_or_nothing(tmp_path: Path) -> None:
+    assert history_in(None) == []
+    for name, cents in (("one", 1), ("two", 2)):
+        pq.write_table(pa.table({"account": ["a"], "cents": [cents], "more": [0]}), tmp_path / f"{name}.parquet")
+    assert sorted(history_in(tmp_path)) == [("a", 1), ("a", 2)]
 
 
 def test_a_pair_is_judged_once_by_the_rules_that_its_batch_reads() -> None:
@@ -337,6 +350,7 @@ def test_what_is_too_late_is_half_of_no_pair_and_is_handed_on() -> None:
 
 def test_the_job_says_what_its_states_hold() -> None:
     assert tuple(pipeline.TOTALS_REDUCERS) == Total._fields
+    assert tuple(pipeline.SPENT_REDUCERS) == Spent._fields
     assert {pipeline.KEY, *pipeline.ALERTS_MAP_KEY, "cents"} == set(Alert._fields)
     for schema, of in ((pipeline.RULES_SCHEMA, Rule), (pipeline.AGGREGATIONS_SCHEMA, Aggregation)):
         assert [column.split()[0] for column in schema.split(", ")] == [*of._fields, pipeline.PUBLISHED]

@@ -228,3 +228,15 @@ def test_what_a_checkpoint_drops_of_its_logs_is_in_their_copies(tmp_path: Path) 
     assert read == [(0, {}), *((epoch, {"a": 1.5}) for epoch in range(1, 5))]
     assert BatchLogs(beside, copies).ends(0) == {0: 7, 1: 0}
     assert sorted(path.name for path in copies.glob("checkpoint/offsets/*")) == ["0", "1", "2", "3"]
+
+
+def test_a_query_beside_is_waited_for_until_it_has_taken_all_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, coming = tmp_path / "checkpoint-rules", iter(range(3))
+    logs = BatchLogs(checkpoint, tmp_path / "logs")
+    with pytest.raises(TimeoutError, match="the query of checkpoint-rules has not taken all within 0 s"):
+        logs.await_ends({0: 9, 1: 2}, 0)
+    # Each look finds one batch more than the one before.
+    monkeypatch.setattr("time.sleep", lambda _: write_log(checkpoint, [next(coming)]))
+    assert logs.await_ends({0: 9, 1: 2}, 60) == 2

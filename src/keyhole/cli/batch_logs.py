@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 _PINS = "keyhole/broadcast"
+_POLL_SECONDS = 0.1
 
 
 def keep(checkpoint: Path, copies: Path) -> None:
@@ -61,6 +64,19 @@ class BatchLogs:
         *_, offsets = self._lines(batch)
         (partitions,) = json.loads(offsets).values()
         return {int(partition): end for partition, end in partitions.items()}
+
+    def await_ends(self, ends: Mapping[int, int], seconds: float) -> int:
+        """Waits for the last finished batch to end there, in each partition; which one that is.
+
+        Raises:
+            TimeoutError: It doesn't within so many seconds.
+        """
+        until = time.monotonic() + seconds
+        while (newest := self.newest()) < 0 or self.ends(newest) != ends:
+            if time.monotonic() > until:
+                raise TimeoutError(f"the query of {self._checkpoint.name} has not taken all within {seconds:.0f} s")
+            time.sleep(_POLL_SECONDS)
+        return newest
 
     def watermark_ms(self, batch: int) -> int:
         """The batch's, milliseconds since 1970."""
