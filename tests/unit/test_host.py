@@ -23,16 +23,19 @@ from keyhole.errors import (
     StoreFull,
 )
 from keyhole.steps import Step
+from keyhole.stored import Moment
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader, NextCommit
-from keyhole.types import Position, Run, Stale
+from keyhole.types import Position, Run, Stale, StateKind
 from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.control_servicer import StateServerServicer
 from services.state_server.copies import Standing
 from services.state_server.host import QueryHost, StateShare
+from services.state_server.merging import Epoch
 from services.state_server.registry import Registry
 from services.state_server.spill import StagingRoom
 from tests.support.hosts import INCARNATION, Hosted
+from tests.support.models import aggregated
 from tests.support.states import KEY_GROUPS, descriptor, group, key, names_in, row, table
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -402,6 +405,27 @@ async def test_complete_mode_empties_key_groups_without_rows(hosted: Hosted) -> 
     committed = await hosted.apply(2, {A: row(1.0)}, replace=True)
     assert hosted.read(A, B) == [row(1.0), None]
     assert [item.key_group for item in committed] == [group(names_in(1)[0])]  # what is unchanged is not written again
+
+
+async def test_what_has_expired_is_no_base_for_the_tasks_of_an_aggregating_state_and_a_replay_is_told_the_same() -> (
+    None
+):
+    hosted = Hosted(of=descriptor(kind=StateKind.AGGREGATING, ttl_ms=1000))
+    await hosted.own()
+
+    async def bases(epoch: int, at_ms: int) -> list[bytes | None]:
+        moment = Moment(at_ms, watermark_ms=0)
+        asked = Epoch(epoch, moment, moment)
+        return await hosted.host.read_base(hosted.run, INCARNATION, hosted.version, "counts", asked, [A, B])
+
+    await hosted.apply(1, {A: aggregated(row(1.0), b"one")})  # at one second, as the epoch's number
+    assert await bases(2, 1999) == [b"one", None]
+    assert await bases(2, 2000) == [None, None]
+    await hosted.apply(2, {A: aggregated(row(2.0), b"two"), B: aggregated(row(3.0), b"three")})
+    assert await bases(2, 2000) == [None, None]
+    assert await bases(3, 2999) == [b"two", b"three"]
+    assert await bases(3, 3000) == [None, None]
+    await hosted.host.close()
 
 
 # --- who is told ------------------------------------------------------------------------------------------------------
