@@ -20,8 +20,8 @@ from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueF
 APPLICATION = "benchmark"
 
 
-def descriptor(state: str, key_groups: int) -> StateDescriptor:
-    """Key `sensor` (string), value (temperature double, readings bigint): as the Flink benchmark's."""
+def descriptor(state: str, key_groups: int, ttl_ms: int = 0) -> StateDescriptor:
+    """Key `sensor` (string), value (temperature double, readings bigint): as the Flink benchmark's. ttl_ms 0: none."""
     return StateDescriptor(
         application=APPLICATION,
         state=state,
@@ -30,6 +30,7 @@ def descriptor(state: str, key_groups: int) -> StateDescriptor:
         key_groups=key_groups,
         key=(KeyColumn("sensor", KeyType.STRING),),
         value=ValueSchema(1, (ValueField("temperature", "double"), ValueField("readings", "bigint"))),
+        ttl_ms=ttl_ms,
     )
 
 

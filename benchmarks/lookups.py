@@ -1,14 +1,15 @@
 """Lookups per second and latency, direct to a state server and through a proxy; client, proxy and server are processes
 of their own. With KEYHOLE_FLINK_BENCH (a folder with Flink's queryable state benchmark, built or to be built by its
-`run.sh build`) Flink is measured in the same run.
+`run.sh build`) Flink is measured in the same run; with --ttl, beside the state, in turn, the same one with a ttl.
 
-    uv run python -m benchmarks.lookups [--keys 100000] [--seconds 5] [--repeats 3]
+    uv run python -m benchmarks.lookups [--keys 100000] [--seconds 5] [--repeats 3] [--ttl]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,9 @@ from keyhole.rpc.server import run
 OUTSTANDING = (1, 16, 64, 256, 1024)
 WARM_SECONDS = 2.0
 LOAD_ROWS = 100_000
-STATE = "lookups"
+PLAIN, WITH_TTL = "keyhole", "keyhole with a ttl"
+STATES = {PLAIN: "lookups", WITH_TTL: "expiring"}
+DAY_MS = 86_400_000
 
 
 def main() -> None:
@@ -38,46 +42,51 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--ttl", action="store_true", help="also the same lookups of a state whose entries expire")
     parser.add_argument("--client", help=argparse.SUPPRESS)  # the client process: the target's address
+    parser.add_argument("--system", default=PLAIN, help=argparse.SUPPRESS)
     parser.add_argument("--outstanding", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
-        result = run(client(options.client, options.keys, options.outstanding, options.seconds))
+        looking_up = client(options.client, STATES[options.system], options.keys, options.outstanding, options.seconds)
+        result = run(looking_up)
         print(json.dumps(result))
         return
-    results = measure_keyhole(options.keys, options.seconds, options.repeats)
+    systems = (PLAIN, WITH_TTL) if options.ttl else (PLAIN,)
+    results = measure_keyhole(systems, options.keys, options.seconds, options.repeats)
     if folder := os.environ.get("KEYHOLE_FLINK_BENCH"):
         results += measure_flink(Path(folder), options.keys)
     summarise(results)
 
 
-def measure_keyhole(keys: int, seconds: float, repeats: int) -> list[dict[str, Any]]:
+def measure_keyhole(systems: Sequence[str], keys: int, seconds: float, repeats: int) -> list[dict[str, Any]]:
     """Levels in turn, and all of that several times, so that a noisy minute hits all alike."""
     results = []
     with cluster() as running:
-        load(running, keys)
+        for system in systems:
+            load(running, system, keys)
+        paths = {"direct": running.servers[0], "proxy": running.proxy}
         for _ in range(repeats):
-            for outstanding in OUTSTANDING:
-                for path, target in (("direct", running.servers[0]), ("proxy", running.proxy)):
-                    command = [sys.executable, "-m", "benchmarks.lookups", "--client", target]
-                    command += ["--keys", str(keys), "--outstanding", str(outstanding), "--seconds", str(seconds)]
-                    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                    result = {"system": "keyhole", "path": path, **json.loads(out)}
-                    print(json.dumps(result), flush=True)
-                    results.append(result)
+            for outstanding, path, system in itertools.product(OUTSTANDING, paths, systems):
+                command = [sys.executable, "-m", "benchmarks.lookups", "--client", paths[path], "--system", system]
+                command += ["--keys", str(keys), "--outstanding", str(outstanding), "--seconds", str(seconds)]
+                out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                result = {"system": system, "path": path, **json.loads(out)}
+                print(json.dumps(result), flush=True)
+                results.append(result)
     return results
 
 
-def load(running: Cluster, keys: int) -> None:
+def load(running: Cluster, system: str, keys: int) -> None:
     """Every key once, in epochs."""
-    state = descriptor(STATE, 64)
+    state = descriptor(STATES[system], 64, DAY_MS if system == WITH_TTL else 0)
     with Loader(running.bootstrap_servers, running.servers, state) as loader:
         for start in range(0, keys, LOAD_ROWS):
             sensors = [f"sensor-{number}" for number in range(start, min(keys, start + LOAD_ROWS))]
             loader.epoch(rows(state, sensors, 1))
 
 
-async def client(target: str, keys: int, outstanding: int, seconds: float) -> dict[str, Any]:
+async def client(target: str, state: str, keys: int, outstanding: int, seconds: float) -> dict[str, Any]:
     """A closed loop: each answer sends the next lookup, of a key drawn at random."""
     latencies: list[float] = []
     recording = stopping = False
@@ -88,7 +97,7 @@ async def client(target: str, keys: int, outstanding: int, seconds: float) -> di
             while not stopping:
                 number = int(draw() * keys)
                 began = time.perf_counter()
-                answer = await lookups.get(APPLICATION, STATE, f"sensor-{number}")
+                answer = await lookups.get(APPLICATION, state, f"sensor-{number}")
                 if recording:
                     latencies.append(time.perf_counter() - began)
                 assert answer.found
@@ -144,29 +153,28 @@ def measure_flink(folder: Path, keys: int) -> list[dict[str, Any]]:
 
 
 def summarise(results: list[dict[str, Any]]) -> None:
-    """Per system, path and level: minimum, median, maximum; and the ratio of medians to Flink's."""
+    """Per system, path and level: minimum, median, maximum; and the ratio of medians to Flink's, or to no ttl's."""
     levels: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for result in results:
         levels.setdefault((result["system"], result["path"], result["outstanding"]), []).append(result)
-    flink = {
-        outstanding: statistics.median(r["lookups_per_second"] for r in measured)
-        for (system, _, outstanding), measured in levels.items()
-        if system.startswith("flink")
-    }
+    medians = {level: statistics.median(r["lookups_per_second"] for r in of) for level, of in levels.items()}
+    flink = {outstanding: rate for (system, _, outstanding), rate in medians.items() if system.startswith("flink")}
     for (system, path, outstanding), measured in levels.items():
-        rates = [r["lookups_per_second"] for r in measured]
+        rates, median = [r["lookups_per_second"] for r in measured], medians[system, path, outstanding]
         line: dict[str, Any] = {
             "benchmark": "lookups",
             "system": system,
             "path": path,
             "keys": measured[0]["keys"],
             "outstanding": outstanding,
-            "lookups_per_second": {"min": min(rates), "median": statistics.median(rates), "max": max(rates)},
+            "lookups_per_second": {"min": min(rates), "median": median, "max": max(rates)},
             "p50_us": statistics.median(r["p50_us"] for r in measured),
             "p99_us": statistics.median(r["p99_us"] for r in measured),
         }
         if outstanding in flink and not system.startswith("flink"):
-            line["ratio_to_flink"] = round(statistics.median(rates) / flink[outstanding], 2)
+            line["ratio_to_flink"] = round(median / flink[outstanding], 2)
+        if system == WITH_TTL:
+            line["ratio_to_no_ttl"] = round(median / medians[PLAIN, path, outstanding], 3)
         print(json.dumps(line))
 
 

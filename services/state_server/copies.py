@@ -85,7 +85,7 @@ class HeldSnapshot:
 
 
 Show = Callable[[Standing], Visible]
-"""By what the copy stands for: from what is stored to the row that readers get now."""
+"""By what the copy stands for: what readers get now of what is stored."""
 
 
 class Scanned:
@@ -116,7 +116,6 @@ class Copy:
     Args:
         source: Makes the source of answers that stand so.
         moment: What else goes into it; it is made anew only when this, or the standing, has changed.
-        show: None: readers get what is stored.
     """
 
     def __init__(
@@ -124,7 +123,6 @@ class Copy:
         key_groups: int,
         source: Callable[[Standing], state_pb2.Source],
         moment: Callable[[], object],
-        show: Show | None = None,
     ) -> None:
         self.groups: frozenset[int] = frozenset()
         self.standing = Standing()
@@ -132,7 +130,6 @@ class Copy:
         self._key_groups = key_groups
         self._make_source = source
         self._moment = moment
-        self._show = show
         self._snapshot: Snapshot | None = None
         self._held: HeldSnapshot | None = None
         self._sequence = -1
@@ -199,36 +196,42 @@ class Copy:
         """What any of its key groups stands for."""
         return {self.standing, *self._apart.values()} if self._apart else (self.standing,)
 
-    def answers(self, keys: Sequence[bytes], standings: Sequence[Standing]) -> Answers:
-        """Rows by storage key; all must be covered. `standings`: of these keys."""
+    def answers(self, keys: Sequence[bytes], standings: Sequence[Standing], show: Show | None) -> Answers:
+        """Rows by storage key.
+
+        Args:
+            keys: All must be covered.
+            standings: Of these keys.
+            show: None: readers get what is stored.
+        """
         assert self._snapshot is not None
         rows = self._snapshot.get_many(keys)
         distinct = list(dict.fromkeys(standings)) if len(standings) > 1 else standings
         if len(distinct) == 1:
             source = self.source() if distinct[0] is self.standing else self._make_source(distinct[0])
-            return Answers(self._shown(rows, distinct[0]), (source,))
+            return Answers(rows if show is None else show(distinct[0]).rows(rows), (source,))
         index = {standing: i for i, standing in enumerate(distinct)}
         source_of = [index[standing] for standing in standings]
-        if self._show is not None:
-            shows = [self._show(standing) for standing in distinct]
-            rows = [None if row is None else shows[i](row) for row, i in zip(rows, source_of, strict=True)]
+        if show is not None:
+            shown = [show(standing) for standing in distinct]
+            rows = [None if row is None else shown[i].row(row) for row, i in zip(rows, source_of, strict=True)]
         return Answers(rows, [self._make_source(standing) for standing in distinct], source_of)
 
-    def _shown(self, rows: list[bytes | None], standing: Standing) -> list[bytes | None]:
-        if self._show is None:
-            return rows
-        show = self._show(standing)
-        return [None if row is None else show(row) for row in rows]
+    def scan(self, within: EntryRange, standing: Standing, show: Show | None, *, descending: bool) -> Scanned:
+        """The entries of a range, whose key group must be covered, as of now however long they are read.
 
-    def scan(self, within: EntryRange, standing: Standing, *, descending: bool) -> Scanned:
-        """The entries of a range, whose key group must be covered, as of now however long they are read."""
+        Args:
+            show: None: readers get what is stored.
+        """
         assert self._held is not None
         held = self._held.hold()
         group = int.from_bytes(within.prefix[:2], "big")
         found = held.snapshot.items(group, within.start, within.stop, descending=descending)
-        # What expires while it is read stays until the end.
-        show = None if self._show is None else self._show(standing)
-        entries = found if show is None else ((key, show(row)) for key, row in found)
+        entries: Iterator[tuple[bytes, bytes | None]] = found
+        if show is not None:
+            # What expires while it is read stays until the end.
+            row = show(standing).row
+            entries = ((key, row(entry)) for key, entry in found)
         return Scanned(entries, self.source() if standing is self.standing else self._make_source(standing), held)
 
     def source(self) -> state_pb2.Source:

@@ -498,7 +498,7 @@ class QueryHost:
             for key in keys:
                 stored = snapshot.get(key)
                 if stored is not None and expired is not None:
-                    stored = living(stored, expired)
+                    (stored,) = living((stored,), expired)
                 bases.append(None if stored is None else decode_aggregate(stored).as_of(epoch.number))
                 size += len(bases[-1] or b"")
                 if size > _BASE_BYTES:

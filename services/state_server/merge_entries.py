@@ -219,8 +219,7 @@ class _Living:
         self._expired = expired
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
-        expired = self._expired
-        return [None if row is None else living(row, expired) for row in self._stored.get_many(storage_keys)]
+        return living(self._stored.get_many(storage_keys), self._expired)
 
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False

@@ -18,11 +18,11 @@ from keyhole.errors import (
     Unconfirmed,
 )
 from keyhole.evolution import succeeds
-from keyhole.stored import Moment, Visible, visible
+from keyhole.stored import Moment, visible
 from keyhole.stores.base import Snapshot, Store
-from keyhole.types import Position, ReadBounds, Stale, StateDescriptor
+from keyhole.types import Position, ReadBounds, Stale, StateDescriptor, TtlClock
 from keyhole.v1 import query_pb2, state_pb2
-from services.state_server.copies import Answers, Copy, Lease, Scanned, Standing
+from services.state_server.copies import Answers, Copy, Lease, Scanned, Show, Standing
 from services.state_server.counts import RowCounts
 
 _ANY = ReadBounds()
@@ -59,14 +59,14 @@ class Table:
         self._lease = lease
         self._last_key_group = (descriptor.key_groups - 1).to_bytes(2, "big")
         self._latest_ms = 0
-        show = self._show if self._visible is not None else None
-        self.owned = Copy(descriptor.key_groups, self._owner_source, lambda: (lease.confirmed_ms, lease.expired), show)
-        self.standby = Copy(descriptor.key_groups, self._standby_source, lambda: None, show)
+        self.owned = Copy(descriptor.key_groups, self._owner_source, lambda: (lease.confirmed_ms, lease.expired))
+        self.standby = Copy(descriptor.key_groups, self._standby_source, lambda: None)
 
     def _describe(self, descriptor: StateDescriptor) -> None:
         self.descriptor = descriptor
         self.codec = StateCodec(descriptor)
         self._visible = visible(descriptor)
+        self._expires_by_clock = bool(descriptor.ttl_ms) and descriptor.ttl_clock is TtlClock.PROCESSING_TIME
 
     def evolve(self, descriptor: StateDescriptor) -> bool:
         """The same state has another descriptor from now on. Returns False where that one is not news."""
@@ -153,16 +153,17 @@ class Table:
         if self.owned.covers(keys):
             if stale is Stale.NEVER and self._lease.expired:
                 raise self._unconfirmed()
-            return self._answers(self.owned, keys, min_epoch, max_staleness_ms)
+            return self._answers(self.owned, keys, min_epoch, max_staleness_ms, self.show())
         if stale is Stale.NEVER:
             raise self.refusal()
         if self.standby.covers(keys):
-            return self._answers(self.standby, keys, min_epoch, max_staleness_ms)
+            return self._answers(self.standby, keys, min_epoch, max_staleness_ms, self.show())
         mine = [self.owned.holds(key) for key in keys]
         if not all(owned or self.standby.holds(key) for owned, key in zip(mine, keys, strict=True)):
             raise self.refusal()
+        show = self.show()
         parts = [
-            self._answers(copy, part, min_epoch, max_staleness_ms)
+            self._answers(copy, part, min_epoch, max_staleness_ms, show)
             for copy, is_owner in ((self.owned, True), (self.standby, False))
             if (part := [key for key, owned in zip(keys, mine, strict=True) if owned is is_owner])
         ]
@@ -184,14 +185,23 @@ class Table:
         if not copy.covers(place) or (bounds.stale is Stale.NEVER and copy is not self.owned):
             raise self.refusal()
         standing = self._bounded(copy, place, bounds.min_epoch, bounds.max_staleness_ms)[0]
-        return copy.scan(within, standing, descending=descending)
+        return copy.scan(within, standing, self.show(), descending=descending)
 
-    def _show(self, standing: Standing) -> Visible:
-        assert self._visible is not None
-        # What has expired stays so, should the clock be set back. And what had expired when the epoch was committed,
-        # by which it may have been removed or begun anew, is not shown by a clock that is behind.
-        self._latest_ms = max(self._latest_ms, self._lease.clock.now_ms())
-        return self._visible(Moment(max(self._latest_ms, standing.commit_time_ms), standing.watermark_ms))
+    def show(self) -> Show | None:
+        """How what is stored is shown from now on, in either copy; None: as it is.
+
+        For all keys of a frame, whatever they stand for, the clock is asked once; and not where nothing expires by it.
+        """
+        visible = self._visible
+        if visible is None:
+            return None
+        if self._expires_by_clock:
+            # What has expired stays so, should the clock be set back.
+            self._latest_ms = max(self._latest_ms, self._lease.clock.now_ms())
+        now_ms = self._latest_ms
+        # What had expired when the epoch was committed, by which it may have been removed or begun anew, is not shown
+        # by a clock that is behind.
+        return lambda standing: visible(Moment(max(now_ms, standing.commit_time_ms), standing.watermark_ms))
 
     def _check(self, keys: Sequence[bytes]) -> None:
         # One call in C each: a lookup frame has hundreds of keys.
@@ -204,8 +214,10 @@ class Table:
                 limit=self.store.max_key_bytes,
             )
 
-    def _answers(self, copy: Copy, keys: Sequence[bytes], min_epoch: int, max_staleness_ms: int) -> Answers:
-        return copy.answers(keys, self._bounded(copy, keys, min_epoch, max_staleness_ms))
+    def _answers(
+        self, copy: Copy, keys: Sequence[bytes], min_epoch: int, max_staleness_ms: int, show: Show | None
+    ) -> Answers:
+        return copy.answers(keys, self._bounded(copy, keys, min_epoch, max_staleness_ms), show)
 
     def _bounded(self, copy: Copy, keys: Sequence[bytes], min_epoch: int, max_staleness_ms: int) -> Sequence[Standing]:
         """What the copy stands for at these keys, if that is good enough."""

@@ -88,7 +88,7 @@ def _stored(
     shown = visible(codec.descriptor)
     for storage_key, stored in sorted(latest.items()):
         key, map_key = codec.entry(storage_key)
-        row = stored if shown is None else shown(moment)(stored)
+        row = stored if shown is None else shown(moment).row(stored)
         if row is None:
             continue
         # The entries of a broadcast state are keys.

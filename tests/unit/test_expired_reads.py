@@ -8,7 +8,7 @@ import pytest
 
 from keyhole.codec import EntryRange
 from keyhole.testing.clock import ManualClock
-from keyhole.types import StateDescriptor, TtlClock
+from keyhole.types import Position, StateDescriptor, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY, Source
 from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in, row, standing, table
@@ -53,9 +53,9 @@ def answers(world: World) -> list[tuple[Source, list[bytes | None]]]:
         for held in server.tables.values():
             for copy in (held.owned, held.standby):
                 for name in filter(copy.holds, KEYS):
-                    answer = copy.answers([name], copy.standings([name]))
+                    answer = copy.answers([name], copy.standings([name]), held.show())
                     within = EntryRange(name, name, name + b"\xff")
-                    scanned = copy.scan(within, copy.standings([name])[0], descending=False)
+                    scanned = copy.scan(within, copy.standings([name])[0], held.show(), descending=False)
                     # None, or not there any more.
                     assert next((row for _, row in scanned.entries), None) == answer.rows[0]
                     scanned.close()
@@ -163,17 +163,34 @@ def test_a_state_that_is_reset_begins_with_the_new_checkpoints_watermark(by_wate
     assert shown(by_watermark) == {row(2.0)}
 
 
-def test_states_without_a_ttl_ask_no_clock() -> None:
-    class Stopping(ManualClock):
-        stopped = False
+class CountedClock(ManualClock):
+    """Counts how often it is asked what time it is."""
 
-        def now_ms(self) -> int:
-            assert not self.stopped
-            return super().now_ms()
+    asked = 0
 
-    clock = Stopping()
-    made = table(clock=clock)
-    made.publish(made.store.snapshot(), frozenset(range(KEY_GROUPS)), standing(1), {})
-    clock.stopped = True
-    assert list(made.lookup(KEYS).rows) == [None] * KEY_GROUPS
+    def now_ms(self) -> int:
+        self.asked += 1
+        return super().now_ms()
+
+
+@pytest.mark.parametrize(
+    ("of", "asked"),
+    [(descriptor(), 0), (BY_WATERMARK, 0), (BY_CLOCK, 1)],
+    ids=["without a ttl", "by the watermark", "by the clock"],
+)
+def test_the_clock_is_asked_once_for_all_keys_of_a_frame_and_only_where_entries_expire_by_it(
+    of: StateDescriptor, asked: int
+) -> None:
+    clock = CountedClock()
+    made = table(of, clock=clock)
+    # Two key groups that it owns, of two epochs, and two that it follows, likewise.
+    ahead = Position(offset=0, epoch=2, generation=1, checksum=0)
+    made.publish(made.store.snapshot(), frozenset({0, 1}), standing(1), {1: ahead})
+    made.standby.publish(made.store.snapshot(), frozenset({2, 3}), standing(1), {3: standing(2)})
+    clock.asked = 0
+    answers = made.lookup(KEYS * 100)
+    assert len(answers.sources) == KEY_GROUPS
+    assert list(answers.rows) == [None] * KEY_GROUPS * 100
+    assert clock.asked == asked
     made.scan(EntryRange(KEYS[0], KEYS[0], None)).close()
+    assert clock.asked == 2 * asked
