@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from keyhole.spark.session import local_settings, start_session
 Rows = Sequence[Mapping[str, object]]
 Stream = Callable[..., DataFrame]
 RunQuery = Callable[..., None]
+RunUntil = Callable[[DataFrame, str, Callable[[DataFrame, int], None], threading.Event], None]
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +79,25 @@ def run_query(tmp_path: Path) -> RunQuery:
         query = writer.foreachBatch(function).start()
         try:
             query.processAllAvailable()
+        finally:
+            query.stop()
+
+    return run
+
+
+@pytest.fixture
+def run_until(tmp_path: Path) -> RunUntil:
+    """Runs a streaming query until an event is set; raises what ended it, if it ended before.
+
+    For one that never has all there is: by processing time Spark runs one batch after the other, also without data.
+    """
+
+    def run(data: DataFrame, mode: str, function: Callable[[DataFrame, int], None], enough: threading.Event) -> None:
+        writer = data.writeStream.outputMode(mode).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.foreachBatch(function).start()
+        try:
+            while not enough.wait(0.1):
+                assert query.isActive, query.exception()
         finally:
             query.stop()
 

@@ -25,21 +25,7 @@ from keyhole.spark.changes import own_rows, split
 from keyhole.spark.staging import StagedState
 from tests.integration.conftest import RunQuery, Service, Stream
 
-pytestmark = pytest.mark.integration
-
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-
-
-@pytest.fixture(autouse=True)
-def _rocksdb(spark: SparkSession) -> Iterator[None]:
-    before = spark.conf.get(PROVIDER, None)
-    spark.conf.set(PROVIDER, ROCKSDB)
-    yield
-    if before is None:
-        spark.conf.unset(PROVIDER)
-    else:
-        spark.conf.set(PROVIDER, before)
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rocksdb")]
 
 
 class Highest(StatefulProcessor):

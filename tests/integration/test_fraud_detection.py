@@ -28,20 +28,8 @@ from tests.support.odd_records import odd_records
 pytestmark = pytest.mark.integration
 
 BEGIN_MS = 1_795_219_200_000
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PAYMENT = ("account", "payment", "merchant", "time_ms", "cents")
 HISTORY = "account string, payment bigint, merchant string, time_ms bigint, cents int"
-
-
-@pytest.fixture
-def rocksdb(spark: SparkSession) -> Iterator[None]:
-    """The only state store that takes transformWithState."""
-    before = spark.conf.get(PROVIDER)
-    spark.conf.set(PROVIDER, ROCKSDB)
-    yield
-    assert before is not None
-    spark.conf.set(PROVIDER, before)
 
 
 def record(**fields: object) -> bytes:

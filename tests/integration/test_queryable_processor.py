@@ -26,7 +26,7 @@ from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.keeping import kept
 from keyhole.spark.partitioning import HashLayout, by_key_group, layout_of
 from keyhole.spark.processor import QueryableProcessor
-from tests.integration.conftest import RunQuery, Stream
+from tests.integration.conftest import RunQuery, RunUntil, Stream
 
 pytestmark = pytest.mark.integration
 
@@ -261,7 +261,9 @@ class Forgetful(StatefulProcessor):
             self._lasting.update((row.celsius,))
 
 
-def test_what_expires_in_sparks_state_is_gone_there_and_gives_no_change_row(stream: Stream, tmp_path: Path) -> None:
+def test_what_expires_in_sparks_state_is_gone_there_and_gives_no_change_row(
+    stream: Stream, run_until: RunUntil
+) -> None:
     seen = []
     enough = threading.Event()
     exposing = QueryableProcessor(
@@ -280,14 +282,7 @@ def test_what_expires_in_sparks_state_is_gone_there_and_gives_no_change_row(stre
         if batch_id == 2:
             enough.set()
 
-    # By processing time Spark runs one batch after the other, also without data, until the query is stopped.
-    writer = data.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.foreachBatch(see).start()
-    try:
-        while not enough.wait(0.1):
-            assert query.isActive, query.exception()
-    finally:
-        query.stop()
+    run_until(data, "update", see, enough)
     assert seen[:3] == [
         (
             [(False, False)],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,7 +31,6 @@ from keyhole.cli.batch_logs import BatchLogs
 from keyhole.spark.batch import classic
 from keyhole.spark.changes import split
 from keyhole.spark.keeping import kept
-from keyhole.spark.running import ROCKSDB
 from tests.integration.conftest import RunQuery, Stream
 from tests.support.odd_records import odd_records
 
@@ -107,17 +105,6 @@ BAD: list[bytes | None] = [
     record("a", 99.0, unknown=float("nan")),
 ]
 BAD_UPDATES = [{"sensor": of, "ratio": 2.0} for of in (42, True, {"a": 1}, "\ud800")] + [{"sensor": "e", "ratio": {}}]
-
-
-@pytest.fixture
-def rocksdb(spark: SparkSession) -> Iterator[None]:
-    """The only state store that takes transformWithState."""
-    ((name, provider),) = ROCKSDB.items()
-    before = spark.conf.get(name)
-    spark.conf.set(name, provider)
-    yield
-    assert before is not None
-    spark.conf.set(name, before)
 
 
 def records(spark: SparkSession, values: list[bytes | None]) -> DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,8 +14,6 @@ from pyspark.sql.types import DayTimeIntervalType, StructType
 from keyhole.errors import InvalidConfiguration, KeyholeError, ValueMismatch
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue, exposed_in, grouping_key, output_schema
 from keyhole.spark.processor import QueryableProcessor
-from keyhole.spark.processor_check import check_init
-from keyhole.spark.processor_task import RecordingProcessor, RowOutput
 
 
 class Nothing(StatefulProcessor):
@@ -27,10 +26,21 @@ class Nothing(StatefulProcessor):
 
 CELSIUS = StructType().add("celsius", "double")
 HOUR = StructType().add("hour", "timestamp")
+SECOND, HOUR_LONG = timedelta(seconds=1), timedelta(hours=1)
+
+
+class Declaring(Nothing):
+    def init(self, handle: Any) -> None:
+        self.ready = True
+        handle.deleteIfExists("before")
+        handle.getValueState("last", CELSIUS, 1000)
+        handle.getListState("alerts", CELSIUS)
+        handle.getMapState("hours", HOUR, CELSIUS)
 
 
 def exposing(**arguments: Any) -> QueryableProcessor:
-    return QueryableProcessor(Nothing(), **({"key": "sensor", "expose": {"last": ExposedValue(CELSIUS)}} | arguments))
+    given = {"processor": Declaring(), "key": "sensor", "expose": {"last": ExposedValue(CELSIUS)}} | arguments
+    return QueryableProcessor(**given)
 
 
 @pytest.mark.parametrize(
@@ -91,15 +101,6 @@ def test_the_output_has_the_processors_columns_and_tells_the_schemas_of_what_it_
     assert grouping_key(own) == {}
 
 
-class Declaring(Nothing):
-    def init(self, handle: Any) -> None:
-        self.ready = True
-        handle.deleteIfExists("before")
-        handle.getValueState("last", CELSIUS, 1000)
-        handle.getListState("alerts", CELSIUS)
-        handle.getMapState("hours", HOUR, CELSIUS)
-
-
 @pytest.mark.parametrize(
     ("expose", "message"),
     [
@@ -118,7 +119,52 @@ class Declaring(Nothing):
 )
 def test_what_init_declares_is_known_before_there_is_a_query(expose: dict[str, Any], message: str | None) -> None:
     processor = Declaring()
-    recording = RecordingProcessor(processor, exposing(expose=expose).states, StructType(), RowOutput())
     with nullcontext() if message is None else pytest.raises(InvalidConfiguration, match=message):
-        check_init(recording)
+        _ = exposing(processor=processor, expose=expose).lifetimes
     assert not hasattr(processor, "ready"), "it was a copy"
+
+
+def test_the_init_of_a_copy_runs_once_however_often_it_is_asked() -> None:
+    inits = []
+
+    class Counted(Declaring):
+        def __deepcopy__(self, memo: object) -> Counted:
+            inits.append(1)
+            return self
+
+    processor = exposing(processor=Counted())
+    assert processor.lifetimes is processor.lifetimes
+    assert len(inits) == 1
+
+
+def test_an_exposed_state_has_the_ttl_that_the_processor_gives_it_or_else_its_own() -> None:
+    expose = {
+        "last": ExposedValue(CELSIUS),
+        "alerts": ExposedList(CELSIUS, ttl=HOUR_LONG, ttl_clock="event_time"),
+        "hours": ExposedMap(HOUR, CELSIUS),
+    }
+    processors = {"ttl": SECOND, "ttl_clock": "processing_time"}
+    assert exposing(expose=expose).lifetimes == {
+        "last": processors,
+        "alerts": {"ttl": HOUR_LONG, "ttl_clock": "event_time"},
+        "hours": {},
+    }
+    assert exposing(expose={"last": ExposedValue(CELSIUS, ttl=SECOND)}).lifetimes == {"last": processors}
+
+
+@pytest.mark.parametrize(
+    ("exposed", "message"),
+    [
+        (ExposedValue(CELSIUS, ttl=HOUR_LONG), r"ttl of 1:00:00 by processing_time, and .* one of 0:00:01, .* leave"),
+        (ExposedValue(CELSIUS, ttl=SECOND, ttl_clock="event_time"), "ttl of 0:00:01 by event_time, and the processor"),
+        (ExposedValue(CELSIUS, ttl=timedelta(0)), "state 'last': ttl is .* it must be a timedelta of 1 ms or more"),
+        (ExposedValue(CELSIUS, ttl=60), "state 'last': ttl is 60; it must be a timedelta"),  # type: ignore[arg-type]
+        (ExposedValue(CELSIUS, ttl=SECOND, ttl_clock="wall"), "ttl_clock is 'wall'; it must be one of"),  # type: ignore[arg-type]
+        (ExposedValue(CELSIUS, ttl_clock="event_time"), "state 'last': ttl_clock is given and ttl is not"),
+    ],
+)
+def test_a_ttl_that_is_not_the_processors_or_none_at_all_is_refused_by_the_states_name(
+    exposed: ExposedValue, message: str
+) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        _ = exposing(expose={"last": exposed}).lifetimes

@@ -87,7 +87,7 @@ def build(
         declared["encoded"] = True
     ttl: timedelta | None = given.pop("ttl", None)
     clock = given.pop("ttl_clock", TtlClock.PROCESSING_TIME)
-    for problem in _lifetime_problems(ttl, clock):
+    for problem in lifetime_problems(ttl, clock):
         raise InvalidConfiguration(f"state {state!r}: {problem}", state=state)
     declaration = Declaration(
         state,
@@ -167,7 +167,8 @@ class _QuerySettings:
     observer: StepObserver | None = None
 
 
-def _lifetime_problems(ttl: object, clock: object) -> Iterator[str]:
+def lifetime_problems(ttl: object, clock: object) -> Iterator[str]:
+    """What is wrong with a state's ttl; None: it has none."""
     if ttl is not None and not (isinstance(ttl, timedelta) and ttl >= timedelta(milliseconds=1)):
         yield f"ttl is {ttl!r}; it must be a timedelta of 1 ms or more"
     if clock not in tuple(TtlClock):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
 
 from pyspark.sql import types as spark
 
@@ -30,6 +32,8 @@ GROUPING_KEY = "keyhole.grouping_key"
 _EXPOSED = "keyhole.exposed"
 # In the metadata of the column of changes: by state, the schema of its change rows, as JSON.
 
+Clock = Literal["processing_time", "event_time"]
+
 
 @dataclass(frozen=True)
 class ExposedValue:
@@ -37,9 +41,14 @@ class ExposedValue:
 
     Args:
         schema: As the processor's `init` declares it.
+        ttl: How long an entry is readable after it was last written; for states that the processor's `init` gives none:
+            one that it gives is the exposed state's, too. Default: queryable.exposed's.
+        ttl_clock: The time by which `ttl` counts; default: processing time.
     """
 
     schema: spark.StructType | str
+    ttl: timedelta | None = None
+    ttl_clock: Clock | None = None
 
 
 @dataclass(frozen=True)
@@ -48,9 +57,12 @@ class ExposedList:
 
     Args:
         schema: Of one element, as the processor's `init` declares it.
+        ttl, ttl_clock: Of each element, as for ExposedValue.
     """
 
     schema: spark.StructType | str
+    ttl: timedelta | None = None
+    ttl_clock: Clock | None = None
 
 
 @dataclass(frozen=True)
@@ -60,10 +72,13 @@ class ExposedMap:
     Args:
         key: The schema of the map's keys, as the processor's `init` declares it.
         value: The schema of its values, likewise.
+        ttl, ttl_clock: Of each entry, as for ExposedValue.
     """
 
     key: spark.StructType | str
     value: spark.StructType | str
+    ttl: timedelta | None = None
+    ttl_clock: Clock | None = None
 
 
 @dataclass(frozen=True)
@@ -72,17 +87,25 @@ class ExposedState:
 
     Attributes:
         map_key: Of a map, the schema of its keys; else without fields.
+        ttl: Its own; None: it has none of its own.
     """
 
     name: str
     kind: StateKind
     value: spark.StructType
     map_key: spark.StructType
+    ttl: timedelta | None = None
+    ttl_clock: Clock = "processing_time"
 
     def __str__(self) -> str:
         """The kind and the schemas, without what makes no difference to a reader: comments, and what may be null."""
         schemas = [self.map_key, self.value] if self.kind is StateKind.MAP else [self.value]
         return f"{self.kind} of " + " to ".join(schema.simpleString() for schema in schemas)
+
+    @property
+    def lifetime(self) -> dict[str, Any]:
+        """Its own ttl, as the options of a state; empty: it has none of its own."""
+        return {} if self.ttl is None else {"ttl": self.ttl, "ttl_clock": self.ttl_clock}
 
     @property
     def entry(self) -> spark.StructType:

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -21,6 +24,7 @@ from pyspark.util import PythonEvalType
 
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.batch import classic
+from keyhole.spark.declaring import lifetime_problems
 from keyhole.spark.exposed import (
     PREFIX,
     ExposedList,
@@ -75,10 +79,23 @@ class QueryableProcessor:
         """The exposed states, in the order given. Needs a Spark session, which knows how schemas are written.
 
         Raises:
-            InvalidConfiguration: A schema is none, or two columns of a state have one name.
+            InvalidConfiguration: A schema is none, a ttl is wrong, or two columns of a state have one name.
             ValueMismatch: A column is of a type that can't be exposed.
         """
         return tuple(self._state(name, declared) for name, declared in self._expose.items())
+
+    @functools.cached_property
+    def lifetimes(self) -> Mapping[str, Mapping[str, Any]]:
+        """By exposed state, the ttl that it, or else the processor, gives it, as options of a state; empty: none.
+
+        Runs `init` and `close` of a copy of the processor, once, as Spark does again when a query starts.
+
+        Raises:
+            InvalidConfiguration, ValueMismatch: As `states`; or `init` doesn't declare the states as they are exposed.
+            Exception: What `init` raises.
+        """
+        in_spark = check_init(self._processor, self.states)
+        return {state.name: state.lifetime or _lifetime(in_spark[state.name]) for state in self.states}
 
     def transform(
         self,
@@ -91,18 +108,17 @@ class QueryableProcessor:
     ) -> DataFrame:
         """`data.groupBy(key).transformWithState(processor, ...)`, whose rows have the changes beside them.
 
-        Runs `init` and `close` of a copy of the processor here already, as Spark does again when a query starts.
+        Runs `init` of a copy of the processor here already: see `lifetimes`.
 
         Args:
             output: The schema of the processor's own rows.
             output_mode, time_mode, initial_state: As transformWithState takes them.
 
         Raises:
-            InvalidConfiguration: The data has no such key column, a name is taken, or `init` doesn't declare the states
-                as they are exposed.
+            InvalidConfiguration: The data has no such key column, or a name is taken; or as `lifetimes`.
             ValueMismatch: As `states`. Also in the task, where the processor puts a value into an exposed state that
                 Spark would store as another one, or as null: as text in the error that ends the query.
-            Exception: What `init` raises.
+            Exception: As `lifetimes`.
         """
         return self._transform(data, output, output_mode, time_mode, initial_state, pandas=False)
 
@@ -139,9 +155,8 @@ class QueryableProcessor:
             raise InvalidConfiguration(f"column {taken[0]!r}: names that begin with {PREFIX} are Keyhole's; rename it")
         schema = output_schema(own, key, self.states)
         form: Output = PandasOutput(own.names, schema.names) if pandas else RowOutput()
-        recording = RecordingProcessor(self._processor, self.states, key, form)
-        check_init(recording)
-        udf = RecordingUdf(recording, time_mode)
+        _ = self.lifetimes  # the check of `init`
+        udf = RecordingUdf(RecordingProcessor(self._processor, self.states, key, form), time_mode)
         return _operator(classic(data), self.key, udf, schema, (output_mode, time_mode), initial_state, pandas)
 
     def _key_schema(self, data: StructType, pandas: bool) -> StructType:
@@ -166,12 +181,12 @@ class QueryableProcessor:
     def _state(self, name: str, declared: Exposed) -> ExposedState:
         what = f"state {name!r}"
         match declared:
-            case ExposedValue(schema):
-                state = ExposedState(name, StateKind.VALUE, struct(what, schema), StructType())
-            case ExposedList(schema):
-                state = ExposedState(name, StateKind.LIST, struct(what, schema), StructType())
-            case ExposedMap(key, value):
-                state = ExposedState(name, StateKind.MAP, struct(what, value), struct(what, key))
+            case ExposedValue():
+                state = ExposedState(name, StateKind.VALUE, struct(what, declared.schema), StructType())
+            case ExposedList():
+                state = ExposedState(name, StateKind.LIST, struct(what, declared.schema), StructType())
+            case ExposedMap():
+                state = ExposedState(name, StateKind.MAP, struct(what, declared.value), struct(what, declared.key))
             case _:
                 raise InvalidConfiguration(
                     f"{what} is exposed as a {type(declared).__name__}; say ExposedValue, ExposedList or ExposedMap",
@@ -190,7 +205,22 @@ class QueryableProcessor:
             if part.lower().startswith(PREFIX):
                 raise InvalidConfiguration(f"{what}: names that begin with {PREFIX} are Keyhole's; rename {part!r}")
         Rows(what, state.entry)
-        return state
+        return self._with_lifetime(state, declared)
+
+    def _with_lifetime(self, state: ExposedState, declared: Exposed) -> ExposedState:
+        clock = declared.ttl_clock or "processing_time"
+        problems = list(lifetime_problems(declared.ttl, clock))
+        if declared.ttl is None and declared.ttl_clock is not None:
+            problems.append("ttl_clock is given and ttl is not; give both, or give both to queryable.exposed")
+        if problems:
+            raise InvalidConfiguration(f"state {state.name!r}: {problems[0]}", state=state.name)
+        return replace(state, ttl=declared.ttl, ttl_clock=clock)
+
+
+def _lifetime(in_spark_ms: int | None) -> dict[str, Any]:
+    if in_spark_ms is None:
+        return {}
+    return {"ttl": timedelta(milliseconds=in_spark_ms), "ttl_clock": "processing_time"}
 
 
 def _operator(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,16 +16,29 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
+from keyhole.spark.exposed import ExposedState
+from keyhole.spark.recording import Recorder, RecordingHandle
 
-def check_init(processor: StatefulProcessor) -> None:
+
+def check_init(processor: StatefulProcessor, exposed: Sequence[ExposedState]) -> Mapping[str, int | None]:
     """Runs `init` and `close` on a copy of the processor, as Spark does in a process of its own when a query starts.
 
     What they raise, Spark's error of that time would only say in its causes. States can be declared and nothing else,
     which is all that Spark lets them do then.
+
+    Returns:
+        By exposed state, the ttl that `init` gives it, milliseconds; None: none.
+
+    Raises:
+        InvalidConfiguration: `init` doesn't declare the states as they are exposed.
+        Exception: What `init` and `close` raise.
     """
     other = copy.deepcopy(processor)
-    other.init(_Declaring())
+    handle = RecordingHandle(_Declaring(), {state.name: state for state in exposed}, Recorder((), StructType()))
+    other.init(handle)
+    ttls = handle.check_all_declared()
     other.close()
+    return ttls
 
 
 class _Declaring(StatefulProcessorHandle):

@@ -330,8 +330,8 @@ def exposed(
         write: The same in the tasks, without another pass of the batch: is called in each with the own rows that it
             has, as Arrow batches, before the batch's epoch is complete. It must come to the same where it is called
             again with the same rows, also at the same time: Spark's tasks may be.
-        options: Of all the states, and of the query; not `op`, `delete_when`, `codec` and `defaults`. A ttl in the
-            processor needs the same one here, as Spark tells nobody what it expires.
+        options: Of all the states, and of the query; not `op`, `delete_when`, `codec` and `defaults`. A `ttl` is of
+            those that have none of their own: by their ExposedValue and the like, or from the processor's `init`.
 
     Needs a Spark session, which knows how schemas are written.
     """
@@ -340,7 +340,7 @@ def exposed(
     of_query, of_states = parted(options)
     parts: builtins.list[Part] = []
     for state in processor.states:
-        alone: Any = {**of_states, "op": OP, "config": of_query.get("config")}
+        alone: Any = {**of_states, **processor.lifetimes[state.name], "op": OP, "config": of_query.get("config")}
         map_key, value = tuple(state.map_key.names), tuple(state.value.names)
         sink = build(state.kind, state.name, alone, key=processor.key, map_key=map_key, value=value)
         # With the first one: own rows are written once, in whatever passes the states are staged.

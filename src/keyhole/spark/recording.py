@@ -6,6 +6,7 @@ Runs in Spark's workers, on their one thread.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from pyspark.sql.streaming.stateful_processor import (
@@ -197,7 +198,7 @@ class RecordingHandle(StatefulProcessorHandle):
         self._handle = handle
         self._exposed = exposed
         self._recorder = recorder
-        self._declared: set[str] = set()
+        self._ttls: dict[str, int | None] = {}
 
     def getValueState(  # noqa: N802
         self,
@@ -209,7 +210,8 @@ class RecordingHandle(StatefulProcessorHandle):
         if (exposed := self._exposed.get(stateName)) is None:
             return state
         # Text is parsed in the JVM, and only Spark's client has what came of it.
-        self._declare(exposed, StateKind.VALUE, state._valueStateClient.schema if isinstance(schema, str) else schema)
+        value = state._valueStateClient.schema if isinstance(schema, str) else schema
+        self._declare(exposed, StateKind.VALUE, ttlDurationMs, value)
         return RecordingValueState(state, exposed, self._recorder)
 
     def getListState(  # noqa: N802
@@ -221,7 +223,8 @@ class RecordingHandle(StatefulProcessorHandle):
         state = self._handle.getListState(stateName, schema, ttlDurationMs)
         if (exposed := self._exposed.get(stateName)) is None:
             return state
-        self._declare(exposed, StateKind.LIST, state._listStateClient.schema if isinstance(schema, str) else schema)
+        value = state._listStateClient.schema if isinstance(schema, str) else schema
+        self._declare(exposed, StateKind.LIST, ttlDurationMs, value)
         return RecordingListState(state, exposed, self._recorder)
 
     def getMapState(  # noqa: N802
@@ -237,6 +240,7 @@ class RecordingHandle(StatefulProcessorHandle):
         self._declare(
             exposed,
             StateKind.MAP,
+            ttlDurationMs,
             state._mapStateClient.value_schema if isinstance(valueSchema, str) else valueSchema,
             state._mapStateClient.user_key_schema if isinstance(userKeySchema, str) else userKeySchema,
         )
@@ -260,21 +264,30 @@ class RecordingHandle(StatefulProcessorHandle):
             )
         self._handle.deleteIfExists(stateName)
 
-    def check_all_declared(self) -> None:
+    def check_all_declared(self) -> Mapping[str, int | None]:
         """To be called when `init` is done.
+
+        Returns:
+            By exposed state, its ttl in Spark, milliseconds; None: none.
 
         Raises:
             InvalidConfiguration: It has not declared an exposed state.
         """
-        missing = [name for name in self._exposed if name not in self._declared]
+        missing = [name for name in self._exposed if name not in self._ttls]
         if missing:
             raise InvalidConfiguration(
                 f"state {missing[0]!r} is exposed, but the processor's init declares no state of this name",
                 state=missing[0],
             )
+        return self._ttls
 
     def _declare(
-        self, exposed: ExposedState, kind: StateKind, value: StructType, map_key: StructType | None = None
+        self,
+        exposed: ExposedState,
+        kind: StateKind,
+        ttl_ms: int | None,
+        value: StructType,
+        map_key: StructType | None = None,
     ) -> None:
         declared = ExposedState(exposed.name, kind, value, map_key or StructType())
         if str(declared) != str(exposed):
@@ -283,7 +296,20 @@ class RecordingHandle(StatefulProcessorHandle):
                 "expose it as what it is, with the same schemas",
                 state=exposed.name,
             )
-        self._declared.add(exposed.name)
+        if exposed.ttl is not None and ttl_ms is not None:
+            _check_same(exposed, timedelta(milliseconds=ttl_ms))
+        self._ttls[exposed.name] = ttl_ms
+
+
+def _check_same(exposed: ExposedState, in_spark: timedelta) -> None:
+    """Readers must neither see what the processor no longer has nor miss what it has."""
+    if (exposed.ttl, exposed.ttl_clock) != (in_spark, "processing_time"):
+        raise InvalidConfiguration(
+            f"state {exposed.name!r} is exposed with a ttl of {exposed.ttl} by {exposed.ttl_clock}, and the "
+            f"processor's init gives it one of {in_spark}, which goes by processing_time; leave the exposed one out: "
+            "the state has the processor's",
+            state=exposed.name,
+        )
 
 
 def _rows(exposed: ExposedState, schema: StructType) -> Rows:
