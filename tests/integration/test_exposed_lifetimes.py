@@ -8,13 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from keyhole import Client
+from keyhole.errors import InvalidConfiguration
 from keyhole.spark import queryable
 from keyhole.types import TtlClock
-from tests.integration.conftest import RunUntil, Service, Stream
+from tests.integration.conftest import RunQuery, RunUntil, Service, Stream
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rocksdb")]
 
@@ -99,3 +101,17 @@ def test_the_ttl_given_to_all_is_of_those_that_have_none_of_their_own(
         "daily": (86_400_000, "processing_time"),
         "lasting": (3_600_000, clock),
     }
+
+
+def test_a_ttl_by_event_time_of_an_exposed_state_needs_a_watermark(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    daily = queryable.ExposedValue("v bigint", ttl=DAY, ttl_clock="event_time")
+    exposing = queryable.QueryableProcessor(Forgetful(), key="k", expose={"daily": daily})
+    sink = queryable.exposed(exposing, config=service.config(application))
+    changes = exposing.transform(
+        stream("k string, v bigint", [[{"k": "a", "v": 1}]]), "k string", time_mode="processingTime"
+    )
+    with pytest.raises(StreamingQueryException, match="the ttl of state 'daily' goes by event time, and the query has"):
+        run_query(changes, "update", sink)
+    assert isinstance(sink.failure, InvalidConfiguration)
