@@ -60,9 +60,18 @@ def test_a_server_killed_within_epochs_adds_nothing_twice(pipeline: Pipeline) ->
     assert pipeline.driver.exit_code is None  # the same query: it never ended
 
 
-@pytest.mark.thorough("an aggregating state's batches, and a server's death, run always")
-def test_batches_that_a_restarted_driver_runs_again_are_added_once(pipeline: Pipeline) -> None:
-    steps = [Step.DRIVER_BEFORE_COMMIT, Step.DRIVER_COMMITTED, Step.DRIVER_COMPLETE]
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([Step.DRIVER_COMPLETE], id="before on_commit"),
+        pytest.param(
+            [Step.DRIVER_BEFORE_COMMIT, Step.DRIVER_COMMITTED],
+            id="before the epoch is complete",
+            marks=pytest.mark.thorough("an aggregating state's batches, and a server's death, run always"),
+        ),
+    ],
+)
+def test_batches_that_a_restarted_driver_runs_again_are_added_once(pipeline: Pipeline, steps: list[Step]) -> None:
     events = EVENTS_PER_KILL * (len(steps) + 1)
     pipeline.produce(events)
     pipeline.start_server()

@@ -34,8 +34,9 @@ What the query takes, whose states are given to it together:
     strict: Whether a batch that gives other rows when it is run again ends the query, or is only logged.
     allow_dropped_states: Whether states of a savepoint that the query was restored from, and that no sink declares, are
         dropped for good; else they are refused by name.
-    on_commit: Is called with each epoch once it is complete, in order, in the driver, on the thread that Spark calls;
-        again where a batch is run again. What it raises ends the query.
+    on_commit: Is called with each epoch once it is complete, in order, in the driver, on the thread that Spark calls.
+        What it raises ends the query. After a crash, or what it raised, the next run calls it again with the epoch of
+        the batch that it runs again; an epoch that was not told yet is missed only where the checkpoint is replaced.
     query: The query's stable name; default: Spark's `queryName`, else the first state's name. Each sink of one
         streaming query needs its own.
     config: Default: from `KEYHOLE_JOB_*`.
