@@ -16,11 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from keyhole import Client
 from keyhole.spark import queryable
 from tests.integration.conftest import Service, Stream
+from tests.support.snippets import SNIPPETS, snippet
 
 pytestmark = pytest.mark.integration
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "kinds.md").read_text()
-SNIPPETS: list[str] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 TUESDAY = MONDAY + timedelta(days=1)
 
@@ -79,6 +78,7 @@ class Scene:
 @pytest.fixture
 def scene(
     spark: SparkSession,
+    rocksdb: None,
     stream: Stream,
     service: Service,
     application: str,
@@ -108,7 +108,7 @@ def hourly(scene: Scene, code: str) -> None:
 
 
 def reads(scene: Scene, code: str) -> None:
-    hourly(scene, next(one for one in SNIPPETS if one.startswith("hourly")))
+    hourly(scene, snippet("hourly = ("))
     names = {"client": scene.client, "monday": MONDAY, "tuesday": TUESDAY}
     ranged, last, one = (eval(line.replace('"app"', repr(scene.application)), names) for line in code.splitlines())
     assert [entry.map_key.hour for entry in ranged] == [0, 1, 2, 3]
@@ -168,6 +168,21 @@ def sessions(scene: Scene, code: str) -> None:
     assert [(since.minute, of.until.minute, of["count"]) for since, of in found.items()] == [(0, 15, 2), (30, 40, 1)]
 
 
+def processor(scene: Scene, code: str) -> None:
+    """Runs with the snippet that exposes it."""
+    assert "OpenSessions" in scene.run(code)
+
+
+def open_sessions(scene: Scene, code: str) -> None:
+    events = [[{"user": "a", "at": minute(m)} for m in (0, 5, 30)], [{"user": "b", "at": minute(300)}], []]
+    defined = scene.run(snippet("class OpenSessions"))["OpenSessions"]
+    scene.run(code, events=scene.stream("user string, at timestamp", events), OpenSessions=defined)
+    closed = {since.minute: (of.until.minute, of.events) for since, of in scene.entries("closed", "a").items()}
+    assert closed == {0: (15, 2), 30: (40, 1)}
+    assert not scene.entries("open", "a")
+    assert [of.events for of in scene.entries("open", "b").values()] == [1]
+
+
 def firsts(scene: Scene, code: str) -> None:
     events = [[{"order": "o1", "at": minute(0), "v": 1}], [{"order": "o1", "at": minute(1), "v": 2}]]
     scene.run(code, events=scene.stream("order string, at timestamp, v long", events))
@@ -203,6 +218,8 @@ SCENES: dict[str, Callable[[Scene, str], None]] = {
     "def bonuses(": bonuses,
     "queryable.together(": several,
     "sessions = events": sessions,
+    "from datetime import UTC": processor,
+    "from keyhole.spark.changes": open_sessions,
     "firsts = events": firsts,
     "joined = impressions": joined,
     "payments.withWatermark(": sql,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,18 +12,16 @@ from keyhole import Client
 from keyhole.spark import queryable
 from keyhole.spark.changes import own_rows
 from tests.integration.conftest import RunQuery, Service, Stream
+from tests.support.snippets import snippet
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rocksdb")]
-
-PAGE = Path(__file__).parents[2] / "docs" / "kinds.md"
 
 
 def processor() -> Any:
     """The one that the page shows."""
-    (snippet,) = (of for of in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "class OpenS" in of)
     # Of a module that can't be imported: Spark's workers are sent the class itself.
     names: dict[str, Any] = {"__name__": "snippet"}
-    exec(snippet, names)
+    exec(snippet("class OpenSessions"), names)
     return names["OpenSessions"]()
 
 
