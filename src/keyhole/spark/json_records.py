@@ -27,10 +27,10 @@ _OPTIONS = {
     # NaN and the like are no JSON.
     "allowNonNumericNumbers": "false",
 }
-# from_json and parse_json stop at the end of the object. Here something comes behind it that no text says of itself.
-_NOTHING_FOLLOWS = (
-    f"get_json_object(concat('[', {_TEXT}, ',\"', xxhash64({_TEXT}), '\"]'), '$[1]') = string(xxhash64({_TEXT}))"
-)
+# from_json and parse_json stop at the end of the object. Nothing follows where the first closing brace is the last
+# character, as in most records; in others something that no text says of itself is put behind it, and looked for.
+_FOLLOWS = f"get_json_object(concat('[', {_TEXT}, ',\"', xxhash64({_TEXT}), '\"]'), '$[1]')"
+_NOTHING_FOLLOWS = f"(instr({_TEXT}, '}}') = length({_TEXT}) or {_FOLLOWS} = string(xxhash64({_TEXT})))"
 
 
 def parsed(records: DataFrame, fields: Mapping[str, str]) -> DataFrame:
