@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import defaultdict
 from datetime import UTC, datetime
@@ -14,6 +15,9 @@ from pyspark.sql import functions as f
 
 from jobs.temperature_monitor.pipeline import (
     ALERT_COLUMNS,
+    ALERTS,
+    ALERTS_KEPT,
+    KEY,
     MAX_SECONDS_AHEAD,
     THRESHOLD_SCHEMA,
     alerts,
@@ -23,15 +27,18 @@ from jobs.temperature_monitor.pipeline import (
     tracked,
     updates,
 )
-from jobs.temperature_monitor.processor import Statistics
+from jobs.temperature_monitor.processor import Statistics, ratio
 from jobs.temperature_monitor.recount import Alert, Reading, Recount, reading_of, update_of
 from jobs.temperature_monitor.source import malformed_update
+from keyhole import Client
 from keyhole.arrow import OP
 from keyhole.cli.batch_logs import BatchLogs
+from keyhole.cli.reads import Bounds, Output, Range, scan
+from keyhole.spark import queryable
 from keyhole.spark.batch import classic
 from keyhole.spark.changes import split
 from keyhole.spark.keeping import kept
-from tests.integration.conftest import RunQuery, Stream
+from tests.integration.conftest import RunQuery, Service, Stream
 from tests.support.odd_records import odd_records
 
 pytestmark = pytest.mark.integration
@@ -158,6 +165,37 @@ def test_a_jump_beyond_its_sensors_threshold_is_an_alert(spark: SparkSession) ->
     thresholds = spark.createDataFrame([("a", 1.5), ("b", 1.25), ("d", 1.0)], THRESHOLD_SCHEMA)
     found = sorted(tuple(row) for row in alerts(of, thresholds).collect())
     assert found == [("a", 4, 3, 10.0, 20.0, 2.0, 1.5), ("b", 2, 1, 10.0, 15.0, 1.5, 1.25)]
+
+
+def test_a_fall_to_zero_is_an_alert_whose_infinite_ratio_readers_get_in_python_and_in_json(
+    spark: SparkSession,
+    stream: Stream,
+    run_query: RunQuery,
+    service: Service,
+    application: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    thresholds = spark.createDataFrame([("a", 1.5)], THRESHOLD_SCHEMA)
+    log = queryable.list(
+        ALERTS,
+        key=KEY,
+        value=ALERT_COLUMNS,
+        order_by="reading",
+        max_length=ALERTS_KEPT,
+        config=service.config(application),
+    )
+    falls = [
+        {"sensor": "a", "reading": n, "last": 5.0, "new": new, "ratio": str(ratio(5.0, new))}
+        for n, new in enumerate((4.0, 0.0, -5.0), 2)
+    ]
+    read = stream("sensor string, reading bigint, last double, new double, ratio string", [falls])
+    jumps = read.withColumns({"time_ms": f.lit(1).cast("bigint"), "ratio": f.col("ratio").cast("double")})
+    run_query(jumps, "append", log.of(lambda batch: alerts(batch, thresholds)))
+    with Client(service.proxy) as client:
+        (alert,) = client.scan(application, ALERTS, "a").values
+        scan(client, Output(as_json=True), f"{application}/{ALERTS}", "a", Range(None, None, False, None), Bounds())
+    assert (alert.last, alert.new, alert.ratio, alert.threshold) == (5.0, 0.0, math.inf, 1.5)
+    assert '"ratio": "Infinity"' in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("rocksdb")
