@@ -56,7 +56,8 @@ class Published(Generic[_Entry]):
                 wrong.add((message.partition(), offset))
             else:
                 self.entries.append((offset, entry))
-        self.rejected, self.unkept = len(wrong), unkept(dataclasses.replace(subject, topic=topic), wrong)
+        self.rejected = {topic: len(wrong)}
+        self.unkept = unkept(dataclasses.replace(subject, topic=topic), wrong)
 
 
 class Table(Generic[_Entry]):
@@ -125,7 +126,7 @@ def check(subject: Subject, client: Client) -> Verdict:
         + sums.agreed,
         surplus=surplus + too_many(client, ALERTS, alerts) + too_many(client, TOTALS, totals) + sums.surplus,
         events=len(messages),
-        rejected=len(rejected) + sum(of.rejected for of in topics),
+        rejected={subject.topic: len(rejected)} | of_rules.rejected | of_aggregations.rejected,
         unkept=unkept(subject, rejected) + sum(of.unkept for of in topics),
     )
 

@@ -27,7 +27,13 @@ def check(subject: Subject, client: Client) -> Verdict:
     surplus = max(0, entries(client, APPLICATION, STATE) - sum(answer.found for answer in answers.values()))
     rejected = {(m.partition(), m.offset()) for m in messages if not recount([m.value()])}
     return Verdict(
-        subject.epoch, len(measured), agreed, surplus, len(messages), len(rejected), unkept(subject, rejected)
+        subject.epoch,
+        keys=len(measured),
+        agreed=agreed,
+        surplus=surplus,
+        events=len(messages),
+        rejected={subject.topic: len(rejected)},
+        unkept=unkept(subject, rejected),
     )
 
 

@@ -34,7 +34,7 @@ class Counted:
         read_right: Each batch has read the thresholds that had been set by the epoch that it says it has read.
         updated: All that ever had a threshold, or lost one.
         records: Of the readings' topic.
-        rejected: Of both topics, how many are no reading, and no update.
+        rejected: By topic, how many are no reading, and no update.
         unkept: Dead letters that are missing, or too many.
     """
 
@@ -44,7 +44,7 @@ class Counted:
     thresholds: dict[str, float]
     updated: set[str]
     records: int
-    rejected: int
+    rejected: dict[str, int]
     unkept: int
 
 
@@ -101,7 +101,7 @@ def count(subject: Subject, readings: BatchLogs, updates: BatchLogs, newest: int
         thresholds(updates.newest() + 1),
         {change[0] for change in of_changes.values() if change is not None},
         len(messages),
-        len(rejected) + len(refused),
+        {subject.topic: len(rejected), of_updates.topic: len(refused)},
         unkept(subject, rejected) + unkept(of_updates, refused),
     )
 

@@ -59,7 +59,7 @@ def check(subject: Subject, client: Client) -> Verdict:
         agreed=agreed + in_order,
         surplus=max(0, surplus),
         events=len(messages),
-        rejected=len(rejected),
+        rejected={subject.topic: len(rejected)},
         unkept=unkept(subject, rejected),
         late=late,
     )

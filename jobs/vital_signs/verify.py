@@ -68,7 +68,7 @@ def check(subject: Subject, client: Client) -> Verdict:
         agreed=sum(agreed),
         surplus=max(0, surplus),
         events=len(messages),
-        rejected=len(rejected),
+        rejected={subject.topic: len(rejected)},
         unkept=unkept(subject, rejected),
     )
 

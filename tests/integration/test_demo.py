@@ -54,12 +54,19 @@ def test_every_key_agrees_though_server_and_driver_are_killed(tmp_path: Path) ->
     # What has waited while a busy machine started Spark again is to be caught up with, too.
     few = ["--sensors", "300", "--rate", "200"]
     command = [*KEYHOLE, "demo", "--seconds", "25", *few, "--verify", "--chaos", "--json"]
-    done = subprocess.run(command, env=environ(tmp_path), capture_output=True, text=True, timeout=800, check=False)
+    done = subprocess.run(
+        command,
+        env=environ(tmp_path, KEYHOLE_READINGS_MALFORMED="0.02"),
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     # 303 sensors; of 12 of them a threshold and a log of alerts; and what all batches have read of the thresholds.
     assert (result["keys"], result["agreed"], result["mismatches"]) == (328, 328, 0)
-    assert result["rejected"] > 0
+    assert all(result["rejected_by_topic"][topic] > 0 for topic in ("readings", "thresholds"))
     assert sorted(result["states"]) == ["alerts", "sensors", "thresholds"]
     assert all(entries > 0 for entries in result["states"].values()), result["states"]
     assert result["events"] > 1000

@@ -251,9 +251,9 @@ class _Run:
             raise MachineError(f"the topic can't be counted again; the end of what was said:\n{output[-2000:]}")
         verdict = Verdict(**json.loads(output.splitlines()[-1]))
         self._console.print(f"verify: counted {verdict.events:,} events of {verdict.keys:,} keys up to epoch {epoch}")
-        if verdict.rejected:
+        if rejected := sum(verdict.rejected.values()):
             kept = "all are" if not verdict.unkept else f"{verdict.unkept:,} are NOT"
-            self._console.print(f"verify: {verdict.rejected:,} records can't be taken; {kept} in the dead-letter topic")
+            self._console.print(f"verify: {rejected:,} records can't be taken; {kept} in the dead-letter topic")
         if verdict.late:
             self._console.print(f"verify: {verdict.late:,} events came too late, and no state has them")
         outcome = "all agree" if verdict.passed else f"{verdict.mismatches:,} DIFFER"
@@ -301,7 +301,8 @@ class _Run:
             **more,
             "mismatches": verdict.mismatches if verdict else None,
             "agreed": verdict.agreed if verdict else None,
-            "rejected": verdict.rejected if verdict else None,
+            "rejected": sum(verdict.rejected.values()) if verdict else None,
+            "rejected_by_topic": verdict.rejected if verdict else None,
             "late": verdict.late if verdict else None,
             "seconds": round(time.monotonic() - self._began, 1),
         }

@@ -77,7 +77,7 @@ class Verdict:
         agreed: Of these, how many were answered with exactly what was counted.
         surplus: How many keys more the state holds than were counted.
         events: Records counted.
-        rejected: How many the job can't take, of all topics that it reads.
+        rejected: How many the job can't take, by the topic that it reads them from.
         unkept: How many of these are not in the dead-letter topic, and how many others are.
         late: How many events no state has, rightly: what they belong to was closed when they came.
     """
@@ -87,7 +87,7 @@ class Verdict:
     agreed: int
     surplus: int
     events: int
-    rejected: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
     unkept: int = 0
     late: int = 0
 
