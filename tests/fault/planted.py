@@ -9,12 +9,12 @@ from typing import Any
 from keyhole.changelog.base import PartitionChanges, RestoredEpochs
 from keyhole.changelog.transactions import Appending
 from keyhole.changelog.writer import KafkaWriter
-from keyhole.stored import STAMP_BYTES, Aggregate, Moment, Visible
+from keyhole.stored import STAMP_BYTES, Aggregate, Moment
 from keyhole.stores.base import Advance, Batch
 from keyhole.types import TtlClock
 from services.state_server import commit, host, merge_entries, standby
 from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.copies import Answers, Scanned, Standing
+from services.state_server.copies import Answers, Scanned, Show
 from services.state_server.host import QueryHost
 from services.state_server.hosted import HostedState
 from services.state_server.merge_rows import Upsert
@@ -156,15 +156,15 @@ def count_expired() -> None:
 
 def show_expired() -> None:
     """Readers are shown what has expired by the clock since the last commit."""
-    show = Table._show
+    show = Table.show
 
-    def late(self: Table, standing: Standing) -> Visible:
-        if self.descriptor.state != GUESTS:
-            return show(self, standing)
-        assert self._visible is not None
-        return self._visible(Moment(standing.commit_time_ms, standing.watermark_ms))
+    def late(self: Table) -> Show | None:
+        visible = self._visible
+        if self.descriptor.state != GUESTS or visible is None:
+            return show(self)
+        return lambda standing: visible(Moment(standing.commit_time_ms, standing.watermark_ms))
 
-    Table._show = late  # type: ignore[method-assign]
+    Table.show = late  # type: ignore[method-assign]
 
 
 def keep_ends() -> None:
