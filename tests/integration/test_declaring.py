@@ -13,11 +13,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
 import keyhole
+from keyhole.changelog.base import ControlLog
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
-from keyhole.coordinator.control import QueryControl, QueryRecord, read_control, record
+from keyhole.coordinator.control import GenerationRecord, QueryControl, QueryRecord, read_control, record
 from keyhole.coordinator.declaring import DECLARING
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.run import QueryRun
@@ -63,6 +64,33 @@ def test_a_declaration_that_a_third_querys_transaction_hides_is_not_overlooked(k
                 run.declare(control, {two: 0}, "refuse", QueryRecord("spark-1", base=1))
         with pytest.raises(StateConflict, match="fed by query 'one'; query 'two' can't feed it too"):
             run.declare(control, {two: 0}, "refuse", QueryRecord("spark-1", base=1))
+
+
+def test_a_run_takes_what_earlier_ones_recorded_though_another_querys_driver_died_in_a_transaction(
+    kafka: str, application: str
+) -> None:
+    changelog, fleet, wanted = KafkaChangelog(kafka, application), Fleet(tuple), descriptor(application=application)
+    config = JobConfig(application, ("a:1",), kafka, kafka_deadline_seconds=10)
+
+    @contextlib.contextmanager
+    def started() -> Iterator[tuple[QueryRun, ControlLog]]:
+        with contextlib.closing(changelog.control("main")) as log:
+            yield QueryRun(config, "main", changelog, log, fleet, SystemClock()), log
+
+    with contextlib.closing(fleet):
+        with started() as (first, _):
+            first.declare(first.take(), {wanted: 0}, "refuse", QueryRecord("spark-1", base=1))
+        with open_transaction(kafka, topic_name(application, CONTROL)):
+            with started() as (second, log):
+                with pytest.raises(KafkaUnreachable, match="another query's, begun before it, may still be open"):
+                    second.take()
+                # What it can't see yet was written all the same, by a run whose start was not kept from it.
+                log.append(record("generation", "main", GenerationRecord(7, "earlier")), DEADLINE)
+            with started() as (third, _), pytest.raises(KafkaUnreachable):
+                third.take()
+        with started() as (fourth, _):
+            assert fourth.take().generation == 7
+            assert fourth.run.generation == 8
 
 
 def test_of_two_queries_that_start_together_one_has_the_state_and_the_other_is_refused_by_both_names(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 
 from keyhole.changelog.admin import Topics
 from keyhole.changelog.clients import Deadline, unreachable
 from keyhole.changelog.reader import CommittedLog
 from keyhole.changelog.settings import CONTROL, topic_name, transactional_id
-from keyhole.changelog.transactions import Appending, Transactions
+from keyhole.changelog.transactions import TRANSACTION_TIMEOUT_MS, Appending, Transactions
+from keyhole.errors import KafkaUnreachable
 
 _PARTITION = 0
 _RETRY_SECONDS = 0.01
@@ -57,14 +58,19 @@ class KafkaControlLog:
     def _end(self, deadline: Deadline) -> int:
         """The end, once it has what we appended: Kafka answers a commit before readers see it."""
         part = (self._topic, _PARTITION)
-        while True:
-            end = self._log.ends([part], deadline.left)[part]
-            if end > self._appended_offset:
-                return end
+        end = self._log.ends([part], deadline.left)[part]
+        while end <= self._appended_offset:
             if deadline.passed:
-                why = "the last transaction is committed, but not readable"
+                why = (
+                    "the last transaction is committed, but not readable: another query's, begun before it, may still "
+                    "be open, because its driver died in it. Start that query again, which ends it; else Kafka does so "
+                    f"{TRANSACTION_TIMEOUT_MS // 60_000} minutes after it began"
+                )
                 raise unreachable(self._bootstrap_servers, f"complete a transaction on {self._topic}", why)
             time.sleep(_RETRY_SECONDS)
+            with suppress(KafkaUnreachable):  # at the deadline, or shortly away: what is waited for is told
+                end = self._log.ends([part], deadline.left)[part]
+        return end
 
     def close(self) -> None:
         self._transactions.close()

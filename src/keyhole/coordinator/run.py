@@ -101,9 +101,17 @@ class QueryRun:
         return read_control(records, self._query)
 
     def take(self) -> QueryControl:
-        """Takes the query over from any earlier run, which can record nothing from now on."""
+        """Takes the query over from any earlier run, which can record nothing from now on.
+
+        Raises:
+            KafkaUnreachable: Also where what earlier runs have recorded can't be read yet. May be called again.
+        """
         deadline = self._config.kafka_deadline_seconds
         self._control.open(deadline)
+        # Kafka shows nothing beyond a transaction that is still open, such as that of another query whose driver died
+        # in it: once this can be read, all can that earlier runs have recorded. Without it their last grants, which
+        # must be fenced, and their generation could be missing.
+        self._append(record("opened", self._query, None))
         control = read_control(self._control.read(deadline), self._query)
         generation = control.generation + 1
         self.run = Run(self._config.application, self._query, generation, self.run.run_id)
