@@ -7,7 +7,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from keyhole.cli.verify import Subject, Verdict, asked, entries, main, records_b
 # As the job has it, of which nothing here may know.
 APPLICATION, ALERTS, TOTALS, RECENT = "fraud-detection", "alerts", "totals", "recent"
 RULES, AGGREGATIONS, SPENT = "rules", "aggregations", "spent"
+HISTORY = "HISTORY"
 
 _CATCH_UP_SECONDS = 60.0
 
@@ -134,7 +134,7 @@ def check(subject: Subject, client: Client) -> Verdict:
 def compared_sums(client: Client, subject: Subject, payments: Iterable[Payment]) -> Compared:
     """What each account has spent, the history included, once its query has taken all payments."""
     batch = _beside(subject, SPENT).await_ends(subject.ends, _CATCH_UP_SECONDS)
-    expected = spent(history_in(subject.history), payments)
+    expected = spent(history_in(subject.settings.get(HISTORY)), payments)
     answers = asked(client, APPLICATION, SPENT, {account: account for account in expected}, batch + 1)
     agreed = sum(
         answer.found and (answer.value.payments, answer.value.cents) == expected[account]
@@ -143,15 +143,15 @@ def compared_sums(client: Client, subject: Subject, payments: Iterable[Payment])
     return Compared(len(expected), agreed, max(0, entries(client, APPLICATION, SPENT) - len(expected)))
 
 
-def history_in(folder: Path | None) -> list[tuple[str, int]]:
-    """Account and cents of each payment; None: there are none."""
-    if folder is None:
+def history_in(folder: str | None) -> list[tuple[str, int]]:
+    """Account and cents of each payment; no folder: there are none."""
+    if not folder:
         return []
     return [(row["account"], row["cents"]) for row in pq.read_table(folder, columns=["account", "cents"]).to_pylist()]
 
 
 def _beside(subject: Subject, state: str) -> BatchLogs:
-    """Of the query that feeds a broadcast state, whose checkpoint is beside the payments'."""
+    """Of the query that feeds the state, whose checkpoint is beside the payments'."""
     return BatchLogs(subject.checkpoint.with_name(f"{subject.checkpoint.name}-{state}"), subject.logs)
 
 

@@ -492,13 +492,13 @@ class QueryHost:
         if {int.from_bytes(key[:2], "big") for key in keys} - state.restored:
             raise NotOwner(f"key groups of state {state.table.name} are asked for and not owned; stage them again")
         lives, bases, size = lifetime(state.descriptor), list[bytes | None](), 0
-        expired = None if lives is None else lives.expired(epoch.moment)
+        lives_from = None if lives is None else lives.lives_from(epoch.moment)
         snapshot = state.store.snapshot()
         try:
             for key in keys:
                 stored = snapshot.get(key)
-                if stored is not None and expired is not None:
-                    (stored,) = living((stored,), expired)
+                if stored is not None and lives_from is not None:
+                    (stored,) = living((stored,), lives_from)
                 bases.append(None if stored is None else decode_aggregate(stored).as_of(epoch.number))
                 size += len(bases[-1] or b"")
                 if size > _BASE_BYTES:

@@ -196,7 +196,7 @@ class Expiring:
 
     def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
         stamp = self._lives.stamp(epoch.written)
-        written = self._merge.with_stored(rows, _Living(stored, self._lives.expired(epoch.moment)), epoch)
+        written = self._merge.with_stored(rows, _Living(stored, self._lives.lives_from(epoch.moment)), epoch)
         return [(key, None if row is None else stamp + row) for key, row in written]
 
     def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
@@ -211,15 +211,15 @@ class _Living:
     `items` has the expired ones too: whoever clears a key, or looks for the last position in a list, means all of them.
 
     Args:
-        expired: See Lifetime.expired.
+        lives_from: See Lifetime.
     """
 
-    def __init__(self, stored: Stored, expired: bytes) -> None:
+    def __init__(self, stored: Stored, lives_from: bytes) -> None:
         self._stored = stored
-        self._expired = expired
+        self._lives_from = lives_from
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
-        return living(self._stored.get_many(storage_keys), self._expired)
+        return living(self._stored.get_many(storage_keys), self._lives_from)
 
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False

@@ -22,6 +22,7 @@ from keyhole import logs
 from keyhole.config import job_config
 from keyhole.errors import KeyholeError
 from keyhole.spark import queryable
+from keyhole.spark.running import ROCKSDB
 from keyhole.spark.session import local_settings, start_session
 from keyhole.testing.kill_points import KillPoints
 from tests.fault import hooks, planted_driver
@@ -76,10 +77,7 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
     spark_settings = local_settings([], directory / "spark", cores=1, partitions=2) | {
         "spark.log.level": "ERROR",
         "spark.driver.memory": "512m",
-        # What a processor's variables need.
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
+        **ROCKSDB,  # what a processor's variables need
     }
     if settings.executors:
         # Executors as processes of their own, which can be killed. They are started by Spark's own scripts.

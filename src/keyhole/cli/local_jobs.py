@@ -25,7 +25,6 @@ class LocalJob:
         source_prefix: Of the names of the source's settings. The job's follow from its name.
         source_environ: Settings of the source.
         files: The name of the job's setting for a folder that it writes files to, if it has one.
-        history: The name of the job's setting for a folder with which its states begin, if it has one.
         needs: Modules that it, or its source, needs beside the demo's, and which `keyhole-spark[jobs]` brings.
     """
 
@@ -39,7 +38,6 @@ class LocalJob:
     source_environ: Mapping[str, str] = field(default_factory=dict)
     more_topics: Mapping[str, str] = field(default_factory=dict)
     files: str = ""
-    history: str = ""
     needs: tuple[str, ...] = ()
 
     @property
@@ -59,10 +57,6 @@ class LocalJob:
     def settings(self, environ: Mapping[str, str]) -> dict[str, str]:
         """The caller's settings of the job, by their names without the prefix."""
         return {name.removeprefix(self.prefix): value for name, value in _given(environ, self.prefix).items()}
-
-    def history_in(self, environ: Mapping[str, str]) -> str:
-        """The folder with which the job's states begin; empty: there is none."""
-        return self.settings(environ).get(self.history, "")
 
     def spec(self, directory: Path, checkpoint: Path, jars: str, environ: Mapping[str, str]) -> JobSpec:
         """What the stack starts.
@@ -154,7 +148,6 @@ FRAUD_DETECTION = LocalJob(
     partitions=1,
     source_prefix="KEYHOLE_PAYMENTS_",
     more_topics={"RULES_TOPIC": "rules", "AGGREGATIONS_TOPIC": "aggregations"},
-    history="HISTORY",
 )
 
 LOCAL_JOBS = {

@@ -243,8 +243,6 @@ class _Run:
             "--more-topics": json.dumps(dict(self._job.more_topics)),
             "--settings": json.dumps(self._job.settings(os.environ)),
         }
-        if history := self._job.history_in(os.environ):
-            arguments["--history"] = history
         given = [word for pair in arguments.items() for word in pair]
         code, output = self._stack.run("verify", self._job.verify, given, _VERIFY_SECONDS)
         if code not in (0, 1) or not output:

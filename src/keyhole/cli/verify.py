@@ -41,7 +41,6 @@ class Subject:
         checkpoint: Spark's, of the job's query whose only source the topic is.
         logs: Copies of what the checkpoint has of batches (keyhole.cli.batch_logs), also of those that it has dropped.
         files: Where the job writes files, if it does.
-        history: The folder of what the job's states begin with; None: they begin with nothing.
         more_topics: What the job reads beside it, by the part of a setting's name that names it.
         settings: Of the job, as its caller gave them, by their names without the job's prefix.
     """
@@ -52,7 +51,6 @@ class Subject:
     checkpoint: Path
     logs: Path
     files: Path
-    history: Path | None = None
     more_topics: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -121,7 +119,6 @@ def main(check: Check, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--checkpoint", required=True, type=Path, help="Spark's, of the job's query")
     parser.add_argument("--logs", required=True, type=Path, help="copies of the logs of its batches")
     parser.add_argument("--files", required=True, type=Path, help="the folder that the job writes files to, if it does")
-    parser.add_argument("--history", type=Path, help="the folder of what the job's states begin with, if there is one")
     parser.add_argument("--more-topics", default="{}", type=json.loads, metavar="JSON", help="what else the job reads")
     parser.add_argument("--settings", default="{}", type=json.loads, metavar="JSON", help="what the job was told")
     options = vars(parser.parse_args(arguments))

@@ -1,6 +1,7 @@
 """The records of the control topic as frozen values. Pure. docs/changelog.md lists them for other languages.
 
 state/<state>                          StateDescriptor, with its topic id and the query that feeds it
+opened/<query>                         null: written to be read as far as that
 generation/<query>                     GenerationRecord: the run that holds the query now
 query/<query>                          QueryRecord: which Spark checkpoint its epochs come from
 complete/<query>                       CompleteRecord: the last complete epoch

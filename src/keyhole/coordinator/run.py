@@ -106,22 +106,27 @@ class QueryRun:
         Raises:
             KafkaUnreachable: Also where what earlier runs have recorded can't be read yet. May be called again.
         """
-        deadline = self._config.kafka_deadline_seconds
-        self._control.open(deadline)
-        # Kafka shows nothing beyond a transaction that is still open, such as that of another query whose driver died
-        # in it: once this can be read, all can that earlier runs have recorded. Without it their last grants, which
-        # must be fenced, and their generation could be missing.
-        self._append(record("opened", self._query, None))
-        control = read_control(self._control.read(deadline), self._query)
+        self._control.open(self._config.kafka_deadline_seconds)
+        # Of earlier runs' last grants, which must be fenced, and of their generation none may be missing.
+        control = self._recorded()
         generation = control.generation + 1
         self.run = Run(self._config.application, self._query, generation, self.run.run_id)
-        self._append_generation()
+        self._append(record("generation", self._query, GenerationRecord(generation, self.run.run_id)))
         self._grants = control.grants
         self.complete = control.complete
         if control.assignment is not None:
             self.membership = Membership({}, control.assignment)
         _log.info("took the query", extra={"query": self._query, "generation": generation})
         return control
+
+    def _recorded(self) -> QueryControl:
+        """What the control topic says, with all that was recorded, by whomever, before this is called.
+
+        Kafka shows nothing beyond a transaction that is still open, such as that of another query whose driver died in
+        it: once a record of ours can be read, all can that was recorded before it.
+        """
+        self._append(record("opened", self._query, None))
+        return read_control(self._control.read(self._config.kafka_deadline_seconds), self._query)
 
     def declare(
         self,
@@ -160,18 +165,14 @@ class QueryRun:
             self._append(records)
 
     def _declare_new(self, wanted: Sequence[StateDescriptor], make: Make) -> dict[str, StateDescriptor]:
-        deadline = self._config.kafka_deadline_seconds
-
         def known() -> dict[str, StateDescriptor]:
-            # Kafka shows nothing beyond a transaction that is still open, whosesoever it is: once this can be read, all
-            # can that was declared before it. It also fails where a newer run of the query declares the same.
-            self._append_generation()
-            return read_control(self._control.read(deadline), self._query).states
+            # It also fails where a newer run of the query declares the same.
+            return self._recorded().states
 
         if not wanted:
             return {}
         try:
-            return declare_new(self._changelog, wanted, known, make, deadline)
+            return declare_new(self._changelog, wanted, known, make, self._config.kafka_deadline_seconds)
         except OutcomeUnknown as error:
             raise _restart() from error
 
@@ -192,9 +193,6 @@ class QueryRun:
         """Deletes what only the first run after a restore had to know."""
         if records:
             self._append(records)
-
-    def _append_generation(self) -> None:
-        self._append(record("generation", self._query, GenerationRecord(self.run.generation, self.run.run_id)))
 
     def record_complete(self, complete: CompleteRecord) -> None:
         """Raises Fenced where a newer run exists."""
