@@ -13,16 +13,18 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
 import keyhole
+from keyhole.changelog import control
 from keyhole.changelog.base import ControlLog
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
+from keyhole.coordinator import run as run_module
 from keyhole.coordinator.control import GenerationRecord, QueryControl, QueryRecord, read_control, record
 from keyhole.coordinator.declaring import DECLARING
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.run import QueryRun
-from keyhole.errors import KafkaUnreachable, StateConflict
+from keyhole.errors import Fenced, KafkaUnreachable, StateConflict
 from keyhole.spark import queryable
 from tests.integration.conftest import Service, Stream
 from tests.support.states import descriptor
@@ -31,6 +33,12 @@ from tests.support.waiting import LONG_SECONDS
 pytestmark = pytest.mark.integration
 
 DEADLINE = 30.0
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs don't wait until Kafka ends what others have left open."""
+    monkeypatch.setattr(run_module, "_OPEN_SECONDS", 0.0)
 
 
 @contextlib.contextmanager
@@ -45,7 +53,9 @@ def open_transaction(bootstrap_servers: str, topic: str) -> Iterator[None]:
     producer.abort_transaction(DEADLINE)
 
 
-def test_a_declaration_that_a_third_querys_transaction_hides_is_not_overlooked(kafka: str, application: str) -> None:
+def test_a_declaration_that_a_third_querys_transaction_hides_is_not_overlooked(
+    kafka: str, application: str, impatient: None
+) -> None:
     changelog = KafkaChangelog(kafka, application)
     one, two = (descriptor(application=application, query=query) for query in ("one", "two"))
     log = changelog.control("two")
@@ -67,7 +77,7 @@ def test_a_declaration_that_a_third_querys_transaction_hides_is_not_overlooked(k
 
 
 def test_a_run_takes_what_earlier_ones_recorded_though_another_querys_driver_died_in_a_transaction(
-    kafka: str, application: str
+    kafka: str, application: str, impatient: None
 ) -> None:
     changelog, fleet, wanted = KafkaChangelog(kafka, application), Fleet(tuple), descriptor(application=application)
     config = JobConfig(application, ("a:1",), kafka, kafka_deadline_seconds=10)
@@ -82,7 +92,7 @@ def test_a_run_takes_what_earlier_ones_recorded_though_another_querys_driver_die
             first.declare(first.take(), {wanted: 0}, "refuse", QueryRecord("spark-1", base=1))
         with open_transaction(kafka, topic_name(application, CONTROL)):
             with started() as (second, log):
-                with pytest.raises(KafkaUnreachable, match="another query's, begun before it, may still be open"):
+                with pytest.raises(KafkaUnreachable, match="another one, begun before it, is still open"):
                     second.take()
                 # What it can't see yet was written all the same, by a run whose start was not kept from it.
                 log.append(record("generation", "main", GenerationRecord(7, "earlier")), DEADLINE)
@@ -91,6 +101,27 @@ def test_a_run_takes_what_earlier_ones_recorded_though_another_querys_driver_die
         with started() as (fourth, _):
             assert fourth.take().generation == 7
             assert fourth.run.generation == 8
+
+
+def test_what_a_dead_driver_left_open_is_ended_by_kafka_though_its_query_never_starts_again(
+    kafka: str, application: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changelog = KafkaChangelog(kafka, application)
+    monkeypatch.setattr(control, "CONTROL_TRANSACTION_TIMEOUT_MS", 1_000)
+    with contextlib.closing(changelog.control("dead")) as dead:
+        dead.open(DEADLINE)
+        producer = dead._transactions._producer
+        assert producer is not None
+        producer.begin_transaction()
+        producer.produce(topic_name(application, CONTROL), b"hides what follows", b"{}")
+        producer.flush(DEADLINE)
+        config = JobConfig(application, ("a:1",), kafka)
+        with contextlib.closing(changelog.control("main")) as log, contextlib.closing(Fleet(tuple)) as fleet:
+            run = QueryRun(config, "main", changelog, log, fleet, SystemClock())
+            run.take()
+        # Had it only been suspended, it would be fenced from now on, and could start again.
+        with pytest.raises(Fenced):
+            dead.append({"a": b"{}"}, DEADLINE)
 
 
 def test_of_two_queries_that_start_together_one_has_the_state_and_the_other_is_refused_by_both_names(

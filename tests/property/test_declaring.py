@@ -119,7 +119,7 @@ def raced(schedule: Sequence[int], *wanted: StateDescriptor) -> tuple[MemoryKafk
 @pytest.fixture(autouse=True, scope="module")
 def _nobody_sleeps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_FIRST_RETRY_SECONDS", "_MOST_RETRY_SECONDS", "_LOOK_AGAIN_SECONDS"):
+        for name in ("_FIRST_RETRY_SECONDS", "_MOST_RETRY_SECONDS", "_LOOK_SECONDS"):
             patch.setattr(declaring, name, 0.0)
         yield
 

@@ -122,7 +122,7 @@ class Topics:
         if wrong:
             raise TopicMismatch(
                 f"topic {topic} is not as Keyhole needs it: {'; '.join(wrong)}. Change the topic (its partitions can't "
-                "be changed: use another name, or delete the topic and with it the state)",
+                "be changed: use another name, or delete the topic and with it the state, if no job feeds it)",
                 topic=topic,
                 differences="; ".join(wrong),
             )

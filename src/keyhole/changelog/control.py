@@ -6,15 +6,16 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 
+from keyhole.backoff import Backoff
 from keyhole.changelog.admin import Topics
 from keyhole.changelog.clients import Deadline, unreachable
 from keyhole.changelog.reader import CommittedLog
-from keyhole.changelog.settings import CONTROL, topic_name, transactional_id
-from keyhole.changelog.transactions import TRANSACTION_TIMEOUT_MS, Appending, Transactions
+from keyhole.changelog.settings import CONTROL, CONTROL_TRANSACTION_TIMEOUT_MS, topic_name, transactional_id
+from keyhole.changelog.transactions import Appending, Transactions
 from keyhole.errors import KafkaUnreachable
 
 _PARTITION = 0
-_RETRY_SECONDS = 0.01
+_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.01, 0.5
 
 
 class KafkaControlLog:
@@ -24,7 +25,9 @@ class KafkaControlLog:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic_name(application, CONTROL)
         self._log = CommittedLog(bootstrap_servers)
-        self._transactions = Transactions(bootstrap_servers, transactional_id(application, query))
+        self._transactions = Transactions(
+            bootstrap_servers, transactional_id(application, query), CONTROL_TRANSACTION_TIMEOUT_MS
+        )
         self._appended_offset = -1
 
     def open(self, deadline_seconds: float) -> None:
@@ -59,15 +62,16 @@ class KafkaControlLog:
         """The end, once it has what we appended: Kafka answers a commit before readers see it."""
         part = (self._topic, _PARTITION)
         end = self._log.ends([part], deadline.left)[part]
+        backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
         while end <= self._appended_offset:
             if deadline.passed:
                 why = (
-                    "the last transaction is committed, but not readable: another query's, begun before it, may still "
-                    "be open, because its driver died in it. Start that query again, which ends it; else Kafka does so "
-                    f"{TRANSACTION_TIMEOUT_MS // 60_000} minutes after it began"
+                    "the last transaction is committed, but not readable: another one, begun before it, is still open, "
+                    "because a driver died in it, or was suspended. Kafka ends it within "
+                    f"{CONTROL_TRANSACTION_TIMEOUT_MS // 1000} s: start the query again. Else see docs/changelog.md"
                 )
                 raise unreachable(self._bootstrap_servers, f"complete a transaction on {self._topic}", why)
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(backoff.next())
             with suppress(KafkaUnreachable):  # at the deadline, or shortly away: what is waited for is told
                 end = self._log.ends([part], deadline.left)[part]
         return end

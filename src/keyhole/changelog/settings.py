@@ -16,6 +16,11 @@ DELETE_RETENTION_MS = 24 * 3600 * 1000
 MIN_COMPACTION_LAG_MS = 10 * 60 * 1000
 """Younger records are never compacted: followers this close see every epoch whole, marker by marker."""
 
+CONTROL_TRANSACTION_TIMEOUT_MS = 60_000
+"""After this Kafka ends a transaction on the control topic, where an append is a small one. Nothing behind one that is
+open can be read, by whichever query of the application, and the query whose driver died in it may have nothing to do
+for a long time. A driver that is suspended for longer in an append is fenced, and starts again."""
+
 MAX_ROW_BYTES = 16 << 20
 """The largest record that a changelog takes, key and value together."""
 

@@ -73,11 +73,15 @@ class Transactions:
     """All that is written under one transactional.id by one incarnation. One thread at a time; blocks.
 
     After Fenced or OutcomeUnknown it only raises that again.
+
+    Args:
+        timeout_ms: A transaction that is open for longer is ended by Kafka, and the next call raises Fenced.
     """
 
-    def __init__(self, bootstrap_servers: str, transactional_id: str) -> None:
+    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._id = transactional_id
+        self._timeout_ms = timeout_ms
         self._producer: Producer | None = None
         self._must_abort = False
         self._ended: Fenced | OutcomeUnknown | None = None
@@ -92,7 +96,7 @@ class Transactions:
         """
         deadline = Deadline(deadline_seconds)
         if self._producer is None:
-            self._producer = Producer(_settings(self._bootstrap_servers, self._id))
+            self._producer = Producer(_settings(self._bootstrap_servers, self._id, self._timeout_ms))
         while True:
             try:
                 self._producer.init_transactions(deadline.left)
@@ -248,11 +252,11 @@ class Transactions:
             self._must_abort = False
 
 
-def _settings(bootstrap_servers: str, transactional_id: str) -> Settings:
+def _settings(bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> Settings:
     return {
         **common_settings(bootstrap_servers),
         "transactional.id": transactional_id,
-        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        "transaction.timeout.ms": timeout_ms,
         "acks": "all",
         "enable.idempotence": True,
         "compression.type": "lz4",

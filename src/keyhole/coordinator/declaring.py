@@ -23,10 +23,12 @@ from keyhole.types import StateDescriptor
 DECLARING = "*"
 """Stands for the query where the control log is opened to declare states; no query can have this name."""
 
-_FIRST_RETRY_SECONDS = 0.1
-_MOST_RETRY_SECONDS = 2.0
-# More than it takes another query to declare what it has made a topic for.
-_LOOK_AGAIN_SECONDS = 1.0
+# About as long as it takes to declare a few states: queries of one driver often start together.
+_FIRST_RETRY_SECONDS = 1.0
+_MOST_RETRY_SECONDS = 8.0
+# Together more than it takes another query to declare what it has made topics for.
+_LOOKS = 10
+_LOOK_SECONDS = 1.0
 
 Known = Callable[[], Mapping[str, StateDescriptor]]
 """The states on record, at least all that were declared before it is called."""
@@ -48,23 +50,36 @@ def declare_new(
     """
     until = time.monotonic() + deadline_seconds
     backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
-    refusal: ConflictError | None = None
     while True:
         with contextlib.closing(changelog.control(DECLARING)) as log:
             declared = _attempt(log, wanted, known, make, deadline_seconds)
         if isinstance(declared, dict):
             return declared
-        # What stands in the way may be what another query has just made, and goes on to declare: then it is named.
-        if declared is not None and refusal is not None:
+        if declared is not None:
+            _look_for_another(wanted, known)
             raise declared
-        refusal = declared or refusal
         if time.monotonic() > until:
-            raise refusal or EpochFailed(
+            raise EpochFailed(
                 f"{', '.join(of.state for of in wanted)} could not be declared within {deadline_seconds:g} s, because "
                 "other queries of the application declared states all the time; start the query again"
             )
         # By chance, so that two who have fenced each other don't go on doing it.
-        time.sleep(backoff.next() if declared is None else _LOOK_AGAIN_SECONDS)
+        time.sleep(backoff.next())
+
+
+def _look_for_another(wanted: Sequence[StateDescriptor], known: Known) -> None:
+    """What stands in the way may be what another query has just made, and goes on to declare: then it is named.
+
+    Looks, and doesn't open the log under the shared id, which would keep that query from it.
+
+    Raises:
+        StateConflict: Another query has declared one of the states.
+    """
+    for _ in range(_LOOKS):
+        time.sleep(_LOOK_SECONDS)
+        stored = known()
+        for of in wanted:
+            settled(stored.get(of.state), of)
 
 
 def _attempt(
@@ -122,6 +137,6 @@ def refuse_foreign_records(changelog: Changelog, descriptor: StateDescriptor, de
         raise ChangelogRecreated(
             f"topic {descriptor.topic} holds records, but the control topic knows no state {descriptor.state!r}: "
             "they belong to another application of this name, or the control topic was deleted. Delete the "
-            "changelog topic, or choose another application or state name",
+            "changelog topic if no job feeds it, or choose another application or state name",
             topic=descriptor.topic,
         )

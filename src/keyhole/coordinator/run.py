@@ -22,6 +22,7 @@ import msgspec
 
 from keyhole.changelog.base import Changelog, ControlLog, Partition
 from keyhole.changelog.readable import await_readable
+from keyhole.changelog.settings import CONTROL_TRANSACTION_TIMEOUT_MS
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.control import (
@@ -55,6 +56,8 @@ from keyhole.types import Run, StateDescriptor
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.25
+# For what stands behind a transaction that Kafka must end: it looks for such ones every 10 s.
+_OPEN_SECONDS = CONTROL_TRANSACTION_TIMEOUT_MS / 1000 + 20.0
 _PROGRESS_SECONDS = 5.0
 _RESTORE_WAIT_SECONDS = 2.0
 
@@ -126,7 +129,7 @@ class QueryRun:
         it: once a record of ours can be read, all can that was recorded before it.
         """
         self._append(record("opened", self._query, None))
-        return read_control(self._control.read(self._config.kafka_deadline_seconds), self._query)
+        return read_control(self._control.read(self._config.kafka_deadline_seconds + _OPEN_SECONDS), self._query)
 
     def declare(
         self,

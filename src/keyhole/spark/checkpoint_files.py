@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import uuid
 from pathlib import Path
 from typing import Protocol
 
@@ -67,16 +67,15 @@ class LocalFiles:
             return None
 
     def create(self, name: str, content: bytes) -> bool:
-        part = self._folder / f".{name}.{os.getpid()}.part"
+        if self.has(name):
+            return False
+        # Of a name that no other process has, in whichever container.
+        part = self._folder / f".{name}.{uuid.uuid4().hex}.part"
         try:
             part.write_bytes(content)
-            # As Spark does here for its own logs. A hard link would fail by itself, but not every file system has them.
-            if self.has(name):
-                return False
             # Hadoop's checksum of a file that was deleted is not this one's; without one it is read unchecked.
             self._checksum(name).unlink(missing_ok=True)
-            part.replace(self._folder / name)
-            return True
+            return _named(part, self._folder / name)
         finally:
             part.unlink(missing_ok=True)
 
@@ -86,6 +85,19 @@ class LocalFiles:
 
     def _checksum(self, name: str) -> Path:
         return self._folder / f".{name}.crc"
+
+
+def _named(part: Path, path: Path) -> bool:
+    """Gives what is written its name; False: that is taken, perhaps since a moment ago."""
+    try:
+        path.hardlink_to(part)
+    except FileExistsError:
+        return False
+    except OSError:  # not every file system has links: then as Spark does for its own logs, by looking before
+        if path.exists():
+            return False
+        part.replace(path)
+    return True
 
 
 class HadoopFiles:

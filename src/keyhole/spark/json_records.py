@@ -15,6 +15,8 @@ from types import MappingProxyType
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 
+from keyhole.errors import InvalidConfiguration
+
 WELL_FORMED: Mapping[str, str] = MappingProxyType(
     {"__well_formed": "it is not one JSON object, or a field is of another type"}
 )
@@ -43,16 +45,26 @@ def parsed(records: DataFrame, fields: Mapping[str, str]) -> DataFrame:
         fields: By name, the type: string, or one of numbers (int, bigint, double). An int is no double with a fraction
             of zero; a double may be a whole number.
 
+    Raises:
+        InvalidConfiguration: A field has the name of a column of the records, or of those made here.
+
     Returns:
         All columns of the records, the fields', and what WELL_FORMED looks at, which dead_letters.Accept leaves out.
     """
+    taken = [name for name in fields if name in records.columns or name.startswith("__")]
+    if taken:
+        raise InvalidConfiguration(
+            f"the records' field {taken[0]!r} would stand beside a column of that name; read the records without it, "
+            "as records.withColumnRenamed(...), or call the field otherwise",
+            column=taken[0],
+        )
     # A variant keeps the type of the token, and refuses text that is none (half a surrogate pair).
     types = {name: "variant" if of == "string" else of for name, of in fields.items()}
     schema = ", ".join(f"`{name}` {of}" for name, of in {**types, _CORRUPT: "string"}.items())
     read = records.withColumn(_TEXT, F.col("value").cast("string"))
     read = read.withColumn(_RECORD, F.from_json(_TEXT, schema, _OPTIONS))
     strings = [_field(name) for name, of in fields.items() if of == "string"]
-    rules = [f"{_field(_CORRUPT)} is null", f"is_valid_utf8({_TEXT})", _NOTHING_FOLLOWS]
+    rules = [f"{_RECORD} is not null", f"{_field(_CORRUPT)} is null", f"is_valid_utf8({_TEXT})", _NOTHING_FOLLOWS]
     rules += [f"({token} is null or {_is_no_other(token)})" for token in strings]
     columns = [_value(name, of).alias(name) for name, of in fields.items()]
     return read.select(*records.columns, *columns, F.expr(" and ".join(rules)).alias(*WELL_FORMED))

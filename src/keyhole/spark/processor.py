@@ -218,7 +218,7 @@ class QueryableProcessor:
 
 
 def _lifetime(in_spark_ms: int | None) -> dict[str, Any]:
-    if in_spark_ms is None:
+    if not in_spark_ms:  # Spark takes 0 for none, too
         return {}
     return {"ttl": timedelta(milliseconds=in_spark_ms), "ttl_clock": "processing_time"}
 

@@ -296,7 +296,7 @@ class RecordingHandle(StatefulProcessorHandle):
                 "expose it as what it is, with the same schemas",
                 state=exposed.name,
             )
-        if exposed.ttl is not None and ttl_ms is not None:
+        if exposed.ttl is not None and ttl_ms:
             _check_same(exposed, timedelta(milliseconds=ttl_ms))
         self._ttls[exposed.name] = ttl_ms
 
