@@ -19,7 +19,6 @@ from keyhole.security.credentials import Credentials
 DEFAULT_PROXY_PORT = 7400
 DEFAULT_STATE_SERVER_PORT = 7410
 DEFAULT_EXPORTER_PORT = 7420
-DEFAULT_JOB_STATS_PORT = 7430
 LOCAL, CLUSTER = "local", "cluster"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import random
 import socket
+from pathlib import Path
 
 from keyhole.errors import PortTaken
 
@@ -47,3 +50,32 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
         if len(found) == count:
             return found
     raise PortTaken(f"no {count} free ports found between {_FIRST} and {_LAST} on {host}", host=host)
+
+
+class Reservations(contextlib.ExitStack):
+    """Ports that this process has chosen, for servers that take a while to start. Until it is closed, or ends, others
+    who ask here pass them over. Not thread-safe.
+
+    Args:
+        folder: Of all who are not to choose the same. Made if absent; where it can't be, nothing is reserved.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def choose(self, wanted: int, host: str = "127.0.0.1") -> int:
+        """The wanted port, or another one where it isn't free, or somebody's who hasn't taken it yet."""
+        return wanted if is_free(wanted, host) and self._reserve(wanted) else free_ports(1, host)[0]
+
+    def _reserve(self, port: int) -> bool:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = self.enter_context((self._folder / f"{port}.lock").open("a"))
+        except OSError:
+            return True
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

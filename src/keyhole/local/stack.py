@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Self
 
 from keyhole.changelog.record_topics import make_topics
-from keyhole.config import DEFAULT_EXPORTER_PORT, DEFAULT_JOB_STATS_PORT, DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
+from keyhole.config import DEFAULT_EXPORTER_PORT, DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
 from keyhole.errors import MachineError
+from keyhole.local.jars import default_cache_dir
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
-from keyhole.local.ports import free_ports, is_free
+from keyhole.local.ports import Reservations, free_ports
 from keyhole.local.processes import Child, last_words
 from keyhole.local.services import (
     answers,
@@ -99,6 +100,7 @@ class Stack:
         # Errors while it is removed are for nobody: what could still write there is being killed.
         temporary = tempfile.TemporaryDirectory(prefix="keyhole-", ignore_cleanup_errors=True)
         self.directory = Path(self._cleanup.enter_context(temporary))
+        self._ports = self._cleanup.enter_context(Reservations(default_cache_dir(self._environ).with_name("ports")))
         # All that the children and their JVMs put in the system's temporary directory goes with ours.
         scratch = self.directory / "tmp"
         scratch.mkdir()
@@ -152,14 +154,15 @@ class Stack:
         self._spec = spec
         self._start_kafka()
         self._cleanup.callback(self._stop_children)
-        # Each port is chosen just before it is taken: another stack may start at the same time.
-        self._server_port = _port(DEFAULT_STATE_SERVER_PORT)
+        self._server_port = self._ports.choose(DEFAULT_STATE_SERVER_PORT, _HOST)
         self._say(f"state server on {self.server}")
         self._spawn("server").wait_healthy(lambda: answers(self.server), _START_TIMEOUT_SECONDS)
-        self._proxy_port = _port(DEFAULT_PROXY_PORT)
+        self._proxy_port = self._ports.choose(DEFAULT_PROXY_PORT, _HOST)
         self._say(f"client proxy on {self.proxy}")
         self._spawn("proxy").wait_healthy(lambda: serves(self.proxy), _START_TIMEOUT_SECONDS)
-        self._exporter_port, self._job_stats_port = _port(DEFAULT_EXPORTER_PORT), _port(DEFAULT_JOB_STATS_PORT)
+        self._exporter_port = self._ports.choose(DEFAULT_EXPORTER_PORT, _HOST)
+        # The job takes its own only once Spark has started: the usual one may be another stack's by then.
+        (self._job_stats_port,) = free_ports(1)
         self._say(f"metrics on http://{self.exporter}/metrics")
         self._spawn("exporter").wait_healthy(lambda: exposes(self.exporter), _START_TIMEOUT_SECONDS)
         self._say(f"source {spec.source}")
@@ -289,7 +292,3 @@ def _ended(name: str, child: Child) -> MachineError:
     return MachineError(
         f"{name} ended with exit code {child.exit_code}; the end of its log:\n{last_words(child.output())}", name=name
     )
-
-
-def _port(wanted: int) -> int:
-    return wanted if is_free(wanted, _HOST) else free_ports(1)[0]
