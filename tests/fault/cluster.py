@@ -53,6 +53,7 @@ class Plan:
         plant_driver: The same of a driver with Spark, one or several (tests/fault/planted_driver.py).
         epochs: How many are completed at least, however slow the machine is.
         kill_at: By process, the step (keyhole.steps) of epoch KILL_EPOCH at which it kills itself, once.
+        waits: By batch, how many seconds a driver without Spark lets pass before it.
     """
 
     seed: int
@@ -69,6 +70,7 @@ class Plan:
     plant_driver: str = ""
     epochs: int = 0
     kill_at: Mapping[str, str] = field(default_factory=dict)
+    waits: Mapping[int, float] = field(default_factory=dict)
 
 
 class Cluster:
@@ -230,6 +232,7 @@ class Cluster:
             standbys=plan.standbys,
             executors=plan.executors,
             proxy=f"{_HOST}:{self._proxy_port}",
+            waits=plan.waits,
         )
         job = {
             "KEYHOLE_JOB_APPLICATION": self.application,

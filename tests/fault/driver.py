@@ -16,7 +16,7 @@ import random
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import grpc
@@ -63,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True):
         standbys: Copies per key group, beside the owner; a broadcast state has one on every server.
         executors: With Spark: how many processes run the tasks; 0: the driver's own.
         proxy: With Spark: where it reads its own broadcast state.
+        waits: Without Spark: by batch, how many seconds pass before it.
     """
 
     seed: int
@@ -72,6 +73,7 @@ class Settings(msgspec.Struct, frozen=True):
     standbys: int = 0
     executors: int = 0
     proxy: str = ""
+    waits: Mapping[int, float] = msgspec.field(default_factory=dict)
 
 
 class Checkpoint:
@@ -171,6 +173,7 @@ def run(settings: Settings, recorder: Recorder, clock: Clock) -> None:
 
     while True:
         wait_out_pause(directory)
+        time.sleep(settings.waits.get(number, 0.0))
         batch = workload.batch(number)
         result = coordinator.run_epoch(
             EpochBatch(

@@ -29,11 +29,13 @@ from tests.fault.workload import (
     LOANS,
     NOTICES,
     SPANS,
+    STAY_MS,
     STOPS,
     STREAKS,
     TALLIES,
     TRAILS,
     Workload,
+    names,
 )
 
 pytestmark = pytest.mark.fault
@@ -64,10 +66,20 @@ OF_KINDS = {
 }
 ALL = (*DRAWN, *BY_CLOCK)
 
+# Each of them writes every key of STREAKS, as did an earlier one. At any other pace, what expires by the clock is
+# mostly removed by epochs that bring nothing to it, and whether it would have been counted nobody sees.
+WAITED_FOR = (25, 29)
+
 
 def plan(plant: str, kill_at: Mapping[str, str], epochs: int = KILL_EPOCH + 2) -> Plan:
     # On a slow machine the episode's end must not come between the death and the epoch's second run.
-    return Plan(SEED, 16.0, ALL, replicas=0, pace_seconds=0.1, plant=plant, epochs=epochs, kill_at=kill_at)
+    waits = dict.fromkeys(WAITED_FOR, STAY_MS / 1000 + 1)
+    return Plan(SEED, 16.0, ALL, replicas=0, pace_seconds=0.1, plant=plant, epochs=epochs, kill_at=kill_at, waits=waits)
+
+
+def test_the_batches_before_which_entries_expire_write_all_of_them() -> None:
+    for batch in WAITED_FOR:
+        assert {change.key for change in Workload(SEED).batch(batch).of(STREAKS)} == set(names(STREAKS))
 
 
 def test_the_epoch_at_which_processes_die_has_rows_of_all_states() -> None:
