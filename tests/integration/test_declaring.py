@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -19,6 +21,7 @@ from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
+from keyhole.coordinator import declaring
 from keyhole.coordinator import run as run_module
 from keyhole.coordinator.control import GenerationRecord, QueryControl, QueryRecord, read_control, record
 from keyhole.coordinator.declaring import DECLARING
@@ -67,9 +70,9 @@ def test_a_declaration_that_a_third_querys_transaction_hides_is_not_overlooked(
         control = run.take()
         assert control.states == {}
         with open_transaction(kafka, topic_name(application, CONTROL)):
-            with contextlib.closing(changelog.control(DECLARING)) as declaring:
-                declaring.open(DEADLINE)
-                declaring.append(record("state", one.state, one), DEADLINE)
+            with contextlib.closing(changelog.control(DECLARING)) as shared:
+                shared.open(DEADLINE)
+                shared.append(record("state", one.state, one), DEADLINE)
             with pytest.raises(KafkaUnreachable):
                 run.declare(control, {two: 0}, "refuse", QueryRecord("spark-1", base=1))
         with pytest.raises(StateConflict, match="fed by query 'one'; query 'two' can't feed it too"):
@@ -122,6 +125,38 @@ def test_what_a_dead_driver_left_open_is_ended_by_kafka_though_its_query_never_s
         # Had it only been suspended, it would be fenced from now on, and could start again.
         with pytest.raises(Fenced):
             dead.append({"a": b"{}"}, DEADLINE)
+
+
+def test_queries_of_one_process_with_new_states_start_together_in_one_attempt_each(
+    kafka: str, application: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"query-{number}" for number in range(8)]
+    together, attempts = threading.Barrier(len(names), timeout=LONG_SECONDS), list[object]()
+    attempt = declaring._attempt
+
+    def counted(*arguments: Any) -> Any:
+        attempts.append(attempt(*arguments))
+        return attempts[-1]
+
+    monkeypatch.setattr(declaring, "_attempt", counted)
+
+    def start(name: str) -> None:
+        changelog = KafkaChangelog(kafka, application)
+        wanted = descriptor(application=application, state=name, query=name)
+        config = JobConfig(application, ("a:1",), kafka)
+        with contextlib.closing(changelog.control(name)) as log, contextlib.closing(Fleet(tuple)) as fleet:
+            run = QueryRun(config, name, changelog, log, fleet, SystemClock())
+            control = run.take()
+            together.wait()
+            run.declare(control, {wanted: 0}, "refuse", QueryRecord("spark-1", base=1))
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        for started in [pool.submit(start, name) for name in names]:
+            started.result(LONG_SECONDS)
+    # None: it was fenced.
+    assert [type(of) for of in attempts] == [dict] * len(names)
+    log = KafkaChangelog(kafka, application).control("reader")
+    assert {of.query for of in read_control(log.read(DEADLINE), "reader").states.values()} == set(names)
 
 
 def test_of_two_queries_that_start_together_one_has_the_state_and_the_other_is_refused_by_both_names(

@@ -82,10 +82,15 @@ class SteppedKafka(MemoryKafka):
         super().reach()
 
 
-def declared(kafka: MemoryKafka, wanted: StateDescriptor) -> KeyholeError | None:
-    """What a run of the query is refused with; where it isn't, it goes on to a first commit."""
+def declared(kafka: MemoryKafka, wanted: StateDescriptor, process: int) -> KeyholeError | None:
+    """What a run of the query is refused with; where it isn't, it goes on to a first commit.
+
+    Args:
+        process: Runs of one wait for each other, which no schedule knows of.
+    """
     changelog = MemoryChangelog(kafka, "app")
-    config, log, fleet = JobConfig("app", ("a:1",), "memory"), changelog.control(wanted.query), Fleet(tuple)
+    config = JobConfig("app", ("a:1",), f"memory-of-{process}")
+    log, fleet = changelog.control(wanted.query), Fleet(tuple)
     try:
         run = QueryRun(config, wanted.query, changelog, log, fleet, ManualClock())
         control = run.take()
@@ -109,7 +114,7 @@ def raced(schedule: Sequence[int], *wanted: StateDescriptor) -> tuple[MemoryKafk
 
     def run(participant: int) -> KeyholeError | None:
         with turns.taken_by(participant):
-            return declared(kafka, wanted[participant])
+            return declared(kafka, wanted[participant], participant)
 
     with ThreadPoolExecutor(len(wanted)) as pool:
         results = list(pool.map(run, range(len(wanted))))

@@ -10,7 +10,13 @@ from keyhole.backoff import Backoff
 from keyhole.changelog.admin import Topics
 from keyhole.changelog.clients import Deadline, unreachable
 from keyhole.changelog.reader import CommittedLog
-from keyhole.changelog.settings import CONTROL, CONTROL_TRANSACTION_TIMEOUT_MS, topic_name, transactional_id
+from keyhole.changelog.settings import (
+    CONTROL,
+    CONTROL_TRANSACTION_MOST_SECONDS,
+    CONTROL_TRANSACTION_TIMEOUT_MS,
+    topic_name,
+    transactional_id,
+)
 from keyhole.changelog.transactions import Appending, Transactions
 from keyhole.errors import KafkaUnreachable
 
@@ -67,8 +73,9 @@ class KafkaControlLog:
             if deadline.passed:
                 why = (
                     "the last transaction is committed, but not readable: another one, begun before it, is still open, "
-                    "because a driver died in it, or was suspended. Kafka ends it within "
-                    f"{CONTROL_TRANSACTION_TIMEOUT_MS // 1000} s: start the query again. Else see docs/changelog.md"
+                    "because a driver died in it, or was suspended. Kafka ends it at most "
+                    f"{CONTROL_TRANSACTION_MOST_SECONDS} s after it began: start the query again then. If that doesn't "
+                    "help, see docs/changelog.md"
                 )
                 raise unreachable(self._bootstrap_servers, f"complete a transaction on {self._topic}", why)
             time.sleep(backoff.next())

@@ -21,6 +21,9 @@ CONTROL_TRANSACTION_TIMEOUT_MS = 60_000
 open can be read, by whichever query of the application, and the query whose driver died in it may have nothing to do
 for a long time. A driver that is suspended for longer in an append is fenced, and starts again."""
 
+CONTROL_TRANSACTION_MOST_SECONDS = CONTROL_TRANSACTION_TIMEOUT_MS // 1000 + 10
+"""In which Kafka has ended it: it looks for such ones every 10 s."""
+
 MAX_ROW_BYTES = 16 << 20
 """The largest record that a changelog takes, key and value together."""
 

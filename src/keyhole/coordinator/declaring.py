@@ -2,7 +2,7 @@
 
 A state that the control topic doesn't know is declared under one transactional.id that all queries share, so by one at
 a time: whoever opens it fences whoever had it before, and what was declared until then can be read. docs/protocol.md
-tells why that decides it.
+tells why that decides it. Queries of one process wait for each other, as fencing each other would cost them tries.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import msgspec
 
 from keyhole.backoff import Backoff
 from keyhole.changelog.base import Changelog, ControlLog
+from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.coordinator.control import record
 from keyhole.coordinator.decisions import OnNewCheckpoint, settled
+from keyhole.coordinator.turns import Turns
 from keyhole.errors import ChangelogRecreated, ConflictError, EpochFailed, Fenced
 from keyhole.types import StateDescriptor
 
 DECLARING = "*"
 """Stands for the query where the control log is opened to declare states; no query can have this name."""
 
-# About as long as it takes to declare a few states: queries of one driver often start together.
+# About as long as it takes to declare a few states: who fences whom are those of other drivers.
 _FIRST_RETRY_SECONDS = 1.0
 _MOST_RETRY_SECONDS = 8.0
 # Together more than it takes another query to declare what it has made topics for.
@@ -38,9 +40,18 @@ Make = Callable[[StateDescriptor, StateDescriptor | None], StateDescriptor]
 
 
 def declare_new(
-    changelog: Changelog, wanted: Sequence[StateDescriptor], known: Known, make: Make, deadline_seconds: float
+    changelog: Changelog,
+    turns: Turns,
+    wanted: Sequence[StateDescriptor],
+    known: Known,
+    make: Make,
+    deadline_seconds: float,
 ) -> dict[str, StateDescriptor]:
     """Declares states that were not on record a moment ago. Returns, by name, what is on record of them now.
+
+    Args:
+        turns: Of the application's queries in this process.
+        deadline_seconds: How long a call to Kafka may take, and how long it is tried, from the first turn on.
 
     Raises:
         StateConflict: Another query has declared one of them meanwhile.
@@ -48,14 +59,18 @@ def declare_new(
         EpochFailed: Others declared states all the time.
         OutcomeUnknown: They may or may not be on record.
     """
-    until = time.monotonic() + deadline_seconds
+    until: float | None = None
+    # Whoever has the turn may wait for Kafka to end a transaction, which would keep those after it waiting, too.
+    patience_seconds = deadline_seconds + CONTROL_TRANSACTION_MOST_SECONDS
     backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
     while True:
-        with contextlib.closing(changelog.control(DECLARING)) as log:
+        with turns.mine(patience_seconds), contextlib.closing(changelog.control(DECLARING)) as log:
+            until = until or time.monotonic() + deadline_seconds
             declared = _attempt(log, wanted, known, make, deadline_seconds)
         if isinstance(declared, dict):
             return declared
         if declared is not None:
+            # With the turn passed on: it may be a query of this process.
             _look_for_another(wanted, known)
             raise declared
         if time.monotonic() > until:

@@ -22,7 +22,7 @@ import msgspec
 
 from keyhole.changelog.base import Changelog, ControlLog, Partition
 from keyhole.changelog.readable import await_readable
-from keyhole.changelog.settings import CONTROL_TRANSACTION_TIMEOUT_MS
+from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.control import (
@@ -42,6 +42,7 @@ from keyhole.coordinator.membership import Held, Member, Membership, Sighting, f
 from keyhole.coordinator.plan import Change, Needs, plan_change
 from keyhole.coordinator.receipts import Target
 from keyhole.coordinator.servers import Confirmed, Share
+from keyhole.coordinator.turns import turns_of
 from keyhole.errors import (
     ChangelogRecreated,
     EpochFailed,
@@ -56,8 +57,8 @@ from keyhole.types import Run, StateDescriptor
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.25
-# For what stands behind a transaction that Kafka must end: it looks for such ones every 10 s.
-_OPEN_SECONDS = CONTROL_TRANSACTION_TIMEOUT_MS / 1000 + 20.0
+# For what stands behind a transaction that Kafka must end.
+_OPEN_SECONDS = CONTROL_TRANSACTION_MOST_SECONDS + 10.0
 _PROGRESS_SECONDS = 5.0
 _RESTORE_WAIT_SECONDS = 2.0
 
@@ -174,8 +175,10 @@ class QueryRun:
 
         if not wanted:
             return {}
+        config = self._config
+        turns = turns_of(config.bootstrap_servers, config.application)
         try:
-            return declare_new(self._changelog, wanted, known, make, self._config.kafka_deadline_seconds)
+            return declare_new(self._changelog, turns, wanted, known, make, config.kafka_deadline_seconds)
         except OutcomeUnknown as error:
             raise _restart() from error
 
