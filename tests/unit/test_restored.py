@@ -10,7 +10,7 @@ from keyhole.config import JobConfig
 from keyhole.coordinator.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
 from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.restored import dropped_states, settled_records
+from keyhole.coordinator.restored import check_restored, dropped_states, settled_records
 from keyhole.errors import EpochFailed, SavepointMismatch
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
@@ -41,9 +41,12 @@ def test_a_state_is_dropped_where_that_is_allowed() -> None:
     assert settled_records("main", RESTORED, ("b",)) == {"savepoint/main": None, "state/b": None}
 
 
-def test_no_job_starts_on_a_restore_that_was_broken_off() -> None:
-    with pytest.raises(SavepointMismatch, match="broken off"):
-        dropped_states("main", BROKEN_OFF, ["a", "b"], allowed=True)
+@pytest.mark.parametrize("query", ["main", "another"])
+def test_no_query_starts_on_a_restore_that_was_broken_off(query: str) -> None:
+    records = {name: of for name, of in record("savepoint", "main", BROKEN_OFF).items() if of is not None}
+    with pytest.raises(SavepointMismatch, match="from savepoint id, or that was broken off"):
+        check_restored(read_control(records, query))
+    assert check_restored(read_control({}, query)).restoring == ""
 
 
 def first_run(kafka: MemoryKafka, state: str, *, allowed: bool = False) -> None:

@@ -123,7 +123,12 @@ class SavepointRecord(msgspec.Struct, frozen=True):
 
 
 class QueryControl(msgspec.Struct, frozen=True):
-    """All that the control topic says of one query, and of the application's states."""
+    """All that the control topic says of one query, and of the application's states.
+
+    Attributes:
+        restoring: The savepoint that is being restored into the application, or of which that was broken off; empty:
+            none.
+    """
 
     states: dict[str, StateDescriptor]
     generation: int = 0
@@ -132,6 +137,7 @@ class QueryControl(msgspec.Struct, frozen=True):
     assignment: AssignmentRecord | None = None
     grants: tuple[GrantRecord, ...] = ()
     savepoint: SavepointRecord | None = None
+    restoring: str = ""
 
 
 def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
@@ -145,6 +151,11 @@ def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
         return msgspec.json.decode(records[key], type=kind) if key in records else None
 
     generation = one(GenerationRecord, f"generation/{query}")
+    savepoints = [
+        msgspec.json.decode(value, type=SavepointRecord)
+        for key, value in records.items()
+        if key.startswith("savepoint/")
+    ]
     return QueryControl(
         states={
             key.removeprefix("state/"): msgspec.json.decode(value, type=StateDescriptor)
@@ -161,6 +172,7 @@ def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
             if key.startswith(f"grant/{query}/")
         ),
         savepoint=one(SavepointRecord, f"savepoint/{query}"),
+        restoring=next((of.savepoint for of in savepoints if not of.finished), ""),
     )
 
 

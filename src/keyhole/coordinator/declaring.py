@@ -55,6 +55,7 @@ def declare_new(
 
     Raises:
         StateConflict: Another query has declared one of them meanwhile.
+        SavepointMismatch: A restore into the application has begun meanwhile.
         ConflictError: One can't be what it is to be; see `settled`, and `make`.
         EpochFailed: Others declared states all the time.
         OutcomeUnknown: They may or may not be on record.

@@ -1,11 +1,26 @@
-"""What the first run of a query must know of the savepoint that it was restored from. Pure."""
+"""What a run must know of the savepoint that its application was restored from, or is being. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from keyhole.coordinator.control import SavepointRecord, record
+from keyhole.coordinator.control import QueryControl, SavepointRecord, record
 from keyhole.errors import SavepointMismatch
+
+
+def check_restored(control: QueryControl) -> QueryControl:
+    """As it was given.
+
+    Raises:
+        SavepointMismatch: The application is being restored, so all of its states are those of the savepoint's queries.
+    """
+    if control.restoring:
+        raise SavepointMismatch(
+            f"the application is being restored from savepoint {control.restoring}, or that was broken off: run "
+            "`keyhole savepoint restore` again with the same options, or delete the application's topics",
+            savepoint=control.restoring,
+        )
+    return control
 
 
 def dropped_states(
@@ -14,16 +29,10 @@ def dropped_states(
     """The states of the savepoint that the job does not declare, if it may drop them.
 
     Raises:
-        SavepointMismatch: It may not; or the restore has not been finished.
+        SavepointMismatch: It may not.
     """
     if savepoint is None:
         return ()
-    if not savepoint.finished:
-        raise SavepointMismatch(
-            f"query {query!r} is being restored from savepoint {savepoint.savepoint}, or that was broken off: run "
-            "`keyhole savepoint restore` again with the same options, or delete the application's topics",
-            query=query,
-        )
     dropped = tuple(sorted(set(savepoint.states) - set(declared)))
     if dropped and not allowed:
         raise SavepointMismatch(

@@ -41,6 +41,7 @@ from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.membership import Held, Member, Membership, Sighting, followed_by, groups_of, takers
 from keyhole.coordinator.plan import Change, Needs, plan_change
 from keyhole.coordinator.receipts import Target
+from keyhole.coordinator.restored import check_restored
 from keyhole.coordinator.servers import Confirmed, Share
 from keyhole.coordinator.turns import turns_of
 from keyhole.errors import (
@@ -109,6 +110,7 @@ class QueryRun:
 
         Raises:
             KafkaUnreachable: Also where what earlier runs have recorded can't be read yet. May be called again.
+            SavepointMismatch: The application is being restored.
         """
         self._control.open(self._config.kafka_deadline_seconds)
         # Of earlier runs' last grants, which must be fenced, and of their generation none may be missing.
@@ -128,9 +130,13 @@ class QueryRun:
 
         Kafka shows nothing beyond a transaction that is still open, such as that of another query whose driver died in
         it: once a record of ours can be read, all can that was recorded before it.
+
+        Raises:
+            SavepointMismatch: The application is being restored.
         """
         self._append(record("opened", self._query, None))
-        return read_control(self._control.read(self._config.kafka_deadline_seconds + _OPEN_SECONDS), self._query)
+        records = self._control.read(self._config.kafka_deadline_seconds + _OPEN_SECONDS)
+        return check_restored(read_control(records, self._query))
 
     def declare(
         self,

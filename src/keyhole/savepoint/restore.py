@@ -12,8 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from keyhole.changelog.base import Changelog, ChangelogWriter, ControlLog, Marker, Partition, PartitionChanges
+from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.clock import Clock
 from keyhole.codec import StateCodec
+from keyhole.coordinator.control import record
+from keyhole.coordinator.declaring import DECLARING
 from keyhole.errors import ChangelogRecreated, SavepointMismatch
 from keyhole.savepoint.folder import Folder, check_file, copy_file
 from keyhole.savepoint.listing import load
@@ -60,7 +63,8 @@ def restore(source: Folder, plan: Plan, changelog: Changelog, clock: Clock, dead
 
     Raises:
         SavepointMismatch: The target is in use.
-        Fenced: Somebody else restores into it at the same time, or a job was started.
+        Fenced: Somebody else restores into it at the same time, or a job was started. May be called again: then it is
+            told whose the target is.
         KafkaUnreachable: May be called again.
     """
     return _Restore(source, plan, changelog, clock, deadline_seconds).run()
@@ -85,9 +89,7 @@ class _Restore:
             ]
             for control in controls:
                 control.open(self._deadline)
-            resumed = self._begin(controls[0])
-            topic_ids = self._make_topics(resumed)
-            controls[0].append(begin_records(self._plan), self._deadline)
+            resumed, topic_ids = self._claim(controls[0])
             markers = self._write_states()
             for query in self._plan.queries:
                 self._lay_checkpoint(query)
@@ -101,9 +103,23 @@ class _Restore:
         except ChangelogRecreated:
             return {}  # no such topic
 
-    def _begin(self, control: ControlLog) -> bool:
-        """Looks once more, now that nobody else can change anything."""
-        return check_target(self._plan, control.read(self._deadline))
+    def _claim(self, control: ControlLog) -> tuple[bool, dict[str, str]]:
+        """Records that the application is being restored, from when on no query and no other restore has it.
+
+        As new states are declared (docs/protocol.md, "Whose a state is"): nobody can have declared any, or begun
+        another restore, between the look and the record.
+
+        Returns:
+            Whether this very restore was begun before; and the topics' ids by state.
+        """
+        with contextlib.closing(self._changelog.control(DECLARING)) as declaring:
+            declaring.open(self._deadline)
+            # Once this can be read, so can all that was recorded before it.
+            control.append(record("opened", self._plan.queries[0].query, None), self._deadline)
+            resumed = check_target(self._plan, control.read(self._deadline + CONTROL_TRANSACTION_MOST_SECONDS))
+            topic_ids = self._make_topics(resumed)
+            declaring.append(begin_records(self._plan), self._deadline)
+        return resumed, topic_ids
 
     def _make_topics(self, resumed: bool) -> dict[str, str]:
         """The topics' ids by state."""
