@@ -23,7 +23,9 @@ LOCAL, CLUSTER = "local", "cluster"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 _MAX_PORT = 65_535
-_MAX_BLOB_SECONDS = 3_600
+_MOST = "most"
+"""In the metadata of a whole number's field: what it may be at most."""
+
 _CHOICES = {
     "_LOG_LEVEL": LOG_LEVELS,
     "_TLS": ("off", "on"),
@@ -366,7 +368,7 @@ class VitalSignsConfig(TopicJobConfig):
     PREFIX: ClassVar[str] = "KEYHOLE_VITAL_SIGNS_"
 
     files: Path
-    blob_seconds: int = 60
+    blob_seconds: int = field(default=60, metadata={_MOST: 3_600})
     max_offsets_per_trigger: int = 5_000
 
 
@@ -498,7 +500,7 @@ def load(kind: type[_Config], environ: Mapping[str, str], **overrides: object) -
             values[item.name] = overrides[item.name]
         elif variable in environ:
             values[item.name] = _parse(variable, environ[variable], hints[item.name])
-            _refuse_impossible(variable, environ[variable], values[item.name])
+            _refuse_impossible(variable, environ[variable], values[item.name], item.metadata.get(_MOST, math.inf))
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             raise InvalidConfiguration(f"{variable} is not set; it has no default", variable=variable)
     return kind(**values)
@@ -519,8 +521,8 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
         )
 
 
-def _refuse_impossible(variable: str, text: str, value: object) -> None:
-    """What a value must be follows from its name and its type, alike for every deployable."""
+def _refuse_impossible(variable: str, text: str, value: object, most: float) -> None:
+    """What a value must be follows from its name and its type, alike for every deployable; and from its field."""
     wanted = ""
     choices = next((choices for end, choices in _CHOICES.items() if variable.endswith(end)), ())
     if choices and value not in choices:
@@ -533,10 +535,8 @@ def _refuse_impossible(variable: str, text: str, value: object) -> None:
         wanted = "0 or more, and finite"
     elif isinstance(value, int) and variable.endswith("_PORT") and not 0 <= value <= _MAX_PORT:
         wanted = f"a port from 0 (any free one) to {_MAX_PORT}"
-    elif isinstance(value, int) and variable.endswith("_BLOB_SECONDS") and not 1 <= value <= _MAX_BLOB_SECONDS:
-        wanted = f"from 1 to {_MAX_BLOB_SECONDS}"
-    elif isinstance(value, int) and not variable.endswith("_PORT") and value < 1:
-        wanted = "1 or more"
+    elif isinstance(value, int) and not variable.endswith("_PORT") and not 1 <= value <= most:
+        wanted = "1 or more" if most == math.inf else f"from 1 to {most}"
     if wanted:
         raise InvalidConfiguration(f"{variable} is {text!r}; it must be {wanted}", variable=variable)
 
