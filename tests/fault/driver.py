@@ -31,7 +31,7 @@ from keyhole.config import job_config
 from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.staging import stage_partition
-from keyhole.coordinator.stats import job_stats
+from keyhole.coordinator.stats import stats_of
 from keyhole.errors import KeyholeError
 from keyhole.rpc.channels import sync_channel
 from keyhole.spark.aggregating import Aggregation, aggregated
@@ -163,7 +163,7 @@ def run(settings: Settings, recorder: Recorder, clock: Clock) -> None:
     plans = [of for of in descriptors(config.application, QUERY) if of.state in settings.states]
     stager = Stager(functools.lru_cache(sync_channel))
     changelog = KafkaChangelog(config.bootstrap_servers, config.application)
-    counts = job_stats(config.application, config.stats, config.metrics).counts.query(QUERY)
+    counts = stats_of(config).counts.query(QUERY)
     coordinator = Coordinator(config, QUERY, changelog, clock, observer=recorder, counts=counts)
     checkpoint = Checkpoint(directory / "checkpoint")
     first = number = checkpoint.next()

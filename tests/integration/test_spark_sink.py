@@ -23,7 +23,7 @@ from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import EpochBatch, EpochResult
 from keyhole.coordinator.decisions import Proceed, decide
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder, Target
-from keyhole.coordinator.stats import job_stats
+from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, NullKey, by_reason
 from keyhole.spark import queryable
 from keyhole.spark.executors import Executor, live_executors
@@ -213,7 +213,7 @@ def test_what_spark_tells_of_its_batches_is_kept_where_somebody_may_ask_for_it(
     listeners = len(spark._jsparkSession.streams().listListeners())
     backend.config = dataclasses.replace(backend.config, application="asked", stats="127.0.0.1:0")
     run_query(highest(stream(SCHEMA, batches(3))), "update", backend.sink(), name="highest")
-    stats = job_stats(backend.config.application, backend.config.stats, backend.config.metrics, backend.config)
+    stats = stats_of(backend.config)
     counts = stats.counts.spark("highest")
     until(lambda: counts.batches == 3)
     assert (counts.batch, counts.input_rows, counts.state_rows, counts.state_updated) == (2, 21, 7, 21)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from keyhole.config import JobConfig
 from keyhole.coordinator.counts import SparkCounts
 from keyhole.coordinator.progress import note_progress
-from keyhole.coordinator.stats import JobStats, job_stats
+from keyhole.coordinator.stats import JobStats, stats_of
 from keyhole.errors import InvalidConfiguration, PortTaken
 from keyhole.local.ports import free_ports
 from keyhole.metrics import MOST_QUERIES, MOST_TOPICS, OTHER
@@ -117,9 +119,10 @@ def test_it_is_told_by_grpc_and_on_its_own_page_while_queries_come_and_go() -> N
 
 
 def test_a_job_that_nobody_asks_serves_nothing() -> None:
-    stats = job_stats("nobody-asks", "", "")
+    config = JobConfig("nobody-asks", ("a:1",), "memory")
+    stats = stats_of(config)
     assert not stats.served
-    assert stats is job_stats("nobody-asks", "", "")
+    assert stats is stats_of(dataclasses.replace(config))
 
 
 def test_a_port_that_is_taken_and_an_address_that_is_none_are_said() -> None:
@@ -138,7 +141,7 @@ def test_queries_that_begin_at_once_share_one_page_and_one_port() -> None:
 
     def begin() -> JobStats:
         together.wait(10)
-        return job_stats("begun-at-once", f"127.0.0.1:{port}", "")
+        return stats_of(JobConfig("begun-at-once", ("a:1",), "memory", stats=f"127.0.0.1:{port}"))
 
     with ThreadPoolExecutor(8) as pool:
         begun = [asked.result(30) for asked in [pool.submit(begin) for _ in range(8)]]

@@ -203,23 +203,20 @@ def _age(since_ms: int) -> float:
 _MAKING = threading.Lock()
 
 
-def job_stats(application: str, stats: str, metrics: str, security: SecuritySettings | None = None) -> JobStats:
-    """The one of this process for these settings, serving: its ports outlive the queries that come and go. Any thread.
+def stats_of(config: JobConfig) -> JobStats:
+    """The one of this process for a job's configuration, serving: its ports outlive the queries that come and go.
+
+    Any thread.
 
     Raises: As JobStats.start.
     """
     with _MAKING:
-        return _made(application, stats, metrics, security)
-
-
-def stats_of(config: JobConfig) -> JobStats:
-    """The one of this process for a job's configuration. As `job_stats`."""
-    return job_stats(config.application, config.stats, config.metrics, config)
+        return _made(config)
 
 
 @functools.cache
-def _made(application: str, stats: str, metrics: str, security: SecuritySettings | None) -> JobStats:
-    made = JobStats(application, stats, metrics, security)
+def _made(config: JobConfig) -> JobStats:
+    made = JobStats(config.application, config.stats, config.metrics, config)
     made.start()
     atexit.register(made.stop)
     return made
