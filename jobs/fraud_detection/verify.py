@@ -98,8 +98,8 @@ def check(subject: Subject, client: Client) -> Verdict:
     of_rules = Published(subject, subject.more_topics["RULES_TOPIC"], rule_of)
     of_aggregations = Published(subject, subject.more_topics["AGGREGATIONS_TOPIC"], aggregation_of)
     logs = subject.batches
-    rules = Table(logs, RULES, _beside(subject, RULES), of_rules.entries)
-    aggregations = Table(logs, AGGREGATIONS, _beside(subject, AGGREGATIONS), of_aggregations.entries)
+    rules = Table(logs, RULES, subject.beside(RULES), of_rules.entries)
+    aggregations = Table(logs, AGGREGATIONS, subject.beside(AGGREGATIONS), of_aggregations.entries)
     recount, watermarks_ms = counted(logs, subject.epoch, taken, rules, aggregations)
     alerts, totals = alerts_of(recount), totals_of(recount)
     accounts = {payment.account for payment in taken if payment is not None}
@@ -133,7 +133,7 @@ def check(subject: Subject, client: Client) -> Verdict:
 
 def compared_sums(client: Client, subject: Subject, payments: Iterable[Payment]) -> Compared:
     """What each account has spent, the history included, once its query has taken all payments."""
-    batch = _beside(subject, SPENT).await_ends(subject.ends, _CATCH_UP_SECONDS)
+    batch = subject.beside(SPENT).await_ends(subject.ends, _CATCH_UP_SECONDS)
     expected = spent(history_in(subject.settings.get(HISTORY)), payments)
     answers = asked(client, APPLICATION, SPENT, {account: account for account in expected}, batch + 1)
     agreed = sum(
@@ -148,11 +148,6 @@ def history_in(folder: str | None) -> list[tuple[str, int]]:
     if not folder:
         return []
     return [(row["account"], row["cents"]) for row in pq.read_table(folder, columns=["account", "cents"]).to_pylist()]
-
-
-def _beside(subject: Subject, state: str) -> BatchLogs:
-    """Of the query that feeds the state, whose checkpoint is beside the payments'."""
-    return BatchLogs(subject.checkpoint.with_name(f"{subject.checkpoint.name}-{state}"), subject.logs)
 
 
 def counted(

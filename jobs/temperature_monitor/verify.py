@@ -6,7 +6,6 @@ import dataclasses
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -54,7 +53,7 @@ def check(subject: Subject, client: Client) -> Verdict:
     The job may have one batch more, without records, for the watermark's sake: then it is all asked again.
     """
     readings = subject.batches
-    updates = BatchLogs(Path(f"{subject.checkpoint}-thresholds"), subject.logs)
+    updates = subject.beside(THRESHOLDS)
     # The second query, too, takes all that was sent.
     updates.await_ends(topic_ends(subject.bootstrap_servers, subject.more_topics[THRESHOLDS_TOPIC]), _CATCH_UP_SECONDS)
     until = time.monotonic() + _CATCH_UP_SECONDS

@@ -87,20 +87,16 @@ def segments_agree(subject: Subject, client: Client, signal: Signal, of: Recorde
 
 
 def chunks_agree(subject: Subject, client: Client, recorded: Mapping[Signal, Recorded]) -> Iterator[bool]:
-    """Each signal's chunks; and that there are files at all, where blobs were closed."""
+    """Each signal's chunks: open ones, and those in the files of closed blobs."""
     blob_us = int(subject.settings.get(BLOB_SECONDS, BLOB_SECONDS_DEFAULT)) * _SECOND_US
     until_us, patience = watermark_us(recorded), time.monotonic() + _CLOSING_SECONDS
-    filed = 0
     for signal, of in recorded.items():
         # A chunk is in both while its blob is being closed: that is no mistake unless it stays so.
-        while not (agrees := (found := kept(subject, client, signal, blob_us)).agrees(of, blob_us, until_us)):
+        while not (agrees := kept(subject, client, signal, blob_us).agrees(of, blob_us, until_us)):
             if time.monotonic() > patience:
                 break
             time.sleep(_LOOK_SECONDS)
         yield agrees
-        filed += len(found.filed)
-    if any(of.closed(blob_us, until_us) for of in recorded.values()):
-        yield filed > 0
 
 
 def kept(subject: Subject, client: Client, signal: Signal, blob_us: int) -> Kept:

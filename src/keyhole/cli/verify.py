@@ -64,6 +64,10 @@ class Subject:
         """Of the job's query."""
         return BatchLogs(self.checkpoint, self.logs)
 
+    def beside(self, state: str) -> BatchLogs:
+        """Of another query of the job, which feeds the state, and whose checkpoint is beside that one's."""
+        return BatchLogs(self.checkpoint.with_name(f"{self.checkpoint.name}-{state}"), self.logs)
+
 
 @dataclass(frozen=True)
 class Verdict:
