@@ -52,7 +52,16 @@ def states(processor: QueryableProcessor, job: JobConfig, on_commit: Callable[[i
     def alerts_of(batch: DataFrame) -> DataFrame:
         return alerts(own_rows(batch), thresholds.read(batch))
 
-    log = queryable.list(
+    return queryable.together(
+        queryable.exposed(processor, key_groups=KEY_GROUPS, config=job),
+        alert_log(job).of(alerts_of),
+        on_commit=on_commit,
+    )
+
+
+def alert_log(job: JobConfig) -> Sink:
+    """The newest alerts of each sensor."""
+    return queryable.list(
         ALERTS,
         key=KEY,
         value=ALERT_COLUMNS,
@@ -60,11 +69,6 @@ def states(processor: QueryableProcessor, job: JobConfig, on_commit: Callable[[i
         max_length=ALERTS_KEPT,
         key_groups=KEY_GROUPS,
         config=job,
-    )
-    return queryable.together(
-        queryable.exposed(processor, key_groups=KEY_GROUPS, config=job),
-        log.of(alerts_of),
-        on_commit=on_commit,
     )
 
 

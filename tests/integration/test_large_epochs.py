@@ -15,7 +15,8 @@ from keyhole.config import JobConfig
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueField, ValueSchema
+from tests.support import states
 from tests.support.feeding import Feed
 from tests.support.peak_memory import PeakMemory
 
@@ -29,11 +30,10 @@ CHUNK_ROWS = 500
 
 def descriptor(application: str) -> StateDescriptor:
     """The row with the highest n of each key: all rows of a key come, in several chunks."""
-    return StateDescriptor(
+    return states.descriptor(
         application=application,
         state="blobs",
         query="blobs",
-        kind=StateKind.VALUE,
         key_groups=32,
         key=(KeyColumn("k", KeyType.BIGINT),),
         value=ValueSchema(1, (ValueField("n", "int"), ValueField("blob", "binary"))),

@@ -18,6 +18,7 @@ from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
 from keyhole.stores.directory import directory_name
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from tests.support import states
 from tests.support.feeding import Feed
 from tests.support.peak_memory import PeakMemory
 
@@ -47,7 +48,7 @@ def at(number: int) -> tuple[int, int]:
 
 
 def descriptor(application: str) -> StateDescriptor:
-    return StateDescriptor(
+    return states.descriptor(
         application=application,
         state="blobs",
         query="blobs",

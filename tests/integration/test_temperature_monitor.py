@@ -13,11 +13,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from jobs.temperature_monitor.__main__ import alert_log
 from jobs.temperature_monitor.pipeline import (
     ALERT_COLUMNS,
     ALERTS,
-    ALERTS_KEPT,
-    KEY,
     MAX_SECONDS_AHEAD,
     THRESHOLD_SCHEMA,
     alerts,
@@ -34,7 +33,6 @@ from keyhole import Client
 from keyhole.arrow import OP
 from keyhole.cli.batch_logs import BatchLogs
 from keyhole.cli.reads import Bounds, Output, Range, scan
-from keyhole.spark import queryable
 from keyhole.spark.batch import classic
 from keyhole.spark.changes import split
 from keyhole.spark.keeping import kept
@@ -176,14 +174,7 @@ def test_a_fall_to_zero_is_an_alert_whose_infinite_ratio_readers_get_in_python_a
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     thresholds = spark.createDataFrame([("a", 1.5)], THRESHOLD_SCHEMA)
-    log = queryable.list(
-        ALERTS,
-        key=KEY,
-        value=ALERT_COLUMNS,
-        order_by="reading",
-        max_length=ALERTS_KEPT,
-        config=service.config(application),
-    )
+    log = alert_log(service.config(application))
     falls = [
         {"sensor": "a", "reading": n, "last": 5.0, "new": new, "ratio": str(ratio(5.0, new))}
         for n, new in enumerate((4.0, 0.0, -5.0), 2)
