@@ -14,6 +14,8 @@ from pyspark.sql.types import DayTimeIntervalType, StructType
 from keyhole.errors import InvalidConfiguration, KeyholeError, ValueMismatch
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue, exposed_in, grouping_key, output_schema
 from keyhole.spark.processor import QueryableProcessor
+from keyhole.spark.ttl import Ttl
+from keyhole.types import TtlClock
 
 
 class Nothing(StatefulProcessor):
@@ -120,7 +122,7 @@ def test_the_output_has_the_processors_columns_and_tells_the_schemas_of_what_it_
 def test_what_init_declares_is_known_before_there_is_a_query(expose: dict[str, Any], message: str | None) -> None:
     processor = Declaring()
     with nullcontext() if message is None else pytest.raises(InvalidConfiguration, match=message):
-        _ = exposing(processor=processor, expose=expose).lifetimes
+        _ = exposing(processor=processor, expose=expose).ttls
     assert not hasattr(processor, "ready"), "it was a copy"
 
 
@@ -133,7 +135,7 @@ def test_the_init_of_a_copy_runs_once_however_often_it_is_asked() -> None:
             return self
 
     processor = exposing(processor=Counted())
-    assert processor.lifetimes is processor.lifetimes
+    assert processor.ttls is processor.ttls
     assert len(inits) == 1
 
 
@@ -143,19 +145,22 @@ def test_an_exposed_state_has_the_ttl_that_the_processor_gives_it_or_else_its_ow
         "alerts": ExposedList(CELSIUS, ttl=HOUR_LONG, ttl_clock="event_time"),
         "hours": ExposedMap(HOUR, CELSIUS),
     }
-    processors = {"ttl": SECOND, "ttl_clock": "processing_time"}
-    assert exposing(expose=expose).lifetimes == {
+    processors = Ttl(1_000, TtlClock.PROCESSING_TIME)
+    assert exposing(expose=expose).ttls == {
         "last": processors,
-        "alerts": {"ttl": HOUR_LONG, "ttl_clock": "event_time"},
-        "hours": {},
+        "alerts": Ttl(3_600_000, TtlClock.EVENT_TIME),
+        "hours": None,
     }
-    assert exposing(expose={"last": ExposedValue(CELSIUS, ttl=SECOND)}).lifetimes == {"last": processors}
+    assert exposing(expose={"last": ExposedValue(CELSIUS, ttl=SECOND)}).ttls == {"last": processors}
 
 
 @pytest.mark.parametrize(
     ("exposed", "message"),
     [
-        (ExposedValue(CELSIUS, ttl=HOUR_LONG), r"ttl of 1:00:00 by processing_time, and .* one of 0:00:01, .* leave"),
+        (
+            ExposedValue(CELSIUS, ttl=HOUR_LONG),
+            r"ttl of 1:00:00 by processing_time, and .* one of 0:00:01 by processing_time; leave",
+        ),
         (ExposedValue(CELSIUS, ttl=SECOND, ttl_clock="event_time"), "ttl of 0:00:01 by event_time, and the processor"),
         (ExposedValue(CELSIUS, ttl=timedelta(0)), "state 'last': ttl is .* it must be a timedelta of 1 ms or more"),
         (ExposedValue(CELSIUS, ttl=60), "state 'last': ttl is 60; it must be a timedelta"),  # type: ignore[arg-type]
@@ -167,4 +172,4 @@ def test_a_ttl_that_is_not_the_processors_or_none_at_all_is_refused_by_the_state
     exposed: ExposedValue, message: str
 ) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
-        _ = exposing(expose={"last": exposed}).lifetimes
+        _ = exposing(expose={"last": exposed}).ttls

@@ -26,6 +26,7 @@ from keyhole.spark.operators import Subtasks
 from keyhole.spark.parts import Part
 from keyhole.spark.schema import Declaration
 from keyhole.spark.sink import OnCommit, OnRows, Sink, checked_name
+from keyhole.spark.ttl import Ttl, ttl_of
 from keyhole.spark.value_codec import ValueCodec
 from keyhole.steps import StepObserver
 from keyhole.types import StateKind, TtlClock
@@ -75,9 +76,17 @@ def build(
     *,
     aggregator: Aggregator | None = None,
     subtasks: Subtasks | None = None,
+    ttl: Ttl | None = None,
     **declared: Any,
 ) -> Sink:
-    """A sink of one state. Raises InvalidConfiguration."""
+    """A sink of one state.
+
+    Args:
+        ttl: Its own, in place of that of the options.
+
+    Raises:
+        InvalidConfiguration: An option can't be.
+    """
     of_query, given = parted(options)
     unknown = given.keys() - StateOptions.__annotations__.keys()
     if unknown:
@@ -85,15 +94,13 @@ def build(
     codec: ValueCodec | None = given.pop("codec", None)
     if codec is not None:
         declared["encoded"] = True
-    ttl: timedelta | None = given.pop("ttl", None)
-    clock = given.pop("ttl_clock", TtlClock.PROCESSING_TIME)
-    for problem in lifetime_problems(ttl, clock):
-        raise InvalidConfiguration(f"state {state!r}: {problem}", state=state)
+    told = given.pop("ttl", None), given.pop("ttl_clock", TtlClock.PROCESSING_TIME)
+    lives = ttl or ttl_of(state, *told)
     declaration = Declaration(
         state,
         kind=kind,
-        ttl_ms=0 if ttl is None else ttl // timedelta(milliseconds=1),
-        ttl_clock=TtlClock(clock),
+        ttl_ms=lives.ms,
+        ttl_clock=lives.clock,
         **({"key_groups": DEFAULT_KEY_GROUPS, "value": None, "order_by": None} | declared | given),
     )
     checked_name("the state's name", declaration.state, "choose another one")
@@ -165,14 +172,6 @@ class _QuerySettings:
     query: str | None = None
     config: JobConfig | None = None
     observer: StepObserver | None = None
-
-
-def lifetime_problems(ttl: object, clock: object) -> Iterator[str]:
-    """What is wrong with a state's ttl; None: it has none."""
-    if ttl is not None and not (isinstance(ttl, timedelta) and ttl >= timedelta(milliseconds=1)):
-        yield f"ttl is {ttl!r}; it must be a timedelta of 1 ms or more"
-    if clock not in tuple(TtlClock):
-        yield f"ttl_clock is {clock!r}; it must be one of {', '.join(TtlClock)}"
 
 
 def _problems(of: Declaration) -> Iterator[str]:

@@ -12,11 +12,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from pyspark.sql import types as spark
 
 from keyhole.arrow import OP
+from keyhole.spark.ttl import Ttl
 from keyhole.types import StateKind
 
 PREFIX = "_keyhole_"
@@ -87,25 +88,19 @@ class ExposedState:
 
     Attributes:
         map_key: Of a map, the schema of its keys; else without fields.
-        ttl: Its own; None: it has none of its own.
+        ttl: Its own; None: it has that of the processor, or of queryable.exposed.
     """
 
     name: str
     kind: StateKind
     value: spark.StructType
     map_key: spark.StructType
-    ttl: timedelta | None = None
-    ttl_clock: Clock = "processing_time"
+    ttl: Ttl | None = None
 
     def __str__(self) -> str:
         """The kind and the schemas, without what makes no difference to a reader: comments, and what may be null."""
         schemas = [self.map_key, self.value] if self.kind is StateKind.MAP else [self.value]
         return f"{self.kind} of " + " to ".join(schema.simpleString() for schema in schemas)
-
-    @property
-    def lifetime(self) -> dict[str, Any]:
-        """Its own ttl, as the options of a state; empty: it has none of its own."""
-        return {} if self.ttl is None else {"ttl": self.ttl, "ttl_clock": self.ttl_clock}
 
     @property
     def entry(self) -> spark.StructType:

@@ -12,8 +12,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any
 
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -24,7 +22,6 @@ from pyspark.util import PythonEvalType
 
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.batch import classic
-from keyhole.spark.declaring import lifetime_problems
 from keyhole.spark.exposed import (
     PREFIX,
     ExposedList,
@@ -38,7 +35,8 @@ from keyhole.spark.processor_check import check_init
 from keyhole.spark.processor_task import Output, PandasOutput, RecordingProcessor, RecordingUdf, RowOutput
 from keyhole.spark.schema import struct
 from keyhole.spark.state_values import Rows
-from keyhole.types import StateKind
+from keyhole.spark.ttl import Ttl, ttl_of
+from keyhole.types import StateKind, TtlClock
 
 Exposed = ExposedValue | ExposedList | ExposedMap
 
@@ -85,8 +83,8 @@ class QueryableProcessor:
         return tuple(self._state(name, declared) for name, declared in self._expose.items())
 
     @functools.cached_property
-    def lifetimes(self) -> Mapping[str, Mapping[str, Any]]:
-        """By exposed state, the ttl that it, or else the processor, gives it, as options of a state; empty: none.
+    def ttls(self) -> Mapping[str, Ttl | None]:
+        """By exposed state, the ttl that it, or else the processor, gives it; None: none.
 
         Runs `init` and `close` of a copy of the processor, once, as Spark does again when a query starts.
 
@@ -95,7 +93,7 @@ class QueryableProcessor:
             Exception: What `init` raises.
         """
         in_spark = check_init(self._processor, self.states)
-        return {state.name: state.lifetime or _lifetime(in_spark[state.name]) for state in self.states}
+        return {state.name: state.ttl or in_spark[state.name] for state in self.states}
 
     def transform(
         self,
@@ -108,17 +106,17 @@ class QueryableProcessor:
     ) -> DataFrame:
         """`data.groupBy(key).transformWithState(processor, ...)`, whose rows have the changes beside them.
 
-        Runs `init` of a copy of the processor here already: see `lifetimes`.
+        Runs `init` of a copy of the processor here already: see `ttls`.
 
         Args:
             output: The schema of the processor's own rows.
             output_mode, time_mode, initial_state: As transformWithState takes them.
 
         Raises:
-            InvalidConfiguration: The data has no such key column, or a name is taken; or as `lifetimes`.
+            InvalidConfiguration: The data has no such key column, or a name is taken; or as `ttls`.
             ValueMismatch: As `states`. Also in the task, where the processor puts a value into an exposed state that
                 Spark would store as another one, or as null: as text in the error that ends the query.
-            Exception: As `lifetimes`.
+            Exception: As `ttls`.
         """
         return self._transform(data, output, output_mode, time_mode, initial_state, pandas=False)
 
@@ -155,7 +153,7 @@ class QueryableProcessor:
             raise InvalidConfiguration(f"column {taken[0]!r}: names that begin with {PREFIX} are Keyhole's; rename it")
         schema = output_schema(own, key, self.states)
         form: Output = PandasOutput(own.names, schema.names) if pandas else RowOutput()
-        _ = self.lifetimes  # the check of `init`
+        _ = self.ttls  # the check of `init`
         udf = RecordingUdf(RecordingProcessor(self._processor, self.states, key, form), time_mode)
         return _operator(classic(data), self.key, udf, schema, (output_mode, time_mode), initial_state, pandas)
 
@@ -205,22 +203,17 @@ class QueryableProcessor:
             if part.lower().startswith(PREFIX):
                 raise InvalidConfiguration(f"{what}: names that begin with {PREFIX} are Keyhole's; rename {part!r}")
         Rows(what, state.entry)
-        return self._with_lifetime(state, declared)
-
-    def _with_lifetime(self, state: ExposedState, declared: Exposed) -> ExposedState:
-        clock = declared.ttl_clock or "processing_time"
-        problems = list(lifetime_problems(declared.ttl, clock))
-        if declared.ttl is None and declared.ttl_clock is not None:
-            problems.append("ttl_clock is given and ttl is not; give both, or give both to queryable.exposed")
-        if problems:
-            raise InvalidConfiguration(f"state {state.name!r}: {problems[0]}", state=state.name)
-        return replace(state, ttl=declared.ttl, ttl_clock=clock)
+        return replace(state, ttl=_own_ttl(name, declared))
 
 
-def _lifetime(in_spark_ms: int | None) -> dict[str, Any]:
-    if not in_spark_ms:  # Spark takes 0 for none, too
-        return {}
-    return {"ttl": timedelta(milliseconds=in_spark_ms), "ttl_clock": "processing_time"}
+def _own_ttl(state: str, declared: Exposed) -> Ttl | None:
+    ttl = ttl_of(state, declared.ttl, declared.ttl_clock or TtlClock.PROCESSING_TIME)
+    if declared.ttl is None and declared.ttl_clock is not None:
+        raise InvalidConfiguration(
+            f"state {state!r}: ttl_clock is given and ttl is not; give both, or give both to queryable.exposed",
+            state=state,
+        )
+    return None if declared.ttl is None else ttl
 
 
 def _operator(

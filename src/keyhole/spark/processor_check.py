@@ -18,16 +18,17 @@ from pyspark.sql.types import StructType
 
 from keyhole.spark.exposed import ExposedState
 from keyhole.spark.recording import Recorder, RecordingHandle
+from keyhole.spark.ttl import Ttl
 
 
-def check_init(processor: StatefulProcessor, exposed: Sequence[ExposedState]) -> Mapping[str, int | None]:
+def check_init(processor: StatefulProcessor, exposed: Sequence[ExposedState]) -> Mapping[str, Ttl | None]:
     """Runs `init` and `close` on a copy of the processor, as Spark does in a process of its own when a query starts.
 
     What they raise, Spark's error of that time would only say in its causes. States can be declared and nothing else,
     which is all that Spark lets them do then.
 
     Returns:
-        By exposed state, the ttl that `init` gives it, milliseconds; None: none.
+        By exposed state, the ttl that `init` gives it; None: none.
 
     Raises:
         InvalidConfiguration: `init` doesn't declare the states as they are exposed.

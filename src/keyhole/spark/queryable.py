@@ -341,9 +341,10 @@ def exposed(
     of_query, of_states = parted(options)
     parts: builtins.list[Part] = []
     for state in processor.states:
-        alone: Any = {**of_states, **processor.lifetimes[state.name], "op": OP, "config": of_query.get("config")}
+        alone: Any = {**of_states, "op": OP, "config": of_query.get("config")}
         map_key, value = tuple(state.map_key.names), tuple(state.value.names)
-        sink = build(state.kind, state.name, alone, key=processor.key, map_key=map_key, value=value)
+        ttl = processor.ttls[state.name]
+        sink = build(state.kind, state.name, alone, ttl=ttl, key=processor.key, map_key=map_key, value=value)
         # With the first one: own rows are written once, in whatever passes the states are staged.
         to = None if parts else write
         parts += [dataclasses.replace(part, changes=True, write=to) for part in sink.parts_alone()]

@@ -6,7 +6,6 @@ Runs in Spark's workers, on their one thread.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from pyspark.sql.streaming.stateful_processor import (
@@ -22,6 +21,7 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.spark.exposed import ExposedState
 from keyhole.spark.packing import Packer
 from keyhole.spark.state_values import Rows
+from keyhole.spark.ttl import Ttl, ttl_in_spark
 from keyhole.types import StateKind
 
 _ALL = "all"
@@ -198,7 +198,7 @@ class RecordingHandle(StatefulProcessorHandle):
         self._handle = handle
         self._exposed = exposed
         self._recorder = recorder
-        self._ttls: dict[str, int | None] = {}
+        self._ttls: dict[str, Ttl | None] = {}
 
     def getValueState(  # noqa: N802
         self,
@@ -264,11 +264,11 @@ class RecordingHandle(StatefulProcessorHandle):
             )
         self._handle.deleteIfExists(stateName)
 
-    def check_all_declared(self) -> Mapping[str, int | None]:
+    def check_all_declared(self) -> Mapping[str, Ttl | None]:
         """To be called when `init` is done.
 
         Returns:
-            By exposed state, its ttl in Spark, milliseconds; None: none.
+            By exposed state, its ttl in Spark; None: none.
 
         Raises:
             InvalidConfiguration: It has not declared an exposed state.
@@ -296,20 +296,15 @@ class RecordingHandle(StatefulProcessorHandle):
                 "expose it as what it is, with the same schemas",
                 state=exposed.name,
             )
-        if exposed.ttl is not None and ttl_ms:
-            _check_same(exposed, timedelta(milliseconds=ttl_ms))
-        self._ttls[exposed.name] = ttl_ms
-
-
-def _check_same(exposed: ExposedState, in_spark: timedelta) -> None:
-    """Readers must neither see what the processor no longer has nor miss what it has."""
-    if (exposed.ttl, exposed.ttl_clock) != (in_spark, "processing_time"):
-        raise InvalidConfiguration(
-            f"state {exposed.name!r} is exposed with a ttl of {exposed.ttl} by {exposed.ttl_clock}, and the "
-            f"processor's init gives it one of {in_spark}, which goes by processing_time; leave the exposed one out: "
-            "the state has the processor's",
-            state=exposed.name,
-        )
+        in_spark = ttl_in_spark(ttl_ms)
+        # Readers must neither see what the processor no longer has nor miss what it has.
+        if in_spark is not None and exposed.ttl not in (None, in_spark):
+            raise InvalidConfiguration(
+                f"state {exposed.name!r} is exposed with a ttl of {exposed.ttl}, and the processor's init gives it one "
+                f"of {in_spark}; leave the exposed one out: the state has the processor's",
+                state=exposed.name,
+            )
+        self._ttls[exposed.name] = in_spark
 
 
 def _rows(exposed: ExposedState, schema: StructType) -> Rows:
