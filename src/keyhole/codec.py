@@ -108,7 +108,8 @@ class KeyCodec:
         values = key if isinstance(key, tuple) else (key,)
         if len(values) != len(self.columns):
             raise KeyMismatch(
-                f"the key has {len(values)} columns, the state's key has {len(self.columns)}: {self._described()}",
+                f"the key has {len(values)} column{'s' * (len(values) != 1)}, the state's key has {len(self.columns)}: "
+                f"{self._described()}",
                 columns=self._described(),
             )
         for column, value in zip(self.columns, values, strict=True):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import os
 import socket
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -494,6 +495,7 @@ def load(kind: type[_Config], environ: Mapping[str, str], **overrides: object) -
     hints = typing.get_type_hints(kind)
     # The values are checked one by one against the hints; the type checker can't follow that through **values.
     values: dict[str, Any] = {}
+    missing = []
     for item in dataclasses.fields(kind):
         variable = kind.PREFIX + item.name.upper()
         if overrides.get(item.name) is not None:
@@ -502,7 +504,12 @@ def load(kind: type[_Config], environ: Mapping[str, str], **overrides: object) -
             values[item.name] = _parse(variable, environ[variable], hints[item.name])
             _refuse_impossible(variable, environ[variable], values[item.name], item.metadata.get(_MOST, math.inf))
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
-            raise InvalidConfiguration(f"{variable} is not set; it has no default", variable=variable)
+            missing.append(variable)
+    if missing:
+        are = "is not set; it has" if len(missing) == 1 else "are not set; they have"
+        raise InvalidConfiguration(
+            f"{', '.join(missing)} {are} no default (docs/configuration.md)", variable=missing[0]
+        )
     return kind(**values)
 
 
@@ -516,9 +523,15 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
     prefixes = tuple(kind.PREFIX for kind in _KINDS)
     unknown = sorted(name for name in environ if name.startswith(prefixes) and name not in known)
     if unknown:
+        told = "; ".join(_with_the_nearest(name, known) for name in unknown)
         raise InvalidConfiguration(
-            f"unknown setting {', '.join(unknown)}; the settings are {', '.join(sorted(known))}", unknown=unknown
+            f"unknown setting {told}. All settings are in docs/configuration.md", unknown=unknown
         )
+
+
+def _with_the_nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.8)
+    return f"{name} (is it {' or '.join(near)}?)" if near else name
 
 
 def _refuse_impossible(variable: str, text: str, value: object, most: float) -> None:

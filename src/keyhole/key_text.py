@@ -99,8 +99,8 @@ def _parse_parts(columns: Sequence[KeyColumn], parts: Sequence[str]) -> Any:
     if len(parts) != len(columns):
         wanted = ", ".join(f"{column.name} {column.type}" for column in columns)
         raise KeyMismatch(
-            f"the key has {len(parts)} columns, the state's key has {len(columns)}: {wanted}. Give them as a JSON "
-            "array or separated by commas"
+            f"the key has {len(parts)} column{'s' * (len(parts) != 1)}, the state's key has {len(columns)}: {wanted}. "
+            "Give them as a JSON array or separated by commas"
         )
     values = tuple(_parse(column, part) for column, part in zip(columns, parts, strict=True))
     return values[0] if len(values) == 1 else values

@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from keyhole.cli.main import main
-from keyhole.types import KeyType
+from keyhole.types import KeyType, StateKind
 from tests.support.entries import hourly
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 
 PATH = f"{APPLICATION}/{STATE}"
-HOURLY, WINDOWS = f"{APPLICATION}/hourly", f"{APPLICATION}/windows"
+HOURLY, WINDOWS, RULES = (f"{APPLICATION}/{state}" for state in ("hourly", "windows", "rules"))
 Command = Callable[..., Awaitable[int]]
 
 
@@ -34,6 +34,8 @@ async def keyhole() -> AsyncIterator[Command]:
         server.host(hourly(KeyType.TIMESTAMP), {("sensor-7", hour(n)): row(float(n)) for n in range(24)})
         windows = {("sensor-7", name, n): row(float(n)) for name in ("a", "a,b") for n in (-1, 1)}
         server.host(hourly(KeyType.STRING, KeyType.INT, state="windows"), windows)
+        rules = hourly(kind=StateKind.BROADCAST, state="rules", key_groups=1)
+        server.host(rules, {f"sensor-{n}": row(float(n)) for n in (2, 1)})
         async with proxy_of(server.address) as proxy:
 
             async def run(*arguments: str) -> int:
@@ -77,7 +79,9 @@ async def test_get_of_an_entry_takes_the_key_and_then_the_map_key(
     assert await keyhole("get", WINDOWS, '["sensor-7", "a,b", -1]', "--json") == 0
     assert json.loads(capsys.readouterr().out)[0]["value"]["celsius"] == -1.0
     assert await keyhole("get", WINDOWS, "sensor-7") == 1
-    assert "sensor string, m0 string, m1 int" in capsys.readouterr().err
+    says = capsys.readouterr().err
+    assert "the key has 1 column, the state's key has 3: sensor string, m0 string, m1 int" in says
+    assert f"`keyhole scan {WINDOWS} KEY` lists all entries of a key" in says
 
 
 async def test_scan_lists_the_entries_of_a_key_in_a_range_from_either_end(
@@ -112,12 +116,21 @@ async def test_scan_shows_a_table_that_says_of_which_epoch(
     assert "0 entries" in capsys.readouterr().out
 
 
+async def test_a_broadcast_state_is_listed_whole(keyhole: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await keyhole("scan", RULES, "--json") == 0
+    assert [entry["map_key"] for entry in json.loads(capsys.readouterr().out)["entries"]] == ["sensor-1", "sensor-2"]
+    assert await keyhole("scan", RULES) == 0
+    assert f"{RULES}: 2 entries by sensor, epoch 1" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ((PATH, "sensor-7"), "no entries to scan"),
         ((PATH, "sensor-7", "--from", "a"), "no entries to scan"),
         ((HOURLY, "sensor-7", "--from", "noon"), "give a time like"),
+        ((HOURLY,), "name the key whose entries are to be listed: sensor string"),
+        ((RULES, "sensor-7"), "kind broadcast, and listed whole"),
         ((WINDOWS, "sensor-7", "--to", "a,b,c"), "has 3 columns"),
         ((WINDOWS, "sensor-7", "--min-epoch", "9", "--timeout", "0.5"), "at epoch 1"),
         (("weather/nothing", "sensor-7"), "windows"),

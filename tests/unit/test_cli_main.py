@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -176,3 +177,28 @@ def test_a_replica_is_told_its_role_and_what_it_follows(monkeypatch: pytest.Monk
     with pytest.raises(SystemExit):
         main(["state-server", "--role", "replica", "--applications", "one,two"])
     assert became == {role: "replica", applications: "one,two"}
+
+
+def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"keyhole {importlib.metadata.version('keyhole-spark')}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["scan", "a/b", "c", "--limit", "abc"], "'abc' is no whole number"),
+        (["states", "--timeout", "soon"], "'soon' is no number of seconds"),
+        ([], "list the states that can be read"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_usage_is_told_in_words_of_the_command_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert says in capsys.readouterr().err

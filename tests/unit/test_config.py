@@ -34,9 +34,12 @@ def test_the_command_line_comes_before_the_environment_and_none_counts_as_absent
     assert (config.port, config.servers) == (2, ("a:1",))
 
 
-def test_a_missing_value_is_named() -> None:
-    with pytest.raises(InvalidConfiguration, match="KEYHOLE_JOB_APPLICATION is not set"):
+def test_all_missing_values_are_named_at_once() -> None:
+    both = "KEYHOLE_JOB_APPLICATION, KEYHOLE_JOB_BOOTSTRAP_SERVERS are not set; they have no default"
+    with pytest.raises(InvalidConfiguration, match=both):
         load(JobConfig, {"KEYHOLE_JOB_SERVERS": "a:1"})
+    with pytest.raises(InvalidConfiguration, match="KEYHOLE_CLIENT_PROXY_SERVERS is not set; it has no default"):
+        load(ClientProxyConfig, {})
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,15 @@ def test_an_unknown_name_is_refused_also_for_another_deployable() -> None:
     environ = {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", "KEYHOLE_STATE_SERVER_PROT": "1"}
     with pytest.raises(InvalidConfiguration, match="unknown setting KEYHOLE_STATE_SERVER_PROT"):
         load(ClientProxyConfig, environ)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_ones_and_not_with_all_there_are() -> None:
+    environ = {"KEYHOLE_JOB_SERVER": "a:1", "KEYHOLE_JOB_NOTHING_OF_THE_KIND": "x"}
+    with pytest.raises(InvalidConfiguration) as caught:
+        load(JobConfig, environ)
+    assert "KEYHOLE_JOB_SERVER (is it KEYHOLE_JOB_SERVERS" in caught.value.message
+    assert "KEYHOLE_JOB_NOTHING_OF_THE_KIND" in caught.value.message
+    assert len(caught.value.message) < 400
 
 
 def test_names_of_others_are_none_of_its_business() -> None:

@@ -42,7 +42,7 @@ def test_several_columns_are_separated_by_commas_or_a_json_array(text: str) -> N
     [
         ("x", (KeyType.INT,), "a whole number"),
         ("maybe", (KeyType.BOOLEAN,), "true or false"),
-        ("a", (KeyType.STRING, KeyType.INT), "has 1 columns"),
+        ("a", (KeyType.STRING, KeyType.INT), "has 1 column, the state's key has 2"),
         ('["a"', (KeyType.STRING, KeyType.INT), "JSON array"),
     ],
 )

@@ -69,6 +69,17 @@ def test_what_must_be_whole_is_broken_off_after_its_end(number: signal.Signals) 
 
 
 @ALL
+def test_what_must_be_whole_and_fails_is_broken_off_all_the_same(number: signal.Signals) -> None:
+    def failing() -> None:
+        with signals.deferred():
+            send(number)
+            raise ValueError("mine")
+
+    with StopSignals() as signals, pytest.raises(KeyboardInterrupt):
+        failing()
+
+
+@ALL
 def test_what_must_be_whole_does_not_break_off_what_ends_gently(number: signal.Signals) -> None:
     with StopSignals() as signals, signals.gently():
         with signals.deferred():

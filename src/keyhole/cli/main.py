@@ -40,6 +40,8 @@ JOBS = {
     "vital_signs": Program("jobs.vital_signs", "spark", _OF_JOBS),
 }
 
+_AS_LISTED = "as `keyhole states` lists them"
+
 _TO_READ = ("grpc", "rich")
 _TO_VERIFY = (*_TO_READ, "confluent_kafka", "lmdb")
 _TO_SAVE = (*_TO_READ, "confluent_kafka", "fsspec", "lmdb", "pyarrow")
@@ -48,7 +50,12 @@ _FOR_THE_DEMO = (*_TO_READ, "grpc_health", "pyspark", "confluent_kafka", "lmdb",
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, 1 for an error (its message on standard error), 2 for wrong usage."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given:
+        parser.print_help(sys.stderr)
+        raise SystemExit(2)
+    options = parser.parse_args(given)
     try:
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
@@ -64,7 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="keyhole", description="Queryable state for Spark.")
+    parser = argparse.ArgumentParser(
+        prog="keyhole", description="Queryable state for Spark.", epilog="keyhole COMMAND --help tells more of each."
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="tell which Keyhole this is")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_reads(commands)
     _add_savepoint(commands)
@@ -82,16 +92,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--proxy", default=f"127.0.0.1:{DEFAULT_PROXY_PORT}", metavar="HOST:PORT", help="%(default)s")
-    common.add_argument("--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="%(default)s")
-    common.add_argument("--format", choices=("table", "json"), default="table")
+    _add_proxy(common)
+    common.add_argument(
+        "--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="to wait for the answer (%(default)s)"
+    )
+    common.add_argument("--format", choices=("table", "json"), default="table", help="for people, or for programs")
     common.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
     _add_credentials(common)
     states = commands.add_parser("states", parents=[common], help="list the states that can be read")
     describe = commands.add_parser("describe", parents=[common], help="tell what a state is and who holds it")
-    describe.add_argument("state", metavar="APP/STATE")
+    describe.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
     get = commands.add_parser("get", parents=[common], help="look keys up")
-    get.add_argument("state", metavar="APP/STATE")
+    get.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
     get.add_argument(
         "keys",
         nargs="+",
@@ -99,8 +111,10 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="several columns: a JSON array, or separated by commas; of a map state the key's, then the map key's",
     )
     scan = commands.add_parser("scan", parents=[common], help="list the entries of a key of a map or list state")
-    scan.add_argument("state", metavar="APP/STATE")
-    scan.add_argument("key", metavar="KEY", help="as for get, without the map key")
+    scan.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
+    scan.add_argument(
+        "key", nargs="?", metavar="KEY", help="as for get, without the map key; none of a broadcast state"
+    )
     scan.add_argument(
         "--from", dest="start", metavar="MAPKEY", help="inclusive, its first columns will do; default: all"
     )
@@ -109,14 +123,30 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     scan.add_argument("--limit", type=_count, metavar="N", help="default: all")
     for command in (get, scan):
         command.add_argument(
-            "--stale", choices=("never", "when_needed", "always"), default="when_needed", help="%(default)s"
+            "--stale",
+            choices=("never", "when_needed", "always"),
+            default="when_needed",
+            help="whether another copy than the owner's may answer (%(default)s: while the owner can't)",
         )
-        command.add_argument("--max-staleness", type=_seconds, metavar="SECONDS", help="default: any age")
-        command.add_argument("--min-epoch", type=int, default=0, metavar="EPOCH", help="default: any")
+        command.add_argument(
+            "--max-staleness", type=_seconds, metavar="SECONDS", help="the oldest answer that will do; default: any"
+        )
+        command.add_argument(
+            "--min-epoch", type=int, default=0, metavar="EPOCH", help="the first epoch that will do; default: any"
+        )
     status = commands.add_parser("status", parents=[common], help="show the servers, and how far restores are")
     reads = {"states": states, "describe": describe, "get": get, "scan": scan, "status": status}
     for name, command in reads.items():
         command.set_defaults(run=_read, read=name)
+
+
+def _add_proxy(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--proxy",
+        default=f"127.0.0.1:{DEFAULT_PROXY_PORT}",
+        metavar="HOST:PORT",
+        help="the client proxy to ask (%(default)s)",
+    )
 
 
 def _add_credentials(command: argparse.ArgumentParser) -> None:
@@ -192,9 +222,9 @@ def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]
 
 def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verify = commands.add_parser("verify", help="compare all copies of a state with its changelog, record by record")
-    verify.add_argument("state", metavar="APP/STATE")
+    verify.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
     verify.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
-    verify.add_argument("--proxy", default=f"127.0.0.1:{DEFAULT_PROXY_PORT}", metavar="HOST:PORT", help="%(default)s")
+    _add_proxy(verify)
     verify.add_argument(
         "--servers", type=lambda text: text.split(","), metavar="HOST:PORT,...", help="in place of those a proxy knows"
     )
@@ -209,6 +239,18 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     verify.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
     _add_credentials(verify)
     verify.set_defaults(run=_verify)
+
+
+class _Version(argparse.Action):
+    """Looked up only where it is asked for."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        from keyhole.stats.figures import version
+
+        print(f"keyhole {version()}")
+        parser.exit()
 
 
 class _Pairs(argparse.Action):
@@ -257,14 +299,20 @@ def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no time that can pass; give seconds above 0")
     return seconds
 
 
 def _count(text: str) -> int:
-    count = int(text)
+    try:
+        count = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
     if count < 1:
         raise argparse.ArgumentTypeError(f"{text} is too few; give 1 or more")
     return count

@@ -10,18 +10,16 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from keyhole import Answer, Client, Source, Stale, StateDescriptor
+from keyhole.cli import tables
 from keyhole.client.bounds import StalePolicy
 from keyhole.client.views import ServerStatus, StateHolding
+from keyhole.errors import KeyMismatch
 from keyhole.key_text import parse_bound, parse_key, typed
 from keyhole.rpc.scanning import check_has_entries
 from keyhole.state_path import state_path
 from keyhole.value_json import to_json
-
-# Columns that people copy from.
-_WHOLE = frozenset({"state", "server", "address", "key"})
 
 
 @dataclass(frozen=True)
@@ -35,20 +33,7 @@ class Output:
         if self.as_json:
             print(json.dumps(list(rows), default=str))
             return
-        table = Table(title=title, title_justify="left")
-        for name in rows[0] if rows else ():
-            table.add_column(name, overflow="fold", no_wrap=name in _WHOLE)
-        for row in rows:
-            table.add_row(*(_shown(value) for value in row.values()))
-        Console().print(table if rows else f"{title}: none")
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+        tables.show(Console(), rows, title)
 
 
 def states(client: Client, output: Output) -> None:
@@ -104,10 +89,17 @@ def get(client: Client, output: Output, path: str, keys: Sequence[str], bounds: 
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
     seconds = bounds.max_staleness_seconds
+    columns = (*descriptor.scan_key, *descriptor.entry_key)
+    try:
+        wanted = [parse_key(columns, key) for key in keys]
+    except KeyMismatch as error:
+        if not (descriptor.scan_key and descriptor.entry_key):
+            raise
+        raise KeyMismatch(f"{error.message}. `keyhole scan {path} KEY` lists all entries of a key") from None
     answers = client.get_many(
         application,
         state,
-        [parse_key((*descriptor.scan_key, *descriptor.entry_key), key) for key in keys],
+        wanted,
         stale=bounds.stale,
         max_staleness=None if seconds is None else timedelta(seconds=seconds),
         min_epoch=bounds.min_epoch,
@@ -125,16 +117,17 @@ class Range:
     limit: int | None
 
 
-def scan(client: Client, output: Output, path: str, key: str, within: Range, bounds: Bounds) -> None:
-    """The entries of one key, in order, all as of one epoch."""
+def scan(client: Client, output: Output, path: str, key: str | None, within: Range, bounds: Bounds) -> None:
+    """The entries of one key (None: of a broadcast state, all of it), in order, all as of one epoch."""
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
     check_has_entries(descriptor)
+    one = _scanned_key(descriptor, path, key)
     seconds = bounds.max_staleness_seconds
     entries = client.scan(
         application,
         state,
-        parse_key(descriptor.scan_key, key) if descriptor.scan_key else (),
+        one,
         start=None if within.start is None else parse_bound(descriptor.entry_key, within.start),
         stop=None if within.stop is None else parse_bound(descriptor.entry_key, within.stop),
         descending=within.descending,
@@ -150,7 +143,16 @@ def scan(client: Client, output: Output, path: str, key: str, within: Range, bou
         told = {"epoch": entries.epoch, "server": source.server, "role": _role(source), "age": _ago(source.as_of)}
         print(json.dumps({"entries": rows, **told}, default=str))
         return
-    output.rows(rows, f"{path} {key}: {len(entries):,} entries by {names}, epoch {entries.epoch}")
+    title = f"{path} {key}" if descriptor.scan_key else path
+    output.rows(rows, f"{title}: {len(entries):,} entries by {names}, epoch {entries.epoch}")
+
+
+def _scanned_key(descriptor: StateDescriptor, path: str, key: str | None) -> Any:
+    if descriptor.scan_key and key is None:
+        raise KeyMismatch(f"name the key whose entries are to be listed: {_columns(descriptor.scan_key)}")
+    if key and not descriptor.scan_key:
+        raise KeyMismatch(f"state {path} is of kind {descriptor.kind}, and listed whole: leave the key out, or get it")
+    return parse_key(descriptor.scan_key, key or "") if descriptor.scan_key else ()
 
 
 def _answer_row(key: str, answer: Answer) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from keyhole.cli.batch_logs import BatchLogs
 from keyhole.cli.local_jobs import LocalJob
 from keyhole.cli.signals import StopSignals
 from keyhole.cli.verify import Verdict, entries_by_state, topic_ends
-from keyhole.errors import KeyholeError, MachineError
+from keyhole.cli.waiting import Waiting
+from keyhole.errors import KeyholeError, MachineError, UnknownApplication
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import find_java
 from keyhole.local.stack import Jars, Stack
@@ -34,6 +35,8 @@ _ANSWER_SECONDS = 1.0
 _POLL_SECONDS = 0.02
 _SHOW_SECONDS = 0.5
 _CHAOS_SECONDS = 60.0
+# By `uv run`: the command is on the path of what it starts alone.
+_STARTED_BY_UV = "UV_RUN_RECURSION_DEPTH"
 
 
 @dataclass(frozen=True)
@@ -150,21 +153,28 @@ class _Run:
         """The result for programs, and whether all is well."""
         with Client(self._stack.proxy, timeout=5) as client:
             self._await_first_answer(client)
-            command, arguments = self._job.example.split(maxsplit=1)
-            self._console.print(
-                f"ready after {time.monotonic() - self._began:.0f} s. In another terminal:\n"
-                f"  keyhole {command} --proxy {self._stack.proxy} {arguments}",
-                soft_wrap=True,
-            )
+            self._console.print(self._ready(), soft_wrap=True)
             with self._signals.gently():
                 self._watch(client)
             verdict = self._verify(client) if self._options.verify else None
             return self._result(client, verdict), verdict is None or verdict.passed
 
+    def _ready(self) -> str:
+        command, arguments = self._job.example.split(maxsplit=1)
+        keyhole = "uv run keyhole" if _STARTED_BY_UV in os.environ else "keyhole"
+        return (
+            f"ready after {time.monotonic() - self._began:.0f} s. In another terminal:\n"
+            f"  {keyhole} {command} --proxy {self._stack.proxy} {arguments}\n"
+            "A job of your own finds these servers, and this Kafka, by\n"
+            f"  KEYHOLE_JOB_SERVERS={self._stack.server} KEYHOLE_JOB_BOOTSTRAP_SERVERS={self._stack.bootstrap_servers}"
+        )
+
     def _probe(self, client: Client) -> Answer:
         """Raises KeyholeError."""
         state, key = self._job.probe
-        answer = client.get(self._job.application, state, key, timeout=_ANSWER_SECONDS)
+        # A call that is broken off while it is handed over to the client's thread would be warned of by Python.
+        with self._signals.deferred():
+            answer = client.get(self._job.application, state, key, timeout=_ANSWER_SECONDS)
         self._epoch = max(self._epoch, answer.epoch)
         self._view.note(answer)
         return answer
@@ -174,22 +184,28 @@ class _Run:
             batch_logs.keep(self._stack.checkpoint, self._logs)
 
     def _await_first_answer(self, client: Client) -> None:
-        until = time.monotonic() + _FIRST_ANSWER_SECONDS
-        while True:
-            reason = "no epoch is committed yet"
-            try:
-                if self._probe(client).epoch > 0:
-                    return
-            except KeyholeError as error:
-                reason = error.message
-            self._stack.check()
-            self._keep_logs()
-            if time.monotonic() > until:
-                raise MachineError(
-                    f"no answer within {_FIRST_ANSWER_SECONDS:.0f} s ({reason}); the end of the job's log:\n"
-                    f"{self._stack.log_tail('job')}"
-                )
-            time.sleep(0.2)
+        began = time.monotonic()
+        waiting = Waiting(self._console)
+        with waiting:
+            while True:
+                reason = "its first batch runs"
+                try:
+                    if self._probe(client).epoch > 0:
+                        return
+                except UnknownApplication:
+                    reason = "Spark starts"
+                except KeyholeError as error:
+                    reason = error.message
+                self._stack.check()
+                self._keep_logs()
+                seconds = time.monotonic() - began
+                if seconds > _FIRST_ANSWER_SECONDS:
+                    raise MachineError(
+                        f"no answer within {_FIRST_ANSWER_SECONDS:.0f} s ({reason}); the end of the job's log:\n"
+                        f"{self._stack.log_tail('job')}"
+                    )
+                waiting.show(f"waiting for the job's first answer ({reason})", seconds)
+                time.sleep(0.2)
 
     def _watch(self, client: Client) -> None:
         """Asks for the probe, and shows the view, until the time is up or a signal comes."""

@@ -62,8 +62,8 @@ class StopSignals:
             yield
         finally:
             self._deferred = False
-        if self._pending:
-            self._break_off()
+            if self._pending:
+                self._break_off()
 
     def ignore(self) -> None:
         """From here on, nothing interrupts."""

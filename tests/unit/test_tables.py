@@ -1,0 +1,65 @@
+"""What a person sees of rows: in a terminal of any width each word stands whole, and in a pipe each row is one line."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from keyhole.cli import tables
+
+ANSWER = {
+    "key": "sensor-42",
+    "found": True,
+    "value": {"last": 3.46, "min": 2.63, "max": 5.07, "mean": 4.006185567010308, "readings": 97},
+    "epoch": 1234,
+    "committed": "21.8 s",
+    "age": "0.4 s",
+    "lag": None,
+    "server": "server-0",
+    "role": "owner",
+}
+
+
+def printed(width: int | None, *rows: dict[str, Any], title: str = "weather/sensors") -> str:
+    """None: into a pipe."""
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=width is not None, color_system=None)
+    tables.show(console, rows, title)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_where_a_table_has_no_room_each_field_has_a_line_of_its_own(width: int) -> None:
+    shown = printed(width, ANSWER, {**ANSWER, "key": "nobody", "found": False, "value": None}).splitlines()
+    assert max(map(len, shown)) <= width
+    assert "  committed  21.8 s" in [line.rstrip() for line in shown]
+    assert "  epoch      1,234" in [line.rstrip() for line in shown]
+    assert [line.split()[1] for line in shown if line.startswith("  key ")] == ["sensor-42", "nobody"]
+
+
+@pytest.mark.parametrize("width", [110, 140, 300])
+def test_a_table_folds_its_widest_column_alone(width: int) -> None:
+    shown = printed(width, ANSWER)
+    assert max(map(len, shown.splitlines())) <= width
+    (line,) = (line for line in shown.splitlines() if "sensor-42" in line)
+    assert {"sensor-42", "yes", "1,234", "21.8 s", "server-0", "owner"} <= {cell.strip() for cell in line.split("│")}
+
+
+def test_in_a_pipe_each_row_is_one_line_however_long() -> None:
+    rows = [{**ANSWER, "value": "x" * 500, "key": f"sensor-{number}"} for number in range(3)]
+    lines = [line for line in printed(None, *rows).splitlines() if "sensor-" in line]
+    assert [("x" * 500 in line, "owner" in line) for line in lines] == [(True, True)] * 3
+
+
+def test_what_data_holds_is_no_markup() -> None:
+    shown = printed(80, {"key": "[red]x[/red]", "value": '["a"]'}, title="weather/[bold]")
+    assert "[red]x[/red]" in shown
+    assert "weather/[bold]" in shown
+    assert '["a"]' in shown
+
+
+def test_no_rows_are_a_line() -> None:
+    assert printed(80, title="states") == "states: none\n"
