@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from rich.console import Console
 
+from keyhole.cli.fetching import fetch_jars
+from keyhole.errors import JarsUnavailable
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
@@ -20,6 +24,32 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 # So that what a store did otherwise is told, and not only that it did.
 pytest.register_assert_rewrite("keyhole.testing.stores")
+
+
+# What needs no jars, by its folder.
+_WITHOUT_JARS = ("unit", "property", "meta", "chart", "rules")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Fetches the jars once, before there are workers, where a person sees how far it is: a worker shows nothing."""
+    config = session.config
+    tests = Path(__file__).parent
+    given = [Path(config.invocation_params.dir, argument.partition("::")[0]).resolve() for argument in config.args]
+    idle = all(any(path.is_relative_to(tests / name) for name in _WITHOUT_JARS) for path in given)
+    if (
+        hasattr(config, "workerinput")
+        or config.option.collectonly
+        or idle
+        or "not integration" in config.option.markexpr
+    ):
+        return
+    console = Console(stderr=True)
+    capturing = config.pluginmanager.getplugin("capturemanager")
+    with capturing.global_and_fixture_disabled() if capturing else contextlib.nullcontext():
+        try:
+            fetch_jars(console, os.environ)
+        except JarsUnavailable as error:  # what needs them fails by it, in its turn; all else runs
+            console.print(error.message, markup=False, soft_wrap=True)
 
 
 @pytest.fixture(scope="session")

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import os
 import socket
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from keyhole.errors import InvalidConfiguration
 from keyhole.security.credentials import Credentials
+from keyhole.spelling import with_the_nearest
 
 DEFAULT_PROXY_PORT = 7400
 DEFAULT_STATE_SERVER_PORT = 7410
@@ -523,15 +523,10 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
     prefixes = tuple(kind.PREFIX for kind in _KINDS)
     unknown = sorted(name for name in environ if name.startswith(prefixes) and name not in known)
     if unknown:
-        told = "; ".join(_with_the_nearest(name, known) for name in unknown)
+        told = "; ".join(with_the_nearest(name, known) for name in unknown)
         raise InvalidConfiguration(
             f"unknown setting {told}. All settings are in docs/configuration.md", unknown=unknown
         )
-
-
-def _with_the_nearest(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.8)
-    return f"{name} (is it {' or '.join(near)}?)" if near else name
 
 
 def _refuse_impossible(variable: str, text: str, value: object, most: float) -> None:

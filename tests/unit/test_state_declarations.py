@@ -85,6 +85,13 @@ def test_what_all_kinds_refuse(make: Callable[..., Any], arguments: dict[str, An
         (queryable.reducing, {"reducers": {"v": "mean"}}, "the reducers are sum, min"),
         (queryable.reducing, {"codec": object()}, "a reducing state is made of its columns"),
         (queryable.value, {"codec": object(), "order_by": "v"}, "order_by compares stored values, which codec hides"),
+        (queryable.value, {"codec": object()}, r"codec \(object\) has no encode; it needs encode"),
+        (
+            queryable.aggregating,
+            {"aggregator": Count},
+            r"aggregator is the class Count; give an object of it, Count\(\)",
+        ),
+        (queryable.aggregating, {"aggregator": Elements()}, r"\(Elements\) has no create, add, merge; it needs create"),
         (queryable.broadcast, {"key_groups": 8}, "key_groups can't be chosen, leave it out: a broadcast state is on"),
         (queryable.broadcast, {"standbys": 1}, "standbys can't be chosen, leave it out"),
     ],
@@ -98,6 +105,15 @@ def test_what_one_kind_refuses(make: Callable[..., Any], arguments: dict[str, An
 def test_an_argument_that_there_is_not_is_refused_by_its_name() -> None:
     with pytest.raises(TypeError, match=r"queryable.value\(\) got unexpected arguments: keys"):
         queryable.value("s", key="k", keys=3, config=CONFIG)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"unexpected arguments: keygroups \(is it key_groups\?\)"):
+        queryable.value("s", key="k", keygroups=3, config=CONFIG)  # type: ignore[call-arg]
+
+
+def test_an_operator_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match=r"operator \(Count\) has no process; it needs process, result"):
+        queryable.operator("s", operator=Count(), result="n bigint", config=CONFIG)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfiguration, match="operator is the class Elements"):
+        queryable.operator("s", operator=Elements, result="n bigint", config=CONFIG)  # type: ignore[arg-type]
 
 
 def test_a_state_that_is_fed_twice_by_one_query_is_refused() -> None:

@@ -8,24 +8,22 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from keyhole import Answer, Client
 from keyhole.cli import batch_logs
 from keyhole.cli.batch_logs import BatchLogs
+from keyhole.cli.fetching import fetch_jars
 from keyhole.cli.local_jobs import LocalJob
 from keyhole.cli.signals import StopSignals
 from keyhole.cli.verify import Verdict, entries_by_state, topic_ends
 from keyhole.cli.waiting import Waiting
 from keyhole.errors import KeyholeError, MachineError, UnknownApplication
-from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import find_java
-from keyhole.local.stack import Jars, Stack
+from keyhole.local.stack import Stack
 
 _BROKEN_OFF = 130
 _FIRST_ANSWER_SECONDS = 600.0
@@ -90,7 +88,7 @@ def run_locally(job: LocalJob, view: View, options: RunOptions) -> int:
     try:
         with StopSignals() as signals:
             java = find_java(os.environ)
-            jars = _fetch_jars(console)
+            jars = fetch_jars(console, os.environ)
             stack = Stack(
                 jars, java, os.environ, lambda what: console.print(f"starting {what}"), uninterrupted=signals.deferred
             )
@@ -108,22 +106,6 @@ def run_locally(job: LocalJob, view: View, options: RunOptions) -> int:
     if options.json:
         print(json.dumps(result))
     return 0 if passed else 1
-
-
-def _fetch_jars(console: Console) -> Jars:
-    """From the cache, or from the registry with a progress bar."""
-    columns = (TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-
-        def of(which: JarSet) -> list[Path]:
-            task = progress.add_task(f"{which} jars", total=None, visible=False)
-
-            def show(done: int, total: int, name: str) -> None:
-                progress.update(task, completed=done, total=total, visible=True)
-
-            return fetch(which, default_cache_dir(os.environ), show)
-
-        return Jars(of(JarSet.KAFKA), of(JarSet.SPARK_KAFKA))
 
 
 class _Run:

@@ -7,14 +7,14 @@ makes it anew. Where artifacts come from is the machine's choice: jgo's own sett
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from importlib import resources
 from pathlib import Path
 
@@ -26,13 +26,14 @@ from jgo.maven import MavenContext
 from keyhole.errors import JarsUnavailable
 from keyhole.ready import ready
 
-Progress = Callable[[int, int, str], None]
-"""(bytes done, bytes in all, name of the jar just done); called from several threads, but by one at a time."""
+Progress = Callable[[int, int], None]
+"""(bytes done, bytes in all): at the beginning, a few times a second, and at the end. On the caller's thread."""
 
 _PARALLEL = 8
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
 _REQUEST_TIMEOUT_SECONDS = 30
+_TELL_SECONDS = 0.2
 
 
 class JarSet(enum.StrEnum):
@@ -115,29 +116,38 @@ class _Fetch:
         self._local_maven = GlobalSettings.load().repo_cache
         self._total_bytes = total_bytes
         self._progress = progress
-        self._done_bytes = 0
-        self._lock = threading.Lock()
+        self._told_bytes = 0
 
     def all(self, jars: list[Jar]) -> None:
+        self._tell(jars)
         with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="fetch-jar") as pool:
             futures = [pool.submit(self._one, jar) for jar in jars]
             try:
-                for future in futures:
-                    future.result()
+                under_way = set(futures)
+                while under_way:
+                    done, under_way = wait(under_way, _TELL_SECONDS, FIRST_EXCEPTION)
+                    for future in done:
+                        future.result()
+                    self._tell(jars)
             finally:
                 # After the first failure, or a Ctrl-C, the rest need not be tried.
                 for future in futures:
                     future.cancel()
+
+    def _tell(self, jars: list[Jar]) -> None:
+        """Counts what is there, of large jars a part: a bar that moves jar by jar would stand still for minutes."""
+        if self._progress is not None:
+            staged = self._maven.repo_cache
+            there = sum(_size(self._cache_dir / jar.path) or _size(staged / jar.path) for jar in jars)
+            # One may be between the two places, or begin again.
+            self._told_bytes = max(self._told_bytes, there)
+            self._progress(self._told_bytes, self._total_bytes)
 
     def _one(self, jar: Jar) -> None:
         staged = self._copied(jar) or self._downloaded(jar)
         target = self._cache_dir / jar.path
         target.parent.mkdir(parents=True, exist_ok=True)
         staged.replace(target)
-        with self._lock:
-            self._done_bytes += jar.bytes
-            if self._progress is not None:
-                self._progress(self._done_bytes, self._total_bytes, target.name)
 
     def _copied(self, jar: Jar) -> Path | None:
         """A copy of what the local Maven repository has, if that is the right one."""
@@ -171,6 +181,13 @@ class _Fetch:
             artifact=jar.coordinate,
             cache=self._cache_dir,
         ) from cause
+
+
+def _size(path: Path) -> int:
+    """0 where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
 
 
 def sha256(path: Path) -> str:

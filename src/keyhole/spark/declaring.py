@@ -28,6 +28,7 @@ from keyhole.spark.schema import Declaration
 from keyhole.spark.sink import OnCommit, OnRows, Sink, checked_name
 from keyhole.spark.ttl import Ttl, ttl_of
 from keyhole.spark.value_codec import ValueCodec
+from keyhole.spelling import with_the_nearest
 from keyhole.steps import StepObserver
 from keyhole.types import StateKind, TtlClock
 
@@ -36,6 +37,11 @@ Columns: TypeAlias = str | Sequence[str]
 
 DEFAULT_KEY_GROUPS = 64
 MAX_KEY_GROUPS = 65_536
+_METHODS = {
+    "aggregator": ("create", "add", "merge", "result"),
+    "operator": ("process", "result"),
+    "codec": ("encode",),
+}
 _RESERVED_STATES = ("control",)  # its changelog would be the application's control topic
 
 
@@ -90,7 +96,9 @@ def build(
     of_query, given = parted(options)
     unknown = given.keys() - StateOptions.__annotations__.keys()
     if unknown:
-        raise TypeError(f"queryable.{kind}() got unexpected arguments: {', '.join(sorted(unknown))}")
+        taken = StateOptions.__annotations__.keys() | declared.keys()
+        named = ", ".join(with_the_nearest(name, taken) for name in sorted(unknown))
+        raise TypeError(f"queryable.{kind}() got unexpected arguments: {named}")
     codec: ValueCodec | None = given.pop("codec", None)
     if codec is not None:
         declared["encoded"] = True
@@ -106,6 +114,9 @@ def build(
     checked_name("the state's name", declaration.state, "choose another one")
     for problem in _problems(declaration):
         raise InvalidConfiguration(f"state {declaration.state!r}: {problem}", state=declaration.state)
+    operator = None if subtasks is None else subtasks.operator
+    for problem in _class_problems(aggregator=aggregator, operator=operator, codec=codec):
+        raise InvalidConfiguration(f"state {state!r}: {problem}", state=state)
     return query_sink([Part(declaration, aggregator, subtasks, codec)], of_query)
 
 
@@ -172,6 +183,18 @@ class _QuerySettings:
     query: str | None = None
     config: JobConfig | None = None
     observer: StepObserver | None = None
+
+
+def _class_problems(**given: object) -> Iterator[str]:
+    """What is wrong with the objects of the user's own classes; None: there is none."""
+    for argument, of in given.items():
+        if of is None:
+            continue
+        if isinstance(of, type):
+            yield f"{argument} is the class {of.__name__}; give an object of it, {of.__name__}()"
+        needed = _METHODS[argument]
+        if lacking := [name for name in needed if not callable(getattr(of, name, None))]:
+            yield f"{argument} ({type(of).__name__}) has no {', '.join(lacking)}; it needs {', '.join(needed)}"
 
 
 def _problems(of: Declaration) -> Iterator[str]:

@@ -1,0 +1,40 @@
+"""Fetches the JVM jars, and shows how far it is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from keyhole.local.jars import JarSet, default_cache_dir, fetch
+from keyhole.local.stack import Jars
+
+
+def fetch_jars(console: Console, environ: Mapping[str, str]) -> Jars:
+    """From the cache, where nothing is shown, or from the registry with a progress bar; without a terminal with a line.
+
+    Raises:
+        JarsUnavailable: As `keyhole.local.jars.fetch`.
+    """
+    columns = (TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn())
+    progress = Progress(*columns, console=console, transient=True)
+    with contextlib.ExitStack() as shown:
+
+        def of(which: JarSet) -> list[Path]:
+            task = progress.add_task(f"{which} jars", total=None, visible=False)
+
+            def show(done: int, total: int) -> None:
+                if not console.is_terminal:
+                    if done == 0:
+                        console.print(f"fetching {which} jars: {total / 1e6:.1f} MB")
+                    return
+                if not progress.live.is_started:
+                    shown.enter_context(progress)
+                progress.update(task, completed=done, total=total, visible=True)
+
+            return fetch(which, default_cache_dir(environ), show)
+
+        return Jars(of(JarSet.KAFKA), of(JarSet.SPARK_KAFKA))
