@@ -109,6 +109,40 @@ def test_operator_state_follows_its_subtasks_when_their_number_changes(
     assert seen == [[[0], [1]], [[0, 1]] * 5, [[0, 0, 0, 0, 0, 1, 1, 1, 1, 1]]]
 
 
+def test_a_batch_that_is_run_again_has_the_subtasks_that_it_had_at_first(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    """Servers may have committed their parts of it: with other subtasks the rest would not fit to them."""
+    config = service.config(application)
+    batches = random_rows(4)
+    data = stream(SCHEMA, batches)
+    seen: list[tuple[int, Counts]] = []
+    for first, subtasks in ((0, 2), (0, 5), (1, 1), (2, 3)):
+        counter = queryable.operator(
+            "counter", operator=Counter(), result=COUNTED, subtasks=subtasks, strict=True, config=config
+        )
+
+        def two_batches(
+            rows: DataFrame,
+            batch_id: int,
+            counter: Callable[[DataFrame, int], None] = counter,
+            last: int = first + 1,
+        ) -> None:
+            counter(rows, batch_id)
+            with Client(service.proxy) as client:
+                held = [of.value.counts for of in client.get_many(application, "counter", range(5)) if of.found]
+            seen.append((batch_id, sum((Recount(of) for of in held), Recount())))
+            if batch_id == last or not seen[1:]:
+                # Its epoch is complete, and Spark hears nothing of that.
+                raise Enough
+
+        with suppress(StreamingQueryException):
+            run_query(data, "append", two_batches, name="counting")
+    assert [batch for batch, _ in seen] == [0, 0, 1, 1, 2, 2, 3]
+    for batch, counts in seen:
+        assert counts == Recount(row["k"] for of in batches[: batch + 1] for row in of)
+
+
 def test_of_states_that_one_job_stages_some_may_have_no_rows_and_others_count_their_partitions(
     stream: Stream, run_query: RunQuery, service: Service, application: str
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from keyhole.codec import StateCodec
 from keyhole.spark.aggregating import BaseReader
 from keyhole.spark.operators import Mode, Subtask, _Before, _Held
+from keyhole.spark.subtask_numbers import SubtaskNumber
 from keyhole.spark.task import SUBTASK
 from keyhole.types import KeyColumn, KeyType, StateKind
 from tests.support.states import descriptor
@@ -30,9 +31,9 @@ class Held:
         return {key: self._bases[key] for key in keys if key in self._bases}
 
 
-def given(held: Held, index: int, now: int, mode: Mode = "list") -> tuple[list[Any], bool]:
+def given(held: Held, index: int, now: int, mode: Mode = "list", most: int = 4) -> tuple[list[Any], bool]:
     """As a task does it: the subtask's elements, and whether it is told that their number has changed."""
-    before = _Before(cast("BaseReader", held), CODEC, index, now)
+    before = _Before(cast("BaseReader", held), CODEC, index, SubtaskNumber(now, max(now, most)))
     subtask = Subtask(index, now, restored=before.count not in (0, now))
     return before.elements(subtask, mode), subtask.restored
 
@@ -49,7 +50,10 @@ def test_a_subtask_keeps_what_it_held_though_others_have_expired(living: tuple[i
         assert given(four(*living), index, now=4) == (elements, False)
 
 
-@pytest.mark.parametrize(("living", "now"), [((0, 2, 3), 6), ((1, 2), 6), ((0, 3), 2), ((1, 3), 2), ((0, 1, 2, 3), 3)])
+@pytest.mark.parametrize(
+    ("living", "now"),
+    [((0, 2, 3), 6), ((1, 2), 6), ((0, 3), 2), ((1, 3), 2), ((0, 1, 2, 3), 3), ((2, 3), 2), ((3,), 1)],
+)
 def test_what_has_not_expired_is_dealt_out_when_the_number_changes(living: tuple[int, ...], now: int) -> None:
     everything = [f"{index}{which}" for index in living for which in "ab"]
     shares = [given(four(*living), index, now) for index in range(now)]
@@ -71,5 +75,11 @@ def test_a_subtask_that_is_no_more_does_not_tell_how_many_there_are() -> None:
 
 def test_where_nothing_has_expired_a_subtask_asks_for_no_other_but_the_first() -> None:
     held = four(0, 1, 2, 3)
-    given(held, 2, now=4)
+    given(held, 2, now=4, most=9)
     assert held.asked == [0, 2]
+
+
+def test_where_all_that_are_left_has_expired_those_are_asked_for_that_there_have_been() -> None:
+    held = four()
+    assert given(held, 1, now=2, most=5) == ([], False)
+    assert sorted(held.asked) == [0, 1, 2, 3, 4]

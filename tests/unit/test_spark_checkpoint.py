@@ -135,15 +135,24 @@ def test_what_comes_after_the_batch_is_left_out(checkpoint: Path) -> None:
     assert (checkpoint.parent / "copy" / "main" / "metadata").read_text() == json.dumps({"id": ID})
 
 
-def test_what_was_last_read_of_each_broadcast_state_is_taken_along(checkpoint: Path) -> None:
-    for state, batches in (("app.rules", range(6)), ("app.limits", (0, 1, 5)), ("app.later", (4, 5))):
-        folder = checkpoint / "keyhole" / "broadcast" / state
+def test_what_batches_last_settled_is_taken_along(checkpoint: Path) -> None:
+    for state, batches in (
+        ("broadcast/app.rules", range(6)),
+        ("broadcast/app.limits", (0, 1, 5)),
+        ("broadcast/app.later", (4, 5)),
+        ("subtasks/app.rules", (0, 2, 4)),
+    ):
+        folder = checkpoint / "keyhole" / state
         folder.mkdir(parents=True)
         for batch in batches:
             (folder / str(batch)).write_bytes(b"read")
     saved = {file.path.removeprefix("main/") for file in copy(checkpoint, 3).files}
     read = {name for name in saved if name.startswith("keyhole/")}
-    assert read == {"keyhole/broadcast/app.rules/3", "keyhole/broadcast/app.limits/1"}
+    assert read == {
+        "keyhole/broadcast/app.rules/3",
+        "keyhole/broadcast/app.limits/1",
+        "keyhole/subtasks/app.rules/2",
+    }
 
 
 def test_spark_says_a_moment_later_than_keyhole_that_a_batch_is_done(checkpoint: Path) -> None:

@@ -61,7 +61,7 @@ def copy_checkpoint(
         *_log_entries(names, "offsets", batch),
         *_log_entries(names, "commits", batch),
         *(name for name in names if name.startswith("sources/")),
-        *_broadcast_read(names, batch),
+        *_pinned(names, batch),
     ]
     try:
         ids = frozenset[str]().union(
@@ -120,11 +120,13 @@ def _log_entries(names: Iterable[str], folder: str, batch: int) -> list[str]:
     ]
 
 
-def _broadcast_read(names: Iterable[str], batch: int) -> list[str]:
-    """What a batch has last read of each broadcast state: what the next one's updates are told from."""
+def _pinned(names: Iterable[str], batch: int) -> list[str]:
+    """What was last settled of each thing (keyhole.spark.pins): of a broadcast state, what the next batch's updates are
+    told from; of an operator state, how many subtasks there have been.
+    """
     last: dict[str, int] = {}
     for name in names:
-        if name.startswith("keyhole/broadcast/") and basename(name).isdecimal() and int(basename(name)) <= batch:
+        if name.startswith("keyhole/") and basename(name).isdecimal() and int(basename(name)) <= batch:
             last[dirname(name)] = max(last.get(dirname(name), 0), int(basename(name)))
     return [f"{folder}/{number}" for folder, number in last.items()]
 

@@ -24,9 +24,9 @@ from keyhole.client import Client
 from keyhole.config import JobConfig, job_config
 from keyhole.errors import InvalidConfiguration, KeyholeError, NotReady, UnknownApplication, UnknownState
 from keyhole.security.credentials import PLAIN, Credentials
-from keyhole.spark.batch import MicroBatch, classic, current
-from keyhole.spark.checkpoint_files import checkpoint_files
+from keyhole.spark.batch import classic, current
 from keyhole.spark.lookup import as_arrow, spark_type, value_schema
+from keyhole.spark.pins import BatchPins
 from keyhole.spark.schema import struct
 from keyhole.state_path import state_path
 from keyhole.types import Entries, StateDescriptor, StateKind
@@ -39,8 +39,6 @@ _EPOCH = b"keyhole_epoch"
 _KEY = b"keyhole_key"
 OP = "op"
 """The column of `updates` that says what became of an entry."""
-# Of so many batches Spark keeps the logs.
-_KEPT_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
 
 class BroadcastReader:
@@ -112,9 +110,9 @@ class BroadcastReader:
         """
         frame = classic(data)
         pins = self._pins(frame)
-        before, now = pins.before(), pins.now()
-        if now is None:
-            now = self._pin(frame, pins, before)
+        last, read = pins.before(), pins.now()
+        before = None if last is None else _decoded(last)
+        now = self._pin(pins, before) if read is None else _decoded(read)
         if OP in now.schema.names:
             raise InvalidConfiguration(
                 f"state {self._application}/{self._state} has a column {OP!r} of its own, so its updates can't be told "
@@ -130,16 +128,18 @@ class BroadcastReader:
 
     def _pinned(self, frame: ClassicDataFrame) -> pa.Table:
         pins = self._pins(frame)
-        now = pins.now()
-        return self._pin(frame, pins, pins.before()) if now is None else now
+        if (now := pins.now()) is not None:
+            return _decoded(now)
+        before = pins.before()
+        return self._pin(pins, None if before is None else _decoded(before))
 
-    def _pin(self, frame: ClassicDataFrame, pins: _Pins, before: pa.Table | None) -> pa.Table:
+    def _pin(self, pins: BatchPins, before: pa.Table | None) -> pa.Table:
         """What the batch, which has read nothing yet, reads from now on. `before`: what the one before it has read."""
         content = ipc_stream(self._fetched(0 if before is None else _epoch(before)))
-        return pins.pin(content, int(frame.sparkSession.conf.get(_KEPT_BATCHES) or 0))
+        return _decoded(pins.pin(content))
 
-    def _pins(self, frame: ClassicDataFrame) -> _Pins:
-        return _Pins(frame, current(frame), f"{self._application}.{self._state}")
+    def _pins(self, frame: ClassicDataFrame) -> BatchPins:
+        return BatchPins(frame, current(frame), f"broadcast/{self._application}.{self._state}")
 
     def _fetched(self, least: int) -> pa.Table:
         """As of an epoch that is no earlier than `least`: a copy that is behind takes nothing back."""
@@ -241,42 +241,3 @@ def _by_key(key: Sequence[str], table: pa.Table | None) -> dict[str, dict[str, A
 
 def _decoded(content: bytes) -> pa.Table:
     return pa.ipc.open_stream(content).read_all()
-
-
-class _Pins:
-    """What a batch and those before it have read of one state: one file each, in the query's checkpoint."""
-
-    def __init__(self, frame: ClassicDataFrame, batch: MicroBatch, state: str) -> None:
-        self._number = batch.number
-        folder = f"{batch.query.resolvedCheckpointRoot()}/keyhole/broadcast/{state}"
-        self._files = checkpoint_files(frame.sparkSession, folder)
-
-    def now(self) -> pa.Table | None:
-        """None: the batch has read nothing yet."""
-        return self._read(self._number)
-
-    def before(self) -> pa.Table | None:
-        """What the last batch before this one that has read something has read."""
-        if (last := self._read(self._number - 1)) is not None:
-            return last
-        earlier = [int(name) for name in self._files.names() if name.isdigit() and int(name) < self._number]
-        return self._read(max(earlier)) if earlier else None
-
-    def pin(self, content: bytes, kept: int) -> pa.Table:
-        """What the batch reads: this, whole or not at all; and drops what no batch can ask for any more.
-
-        Or what it has read meanwhile: a driver that was taken for dead, and wakes, changes nothing for its successor.
-
-        Args:
-            kept: Of so many batches Spark keeps the logs.
-        """
-        if self._files.has(str(self._number - 1)):  # else an older one is what this batch's updates are told from
-            self._files.delete(str(self._number - max(kept, 2)))
-        self._files.create(str(self._number), content)
-        pinned = self.now()
-        assert pinned is not None
-        return pinned
-
-    def _read(self, batch_id: int) -> pa.Table | None:
-        content = self._files.read(str(batch_id))
-        return None if content is None else _decoded(content)

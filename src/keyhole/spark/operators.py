@@ -4,6 +4,7 @@ changes (Flink's list and union-list state)."""
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -22,12 +23,15 @@ from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.staging import NotTaken
 from keyhole.ready import ready
 from keyhole.spark.aggregating import BaseReader, result_row, staged_aggregate
-from keyhole.spark.batch import classic
+from keyhole.spark.batch import MicroBatch, classic
 from keyhole.spark.partitioning import by_key_group, shuffle_partitions
 from keyhole.spark.rows import rows_of
 from keyhole.spark.staging import StagedState
+from keyhole.spark.subtask_numbers import SubtaskNumber, subtask_number
 from keyhole.spark.task import LOST, RECEIPT_SCHEMA, SUBTASK, TaskState, connecting, stage_task
 from keyhole.spark.worker import hasten_rows
+
+_log = logging.getLogger(__name__)
 
 KEY_SCHEMA = spark.StructType([spark.StructField(SUBTASK, spark.IntegerType(), nullable=False)])
 
@@ -79,19 +83,24 @@ class _Held(msgspec.Struct, array_like=True):
     elements: list[Any]
 
 
-def operator_state(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame) -> StagedState:
+def operator_state(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame, batch: MicroBatch) -> StagedState:
     """The state's part of an epoch: what the subtasks hold after the batch, moved to their key groups."""
-    count = _partitions(rows)
-    if subtasks.count is not None and count != subtasks.count:
-        count = subtasks.count
-        rows = classic(rows.repartition(count))
+    partitions = _partitions(rows)
+    number = subtask_number(rows, batch, plan.descriptor, subtasks.count or partitions)
+    if partitions != number.subtasks:
+        if subtasks.count is None:
+            _log.warning(
+                "a batch is run again with another number of partitions",
+                extra={"state": plan.descriptor.state, "partitions": partitions, "subtasks": number.subtasks},
+            )
+        rows = classic(rows.repartition(number.subtasks))
     schema = spark.StructType(
         [*KEY_SCHEMA.fields, *(spark.StructField(of, spark.BinaryType()) for of in (VALUE, LOST))]
     )
     descriptor = plan.descriptor
 
     def receipts(order: StageOrder) -> list[DataFrame]:
-        task = functools.partial(_process, order, descriptor.state, subtasks, count, tuple(rows.columns))
+        task = functools.partial(_process, order, descriptor.state, subtasks, number, tuple(rows.columns))
         processed = classic(rows.mapInArrow(task, schema))
         placed, _ = by_key_group(processed, None, [SUBTASK], descriptor.key_groups)
         encode = TaskState(descriptor.state, ready=True)
@@ -108,7 +117,7 @@ def _process(
     order: StageOrder,
     state: str,
     subtasks: Subtasks,
-    count: int,
+    number: SubtaskNumber,
     columns: Sequence[str],
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
@@ -117,9 +126,9 @@ def _process(
     assert context is not None, "runs in a Spark task only"
     hasten_rows()
     descriptor = order.descriptors[state]
-    index = context.partitionId()
+    index, count = context.partitionId(), number.subtasks
     try:
-        before = _Before(BaseReader(order, state, connecting(order)), StateCodec(descriptor), index, count)
+        before = _Before(BaseReader(order, state, connecting(order)), StateCodec(descriptor), index, number)
         subtask = Subtask(index, count, restored=before.count not in (0, count))
         elements = before.elements(subtask, subtasks.mode)
     except NotTaken as error:
@@ -158,16 +167,18 @@ class _Before:
 
     Args:
         index: The subtask that asks.
-        now: How many there are in this epoch.
+        number: How many there are in this epoch, and have been.
     """
 
-    def __init__(self, reader: BaseReader, codec: StateCodec, index: int, now: int) -> None:
+    def __init__(self, reader: BaseReader, codec: StateCodec, index: int, number: SubtaskNumber) -> None:
         self._reader = reader
         self._codec = codec
         # Each says how many there were; that of the last epoch, where it is one of them. The first one always is.
         self._known = self._read({0, index})
         if 0 not in self._known:
-            self._known |= self._read(set(range(now)) - {0, index})
+            self._known |= self._read(set(range(number.subtasks)) - {0, index})
+        if not self._known:
+            self._known = self._read(range(number.subtasks, number.most))
         self.count = self._known[min(self._known)].count if self._known else 0
 
     def elements(self, subtask: Subtask, mode: Mode) -> list[Any]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.coordinator.coordinator import StatePlan
 from keyhole.spark.aggregating import Aggregator
-from keyhole.spark.batch import classic
+from keyhole.spark.batch import MicroBatch, classic
 from keyhole.spark.changes import changes_schema
 from keyhole.spark.operators import KEY_SCHEMA, Subtasks, operator_state
 from keyhole.spark.partitioning import HashLayout, layout_of
@@ -82,13 +81,13 @@ class PartStaging:
     Attributes:
         query: The query's stable name.
         replaces: The batch is the whole of each state.
-        execution: The IncrementalExecution of the micro-batch; None: the rows come from no stream.
+        batch: The micro-batch; None: the rows come from no stream.
     """
 
     application: str
     query: str
     replaces: bool = False
-    execution: JavaObject | None = None
+    batch: MicroBatch | None = None
 
     def staged(
         self, parts: Sequence[Part], rows: ClassicDataFrame, layout: HashLayout | None = None
@@ -100,13 +99,14 @@ class PartStaging:
         part = parts[0]
         if part.select is not None:
             rows = classic(part.select(rows))
-            layout = None if self.execution is None else layout_of(rows, self.execution)
+            layout = None if self.batch is None else layout_of(rows, self.batch.execution)
         if part.changes:
             schema = rows.schema
             plans = [self._plan(one, changes_schema(one.declaration.state, schema)) for one in parts]
             return staged_changes(plans, rows, layout, _write(parts))
         if part.subtasks is not None:
-            return operator_state(part.subtasks, self._plan(part, KEY_SCHEMA), rows)
+            assert self.batch is not None, "an operator state can't be bootstrapped"
+            return operator_state(part.subtasks, self._plan(part, KEY_SCHEMA), rows, self.batch)
         return staged_state(part, self._plan(part, rows.schema), rows, layout)
 
     def _plan(self, part: Part, schema: spark.StructType) -> StatePlan:

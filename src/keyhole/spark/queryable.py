@@ -298,7 +298,7 @@ def operator(
         mode: What becomes of the elements when the number of subtasks changes: "list" deals them out anew, "union"
             gives all of them to each.
         subtasks: How many there are; default: as many as the batch has partitions. May change from run to run. One that
-            is no more holds an empty list.
+            is no more holds an empty list. A batch that is run again has as many as it had at first.
         state: As for `value`.
     """
     if mode not in ("list", "union"):

@@ -215,7 +215,7 @@ class Sink:
         several = self._on_rows is not None or runs(self._parts, layout) > 1
         with kept(frame) if several else nullcontext(frame) as rows:
             replaces = batch.output_mode is OutputMode.COMPLETE
-            states = PartStaging(self._config.application, query, replaces, batch.execution)
+            states = PartStaging(self._config.application, query, replaces, batch)
             staged = states.staged(self._parts, rows, layout)
             result = run.coordinator.run_epoch(
                 EpochBatch(
