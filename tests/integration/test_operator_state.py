@@ -116,22 +116,32 @@ def test_a_batch_that_is_run_again_has_the_subtasks_that_it_had_at_first(
     config = service.config(application)
     batches = random_rows(4)
     data = stream(SCHEMA, batches)
-    seen: list[tuple[int, Counts]] = []
+    seen: list[tuple[int, list[Counts]]] = []
     for first, subtasks in ((0, 2), (0, 5), (1, 1), (2, 3)):
-        counter = queryable.operator(
-            "counter", operator=Counter(), result=COUNTED, subtasks=subtasks, strict=True, config=config
+
+        def parted(rows: DataFrame, subtasks: int = subtasks) -> DataFrame:
+            return rows.repartition(subtasks)
+
+        options: dict[str, Any] = {"operator": Counter(), "result": COUNTED, "config": config}
+        both = queryable.together(
+            queryable.operator("counter", subtasks=subtasks, **options),
+            queryable.operator("by_partition", **options).of(parted),
+            strict=True,
         )
 
         def two_batches(
             rows: DataFrame,
             batch_id: int,
-            counter: Callable[[DataFrame, int], None] = counter,
+            both: Callable[[DataFrame, int], None] = both,
             last: int = first + 1,
         ) -> None:
-            counter(rows, batch_id)
+            both(rows, batch_id)
+            counts = []
             with Client(service.proxy) as client:
-                held = [of.value.counts for of in client.get_many(application, "counter", range(5)) if of.found]
-            seen.append((batch_id, sum((Recount(of) for of in held), Recount())))
+                for state in ("counter", "by_partition"):
+                    held = [of.value.counts for of in client.get_many(application, state, range(5)) if of.found]
+                    counts.append(sum((Recount(of) for of in held), Recount()))
+            seen.append((batch_id, counts))
             if batch_id == last or not seen[1:]:
                 # Its epoch is complete, and Spark hears nothing of that.
                 raise Enough
@@ -140,7 +150,7 @@ def test_a_batch_that_is_run_again_has_the_subtasks_that_it_had_at_first(
             run_query(data, "append", two_batches, name="counting")
     assert [batch for batch, _ in seen] == [0, 0, 1, 1, 2, 2, 3]
     for batch, counts in seen:
-        assert counts == Recount(row["k"] for of in batches[: batch + 1] for row in of)
+        assert counts == [Recount(row["k"] for of in batches[: batch + 1] for row in of)] * 2
 
 
 def test_of_states_that_one_job_stages_some_may_have_no_rows_and_others_count_their_partitions(
