@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from keyhole.cli.local_jobs import LOCAL_JOBS, LocalJob
 from tests.support.chart import (
     CHART,
     JOB,
@@ -98,6 +99,34 @@ def test_each_job_of_a_release_has_its_own_of_everything() -> None:
     assert tweets.metadata["labels"]["keyhole.dev/application"] == "tweet-impressions"
     assert spark_conf(objects, "keyhole-tweets")["spark.executor.instances"] == "1"
     assert spark_conf(objects)["spark.executor.instances"] == "2"
+
+
+@pytest.mark.parametrize("job", LOCAL_JOBS.values(), ids=lambda job: job.name)
+def test_every_job_that_there_is_runs_by_its_name_and_reads_what_its_source_writes(job: LocalJob) -> None:
+    objects = scenario(CI / "every-job-values.yaml")
+    [driver] = pod(objects, f"Deployment/keyhole-{job.application}-driver").containers
+    [source] = pod(objects, f"Deployment/keyhole-{job.application}-source").containers
+    assert driver["args"] == ["driver", f"jobs.{job.name}"]
+    assert source["command"] == ["python", "-m", f"jobs.{job.name}.source"]
+    read, written = environment(driver), environment(source)
+    assert read["KEYHOLE_JOB_APPLICATION"] == job.application
+    for setting in ("TOPIC", *job.more_topics):
+        assert read[job.prefix + setting] == written[job.source_prefix + setting]
+    if job.files:
+        # Executors have nothing else that all of them share.
+        assert read[job.prefix + job.files].startswith("/var/lib/keyhole/checkpoint/")
+        assert read[job.prefix + job.files] != read[f"{job.prefix}CHECKPOINT"]
+
+
+def test_every_job_that_there_is_has_its_scenario() -> None:
+    folders = {path.parent.name for path in (CHART.parents[1] / "jobs").glob("*/__main__.py")}
+    modules = {
+        container["args"][1].removeprefix("jobs.")
+        for of in pods(scenario(CI / "every-job-values.yaml"))
+        for container in of.containers
+        if container["name"] == "driver"
+    }
+    assert modules == folders == LOCAL_JOBS.keys()
 
 
 def test_the_driver_may_do_what_spark_s_scheduler_does_and_no_more() -> None:
