@@ -91,6 +91,15 @@ def test_with_tls_probes_are_those_of_the_images() -> None:
             assert container[probe]["exec"]["command"][:3] == ["python", "-m", "keyhole.rpc.health_check"]
 
 
+def test_with_tls_no_container_is_ended_because_a_process_takes_long_to_begin() -> None:
+    """On a node whose cores are all busy a probe's own start took more than 15 s; what it asked was well."""
+    for of in pods(scenario(TLS)):
+        for container in of.containers:
+            for probe in (probe for name, probe in container.items() if name.endswith("Probe") and "exec" in probe):
+                if "keyhole.rpc.health_check" in probe["exec"]["command"]:
+                    assert probe["timeoutSeconds"] >= 60, of.of
+
+
 def test_prometheus_brings_a_certificate() -> None:
     monitoring = CHART / "ci" / "monitoring-values.yaml"
     objects = render(CHART / "ci" / "small.yaml", monitoring, TLS, api=[OPERATOR])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,7 +19,8 @@ from keyhole import errors
 from keyhole.local.ports import free_ports
 from keyhole.rpc import health_check
 from keyhole.rpc.channels import aio_channel, aio_link, sync_channel
-from keyhole.rpc.server import LIVENESS, RpcServer
+from keyhole.rpc.liveness import LIVENESS
+from keyhole.rpc.server import RpcServer
 from keyhole.rpc.status import from_rpc_error
 from keyhole.stats.serving import MetricsPage
 from keyhole.testing.network import Network
@@ -311,6 +314,14 @@ def test_the_health_command_asks_on_loopback_what_listens_on_all_addresses() -> 
     environ = {"KEYHOLE_STATE_SERVER_BOOTSTRAP_SERVERS": "k:1", "KEYHOLE_STATE_SERVER_HOST": "0.0.0.0"}
     assert health_check.address_of("state-server", environ) == "127.0.0.1:7410"
     assert health_check.address_of("state-server", {**environ, "KEYHOLE_STATE_SERVER_HOST": "::"}) == "[::1]:7410"
+
+
+def test_the_health_command_begins_without_what_a_server_needs() -> None:
+    """It is a process each time, in every container where there is TLS."""
+    needless = "{'jwt', 'cryptography', 'keyhole.rpc.server'}"
+    asked = f"import sys, keyhole.rpc.health_check; print({needless} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 async def test_the_health_command_asks_a_metrics_exporter_over_http(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,22 +58,23 @@ topologySpreadConstraints:
 sidecar that waited for its key groups would hold its executor up, whose job gives them out. dict port */}}
 {{- define "keyhole.grpcProbes" -}}
 {{- if .root.Values.security.tls.enabled }}
-{{- /* The kubelet speaks gRPC without TLS only. A process each time: less often. */}}
+{{- /* The kubelet speaks gRPC without TLS only. A process each time: less often, and with the time that a process takes to
+begin on a node whose cores are all busy. What is slow then must not be ended, nor taken from its Service. */}}
 {{- $command := list "python" "-m" "keyhole.rpc.health_check" .component }}
 startupProbe:
   exec: {command: {{ append $command "--alive" | toJson }}}
-  periodSeconds: 2
-  timeoutSeconds: 10
+  periodSeconds: 5
+  timeoutSeconds: 60
   failureThreshold: 60
 readinessProbe:
   exec: {command: {{ $command | toJson }}}
   periodSeconds: 10
-  timeoutSeconds: 10
+  timeoutSeconds: 60
   failureThreshold: 2
 livenessProbe:
   exec: {command: {{ append $command "--alive" | toJson }}}
   periodSeconds: 30
-  timeoutSeconds: 15
+  timeoutSeconds: 60
   failureThreshold: 3
 {{- else }}
 startupProbe:

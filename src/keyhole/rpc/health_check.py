@@ -21,7 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from keyhole.config import ClientProxyConfig, MetricsExporterConfig, StateServerConfig, load
 from keyhole.errors import KeyholeError
 from keyhole.rpc.channels import sync_channel
-from keyhole.rpc.server import LIVENESS
+from keyhole.rpc.liveness import LIVENESS
 from keyhole.security.certificates import names_of
 from keyhole.security.credentials import PLAIN, Credentials
 

@@ -22,15 +22,12 @@ from keyhole.rpc import batches, unknown_methods
 from keyhole.rpc.access import AccessInterceptor
 from keyhole.rpc.channels import MESSAGE_SIZE, Options
 from keyhole.rpc.interceptors import ErrorInterceptor
+from keyhole.rpc.liveness import LIVENESS
 from keyhole.rpc.tls import server_credentials
 from keyhole.security.door import Door
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
-LIVENESS = "liveness"
-"""The name under which the health service answers SERVING for as long as the loop turns, also before and after a server
-serves: a restart would not help one that is restoring, and would harm one that drains."""
 
 _SERVER: Options = (
     *MESSAGE_SIZE,
