@@ -1,4 +1,4 @@
-"""What the workload's aggregating state adds up, and its operator likewise. Imported by Spark's workers too."""
+"""What the workload's aggregating state adds up, and its operators likewise. Imported by Spark's workers too."""
 
 from __future__ import annotations
 
@@ -28,15 +28,30 @@ class Chain:
         return dict(zip(RESULT, accumulator, strict=True))
 
 
+def folded(elements: Sequence[list[int]]) -> list[int]:
+    """What accumulators amount to, in a way that depends on each of them and on their order."""
+    count = total = chain = 0
+    for of in elements:
+        count, total, chain = (count + of[0]) % LIMIT, (total + of[1]) % LIMIT, (chain * BASE + of[2]) % LIMIT
+    return [count, total, chain]
+
+
 class Ledger:
-    """An operator whose subtasks have one element each: the accumulator of a Chain of their rows, ordered by `n`."""
+    """An operator whose subtasks have accumulators of a Chain each. The first takes the rows, ordered by `n`."""
 
     def process(self, subtask: Any, elements: list[Any], rows: Iterator[Any]) -> Sequence[Any]:
         chain = Chain()
-        (held,) = elements or [chain.create()]
+        first, *others = elements or [chain.create()]
         for row in sorted(rows, key=lambda row: row.n):
-            held = chain.add(held, row)
-        return [held]
+            first = chain.add(first, row)
+        return [first, *others]
 
     def result(self, elements: Sequence[Any]) -> Mapping[str, int]:
-        return Chain().result(*elements)
+        return Chain().result(folded(elements))
+
+
+class Roster(Ledger):
+    """The same of a union state: a subtask that is given all elements makes one of them."""
+
+    def process(self, subtask: Any, elements: list[Any], rows: Iterator[Any]) -> Sequence[Any]:
+        return super().process(subtask, [folded(elements)], rows)

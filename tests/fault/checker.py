@@ -207,6 +207,14 @@ def _a_batch_that_is_run_again_reads_what_it_read_before(context: Context) -> It
             yield f"batch {pinned.batch} read epoch {pinned.epoch} of {NOTICES} before its commit began"
 
 
+def _a_batch_that_is_run_again_has_the_subtasks_that_it_had_before(context: Context) -> Iterator[str]:
+    had: dict[tuple[str, int], int] = {}
+    for dealt in context.dealt:
+        number = had.setdefault((dealt.state, dealt.batch), dealt.subtasks)
+        if dealt.subtasks != number:
+            yield f"batch {dealt.batch} had {number} subtasks of {dealt.state}, and then {dealt.subtasks}"
+
+
 def _nothing_ends_by_itself(context: Context) -> Iterator[str]:
     """But drivers, which the job runner starts again, for a reason that a fault can be."""
     faults = [event for event in context.history.events if isinstance(event, Injected)]
@@ -274,6 +282,7 @@ RULES: tuple[Callable[[Context], Iterator[str]], ...] = (
     _no_owner_takes_back_what_was_told,
     _epochs_complete_one_after_the_other,
     _a_batch_that_is_run_again_reads_what_it_read_before,
+    _a_batch_that_is_run_again_has_the_subtasks_that_it_had_before,
     _nothing_ends_by_itself,
     _the_end_equals_the_recount,
 )

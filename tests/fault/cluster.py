@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ from keyhole.testing.network import Network
 from tests.fault.driver import Settings
 from tests.fault.processes import Managed
 from tests.fault.schedule import Targets
+from tests.fault.workload import subtasks
 
 _HOST = "127.0.0.1"
 _KAFKA_WAIT_SECONDS = 600
@@ -52,7 +54,7 @@ class Plan:
         plant: A bug that the state servers get, or several (tests/fault/planted.py); empty: none.
         plant_driver: The same of a driver with Spark, one or several (tests/fault/planted_driver.py).
         epochs: How many are completed at least, however slow the machine is.
-        kill_at: By process, the step (keyhole.steps) of epoch KILL_EPOCH at which it kills itself, once.
+        kill_at: By process, the step (keyhole.steps) of `kill_epoch` at which it kills itself, once.
         waits: By batch, how many seconds a driver without Spark lets pass before it.
     """
 
@@ -70,6 +72,7 @@ class Plan:
     plant_driver: str = ""
     epochs: int = 0
     kill_at: Mapping[str, str] = field(default_factory=dict)
+    kill_epoch: int = KILL_EPOCH
     waits: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -94,6 +97,7 @@ class Cluster:
         self._machine = machine
         self._environ = {name: value for name, value in os.environ.items() if not name.startswith("KEYHOLE_")}
         self._relays: dict[str, int] = {}
+        self._driver_starts = itertools.count()
         clients = ("driver", *holders)
         inside = dict(zip(clients, free_ports(len(clients)), strict=True))
         relayed = {inside[client]: self._relay(f"{client}>kafka", inside[client]) for client in clients}
@@ -188,7 +192,7 @@ class Cluster:
     def _kill_point(self, name: str) -> dict[str, str]:
         if name not in self.plan.kill_at:
             return {}
-        return KillPoints.environ(self.plan.kill_at[name], KILL_EPOCH, self.directory / f"{name}.killed")
+        return KillPoints.environ(self.plan.kill_at[name], self.plan.kill_epoch, self.directory / f"{name}.killed")
 
     def _clock(self, name: str) -> Path:
         return self.directory / f"{name}.clock"
@@ -232,6 +236,7 @@ class Cluster:
             standbys=plan.standbys,
             executors=plan.executors,
             proxy=f"{_HOST}:{self._proxy_port}",
+            subtasks=subtasks(plan.seed, next(self._driver_starts)),
             waits=plan.waits,
         )
         job = {

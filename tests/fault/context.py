@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from keyhole.steps import Step
 from tests.fault.expiring import Clock, Expiring
-from tests.fault.history import EpochStep, History, Pinned, Read
+from tests.fault.history import Dealt, EpochStep, History, Pinned, Read
 from tests.fault.recount import Question, Recount, Told, key_of
 from tests.fault.workload import BY_CLOCK, Workload
 
@@ -32,7 +32,13 @@ class Context:
     def __init__(self, history: History) -> None:
         self.history = history
         self.pinned = [event for event in history.events if isinstance(event, Pinned)]
-        self.recount = Recount(Workload(history.seed), {pinned.batch: pinned.epoch for pinned in self.pinned})
+        self.dealt = sorted((event for event in history.events if isinstance(event, Dealt)), key=lambda dealt: dealt.at)
+        self.recount = Recount(
+            Workload(history.seed),
+            {pinned.batch: pinned.epoch for pinned in self.pinned},
+            # As at first, where that should change.
+            {(dealt.state, dealt.batch): dealt.subtasks for dealt in reversed(self.dealt)},
+        )
         self.reads = [event for event in history.events if isinstance(event, Read)]
         steps = sorted((event for event in history.events if isinstance(event, EpochStep)), key=lambda step: step.at)
         self.epochs = {state: _epochs(state, steps) for state in history.states}

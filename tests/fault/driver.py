@@ -40,7 +40,7 @@ from keyhole.testing.kill_points import KillPoints
 from keyhole.types import StateDescriptor, StateKind
 from tests.fault import hooks
 from tests.fault.chain import Chain
-from tests.fault.history import Ended, EpochStep, Pinned
+from tests.fault.history import Dealt, Ended, EpochStep, Pinned
 from tests.fault.states import AMOUNTS, descriptors, rows_of
 from tests.fault.workload import Batch, Workload, watermark_ms
 
@@ -63,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True):
         standbys: Copies per key group, beside the owner; a broadcast state has one on every server.
         executors: With Spark: how many processes run the tasks; 0: the driver's own.
         proxy: With Spark: where it reads its own broadcast state.
+        subtasks: With Spark: how many its operators are to have.
         waits: Without Spark: by batch, how many seconds pass before it.
     """
 
@@ -73,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True):
     standbys: int = 0
     executors: int = 0
     proxy: str = ""
+    subtasks: int = 1
     waits: Mapping[int, float] = msgspec.field(default_factory=dict)
 
 
@@ -111,7 +113,7 @@ class Recorder:
             self.record(EpochStep(time.monotonic(), self._clock.now_ms(), step, epoch, os.getpid(), self._states))
         self._kill_points.reached(step, epoch)
 
-    def record(self, event: EpochStep | Pinned | Ended) -> None:
+    def record(self, event: EpochStep | Pinned | Dealt | Ended) -> None:
         self._file.write(msgspec.json.encode(event) + b"\n")
 
 

@@ -14,7 +14,7 @@ from keyhole.errors import KeyholeError
 from keyhole.steps import Step
 from tests.fault.cluster import Cluster, Machine, Plan
 from tests.fault.copies import held_by, held_by_changelog
-from tests.fault.history import OWNER, Ended, EpochStep, Event, Held, History, Pinned
+from tests.fault.history import OWNER, Dealt, Ended, EpochStep, Event, Held, History, Pinned
 from tests.fault.inject import Injector
 from tests.fault.processes import Watch
 from tests.fault.readers import Readers
@@ -26,7 +26,7 @@ _FIRST_EPOCH_SECONDS = 600.0
 _REST_SECONDS = 600.0
 _COPIES_SECONDS = 30.0
 
-_decoder = msgspec.json.Decoder(EpochStep | Pinned | Ended)
+_decoder = msgspec.json.Decoder(EpochStep | Pinned | Dealt | Ended)
 
 
 def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, machine: Machine) -> History:
@@ -132,7 +132,7 @@ def _complete(cluster: Cluster) -> int:
     return min(last.values())
 
 
-def _steps(cluster: Cluster) -> list[EpochStep | Pinned | Ended]:
+def _steps(cluster: Cluster) -> list[EpochStep | Pinned | Dealt | Ended]:
     if not cluster.steps.exists():
         return []
     # A driver that was killed may have left half a line.

@@ -89,6 +89,15 @@ class Pinned(msgspec.Struct, frozen=True, array_like=True, tag="pinned"):
     epoch: int
 
 
+class Dealt(msgspec.Struct, frozen=True, array_like=True, tag="dealt"):
+    """A batch has so many subtasks of an operator, or anew as it was run again."""
+
+    at: float
+    state: str
+    batch: int
+    subtasks: int
+
+
 class Injected(msgspec.Struct, frozen=True, array_like=True, tag="fault"):
     """A fault that was carried out. `harmless`: a copy of every key group could be reached throughout."""
 
@@ -124,7 +133,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
     ended: float = 0.0
 
 
-Event = Read | FailedRead | EpochStep | Pinned | Injected | Ended | Held
+Event = Read | FailedRead | EpochStep | Pinned | Dealt | Injected | Ended | Held
 
 
 class History(msgspec.Struct):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from keyhole.spark import staging
+from keyhole.spark import operators, parts, staging, subtask_numbers
 from keyhole.spark.broadcasting import BroadcastReader
 from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN
-from tests.fault.workload import STOPS
+from keyhole.spark.operators import Subtasks
+from keyhole.spark.staging import StagedState
+from keyhole.spark.subtask_numbers import SubtaskNumber
+from keyhole.types import StateDescriptor
+from tests.fault import dealing
+from tests.fault.workload import LEDGERS, STOPS
 
 
 def drop_changes() -> None:
@@ -34,7 +41,33 @@ def miss_entries() -> None:
     BroadcastReader.read = missing  # type: ignore[method-assign]
 
 
-PLANTS: Mapping[str, Callable[[], None]] = {"dropped changes": drop_changes, "missed entries": miss_entries}
+def deal_out_unions() -> None:
+    """When the number of subtasks changes, the elements of a union state are dealt out, too."""
+    operator_state = parts.operator_state
+
+    def dealt_out(subtasks: Subtasks, *of: Any) -> StagedState:
+        return operator_state(dataclasses.replace(subtasks, mode="list"), *of)
+
+    parts.operator_state = dealt_out
+
+
+def forget_numbers() -> None:
+    """A batch that is run again has as many subtasks of one operator as its driver wants."""
+    subtask_number = subtask_numbers.subtask_number
+
+    def forgotten(rows: Any, batch: Any, descriptor: StateDescriptor, wanted: int) -> SubtaskNumber:
+        number = subtask_number(rows, batch, descriptor, wanted)
+        return SubtaskNumber(wanted, number.most) if descriptor.state == LEDGERS else number
+
+    operators.subtask_number = dealing.subtask_number = forgotten  # type: ignore[attr-defined]
+
+
+PLANTS: Mapping[str, Callable[[], None]] = {
+    "dropped changes": drop_changes,
+    "missed entries": miss_entries,
+    "union dealt out": deal_out_unions,
+    "forgotten number": forget_numbers,
+}
 
 
 def plant(names: str) -> None:

@@ -11,7 +11,7 @@ from keyhole.v1 import query_pb2, state_pb2
 from tests.fault.history import OWNER, STANDBY, Asked, Claim
 from tests.fault.recount import SHAPES, EntryOf, Question, ScanOf, Told
 from tests.fault.states import CODECS
-from tests.fault.workload import LEDGERS, MAP_KEYS, names
+from tests.fault.workload import MAP_KEYS, OPERATORS, names
 
 _MOST_KEYS = 6
 # Of lists, which are cleared now and then and begin again from 0.
@@ -76,7 +76,7 @@ def scan(application: str, state: str, of: ScanOf, asked: Asked) -> query_pb2.Sc
 
 
 def _key_of(state: str, key: str) -> query_pb2.Key:
-    return _key(int(key) if state == LEDGERS else key)
+    return _key(int(key) if state in OPERATORS else key)
 
 
 def _key(*values: int | str | None) -> query_pb2.Key:

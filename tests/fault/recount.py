@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from keyhole.arrow import Op
-from tests.fault.chain import BASE, LIMIT
+from tests.fault.subtasks import Subtasks, chained
 from tests.fault.workload import (
     ALERTS,
     BY_CLOCK,
@@ -22,8 +22,11 @@ from tests.fault.workload import (
     LEDGERS,
     LOANS,
     MAX_LENGTH,
+    MOST_SUBTASKS,
     NOTICES,
+    OPERATORS,
     PLACES,
+    ROSTERS,
     ROUTES,
     SPANS,
     STAY_MS,
@@ -96,12 +99,6 @@ def _summed(before: Told, changes: Sequence[Change]) -> Told:
     return _merged(before, changes)  # type: ignore[arg-type]  # a Row
 
 
-def chained(before: Row, amount: int) -> tuple[int, ...]:
-    """How many amounts there were, their sum, and what depends on each of them and on their order."""
-    count, total, chain = before or (0, 0, 0)
-    return count + 1, total + amount, (chain * BASE + amount) % LIMIT
-
-
 def _aggregated(before: Told, changes: Sequence[Change]) -> Told:
     row: Row = before  # type: ignore[assignment]
     for change in changes:
@@ -141,12 +138,12 @@ class Shape:
     """What a state is like.
 
     Attributes:
-        fold: What a key has after an epoch, from what it had before and the epoch's rows of it.
+        fold: What a key has after an epoch, from what it had before and the epoch's rows of it. Of OPERATORS, where
+            keys are not alone: see tests.fault.subtasks.
         entries: A key has several; `fold` makes what a Scan of all tells.
         gets: What there is can be asked for one by one, too.
         scans_keys: A Scan is of the whole state.
         ttl_ms: How long entries live, by event time or, in states of BY_CLOCK, by the clock; 0: for ever.
-        begins: What each key has from the first epoch with any rows on, also those without; None: nothing.
     """
 
     fold: Callable[[Told, Sequence[Change]], Told]
@@ -154,7 +151,6 @@ class Shape:
     gets: bool = True
     scans_keys: bool = False
     ttl_ms: int = 0
-    begins: Row = None
 
 
 SHAPES: Mapping[str, Shape] = {
@@ -169,7 +165,8 @@ SHAPES: Mapping[str, Shape] = {
     LOANS: Shape(_last, ttl_ms=LEASE_MS),
     GUESTS: Shape(_last, ttl_ms=STAY_MS),
     STREAKS: Shape(_summed, ttl_ms=STAY_MS),
-    LEDGERS: Shape(_aggregated, begins=(0, 0, 0)),
+    LEDGERS: Shape(_aggregated),
+    ROSTERS: Shape(_aggregated),
     ALERTS: Shape(_last),
     PLACES: Shape(_last),
     ROUTES: Shape(_appended, entries=True, gets=False),
@@ -185,12 +182,15 @@ class Recount:
 
     Attributes:
         pins: By batch, the epoch of NOTICES that it reads.
+        numbers: By state and batch, how many subtasks an operator has.
     """
 
     workload: Workload
     pins: Mapping[int, int] = field(default_factory=dict)
+    numbers: Mapping[tuple[str, int], int] = field(default_factory=dict)
     _history: dict[tuple[str, str], list[tuple[int, Told]]] = field(default_factory=dict)
     _ends: dict[tuple[str, str], dict[int | None, int]] = field(default_factory=dict)
+    _subtasks: Mapping[str, Subtasks] = field(default_factory=lambda: {state: Subtasks(state) for state in OPERATORS})
     _epoch: int = 0
 
     def answer(self, state: str, question: Question, epoch: int) -> Told:
@@ -234,9 +234,9 @@ class Recount:
                     continue
                 if shape.ttl_ms:
                     self._expire(state)
-                if shape.begins is not None and batch.of(state):
-                    for key in names(state):
-                        self._history.setdefault((state, key), [(self._epoch, shape.begins)])
+                if state in OPERATORS:
+                    self._deal(state, batch)
+                    continue
                 for key, changes in by_key(self._changes(state, batch)):
                     history = self._history.setdefault((state, key), [])
                     history.append((self._epoch, shape.fold(history[-1][1] if history else None, changes)))
@@ -244,6 +244,11 @@ class Recount:
                     ends = watermark_ms(batch.number + 1) + shape.ttl_ms
                     of_key = self._ends.setdefault((state, key), {})
                     of_key |= {of.map_key: ends for of in changes if of.fields}
+
+    def _deal(self, state: str, batch: Batch) -> None:
+        number = self.numbers.get((state, batch.number), MOST_SUBTASKS)
+        for key, told in self._subtasks[state].epoch(number, batch.of(state)):
+            self._history.setdefault((state, key), []).append((self._epoch, told))
 
     def _changes(self, state: str, batch: Batch) -> Iterator[Change]:
         """As tasks get them: each row of ALERTS has the number of its key's notice, or 0."""

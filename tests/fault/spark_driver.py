@@ -27,11 +27,12 @@ from keyhole.spark.session import local_settings, start_session
 from keyhole.testing.kill_points import KillPoints
 from tests.fault import hooks, planted_driver
 from tests.fault.alerts import alerting
+from tests.fault.dealing import dealing
 from tests.fault.driver import Recorder, Settings, wait_out_pause
 from tests.fault.history import Ended
 from tests.fault.journeys import ROWS, exposing, passed
 from tests.fault.spark_sinks import sinks_of
-from tests.fault.workload import EXPOSED, Workload, watermark_ms
+from tests.fault.workload import ALERTS, EXPOSED, OPERATORS, Workload, watermark_ms
 
 _SCHEMA = f"{ROWS}, at_ms bigint"
 _WATERMARK = "watermark"
@@ -88,9 +89,15 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
         }
     spark = start_session("fault", spark_settings)
     processor = exposing(settings.states)
-    alerts = alerting(job_config().application, settings.proxy, observer["first"])
+    application, recorder = job_config().application, observer["first"]
+    selects = {state: dealing(application, state, settings.subtasks, recorder) for state in OPERATORS}
+    selects[ALERTS] = alerting(application, settings.proxy, recorder)
     sinks = [
-        queryable.together(*sinks_of(states, settings.standbys, processor, alerts), query=name, observer=observer[name])
+        queryable.together(
+            *sinks_of(states, settings.standbys, processor, selects, settings.subtasks),
+            query=name,
+            observer=observer[name],
+        )
         for name, states in halves(settings.states).items()
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,8 +12,7 @@ from pyspark.sql import functions as f
 from keyhole.spark import queryable
 from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.sink import Sink
-from tests.fault.alerts import Alerting
-from tests.fault.chain import RESULT, Chain, Ledger
+from tests.fault.chain import RESULT, Chain, Ledger, Roster
 from tests.fault.recount import SHAPES
 from tests.fault.states import FIELDS, REDUCERS
 from tests.fault.workload import (
@@ -26,41 +25,47 @@ from tests.fault.workload import (
     LEDGERS,
     MAX_LENGTH,
     NOTICES,
+    OPERATORS,
+    ROSTERS,
     SPANS,
     STREAKS,
-    SUBTASKS,
     SUMS,
     TALLIES,
     TRAILS,
 )
 
+Selects = Mapping[str, Callable[[DataFrame], DataFrame]]
+"""What makes the rows of ALERTS, and of OPERATORS, of a batch's."""
 
-def sinks_of(states: Sequence[str], copies: int, processor: QueryableProcessor | None, alerts: Alerting) -> list[Sink]:
-    """Of one query's states, of which the processor may expose some. `alerts` makes the rows of ALERTS."""
-    sinks = [sink(state, copies, alerts) for state in states if state not in EXPOSED]
+
+def sinks_of(
+    states: Sequence[str], copies: int, processor: QueryableProcessor | None, selects: Selects, subtasks: int
+) -> list[Sink]:
+    """Of one query's states, of which the processor may expose some. `subtasks`: how many operators are to have."""
+    sinks = [sink(state, copies, selects, subtasks) for state in states if state not in EXPOSED]
     if processor is not None and len(sinks) < len(states):
         sinks.append(queryable.exposed(processor, key_groups=KEY_GROUPS, standbys=copies))
     return sinks
 
 
-def sink(state: str, copies: int, alerts: Alerting) -> Sink:
+def sink(state: str, copies: int, selects: Selects, subtasks: int) -> Sink:
     """Of one state, which takes its own rows of a batch. An `n` orders them where it matters."""
-    made = _made(state, {"standbys": copies, "key_groups": KEY_GROUPS} | _lifetime(state))
-    if state == ALERTS:
-        return made.of(alerts)
+    made = _made(state, {"standbys": copies, "key_groups": KEY_GROUPS} | _lifetime(state), subtasks)
+    if state == ALERTS or state in OPERATORS:
+        return made.of(selects[state])
     fields = [f.col("fields")[number].alias(name) for number, name in enumerate(FIELDS[state])]
-    if state == LEDGERS:
-        return made.of(lambda rows: _by_subtask(rows.where(f.col("state") == state)).select("n", *fields))
     mapped, ordered = state in (TALLIES, SPANS, LEASES), state in (TRAILS, CHAINS)
     columns = ["k", "op", *(["m"] if mapped else []), *(["n"] if ordered else [])]
     return made.of(lambda rows: rows.where(f.col("state") == state).select(*columns, *fields))
 
 
-def _made(state: str, options: dict[str, Any]) -> Sink:
+def _made(state: str, options: dict[str, Any], subtasks: int) -> Sink:
     result = ", ".join(f"{name} bigint" for name in RESULT)
     ordered = {"value": FIELDS[state], "order_by": "n"}
     if state == LEDGERS:
-        return queryable.operator(state, operator=Ledger(), result=result, subtasks=SUBTASKS, **options)
+        return queryable.operator(state, operator=Ledger(), result=result, subtasks=subtasks, **options)
+    if state == ROSTERS:
+        return queryable.operator(state, operator=Roster(), result=result, mode="union", subtasks=subtasks, **options)
     if state == NOTICES:
         return queryable.broadcast(state, key="k", op="op")
     options |= {"key": "k", "op": "op"}
@@ -81,8 +86,3 @@ def _lifetime(state: str) -> dict[str, Any]:
         return {}
     clock = "processing_time" if state in BY_CLOCK else "event_time"
     return {"ttl": timedelta(milliseconds=SHAPES[state].ttl_ms), "ttl_clock": clock}
-
-
-def _by_subtask(rows: DataFrame) -> DataFrame:
-    """Each row where the workload wants it: subtask s runs on partition s."""
-    return rows.repartitionById(SUBTASKS, f.col("k").cast("int"))

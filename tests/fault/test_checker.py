@@ -18,6 +18,7 @@ from tests.fault.history import (
     STANDBY,
     Asked,
     Claim,
+    Dealt,
     Ended,
     EpochStep,
     FailedRead,
@@ -29,7 +30,7 @@ from tests.fault.history import (
     load,
 )
 from tests.fault.recount import Recount, ScanOf, Told, whole
-from tests.fault.workload import DRAWN, NOTICES, SPANS, SUMS, VALUES, Workload, names
+from tests.fault.workload import DRAWN, LEDGERS, NOTICES, ROSTERS, SPANS, SUMS, VALUES, Workload, names
 
 SEED = 9
 EPOCHS = 40
@@ -211,6 +212,10 @@ DOCTORED: dict[str, tuple[str, Callable[[], list[object]]]] = {
         "a_batch_that_is_run_again_reads_what_it_read_before",
         lambda: [Pinned(at(5) - 0.6, 5, 5)],
     ),
+    "a batch that has other subtasks when it is run again": (
+        "a_batch_that_is_run_again_has_the_subtasks_that_it_had_before",
+        lambda: [Dealt(at(5), LEDGERS, 5, 2), Dealt(at(6), LEDGERS, 5, 3)],
+    ),
     "a driver that mistrusts its checkpoint": (
         "nothing_ends_by_itself",
         lambda: [Ended(at(5), "driver", "CHECKPOINT_MISMATCH", "...")],
@@ -241,6 +246,17 @@ def test_a_batch_that_is_run_again_may_read_what_it_read_before() -> None:
         Pinned(at(6) + 0.2, 6, 5),
     ]
     assert check(again).right
+
+
+def test_a_batch_may_have_other_subtasks_than_the_one_before_and_than_those_of_another_operator() -> None:
+    dealt = history()
+    dealt.events += [
+        Dealt(at(5), LEDGERS, 5, 2),
+        Dealt(at(6), LEDGERS, 5, 2),
+        Dealt(at(6), ROSTERS, 5, 3),
+        Dealt(at(7), LEDGERS, 6, 3),
+    ]
+    assert check(dealt).right
 
 
 def test_a_cluster_that_comes_to_no_rest_is_wrong() -> None:

@@ -28,6 +28,7 @@ from tests.fault.workload import (
     LEDGERS,
     LOANS,
     NOTICES,
+    ROSTERS,
     SPANS,
     STAY_MS,
     STOPS,
@@ -36,19 +37,23 @@ from tests.fault.workload import (
     TRAILS,
     Workload,
     names,
+    subtasks,
 )
 
 pytestmark = pytest.mark.fault
 
 SEED = 11
+SEED_OF_SPARK = 6
 ROWS = "every_answer_has_the_row_of_its_epoch"
 END = "the_end_equals_the_recount"
+SUBTASKS = "a_batch_that_is_run_again_has_the_subtasks_that_it_had_before"
 FAULTS = [Fault(8.0 + 3 * number, Kind.KILL, (f"server-{number}",), 1.0) for number in range(3)]
 
 # All of a server's transaction is in the changelog, and nothing in its store: the markers decide.
 SERVER_DIES = {"server-0": Step.SERVER_TRANSACTION_COMMITTED}
 # All servers have committed, and nobody has been told: the epoch is run again.
 DRIVER_DIES = {"driver": Step.DRIVER_COMMITTED}
+OPERATORS_RESTORED = 3
 
 
 _THOROUGH = pytest.mark.thorough("one of these, and one of each kind of state, run always")
@@ -108,11 +113,20 @@ def test_a_planted_bug_of_each_kind_is_caught(tmp_path: Path, machine: Machine) 
 
 @pytest.mark.timeout(1500)
 def test_a_planted_bug_of_each_kind_that_only_spark_has_is_caught(tmp_path: Path, machine: Machine) -> None:
-    states = (LEDGERS, LEASES, NOTICES, ALERTS, *EXPOSED)
-    spark = Plan(SEED, 5.0, states, replicas=0, spark=True, plant="forgotten subtask", epochs=8)
-    spark = dataclasses.replace(spark, plant_driver=",".join(planted_driver.PLANTS))
+    states = (LEDGERS, LEASES, NOTICES, ALERTS, ROSTERS, *EXPOSED)
+    spark = Plan(SEED_OF_SPARK, 5.0, states, replicas=0, spark=True, plant="forgotten subtask", epochs=8)
+    # The driver dies in an epoch of both operators, and comes back with another number of subtasks.
+    spark = dataclasses.replace(
+        spark, plant_driver=",".join(planted_driver.PLANTS), kill_at=DRIVER_DIES, kill_epoch=OPERATORS_RESTORED
+    )
     history = run_episode(spark, [], tmp_path, machine)
-    assert {state for state in states if wrong_rows(history, state)} == {LEDGERS, ALERTS, STOPS}
+    assert {state for state in states if wrong_rows(history, state)} == {LEDGERS, ALERTS, STOPS, ROSTERS}
+    assert check(history).violated[SUBTASKS]
+
+
+def test_the_driver_with_spark_comes_back_with_more_than_one_subtask() -> None:
+    """Which would have all elements, whether they are dealt out or given to all."""
+    assert (subtasks(SEED_OF_SPARK, 0), subtasks(SEED_OF_SPARK, 1)) == (2, 3)
 
 
 def wrong_rows(history: History, state: str) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
 
 from keyhole.arrow import Op
-from tests.fault.chain import RESULT, Chain, Ledger
+from tests.fault.chain import RESULT, Chain, Ledger, Roster
 from tests.fault.questions import drawn
 from tests.fault.recount import SHAPES, EntryOf, Question, Recount, ScanOf, whole
 from tests.fault.workload import (
@@ -27,9 +26,12 @@ from tests.fault.workload import (
     LOANS,
     MAP_KEYS,
     MAX_LENGTH,
+    MOST_SUBTASKS,
     NOTICES,
     OF_SPARK,
+    OPERATORS,
     PLACES,
+    ROSTERS,
     ROUTES,
     SPANS,
     STOPS,
@@ -41,6 +43,7 @@ from tests.fault.workload import (
     Change,
     Workload,
     names,
+    subtasks,
     watermark_ms,
 )
 
@@ -92,24 +95,58 @@ def test_chains_are_what_the_aggregator_makes_of_them_epoch_by_epoch() -> None:
     assert {key: dict(zip(RESULT, row, strict=True)) for key, row in told.items() if row is not None} == results
 
 
-def test_ledgers_are_what_the_operator_makes_of_them_epoch_by_epoch_all_of_them_once_there_is_one() -> None:
-    class Row(NamedTuple):
-        n: int
-        amount: int
+class OperatorRow(NamedTuple):
+    n: int
+    amount: int
 
-    ledger = Ledger()
-    elements: dict[str, Sequence[Any]] = {key: [] for key in names(LEDGERS)}
-    assert list(elements) == ["0", "1"]
-    begun = 0
+
+@pytest.mark.parametrize(("state", "operator"), [(LEDGERS, Ledger()), (ROSTERS, Roster())])
+def test_operators_hold_what_they_make_of_what_they_are_given_epoch_by_epoch(state: str, operator: Ledger) -> None:
+    numbers = {(state, number): subtasks(9, number // 4) for number in range(EPOCHS)}
+    recount = Recount(WORKLOAD, numbers=numbers)
+    held: list[list[Any]] = []
+    most = 0
     for number, batch in enumerate(BATCHES):
-        begun += bool(batch.of(LEDGERS))
-        for key in elements:
-            rows = [Row(n, of.fields[0]) for n, of in enumerate(batch.of(LEDGERS)) if of.key == key]
-            elements[key] = ledger.process(None, list(elements[key]), iter(reversed(rows)))
-            told = RECOUNT.answer(LEDGERS, key, number + 1)
-            expected = ledger.result(elements[key]) if begun else None
-            assert (dict(zip(RESULT, told, strict=True)) if told else None) == expected
-    assert 0 < begun < EPOCHS
+        now = numbers[state, number]
+        given = held
+        if held and len(held) != now:
+            flat = [element for of in held for element in of]
+            given = [
+                flat if state == ROSTERS else [of for at, of in enumerate(flat) if at % now == index]
+                for index in range(now)
+            ]
+        rows = list(enumerate(batch.of(state)))
+        held = [
+            list(
+                operator.process(
+                    None,
+                    given[index] if given else [],
+                    iter([OperatorRow(n, of.fields[0]) for n, of in reversed(rows) if int(of.key) % now == index]),
+                )
+            )
+            for index in range(now)
+        ]
+        most = max(most, now)
+        expected = [operator.result(of) for of in held] + [operator.result([])] * (most - now)
+        told = [recount.answer(state, key, number + 1) for key in names(state)]
+        assert [dict(zip(RESULT, row, strict=True)) for row in told if row] == expected
+        assert told[most:] == [None] * (MOST_SUBTASKS - most)
+
+
+def test_no_amount_is_lost_or_counted_twice_where_the_number_of_subtasks_changes() -> None:
+    numbers = {(LEDGERS, number): subtasks(1, number) for number in range(EPOCHS)}
+    recount, amounts = Recount(WORKLOAD, numbers=numbers), 0
+    for number, batch in enumerate(BATCHES):
+        amounts += sum(change.fields[0] for change in batch.of(LEDGERS))
+        told = [recount.answer(LEDGERS, key, number + 1) for key in names(LEDGERS)]
+        assert sum(row[1] for row in told if row) == amounts  # type: ignore[misc]
+
+
+def test_each_start_of_a_driver_has_another_number_of_subtasks() -> None:
+    drawn = [[subtasks(seed, start) for start in range(10)] for seed in range(20)]
+    assert all(one != other for of in drawn for one, other in pairwise(of))
+    assert {number for of in drawn for number in of} == set(range(1, MOST_SUBTASKS + 1))
+    assert {of[0] for of in drawn} == set(range(1, MOST_SUBTASKS + 1))
 
 
 def test_an_entry_with_a_lifetime_is_what_came_since_it_expired_last() -> None:
@@ -224,7 +261,8 @@ def test_the_epochs_of_an_answer_are_those_after_which_it_is_right(state: str) -
 
 def test_batches_of_every_size_and_all_that_a_row_can_do_come_up() -> None:
     for state in ALL:
-        assert {len({change.key for change in batch.of(state)}) for batch in BATCHES} >= {0, 1}
+        sizes = {len({change.key for change in batch.of(state)}) for batch in BATCHES}
+        assert sizes == {1, 2, 3} if state in OPERATORS else sizes >= {0, 1}
     assert any(len(batch.of(VALUES)) == KEYS for batch in BATCHES)
     done = {state: {change.op for batch in BATCHES for change in batch.of(state)} for state in ALL}
     assert done == {
@@ -240,6 +278,7 @@ def test_batches_of_every_size_and_all_that_a_row_can_do_come_up() -> None:
         GUESTS: {Op.PUT, Op.DELETE},
         STREAKS: {Op.PUT, Op.DELETE},
         LEDGERS: {Op.PUT},
+        ROSTERS: {Op.PUT},
         ALERTS: {Op.PUT, Op.DELETE},
         PLACES: {Op.PUT, Op.DELETE},
         ROUTES: {Op.APPEND, Op.REPLACE, Op.CLEAR},

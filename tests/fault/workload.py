@@ -3,8 +3,8 @@
 All kinds of states, fed by the same batches. In `values`, `notices`, `spans` and `trails` each row names
 the batch it comes from. `sums`, `tallies` and `chains` add up: an epoch that is applied twice, or not at all, shows for
 ever after. `leases` add up and `loans` are replaced, and expire by event time; so do `streaks` and `guests`, by the
-clock. Fed by Spark only: `ledgers` are of an operator's subtasks; `alerts` depend on what a batch reads of `notices`;
-`places`, `routes` and `stops` are the variables of a processor that are exposed.
+clock. Fed by Spark only: `ledgers` and `rosters` are of an operator's subtasks, whose number changes; `alerts` depend
+on what a batch reads of `notices`; `places`, `routes` and `stops` are the variables of a processor that are exposed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ LOANS = "loans"
 GUESTS = "guests"
 STREAKS = "streaks"
 LEDGERS = "ledgers"
+ROSTERS = "rosters"
 ALERTS = "alerts"
 PLACES = "places"
 ROUTES = "routes"
 STOPS = "stops"
 
 KEYS = 24
-SUBTASKS = 2
+MOST_SUBTASKS = 3
 KEY_GROUPS = 4
 MAP_KEYS = 12
 MAX_LENGTH = 5
@@ -49,7 +50,7 @@ class Change:
     """One row that the drivers write.
 
     Attributes:
-        key: Of `ledgers`: the subtask's number, in digits.
+        key: Of OPERATORS: a subtask's number, in digits; where there are fewer, the remainder says which.
         map_key: None: the state has none, or the row is of the whole key.
         fields: Empty: the row deletes or clears.
     """
@@ -85,7 +86,9 @@ class Workload:
             draw = random.Random(f"{self.seed} {number} {state}")
             # Mostly small, so that epochs leave key groups, and whole states, untouched; some of everything.
             keys = names(state)
-            size = min(draw.choice((0, 0, 0, 1, 2, 4, 8, KEYS)), len(keys))
+            # But rows for operators, which Spark may call or not for a batch that has none for any of their subtasks.
+            least = 1 if state in OPERATORS else 0
+            size = min(draw.choice((least, least, least, 1, 2, 4, 8, KEYS)), len(keys))
             if size:
                 keys = draw.sample(keys, size)
                 changes[state] = tuple(change for key in keys for change in drawn(draw, number, key))
@@ -97,13 +100,24 @@ def watermark_ms(number: int) -> int:
     return 1000 * (number + 1 + number // 7 * 3)
 
 
+def subtasks(seed: int, start: int) -> int:
+    """How many subtasks operators have from this start of the driver on, from 0; another number with each."""
+    draw = random.Random(f"{seed} subtasks")
+    number = draw.randint(1, MOST_SUBTASKS)
+    for _ in range(start):
+        number = draw.choice([other for other in range(1, MOST_SUBTASKS + 1) if other != number])
+    return number
+
+
 def name(key: int) -> str:
     return f"key-{key}"
 
 
 def names(state: str = "") -> list[str]:
     """All keys of the state; those that most states have, if none is named."""
-    return [str(subtask) for subtask in range(SUBTASKS)] if state == LEDGERS else [name(key) for key in range(KEYS)]
+    if state in OPERATORS:
+        return [str(subtask) for subtask in range(MOST_SUBTASKS)]
+    return [name(key) for key in range(KEYS)]
 
 
 def _replaced(draw: random.Random, number: int, key: str) -> Iterator[Change]:
@@ -188,11 +202,14 @@ BY_CLOCK: Mapping[str, _Drawn] = {GUESTS: _replaced, STREAKS: _summed_or_deleted
 EXPOSED: Mapping[str, _Drawn] = {PLACES: _replaced, ROUTES: _trailed, STOPS: _spanned}
 """The same of a processor's variables (tests.fault.journeys), which only a driver with Spark has."""
 
-OF_SPARK: Mapping[str, _Drawn] = {LEDGERS: _entered, ALERTS: _replaced, **EXPOSED}
+OPERATORS: Mapping[str, _Drawn] = {LEDGERS: _entered, ROSTERS: _entered}
+"""The same of operators (tests.fault.chain), which only a driver with Spark has."""
+
+OF_SPARK: Mapping[str, _Drawn] = {**OPERATORS, ALERTS: _replaced, **EXPOSED}
 """The same of all that only a driver with Spark can feed."""
 
 SPARK_STATES = (
-    (VALUES, SPANS, CHAINS, SUMS, LEASES, LEDGERS),
+    (VALUES, SPANS, CHAINS, SUMS, LEASES, LEDGERS, ROSTERS),
     (TALLIES, TRAILS, NOTICES, ALERTS, PLACES, ROUTES, STOPS),
 )
 """What episodes with Spark have, in turn: each state costs something per batch, and few batches tell little."""
