@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from keyhole.local.processes import last_words
 from keyhole.spark.running import run_job
 
 
@@ -26,4 +27,8 @@ class Failed:
 
 def test_what_ended_a_query_is_the_last_that_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_job("a job", lambda _: [cast("StreamingQuery", Failed())]) == 1
-    assert capfd.readouterr().err.endswith("\na job: the sensor is null\n")
+    said = capfd.readouterr().err
+    assert said.endswith("\na job: the sensor is null\n")
+    assert said.index("Logical Plan:") < said.index("Traceback")
+    assert "Traceback" in last_words(said)
+    assert "StreamingQueryException: the sensor is null" in last_words(said)

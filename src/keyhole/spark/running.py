@@ -34,6 +34,8 @@ ROCKSDB: Mapping[str, str] = MappingProxyType(
 )
 """For `session`: the state store that transformWithState needs."""
 
+# With it begins Spark's account of the query's offsets and its whole plan, under which the reason is out of sight.
+_PLAN = "\n=== Streaming Query ==="
 _LOOK_SECONDS = 0.2
 _TOPIC_SECONDS = 60.0
 
@@ -151,12 +153,9 @@ def _until_its_end(name: str, start: Callable[[Mapping[str, str]], StreamingQuer
             for query in ended:
                 query.awaitTermination()  # raises what ended it
     except StreamingQueryException as error:
-        traceback.print_exc()
-        print(f"{name}: {_without_plan(str(error))}", file=sys.stderr)  # noqa: T201 - for a person
+        told, mark, plan = traceback.format_exc().partition(_PLAN)
+        # What ended it last: of a job's log people are shown the end.
+        print(f"{mark}{plan}\n{told}", file=sys.stderr)  # noqa: T201 - for a person
+        print(f"{name}: {str(error).partition(_PLAN)[0].rstrip()}", file=sys.stderr)  # noqa: T201 - for a person
         return 1
     return 0
-
-
-def _without_plan(text: str) -> str:
-    """Spark ends its account with the query's whole plan, under which the reason is out of sight."""
-    return text.partition("=== Streaming Query ===")[0].rstrip()
