@@ -1,0 +1,67 @@
+"""The configuration of each deployable: a frozen dataclass, read from `KEYHOLE_*` variables by `load` alone."""
+
+from __future__ import annotations
+
+from keyhole.config.deployables import (
+    DEFAULT_EXPORTER_PORT,
+    DEFAULT_PROXY_PORT,
+    DEFAULT_STATE_SERVER_PORT,
+    CallerSettings,
+    CliConfig,
+    ClientProxyConfig,
+    JobConfig,
+    KafkaConfig,
+    MetricsExporterConfig,
+    SecuritySettings,
+    StateServerConfig,
+)
+from keyhole.config.jobs import (
+    CLUSTER,
+    LOCAL,
+    ChunksConfig,
+    FraudDetectionConfig,
+    GoldenSignalsConfig,
+    PaymentsConfig,
+    ReadingsConfig,
+    RequestsConfig,
+    SourceConfig,
+    TemperatureMonitorConfig,
+    TopicJobConfig,
+    TweetImpressionsConfig,
+    TweetsConfig,
+    VitalSignsConfig,
+)
+from keyhole.config.loading import (
+    job_config,
+    load,
+)
+
+__all__ = [
+    "CLUSTER",
+    "DEFAULT_EXPORTER_PORT",
+    "DEFAULT_PROXY_PORT",
+    "DEFAULT_STATE_SERVER_PORT",
+    "LOCAL",
+    "CallerSettings",
+    "ChunksConfig",
+    "CliConfig",
+    "ClientProxyConfig",
+    "FraudDetectionConfig",
+    "GoldenSignalsConfig",
+    "JobConfig",
+    "KafkaConfig",
+    "MetricsExporterConfig",
+    "PaymentsConfig",
+    "ReadingsConfig",
+    "RequestsConfig",
+    "SecuritySettings",
+    "SourceConfig",
+    "StateServerConfig",
+    "TemperatureMonitorConfig",
+    "TopicJobConfig",
+    "TweetImpressionsConfig",
+    "TweetsConfig",
+    "VitalSignsConfig",
+    "job_config",
+    "load",
+]

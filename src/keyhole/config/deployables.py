@@ -1,0 +1,243 @@
+"""The configuration of Keyhole's own deployables, of jobs, and of the Kafka for trying out."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from keyhole.security.credentials import Credentials
+
+DEFAULT_PROXY_PORT = 7400
+DEFAULT_STATE_SERVER_PORT = 7410
+DEFAULT_EXPORTER_PORT = 7420
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerSettings:
+    """What whoever calls others has. All files are read again when they change.
+
+    Attributes:
+        tls: "on": it speaks TLS with others, and so do its ports.
+        tls_certificate: The file of its certificate (PEM), and those up to the authority; shown to all.
+        tls_key: The file of its key (PEM, without a password).
+        tls_ca: The file of the authorities whose certificates of others count; none: those of the operating system.
+        tls_server_name: The name that the servers' certificates have, where they are found by their addresses.
+        plaintext: "allow": it may send tokens, and listen, without TLS also where others than this machine reach it.
+        token_file: The file of the bearer token that it shows to others.
+    """
+
+    PREFIX: ClassVar[str]
+
+    tls: str = "off"
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    tls_server_name: str = ""
+    plaintext: str = ""
+    token_file: str = ""
+
+    @property
+    def credentials(self) -> Credentials:
+        """What it brings to others."""
+        return Credentials(
+            tls=self.tls == "on",
+            tls_ca=self.tls_ca,
+            tls_certificate=self.tls_certificate,
+            tls_key=self.tls_key,
+            tls_server_name=self.tls_server_name,
+            token_file=self.token_file,
+            plaintext=self.plaintext,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuritySettings(CallerSettings):
+    """What a deployable that others call has beside that.
+
+    Attributes:
+        tls_client_certificates: "off": callers need no certificate, also where `tls_ca` is given.
+        policy: The file of who may do what (TOML); none: everybody who can connect may do everything.
+        tokens: The file of the hashes of the bearer tokens that callers may bring (TOML).
+        jwks: Of those who bring a JWT: the keys that sign them, a file or an https URL.
+        issuer: Of those who bring a JWT: who must have issued it.
+        audience: Of those who bring a JWT: whom it must be meant for.
+    """
+
+    tls_client_certificates: str = "required"
+    policy: str = ""
+    tokens: str = ""
+    jwks: str = ""
+    issuer: str = ""
+    audience: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CliConfig(CallerSettings):
+    """The command line's readers: `keyhole states`, `get` and the like."""
+
+    PREFIX: ClassVar[str] = "KEYHOLE_CLI_"
+
+
+@dataclass(frozen=True, slots=True)
+class StateServerConfig(SecuritySettings):
+    """A state server.
+
+    Attributes:
+        id: Stable name; the same after a restart, so that it takes its key groups back.
+        advertise: host:port that others reach it by; default: host and port.
+        directory: Where its stores live; unused by the memory store.
+        store: "lmdb", "rocksdb", "memory", the name of an installed store, or module:Engine.
+        store_limit_bytes: The most that one state may take here.
+        stores: A TOML file that says which states are kept in another store, directory or with other limits.
+        lease_seconds: Without word from its coordinator for this long, its answers say `unconfirmed`.
+        max_staged_bytes: Of rows in memory, of all epochs under way; beyond it, they go to files in `directory`.
+        max_spilled_bytes: Of rows in such files; beyond it, staging is refused as overloaded.
+        max_restore_seconds_without_progress: How long a restore may stand still before it is an error.
+        drain_seconds: How long SIGTERM waits, at most, until others have taken its key groups over.
+        kafka_wait_seconds: How long it looks for Kafka at its start before it ends with an error.
+        role: "owner": a job's coordinator gives it key groups. "replica": it follows the states of `applications`, and
+            serves them whether or not their jobs run.
+        applications: What a replica follows.
+        replica_group: Replicas with the same name share an application's key groups among themselves; each group holds
+            all of them once.
+        linger_seconds: How long a replica still follows what it has passed on to another one.
+        metrics: host:port of its own /metrics; empty: none.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_STATE_SERVER_"
+
+    bootstrap_servers: str
+    id: str = field(default_factory=socket.gethostname)
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_STATE_SERVER_PORT
+    advertise: str = ""
+    directory: Path = Path("keyhole-stores")
+    store: str = "lmdb"
+    store_limit_bytes: int = 1 << 40
+    stores: str = ""
+    lease_seconds: float = 3.0
+    max_staged_bytes: int = 2 << 30
+    max_spilled_bytes: int = 64 << 30
+    max_restore_seconds_without_progress: float = 60.0
+    drain_seconds: float = 30.0
+    kafka_wait_seconds: float = 60.0
+    role: str = "owner"
+    applications: tuple[str, ...] = ()
+    replica_group: str = "replicas"
+    linger_seconds: float = 60.0
+    metrics: str = ""
+    log_level: str = "INFO"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProxyConfig(SecuritySettings):
+    """A client proxy.
+
+    Attributes:
+        servers: Where the state servers are, as keyhole.discovery spells it.
+        default_timeout_seconds: The deadline of requests that bring none.
+        hop_timeout_seconds: A server that is silent for so long is not waited for alone: another copy is asked as well.
+        drain_seconds: How long SIGTERM waits for what is under way.
+        metrics: host:port of its own /metrics; empty: none.
+        http: host:port of reads over HTTP and JSON; empty: none.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_CLIENT_PROXY_"
+
+    servers: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PROXY_PORT
+    default_timeout_seconds: float = 5.0
+    hop_timeout_seconds: float = 0.1
+    drain_seconds: float = 5.0
+    metrics: str = ""
+    http: str = ""
+    log_level: str = "INFO"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsExporterConfig(SecuritySettings):
+    """A metrics exporter. At least one of `servers`, `proxies` and `coordinators` is needed.
+
+    Attributes:
+        servers: Where the state servers are: see keyhole.discovery.
+        proxies: The same of the client proxies.
+        coordinators: The same of the jobs' `Stats`.
+        bootstrap_servers: Kafka, for source lag and the changelogs' sizes; empty: these are left out.
+        interval_seconds: How often each process is asked.
+        timeout_seconds: How long it may take to answer.
+        forget_seconds: For how long the last answer of one that answers no more is exposed.
+        kafka_interval_seconds: How often Kafka is asked.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_METRICS_EXPORTER_"
+
+    servers: tuple[str, ...] = ()
+    proxies: tuple[str, ...] = ()
+    coordinators: tuple[str, ...] = ()
+    bootstrap_servers: str = ""
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_EXPORTER_PORT
+    interval_seconds: float = 5.0
+    timeout_seconds: float = 2.0
+    forget_seconds: float = 60.0
+    kafka_interval_seconds: float = 30.0
+    log_level: str = "INFO"
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig(SecuritySettings):
+    """What a streaming job must know to make its states queryable.
+
+    Attributes:
+        bootstrap_servers: Kafka, host:port; `?settings=/path` behind it names a file of how it is spoken to.
+        application: The job's stable name.
+        servers: Where the state servers are, as keyhole.discovery spells it; with {executor} or {host} in an entry: one
+            beside each of Spark's executors.
+        epoch_deadline_seconds: How long one epoch may take, lost servers and restores included, before the query ends.
+        server_wait_seconds: How long a run waits at its start for the servers that don't answer yet, once one does.
+        proxy: host:port of a client proxy; only for jobs that read states.
+        stats: host:port on which the driver tells its figures to the metrics exporter; empty: on none.
+        metrics: host:port of its own /metrics; empty: none.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_JOB_"
+
+    application: str
+    servers: tuple[str, ...]
+    bootstrap_servers: str
+    epoch_deadline_seconds: float = 300.0
+    server_wait_seconds: float = 5.0
+    kafka_deadline_seconds: float = 30.0
+    proxy: str = f"127.0.0.1:{DEFAULT_PROXY_PORT}"
+    stats: str = ""
+    metrics: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaConfig:
+    """The single-node Kafka of the image `kafka`, for trying out.
+
+    Attributes:
+        port: Where clients in its own network come.
+        advertise: host:port that they are told to come back to; default: the machine's name and the port.
+        outside: host:port that clients outside of its network are told to come back to; empty: there are none.
+        outside_port: Where those come.
+        directory: Its data and settings.
+        heap_megabytes: The Java heap's maximum.
+        settings: Of the broker, as key=value, before those it has from us.
+        jars: The directory of Kafka's jars.
+    """
+
+    PREFIX: ClassVar[str] = "KEYHOLE_KAFKA_"
+
+    port: int = 9092
+    advertise: str = ""
+    outside: str = ""
+    outside_port: int = 9094
+    directory: Path = Path("/var/lib/keyhole/kafka")
+    heap_megabytes: int = 512
+    settings: tuple[str, ...] = ()
+    jars: Path = Path("/opt/kafka/libs")

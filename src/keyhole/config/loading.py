@@ -1,0 +1,152 @@
+"""From `KEYHOLE_*` variables to a configuration: what is unknown, malformed or can't be is refused by its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from keyhole.config.deployables import (
+    CallerSettings,
+    CliConfig,
+    ClientProxyConfig,
+    JobConfig,
+    KafkaConfig,
+    MetricsExporterConfig,
+    StateServerConfig,
+)
+from keyhole.config.jobs import (
+    CLUSTER,
+    LOCAL,
+    MOST,
+    ChunksConfig,
+    FraudDetectionConfig,
+    GoldenSignalsConfig,
+    PaymentsConfig,
+    ReadingsConfig,
+    RequestsConfig,
+    SourceConfig,
+    TemperatureMonitorConfig,
+    TopicJobConfig,
+    TweetImpressionsConfig,
+    TweetsConfig,
+    VitalSignsConfig,
+)
+from keyhole.errors import InvalidConfiguration
+from keyhole.spelling import with_the_nearest
+
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+_MAX_PORT = 65_535
+_CHOICES = {
+    "_LOG_LEVEL": _LOG_LEVELS,
+    "_TLS": ("off", "on"),
+    "_TLS_CLIENT_CERTIFICATES": ("required", "off"),
+    "_PLAINTEXT": ("allow",),
+}
+_KINDS = (
+    CliConfig,
+    StateServerConfig,
+    ClientProxyConfig,
+    MetricsExporterConfig,
+    JobConfig,
+    TemperatureMonitorConfig,
+    ReadingsConfig,
+    TweetImpressionsConfig,
+    TweetsConfig,
+    GoldenSignalsConfig,
+    RequestsConfig,
+    VitalSignsConfig,
+    ChunksConfig,
+    FraudDetectionConfig,
+    PaymentsConfig,
+    KafkaConfig,
+)
+_Config = TypeVar("_Config", bound=CallerSettings | TopicJobConfig | SourceConfig | KafkaConfig)
+
+
+def load(kind: type[_Config], environ: Mapping[str, str], **overrides: object) -> _Config:
+    """Reads a configuration; `overrides` (from a command line) come before the environment, None counts as absent.
+
+    Raises:
+        InvalidConfiguration: A name that no deployable knows, a missing or a malformed value; the message names the
+            variable.
+    """
+    _refuse_unknown(environ)
+    hints = typing.get_type_hints(kind)
+    # The values are checked one by one against the hints; the type checker can't follow that through **values.
+    values: dict[str, Any] = {}
+    missing = []
+    for item in dataclasses.fields(kind):
+        variable = kind.PREFIX + item.name.upper()
+        if overrides.get(item.name) is not None:
+            values[item.name] = overrides[item.name]
+        elif variable in environ:
+            values[item.name] = _parse(variable, environ[variable], hints[item.name])
+            _refuse_impossible(variable, environ[variable], values[item.name], item.metadata.get(MOST, math.inf))
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            missing.append(variable)
+    if missing:
+        are = "is not set; it has" if len(missing) == 1 else "are not set; they have"
+        raise InvalidConfiguration(
+            f"{', '.join(missing)} {are} no default (docs/configuration.md)", variable=missing[0]
+        )
+    return kind(**values)
+
+
+def job_config() -> JobConfig:
+    """The configuration of the streaming job in this process. Raises as `load`."""
+    return load(JobConfig, os.environ)
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    known = {kind.PREFIX + item.name.upper() for kind in _KINDS for item in dataclasses.fields(kind)}
+    prefixes = tuple(kind.PREFIX for kind in _KINDS)
+    unknown = sorted(name for name in environ if name.startswith(prefixes) and name not in known)
+    if unknown:
+        told = "; ".join(with_the_nearest(name, known) for name in unknown)
+        raise InvalidConfiguration(
+            f"unknown setting {told}. All settings are in docs/configuration.md", unknown=unknown
+        )
+
+
+def _refuse_impossible(variable: str, text: str, value: object, most: float) -> None:
+    """What a value must be follows from its name and its type, alike for every deployable; and from its field."""
+    wanted = ""
+    choices = next((choices for end, choices in _CHOICES.items() if variable.endswith(end)), ())
+    if choices and value not in choices:
+        wanted = f"one of {', '.join(choices)}"
+    elif variable.endswith("_SPARK") and value not in (LOCAL, CLUSTER):
+        wanted = f"{LOCAL} or {CLUSTER}"
+    elif variable.endswith("_SERVERS") and not value:
+        wanted = "host:port, or several separated by commas"
+    elif isinstance(value, float) and not 0 <= value < math.inf:
+        wanted = "0 or more, and finite"
+    elif isinstance(value, int) and variable.endswith("_PORT") and not 0 <= value <= _MAX_PORT:
+        wanted = f"a port from 0 (any free one) to {_MAX_PORT}"
+    elif isinstance(value, int) and not variable.endswith("_PORT") and not 1 <= value <= most:
+        wanted = "1 or more" if most == math.inf else f"from 1 to {most}"
+    if wanted:
+        raise InvalidConfiguration(f"{variable} is {text!r}; it must be {wanted}", variable=variable)
+
+
+def _parse(variable: str, text: str, hint: object) -> object:
+    if isinstance(hint, types.GenericAlias):  # tuple[str, ...]
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    try:
+        if hint is int:
+            return int(text)
+        if hint is float:
+            return float(text)
+        if hint is Path or hint is str:
+            return hint(text)
+    except ValueError as error:
+        raise InvalidConfiguration(
+            f"{variable} is {text!r}; it must be {'a whole number' if hint is int else 'a number'}", variable=variable
+        ) from error
+    raise TypeError(f"no parser for {hint}")
