@@ -116,6 +116,11 @@ class Copy:
     Args:
         source: Makes the source of answers that stand so.
         moment: What else goes into it; it is made anew only when this, or the standing, has changed.
+
+    Attributes:
+        groups: The key groups that it answers for.
+        standing: Of all of them but those that were published apart.
+        whole: These are all that the state has.
     """
 
     def __init__(

@@ -116,6 +116,11 @@ class QueryHost:
 
     Args:
         tables: The server's tables by (application, state); the host adds and removes its own.
+
+    Attributes:
+        lease: By which its answers are confirmed, or no more.
+        alone: Its coordinator knows nobody else who could own what it owns.
+        epochs: What it has committed, for the server's figures.
     """
 
     def __init__(

@@ -40,6 +40,9 @@ class Fleet:
     Args:
         addresses: Gives host:port of each server now; called often, and quick.
         credentials: What it shows to them.
+
+    Attributes:
+        mismatched: By address, the servers that spoke another version of the protocol when they were observed last.
     """
 
     def __init__(self, addresses: Callable[[], Collection[str]], credentials: Credentials = PLAIN) -> None:

@@ -47,7 +47,7 @@ def run_to_proto(run: Run) -> pb.Run:
 
 
 class ServerLink:
-    """One address. Thread-safe; every call blocks, and raises KeyholeError only."""
+    """One address. Thread-safe; every call blocks, and raises KeyholeError only. Timeouts are in seconds."""
 
     def __init__(self, address: str, credentials: Credentials = PLAIN) -> None:
         self.address = address

@@ -33,6 +33,7 @@ class NotTaken(Exception):
 
     @classmethod
     def by(cls, target: Target, error: KeyholeError) -> NotTaken:
+        """What the server said, or what its silence was taken for."""
         return cls(ServerReceipt(target.server, target.incarnation, error=(type(error).reason, error.message)))
 
 
