@@ -22,7 +22,7 @@ from keyhole import Client
 from keyhole.config import FraudDetectionConfig
 from keyhole.spark.changes import split
 from tests.integration.conftest import RunQuery, Service, Stream
-from tests.support.odd_records import odd_records
+from tests.support.odd_records import NO_OBJECTS, odd_records
 
 pytestmark = pytest.mark.integration
 
@@ -37,13 +37,7 @@ def record(**fields: object) -> bytes:
 
 
 BAD: list[bytes | None] = [
-    None,
-    b"",
-    b"not json",
-    b"\xff\xfe\x00",
-    b"[]",
-    b"null",
-    b"{}",
+    *NO_OBJECTS,
     record(account=None),
     record(account=1),
     record(account=True),

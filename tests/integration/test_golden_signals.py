@@ -14,7 +14,7 @@ from jobs.golden_signals import recount, source
 from jobs.golden_signals.pipeline import KEY, VALUE, measurements
 from jobs.golden_signals.signals import RESULT, Accumulator, GoldenSignals
 from jobs.golden_signals.source import MINUTE_MS, Load, Shape
-from tests.support.odd_records import odd_records
+from tests.support.odd_records import NO_OBJECTS, odd_records
 
 pytestmark = pytest.mark.integration
 
@@ -30,13 +30,7 @@ def load_record(**fields: object) -> bytes:
 
 
 BAD: list[bytes | None] = [
-    None,
-    b"",
-    b"not json",
-    b"\xff\xfe\x00",
-    b"[]",
-    b"null",
-    b"{}",
+    *NO_OBJECTS,
     b'{"service": "web", "time": 1',
     record(service=None),
     record(service=1),

@@ -37,7 +37,7 @@ from keyhole.spark.batch import classic
 from keyhole.spark.changes import split
 from keyhole.spark.keeping import kept
 from tests.integration.conftest import RunQuery, Service, Stream
-from tests.support.odd_records import odd_records
+from tests.support.odd_records import NO_OBJECTS, odd_records
 
 pytestmark = pytest.mark.integration
 
@@ -60,14 +60,7 @@ GOOD: list[bytes | None] = [
     record("x" * 128, 1.0),
 ]
 BAD: list[bytes | None] = [
-    None,
-    b"",
-    b"not json",
-    b"\xff\xfe\x00",
-    b"[]",
-    b"7",
-    b"null",
-    b"{}",
+    *NO_OBJECTS,
     b'{"sensor": "a", "temperature": 99',
     record(None, 99.0),
     record("", 99.0),

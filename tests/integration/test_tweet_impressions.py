@@ -16,7 +16,7 @@ from jobs.tweet_impressions.recount import Counted, event_of
 from jobs.tweet_impressions.source import FIRST_TWEET, HOUR_MS, MINUTE_MS, Event, Shape
 from jobs.tweet_impressions.top_tweets import RESULT, Ranked, TopTweets
 from tests.integration.conftest import RunQuery, Stream
-from tests.support.odd_records import odd_records
+from tests.support.odd_records import NO_OBJECTS, odd_records
 
 pytestmark = pytest.mark.integration
 
@@ -29,14 +29,7 @@ def record(**fields: object) -> bytes:
 
 
 BAD: list[bytes | None] = [
-    None,
-    b"",
-    b"not json",
-    b"\xff\xfe\x00",
-    b"[]",
-    b"7",
-    b"null",
-    b"{}",
+    *NO_OBJECTS,
     b'{"tweet": 1, "kind": "click", "time": 179521',
     record(tweet=None),
     record(tweet="1"),

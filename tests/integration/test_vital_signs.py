@@ -21,7 +21,7 @@ from jobs.vital_signs.recount import chunk_of
 from jobs.vital_signs.source import Sent, Shape
 from keyhole.spark.changes import split
 from tests.integration.conftest import RunQuery, Stream
-from tests.support.odd_records import odd_records
+from tests.support.odd_records import NO_OBJECTS, odd_records
 from tests.support.vital_signs import BEGIN_US, BLOB_US, chunk
 
 pytestmark = pytest.mark.integration
@@ -41,12 +41,7 @@ GOOD: list[bytes | None] = [
     record(start=4_102_444_799_999_999, samples=samples(6_000), unknown=1),
 ]
 BAD: list[bytes | None] = [
-    None,
-    b"",
-    b"not json",
-    b"\xff\xfe\x00",
-    b"[]",
-    b"{}",
+    *NO_OBJECTS,
     record(patient=None),
     record(patient=1),
     record(patient=True),

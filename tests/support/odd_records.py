@@ -7,6 +7,9 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+NO_OBJECTS: tuple[bytes | None, ...] = (None, b"", b"not json", b"\xff\xfe\x00", b"[]", b"7", b"null", b"{}")
+"""What is no record of any job's: no JSON, or none with fields."""
+
 # JSON's text, as Python would not write some of it.
 _VALUES = (
     *(

@@ -19,6 +19,7 @@ from jobs.fraud_detection.source import HOUR_MS, LATEST_MS, TOO_LATE_MS, Shape
 from jobs.fraud_detection.verify import Table, counted, history_in
 from keyhole.cli.batch_logs import BatchLogs
 from tests.support.fraud_detection import FinderBench
+from tests.support.odd_records import NO_OBJECTS
 
 BEGIN_MS = 1_795_219_200_000  # 2026-11-21, on the hour
 RULE = Rule(1, 0, 100, 50_000)
@@ -87,13 +88,7 @@ def test_what_the_source_sends_is_a_payment() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        b"",
-        b"not json",
-        b"\xff\xfe",
-        b"[]",
-        b"null",
-        b"{}",
+        *NO_OBJECTS,
         record(account=None),
         record(account=1),
         record(account="false"),

@@ -17,6 +17,7 @@ from jobs.golden_signals.recount import Measured
 from jobs.golden_signals.signals import RESULT, GoldenSignals
 from jobs.golden_signals.source import MINUTE_MS, SERVICES, Load, Machine, Request, Shape
 from keyhole.spark.aggregating import Aggregator
+from tests.support.odd_records import NO_OBJECTS
 
 BEGIN_MS = 1_795_219_200_000  # 2026-11-21, on the hour
 SIGNALS = GoldenSignals()
@@ -99,13 +100,7 @@ def test_what_the_source_sends_is_counted() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        b"",
-        b"not json",
-        b"\xff\xfe",
-        b"[]",
-        b"null",
-        b"{}",
+        *NO_OBJECTS,
         record(service=None),
         record(service=1),
         record(service="true"),

@@ -22,6 +22,7 @@ from keyhole.cli.verify import Verdict
 from keyhole.errors import ServerLost
 from keyhole.row import row_class
 from keyhole.types import Role
+from tests.support.odd_records import NO_OBJECTS
 
 YEAR_HOURS = 8759
 
@@ -112,14 +113,7 @@ def test_a_reading_may_be_a_minute_ahead_of_its_record_and_no_more() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        b"",
-        b"not json",
-        b"\xff\xfe",
-        b"[]",
-        b"7",
-        b"null",
-        b"{}",
+        *NO_OBJECTS,
         record(sensor=None),
         record(sensor=""),
         record(sensor="x" * 129),

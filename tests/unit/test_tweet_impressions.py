@@ -19,6 +19,7 @@ from jobs.tweet_impressions.verify import as_ranges
 from keyhole import Client
 from keyhole.spark.aggregating import Aggregator
 from keyhole.types import Entry
+from tests.support.odd_records import NO_OBJECTS
 
 BEGIN_MS = 1_795_219_200_000  # 2026-11-21, on the hour
 SHAPE = Shape(tweets=50, events_per_hour=2_000)
@@ -78,14 +79,7 @@ def test_what_the_source_sends_is_an_event_with_all_its_digits() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        b"",
-        b"not json",
-        b"\xff\xfe",
-        b"[]",
-        b"7",
-        b"null",
-        b"{}",
+        *NO_OBJECTS,
         record(tweet=None),
         record(tweet="1"),
         record(tweet=1.0),
