@@ -140,7 +140,7 @@ def test_what_batches_last_settled_is_taken_along(checkpoint: Path) -> None:
         ("broadcast/app.rules", range(6)),
         ("broadcast/app.limits", (0, 1, 5)),
         ("broadcast/app.later", (4, 5)),
-        ("subtasks/app.rules", (0, 2, 4)),
+        ("subtasks/buffer", (0, 2, 4)),
     ):
         folder = checkpoint / "keyhole" / state
         folder.mkdir(parents=True)
@@ -151,7 +151,7 @@ def test_what_batches_last_settled_is_taken_along(checkpoint: Path) -> None:
     assert read == {
         "keyhole/broadcast/app.rules/3",
         "keyhole/broadcast/app.limits/1",
-        "keyhole/subtasks/app.rules/2",
+        "keyhole/subtasks/buffer/2",
     }
 
 

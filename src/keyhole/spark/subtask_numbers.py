@@ -32,7 +32,8 @@ def subtask_number(
     Its servers may have committed their key groups of a run that was broken off. Those of the others must come from the
     same subtasks, or elements would be lost, or there twice.
     """
-    pins = BatchPins(rows, batch, f"subtasks/{descriptor.application}.{descriptor.state}")
+    # Not by the application, which may have another name once it is restored.
+    pins = BatchPins(rows, batch, f"subtasks/{descriptor.state}")
     if (now := pins.now()) is not None:
         return _decoded(now)
     before = pins.before()
