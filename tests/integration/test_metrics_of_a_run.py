@@ -143,6 +143,19 @@ def test_a_panel_has_data(shown: tuple[Prometheus, float], query: PanelQuery) ->
         time.sleep(1)
 
 
+def test_the_alert_of_rejected_records_asks_for_what_a_run_tells(shown: tuple[Prometheus, float]) -> None:
+    """Of this run's records a thousandth is bad: the part is known, and below what is an alert."""
+    prometheus, _ = shown
+    (alert,) = [rule for rule in promql.alerts() if rule["alert"] == "KeyholeRejectedRecords"]
+    part, _, bound = alert["expr"].replace("[10m]", "[1m]").rpartition(">")
+    until = time.monotonic() + _GROWS_SECONDS
+    while not (known := prometheus.ask(f"{part} > 0")):
+        assert time.monotonic() < until, "no data"
+        time.sleep(1)
+    assert [of.labels for of in known] == [{"application": _APPLICATION}]
+    assert known[0].values[-1] < float(bound)
+
+
 def test_it_ends_and_leaves_nothing(run: Run) -> None:
     assert end(run.process, signal.SIGINT) == 0
     assert_nothing_is_left(run.directory, run.log.read_text())
