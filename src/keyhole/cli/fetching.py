@@ -25,11 +25,14 @@ def fetch_jars(console: Console, environ: Mapping[str, str]) -> Jars:
 
         def of(which: JarSet) -> list[Path]:
             task = progress.add_task(f"{which} jars", total=None, visible=False)
+            said = False
 
             def show(done: int, total: int) -> None:
+                nonlocal said
                 if not console.is_terminal:
-                    if done == 0:
+                    if not said:
                         console.print(f"fetching {which} jars: {total / 1e6:.1f} MB")
+                    said = True
                     return
                 if not progress.live.is_started:
                     shown.enter_context(progress)
