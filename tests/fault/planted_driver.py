@@ -15,7 +15,6 @@ from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN
 from keyhole.spark.operators import Subtasks
 from keyhole.spark.staging import StagedState
 from keyhole.spark.subtask_numbers import SubtaskNumber
-from keyhole.types import StateDescriptor
 from tests.fault import dealing
 from tests.fault.workload import LEDGERS, STOPS
 
@@ -55,9 +54,9 @@ def forget_numbers() -> None:
     """A batch that is run again has as many subtasks of one operator as its driver wants."""
     subtask_number = subtask_numbers.subtask_number
 
-    def forgotten(rows: Any, batch: Any, descriptor: StateDescriptor, wanted: int) -> SubtaskNumber:
-        number = subtask_number(rows, batch, descriptor, wanted)
-        return SubtaskNumber(wanted, number.most) if descriptor.state == LEDGERS else number
+    def forgotten(rows: Any, batch: Any, state: str, wanted: int, partitions: int) -> SubtaskNumber:
+        number = subtask_number(rows, batch, state, wanted, partitions)
+        return SubtaskNumber(wanted, number.most, partitions) if state == LEDGERS else number
 
     operators.subtask_number = dealing.subtask_number = forgotten  # type: ignore[attr-defined]
 

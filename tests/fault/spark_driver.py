@@ -90,7 +90,7 @@ def run(settings: Settings, observer: dict[str, Recorder]) -> None:
     spark = start_session("fault", spark_settings)
     processor = exposing(settings.states)
     application, recorder = job_config().application, observer["first"]
-    selects = {state: dealing(application, state, settings.subtasks, recorder) for state in OPERATORS}
+    selects = {state: dealing(state, settings.subtasks, recorder) for state in OPERATORS}
     selects[ALERTS] = alerting(application, settings.proxy, recorder)
     sinks = [
         queryable.together(

@@ -174,8 +174,10 @@ def test_a_restore_and_a_start_of_its_own_query_never_both_have_the_state(
     elif of_start is None:
         assert numbers_of(kafka, descriptor()) == {"k": 1.0}
     else:
-        # Each has ended the other: what was on record by then says which of them can be begun again.
+        # Each has ended the other: what was on record by then says which of them can be begun again. Not a restore's
+        # beginning: whoever starts after that is refused, and keeps the restore from nothing.
         assert all(isinstance(error, Fenced | SavepointMismatch) for error in (of_restore, of_start))
+        assert not read_control(control_of(kafka, "app"), "main").restoring
         refusal = restore_as("main")(kafka)
         if refusal is None:
             _assert_restored(kafka, "main", "nobody")

@@ -33,7 +33,7 @@ class Held:
 
 def given(held: Held, index: int, now: int, mode: Mode = "list", most: int = 4) -> tuple[list[Any], bool]:
     """As a task does it: the subtask's elements, and whether it is told that their number has changed."""
-    before = _Before(cast("BaseReader", held), CODEC, index, SubtaskNumber(now, max(now, most)))
+    before = _Before(cast("BaseReader", held), CODEC, index, SubtaskNumber(now, max(now, most), now))
     subtask = Subtask(index, now, restored=before.count not in (0, now))
     return before.elements(subtask, mode), subtask.restored
 

@@ -49,6 +49,14 @@ def test_no_query_starts_on_a_restore_that_was_broken_off(query: str) -> None:
     assert check_restored(read_control({}, query)).restoring == ""
 
 
+def test_a_query_goes_on_that_earlier_versions_let_begin_beside_a_restore_that_was_broken_off() -> None:
+    records = {name: of for name, of in record("savepoint", "main", BROKEN_OFF).items() if of is not None}
+    records |= {name: of for name, of in record("state", "counts", descriptor(query="another")).items() if of}
+    assert check_restored(read_control(records, "another")).states
+    with pytest.raises(SavepointMismatch, match="that was broken off"):
+        check_restored(read_control(records, "main"))
+
+
 def first_run(kafka: MemoryKafka, state: str, *, allowed: bool = False) -> None:
     """The job's first batch after the restore; no state server answers, so it gets no further than the checks."""
     config = JobConfig("app", ("127.0.0.1:1",), "memory", epoch_deadline_seconds=0.01, server_wait_seconds=0.01)

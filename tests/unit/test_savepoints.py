@@ -121,6 +121,29 @@ def test_a_stateless_query_gets_a_checkpoint_that_says_its_batch_is_done(
     assert (laid / "commits" / "1").read_text() == 'v1\n{"nextBatchWatermarkMs":2000}'
 
 
+def test_what_batches_have_settled_is_found_under_the_names_that_states_have_from_now_on(
+    application: Application, saved: Folder, tmp_path: Path
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "checkpoint"
+    settled = {"keyhole/subtasks/counts/1": "8", "keyhole/broadcast/app.counts/1": "rules"}
+    files = {
+        "metadata": f'{{"id":"{application.spark_query_id}"}}',
+        "offsets/1": application.entry,
+        "commits/1": 'v1\n{"nextBatchWatermarkMs":2000}',
+        **settled,
+    }
+    for name, text in files.items():
+        (old / name).parent.mkdir(parents=True, exist_ok=True)
+        (old / name).write_text(text)
+    changelog = application.changelog
+    settings = CreateSettings(kafka_deadline_seconds=1)
+    create("app", changelog, saved, {"main": Folder(str(old))}, ManualClock(), settings)
+    named = RestoreOptions(application="copy", states={"counts": "sums"}, checkpoints={"main": str(new)})
+    bring_back(saved, MemoryKafka(), named)
+    laid = {str(path.relative_to(new)): path.read_text() for path in (new / "keyhole").rglob("*") if path.is_file()}
+    assert laid == settled | {"keyhole/subtasks/sums/1": "8", "keyhole/broadcast/copy.sums/1": "rules"}
+
+
 def test_the_original_is_untouched_and_nobody_is_fenced(application: Application, saved: Folder) -> None:
     before = control_of(application.kafka, "app")
     take(application, saved)
@@ -456,6 +479,32 @@ def test_a_restore_that_was_broken_off_is_told_and_can_be_started_again(
     assert bring_back(taken, broken_off, options)
     assert numbers_of(broken_off, descriptor()) == EXPECTED
     assert next_epoch(broken_off, "app") == 5
+
+
+def test_a_restore_that_has_ended_is_told_so_where_it_is_begun_again(taken: Folder, options: RestoreOptions) -> None:
+    kafka = MemoryKafka()
+    bring_back(taken, kafka, options)
+    with pytest.raises(SavepointMismatch, match="restored from this savepoint already: start the job"):
+        bring_back(taken, kafka, options)
+
+
+def test_a_restore_that_wakes_to_another_application_of_its_name_leaves_it_alone(
+    taken: Folder, options: RestoreOptions
+) -> None:
+    kafka = MemoryKafka()
+    written: list[None] = []
+
+    def made_anew() -> None:
+        written.append(None)
+        if len(written) == 3:
+            kafka.before_commit = lambda: None
+            kafka.delete_topic("keyhole.app.control")
+            Application(kafka, descriptor(state="sums", query="another"))
+
+    kafka.before_commit = made_anew
+    with pytest.raises(SavepointMismatch, match="in use"):
+        bring_back(taken, kafka, options)
+    assert set(read_control(control_of(kafka, "app"), "main").states) == {"sums"}
 
 
 def test_another_restore_over_one_that_was_broken_off_is_refused(

@@ -40,6 +40,13 @@ def test_where_a_table_has_no_room_each_field_has_a_line_of_its_own(width: int) 
     assert [line.split()[1] for line in shown if line.startswith("  key ")] == ["sensor-42", "nobody"]
 
 
+def test_what_would_break_lines_or_move_the_terminal_is_written_out() -> None:
+    shown = printed(None, {"key": "a\tb\nc\x1b[2J", "value": {"of": "d\ne"}})
+    (line,) = (line for line in shown.splitlines() if r"a\tb\nc\x1b[2J" in line)
+    assert r"d\ne" in line
+    assert "\x1b" not in shown
+
+
 @pytest.mark.parametrize("width", [110, 140, 300])
 def test_a_table_folds_its_widest_column_alone(width: int) -> None:
     shown = printed(width, ANSWER)

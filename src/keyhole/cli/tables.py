@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from rich.text import Text
 
 # Of the one column that may be folded. With fewer, values stand in it letter by letter.
 _LEAST_FOLDED = 30
+# In keys and values of a state: they would break lines, or tell the terminal something.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FRAME = 3  # a border and two blanks, for each column; and one border more
 
 
@@ -73,4 +76,5 @@ def _shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)

@@ -23,7 +23,8 @@ from keyhole.errors import ChangelogRecreated, ConflictError, EpochFailed, Fence
 from keyhole.types import StateDescriptor
 
 DECLARING = "*"
-"""Stands for the query where the control log is opened to declare states; no query can have this name."""
+"""Stands for the query where the control log is opened to declare states, or to begin a restore; no query can have this
+name."""
 
 # About as long as it takes to declare a few states: who fences whom are those of other drivers.
 _FIRST_RETRY_SECONDS = 1.0

@@ -14,7 +14,10 @@ def check_restored(control: QueryControl) -> QueryControl:
     Raises:
         SavepointMismatch: The application is being restored, so all of its states are those of the savepoint's queries.
     """
-    if control.restoring:
+    own = control.savepoint is not None and not control.savepoint.finished
+    # A restore records states at its end only. Where there are some, a query has declared them, as earlier versions let
+    # it beside a restore that was broken off.
+    if own or (control.restoring and not control.states):
         raise SavepointMismatch(
             f"the application is being restored from savepoint {control.restoring}, or that was broken off: run "
             "`keyhole savepoint restore` again with the same options, or delete the application's topics",

@@ -12,7 +12,7 @@ import enum
 import hashlib
 import shutil
 import tempfile
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from importlib import resources
@@ -117,6 +117,7 @@ class _Fetch:
         self._total_bytes = total_bytes
         self._progress = progress
         self._told_bytes = 0
+        self._broken_off = threading.Event()
 
     def all(self, jars: list[Jar]) -> None:
         self._tell(jars)
@@ -130,7 +131,8 @@ class _Fetch:
                         future.result()
                     self._tell(jars)
             finally:
-                # After the first failure, or a Ctrl-C, the rest need not be tried.
+                # After the first failure, or a Ctrl-C, the rest need not be tried; what is coming in is waited for.
+                self._broken_off.set()
                 for future in futures:
                     future.cancel()
 
@@ -163,7 +165,8 @@ class _Fetch:
         staged: Path = self._maven.repo_cache / jar.path
         cause: Exception | None = None
         for attempt in range(_ATTEMPTS):
-            time.sleep(_PAUSE_SECONDS * attempt)
+            if self._broken_off.wait(_PAUSE_SECONDS * attempt):
+                break
             staged.unlink(missing_ok=True)
             try:
                 self._maven.resolver.download(self._maven.create_dependency(jar.coordinate).artifact)

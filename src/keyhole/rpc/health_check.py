@@ -26,6 +26,8 @@ from keyhole.security.certificates import names_of
 from keyhole.security.credentials import PLAIN, Credentials
 
 _SECONDS = 3.0
+# On a node whose cores are all busy a server that is well may take long to answer, and must not be ended for that.
+_ALIVE_SECONDS = 30.0
 _EXPORTER = "metrics-exporter"
 _USAGE = f"usage: python -m keyhole.rpc.health_check state-server|client-proxy|{_EXPORTER}|HOST:PORT [--alive]"
 _KINDS: Mapping[str, type[StateServerConfig | ClientProxyConfig | MetricsExporterConfig]] = {
@@ -50,7 +52,9 @@ def main(arguments: list[str], environ: Mapping[str, str]) -> int:
     if wanted[0] == _EXPORTER:
         trouble = _trouble_over_http(address, credentials)
     else:
-        trouble = trouble_at(address, alive="--alive" in arguments, credentials=credentials)
+        alive = "--alive" in arguments
+        seconds = _ALIVE_SECONDS if alive else _SECONDS
+        trouble = trouble_at(address, alive=alive, credentials=credentials, seconds=seconds)
     if trouble:
         print(f"{address}: {trouble}", file=sys.stderr)  # noqa: T201
     return 1 if trouble else 0
@@ -80,14 +84,16 @@ def _credentials(what: str, environ: Mapping[str, str]) -> Credentials:
     return msgspec.structs.replace(own, tls_server_name=name, token_file="")
 
 
-def trouble_at(address: str, *, alive: bool = False, credentials: Credentials = PLAIN) -> str:
-    """Why the server there doesn't serve (with `alive`: doesn't live); empty: it does. Blocks for three seconds."""
+def trouble_at(
+    address: str, *, alive: bool = False, credentials: Credentials = PLAIN, seconds: float = _SECONDS
+) -> str:
+    """Why the server there doesn't serve (with `alive`: doesn't live); empty: it does. Blocks for `seconds` at most."""
     request = health_pb2.HealthCheckRequest(service=LIVENESS if alive else "")
     with sync_channel(address, credentials) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             # A busy machine may not take a connection at the first try.
-            answer = stub.Check(request, timeout=_SECONDS, wait_for_ready=True)
+            answer = stub.Check(request, timeout=seconds, wait_for_ready=True)
         except grpc.RpcError as error:
             return f"no answer ({error.code().name}: {error.details()})"
     if answer.status == health_pb2.HealthCheckResponse.SERVING:

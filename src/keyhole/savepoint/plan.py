@@ -175,13 +175,18 @@ def check_target(plan: Plan, records: Mapping[str, bytes]) -> bool:
         records: Of its control topic; none where there is no topic.
 
     Raises:
-        SavepointMismatch: The application has states, or another restore was begun there.
+        SavepointMismatch: The application has states, or another restore was begun there, or this one has ended.
     """
     begun = [
         msgspec.json.decode(value, type=SavepointRecord)
         for key, value in records.items()
         if key.startswith("savepoint/")
     ]
+    if begun and all(other.finished and other.fingerprint == plan.fingerprint for other in begun):
+        raise SavepointMismatch(
+            f"application {plan.application!r} is restored from this savepoint already: start the job",
+            application=plan.application,
+        )
     holds = sorted({key.partition("/")[0] for key in records if key.startswith(("state/", "complete/", "query/"))})
     if holds:
         raise SavepointMismatch(

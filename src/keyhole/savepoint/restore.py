@@ -18,6 +18,7 @@ from keyhole.codec import StateCodec
 from keyhole.coordinator.control import record
 from keyhole.coordinator.declaring import DECLARING
 from keyhole.errors import ChangelogRecreated, SavepointMismatch
+from keyhole.pinned import broadcast_folder, subtasks_folder
 from keyhole.savepoint.folder import Folder, check_file, copy_file
 from keyhole.savepoint.listing import load
 from keyhole.savepoint.manifest import SavedQuery, Savepoint
@@ -37,6 +38,8 @@ from keyhole.savepoint.spark_log import checkpoint_of
 _log = logging.getLogger(__name__)
 
 _READER = "savepoint"  # of the control topic; it never opens it, so that it fences nobody
+# Stands for the query where the rest of a restore is recorded; no query can have this name.
+_RESTORING = "*restore"
 _METADATA = "metadata"
 
 
@@ -63,8 +66,8 @@ def restore(source: Folder, plan: Plan, changelog: Changelog, clock: Clock, dead
 
     Raises:
         SavepointMismatch: The target is in use.
-        Fenced: Somebody else restores into it at the same time, or a job was started. May be called again: then it is
-            told whose the target is.
+        Fenced: Somebody else restores into it at the same time, or a job was started before this had begun. May be
+            called again: then it is told whose the target is.
         KafkaUnreachable: May be called again.
     """
     return _Restore(source, plan, changelog, clock, deadline_seconds).run()
@@ -89,12 +92,16 @@ class _Restore:
             ]
             for control in controls:
                 control.open(self._deadline)
-            resumed, topic_ids = self._claim(controls[0])
+            # Under an id of its own: a start of one of the queries is refused, and fences nobody but what they had.
+            log = stack.enter_context(contextlib.closing(self._changelog.control(_RESTORING)))
+            resumed, topic_ids = self._claim(controls[0], log)
             markers = self._write_states()
             for query in self._plan.queries:
                 self._lay_checkpoint(query)
+            # Whoever was suspended since then may find another application of this name.
+            self._still_begun(self._recorded(log))
             now_ms = self._clock.now_ms()
-            controls[0].append(final_records(self._plan, topic_ids, markers, now_ms), self._deadline)
+            log.append(final_records(self._plan, topic_ids, markers, now_ms), self._deadline)
         return resumed
 
     def _read_control(self) -> Mapping[str, bytes]:
@@ -103,22 +110,39 @@ class _Restore:
         except ChangelogRecreated:
             return {}  # no such topic
 
-    def _claim(self, control: ControlLog) -> tuple[bool, dict[str, str]]:
+    def _recorded(self, log: ControlLog) -> Mapping[str, bytes]:
+        """All that was recorded before, by whomever: once a record of ours can be read, so can that."""
+        log.append(record("opened", self._plan.queries[0].query, None), self._deadline)
+        return log.read(self._deadline + CONTROL_TRANSACTION_MOST_SECONDS)
+
+    def _still_begun(self, records: Mapping[str, bytes]) -> None:
+        if not check_target(self._plan, records):
+            raise SavepointMismatch(
+                f"the topics of application {self._plan.application!r} were deleted while it was being restored: "
+                "delete them once more, as there are rows of this restore in them, and begin anew",
+                application=self._plan.application,
+            )
+
+    def _claim(self, control: ControlLog, log: ControlLog) -> tuple[bool, dict[str, str]]:
         """Records that the application is being restored, from when on no query and no other restore has it.
 
         As new states are declared (docs/protocol.md, "Whose a state is"): nobody can have declared any, or begun
         another restore, between the look and the record.
+
+        Args:
+            control: Of the plan's first query, opened.
+            log: Is opened, which ends what has begun this very restore before, and goes on with it.
 
         Returns:
             Whether this very restore was begun before; and the topics' ids by state.
         """
         with contextlib.closing(self._changelog.control(DECLARING)) as declaring:
             declaring.open(self._deadline)
-            # Once this can be read, so can all that was recorded before it.
-            control.append(record("opened", self._plan.queries[0].query, None), self._deadline)
-            resumed = check_target(self._plan, control.read(self._deadline + CONTROL_TRANSACTION_MOST_SECONDS))
+            resumed = check_target(self._plan, self._recorded(control))
             topic_ids = self._make_topics(resumed)
             declaring.append(begin_records(self._plan), self._deadline)
+        # Not before: only another process with this very restore may be ended by it.
+        log.open(self._deadline)
         return resumed, topic_ids
 
     def _make_topics(self, resumed: bool) -> dict[str, str]:
@@ -175,7 +199,7 @@ class _Restore:
         for query in self._plan.queries:
             files = {name for name in Folder(query.checkpoint).files() if _is_of_spark(name)}
             # What a broken-off attempt has laid down is a part of what this one will.
-            if not files <= self._names(query):
+            if not files <= set[str]().union(*map(self._laid, self._names(query))):
                 raise SavepointMismatch(
                     f"{query.checkpoint} holds a checkpoint, or something else, already: give query {query.query!r} an "
                     "empty folder",
@@ -188,6 +212,22 @@ class _Restore:
             return set(_synthesised(query.saved))
         return {saved.path.removeprefix(f"{checkpoint.prefix}/") for saved in checkpoint.files}
 
+    def _laid(self, name: str) -> set[str]:
+        """A checkpoint's file under its name, and where that has the name of a state under its new one as well.
+
+        What was read of a broadcast state is needed under either: the job may go on with the old application's.
+        """
+        laid = {name}
+        for state in self._plan.states:
+            old, new = state.saved.descriptor, state.descriptor
+            for before, after in (
+                (subtasks_folder(old.state), subtasks_folder(new.state)),
+                (broadcast_folder(old.application, old.state), broadcast_folder(new.application, new.state)),
+            ):
+                if name.startswith(f"{before}/"):
+                    laid.add(after + name.removeprefix(before))
+        return laid
+
     def _lay_checkpoint(self, query: PlannedQuery) -> None:
         """`metadata` last: without it, Spark begins a new query in the folder, which Keyhole refuses."""
         target, checkpoint = Folder(query.checkpoint), query.saved.checkpoint
@@ -198,7 +238,8 @@ class _Restore:
             return
         names = sorted(self._names(query), key=lambda name: name == _METADATA)
         for name in names:
-            copy_file(self._source, f"{checkpoint.prefix}/{name}", target, name)
+            for laid in self._laid(name):
+                copy_file(self._source, f"{checkpoint.prefix}/{name}", target, laid)
 
 
 def _moved(storage_key: bytes, before: StateCodec, after: StateCodec) -> bytes:

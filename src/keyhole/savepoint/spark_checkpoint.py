@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from posixpath import basename, dirname
 
 from keyhole.errors import SavepointMismatch
+from keyhole.pinned import PINNED
 from keyhole.savepoint.folder import Folder, SavedFile, copy_file
 from keyhole.savepoint.manifest import SavedCheckpoint
 from keyhole.savepoint.spark_log import query_id, source_offsets, unique_ids
@@ -126,7 +127,7 @@ def _pinned(names: Iterable[str], batch: int) -> list[str]:
     """
     last: dict[str, int] = {}
     for name in names:
-        if name.startswith("keyhole/") and basename(name).isdecimal() and int(basename(name)) <= batch:
+        if name.startswith(f"{PINNED}/") and basename(name).isdecimal() and int(basename(name)) <= batch:
             last[dirname(name)] = max(last.get(dirname(name), 0), int(basename(name)))
     return [f"{folder}/{number}" for folder, number in last.items()]
 

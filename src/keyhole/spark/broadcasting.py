@@ -23,6 +23,7 @@ from keyhole.changelog.settings import topic_name
 from keyhole.client import Client
 from keyhole.config import JobConfig, job_config
 from keyhole.errors import InvalidConfiguration, KeyholeError, NotReady, UnknownApplication, UnknownState
+from keyhole.pinned import broadcast_folder
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.batch import classic, current
 from keyhole.spark.lookup import as_arrow, spark_type, value_schema
@@ -139,7 +140,7 @@ class BroadcastReader:
         return _decoded(pins.pin(content))
 
     def _pins(self, frame: ClassicDataFrame) -> BatchPins:
-        return BatchPins(frame, current(frame), f"broadcast/{self._application}.{self._state}")
+        return BatchPins(frame, current(frame), broadcast_folder(self._application, self._state))
 
     def _fetched(self, least: int) -> pa.Table:
         """As of an epoch that is no earlier than `least`: a copy that is behind takes nothing back."""

@@ -4,7 +4,6 @@ changes (Flink's list and union-list state)."""
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -31,11 +30,12 @@ from keyhole.spark.subtask_numbers import SubtaskNumber, subtask_number
 from keyhole.spark.task import LOST, RECEIPT_SCHEMA, SUBTASK, TaskState, connecting, stage_task
 from keyhole.spark.worker import hasten_rows
 
-_log = logging.getLogger(__name__)
-
 KEY_SCHEMA = spark.StructType([spark.StructField(SUBTASK, spark.IntegerType(), nullable=False)])
 
 Mode = Literal["list", "union"]
+
+MOST_SUBTASKS = 10_000
+"""More are a mistake; a batch keeps the number that it once had."""
 
 
 @dataclass(frozen=True)
@@ -85,23 +85,18 @@ class _Held(msgspec.Struct, array_like=True):
 
 def operator_state(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame, batch: MicroBatch) -> StagedState:
     """The state's part of an epoch: what the subtasks hold after the batch, moved to their key groups."""
-    partitions = _partitions(rows)
-    number = subtask_number(rows, batch, plan.descriptor, subtasks.count or partitions)
-    if partitions != number.subtasks:
-        if subtasks.count is None:
-            _log.warning(
-                "a batch is run again with another number of partitions",
-                extra={"state": plan.descriptor.state, "partitions": partitions, "subtasks": number.subtasks},
-            )
-        rows = classic(rows.repartition(number.subtasks))
     schema = spark.StructType(
         [*KEY_SCHEMA.fields, *(spark.StructField(of, spark.BinaryType()) for of in (VALUE, LOST))]
     )
     descriptor = plan.descriptor
 
     def receipts(order: StageOrder) -> list[DataFrame]:
+        # Here the run has the query: one that may not have it settles nothing.
+        partitions = _partitions(rows)
+        number = subtask_number(rows, batch, descriptor.state, subtasks.count, partitions)
+        dealt = rows if partitions == number.subtasks else classic(rows.repartition(number.subtasks))
         task = functools.partial(_process, order, descriptor.state, subtasks, number, tuple(rows.columns))
-        processed = classic(rows.mapInArrow(task, schema))
+        processed = classic(dealt.mapInArrow(task, schema))
         placed, _ = by_key_group(processed, None, [SUBTASK], descriptor.key_groups)
         encode = TaskState(descriptor.state, ready=True)
         return [placed.mapInArrow(functools.partial(stage_task, order, encode), RECEIPT_SCHEMA)]

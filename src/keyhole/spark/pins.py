@@ -16,13 +16,13 @@ class BatchPins:
 
     Args:
         frame: The batch's, or made of that.
-        folder: Below `keyhole/` in the checkpoint; savepoints take the last file of each folder along.
+        folder: In the checkpoint; see keyhole.pinned.
     """
 
     def __init__(self, frame: ClassicDataFrame, batch: MicroBatch, folder: str) -> None:
         self._number = batch.number
         self._kept = int(frame.sparkSession.conf.get(_KEPT_BATCHES) or 0)
-        self._files = checkpoint_files(frame.sparkSession, f"{batch.query.resolvedCheckpointRoot()}/keyhole/{folder}")
+        self._files = checkpoint_files(frame.sparkSession, f"{batch.query.resolvedCheckpointRoot()}/{folder}")
 
     def now(self) -> bytes | None:
         """None: the batch has settled nothing yet."""

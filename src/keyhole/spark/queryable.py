@@ -64,7 +64,7 @@ from keyhole.spark.changes import own_rows
 from keyhole.spark.declaring import Columns, QueryOptions, StateOptions, build, columns, parted, query_sink
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.lookup import lookup
-from keyhole.spark.operators import Mode, Operator, Subtask, Subtasks
+from keyhole.spark.operators import MOST_SUBTASKS, Mode, Operator, Subtask, Subtasks
 from keyhole.spark.parts import Part
 from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.sink import OnRows, Sink
@@ -303,8 +303,10 @@ def operator(
     """
     if mode not in ("list", "union"):
         raise InvalidConfiguration(f"state {state!r}: mode is {mode!r}; it must be list or union", state=state)
-    if subtasks is not None and subtasks < 1:
-        raise InvalidConfiguration(f"state {state!r}: subtasks is {subtasks}; it must be 1 or more", state=state)
+    if subtasks is not None and not 1 <= subtasks <= MOST_SUBTASKS:
+        raise InvalidConfiguration(
+            f"state {state!r}: subtasks is {subtasks}; it must be from 1 to {MOST_SUBTASKS:,}", state=state
+        )
     for given in ("op", "delete_when"):
         if options.get(given) is not None:
             raise InvalidConfiguration(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
+from keyhole.pinned import subtasks_folder
 from keyhole.ready import ready
 from keyhole.spark.batch import MicroBatch
 from keyhole.spark.pins import BatchPins
-from keyhole.types import StateDescriptor
+
+_log = logging.getLogger(__name__)
 
 
 @ready
@@ -18,27 +22,40 @@ class SubtaskNumber(msgspec.Struct, frozen=True):
     Attributes:
         subtasks: How many there are.
         most: How many there have been at the most, in any batch up to this one.
+        partitions: In which the batch's rows came.
     """
 
     subtasks: int
     most: int
+    partitions: int
 
 
 def subtask_number(
-    rows: ClassicDataFrame, batch: MicroBatch, descriptor: StateDescriptor, wanted: int
+    rows: ClassicDataFrame, batch: MicroBatch, state: str, wanted: int | None, partitions: int
 ) -> SubtaskNumber:
     """The batch's number of subtasks: what is wanted, or what was when it was run first.
 
     Its servers may have committed their key groups of a run that was broken off. Those of the others must come from the
     same subtasks, or elements would be lost, or there twice.
+
+    Args:
+        wanted: None: as many as there are partitions.
+        partitions: In which the rows come now. Which subtask has which of them depends on it.
     """
-    # Not by the application, which may have another name once it is restored.
-    pins = BatchPins(rows, batch, f"subtasks/{descriptor.state}")
-    if (now := pins.now()) is not None:
-        return _decoded(now)
-    before = pins.before()
-    most = wanted if before is None else max(wanted, _decoded(before).most)
-    return _decoded(pins.pin(msgspec.json.encode(SubtaskNumber(wanted, most))))
+    pins = BatchPins(rows, batch, subtasks_folder(state))
+    settled = pins.now()
+    if settled is None:
+        before = pins.before()
+        subtasks = wanted or partitions
+        most = subtasks if before is None else max(subtasks, _decoded(before).most)
+        settled = pins.pin(msgspec.json.encode(SubtaskNumber(subtasks, most, partitions)))
+    number = _decoded(settled)
+    if number.partitions != partitions:
+        _log.warning(
+            "a batch is run again with another number of partitions: other subtasks get its rows",
+            extra={"state": state, "partitions": partitions, "at_first": number.partitions},
+        )
+    return number
 
 
 def _decoded(content: bytes) -> SubtaskNumber:
