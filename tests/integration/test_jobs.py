@@ -85,7 +85,9 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
         assert result["states"]["top_tweets"] > 3, "several hours, of which all but the last ones are closed"
         assert result["late"] > 0
     if name == "vital_signs":  # of each its segments, a range of them, its chunks, their piece and rates; and of all:
-        assert result["keys"] == 5 * PATIENTS + len(["a file", "a heart rate", "a breathing rate"])
+        assert result["keys"] == 5 * PATIENTS + len(["a heart rate", "a breathing rate"])
+        # What is in the list no more is in a file, or some of the chunks would differ.
+        assert result["states"]["open_chunks"] < 0.75 * result["events"], result
     assert_nothing_is_left(tmp_path, done.stderr)
 
 
