@@ -144,7 +144,8 @@ def test_a_state_and_another_one_are_parts_of_one_sink_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"subtasks": 0}, "it must be 1 or more"),
+        ({"subtasks": 0}, "it must be from 1 to 10,000"),
+        ({"subtasks": 100_000}, "it must be from 1 to 10,000"),
         ({"mode": "broadcast"}, "it must be list or union"),
         ({"op": "o"}, r"op can't be given, as .* let the operator's process\(\) leave out"),
         ({"delete_when": "v < 0"}, r"delete_when can't be given, as .* let the operator's process\(\) leave out"),

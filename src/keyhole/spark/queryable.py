@@ -297,8 +297,8 @@ def operator(
         result: The fields of what readers get of a subtask, as Spark writes a schema.
         mode: What becomes of the elements when the number of subtasks changes: "list" deals them out anew, "union"
             gives all of them to each.
-        subtasks: How many there are; default: as many as the batch has partitions. May change from run to run. One that
-            is no more holds an empty list. A batch that is run again has as many as it had at first.
+        subtasks: How many there are, at most 10,000; default: as many as the batch has partitions. May change from run
+            to run. One that is no more holds an empty list. A batch that is run again has as many as it had at first.
         state: As for `value`.
     """
     if mode not in ("list", "union"):
