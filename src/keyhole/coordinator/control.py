@@ -151,11 +151,6 @@ def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
         return msgspec.json.decode(records[key], type=kind) if key in records else None
 
     generation = one(GenerationRecord, f"generation/{query}")
-    savepoints = [
-        msgspec.json.decode(value, type=SavepointRecord)
-        for key, value in records.items()
-        if key.startswith("savepoint/")
-    ]
     return QueryControl(
         states={
             key.removeprefix("state/"): msgspec.json.decode(value, type=StateDescriptor)
@@ -172,8 +167,14 @@ def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
             if key.startswith(f"grant/{query}/")
         ),
         savepoint=one(SavepointRecord, f"savepoint/{query}"),
-        restoring=next((of.savepoint for of in savepoints if not of.finished), ""),
+        restoring=next((of.savepoint for of in savepoints(records) if not of.finished), ""),
     )
+
+
+def savepoints(records: Mapping[str, bytes]) -> list[SavepointRecord]:
+    """What the application's queries were restored from, or are being."""
+    found = (value for key, value in records.items() if key.startswith("savepoint/"))
+    return [msgspec.json.decode(value, type=SavepointRecord) for value in found]
 
 
 def record(kind: str, name: str, value: msgspec.Struct | None) -> dict[str, bytes | None]:

@@ -15,6 +15,7 @@ from keyhole.coordinator.control import (
     GenerationRecord,
     SavepointRecord,
     record,
+    savepoints,
 )
 from keyhole.errors import SavepointMismatch
 from keyhole.savepoint.manifest import SavedQuery, SavedState, Savepoint
@@ -177,11 +178,7 @@ def check_target(plan: Plan, records: Mapping[str, bytes]) -> bool:
     Raises:
         SavepointMismatch: The application has states, or another restore was begun there, or this one has ended.
     """
-    begun = [
-        msgspec.json.decode(value, type=SavepointRecord)
-        for key, value in records.items()
-        if key.startswith("savepoint/")
-    ]
+    begun = savepoints(records)
     if begun and all(other.finished and other.fingerprint == plan.fingerprint for other in begun):
         raise SavepointMismatch(
             f"application {plan.application!r} is restored from this savepoint already: start the job",
