@@ -131,6 +131,8 @@ def test_what_batches_have_settled_is_found_under_the_names_that_states_have_fro
         "offsets/1": application.entry,
         "commits/1": 'v1\n{"nextBatchWatermarkMs":2000}',
         **settled,
+        # Of a state that is no more, whose name another one gets.
+        "keyhole/subtasks/sums/1": "3",
     }
     for name, text in files.items():
         (old / name).parent.mkdir(parents=True, exist_ok=True)

@@ -199,7 +199,7 @@ class _Restore:
         for query in self._plan.queries:
             files = {name for name in Folder(query.checkpoint).files() if _is_of_spark(name)}
             # What a broken-off attempt has laid down is a part of what this one will.
-            if not files <= set[str]().union(*map(self._laid, self._names(query))):
+            if not files <= self._laid(query).keys():
                 raise SavepointMismatch(
                     f"{query.checkpoint} holds a checkpoint, or something else, already: give query {query.query!r} an "
                     "empty folder",
@@ -212,20 +212,21 @@ class _Restore:
             return set(_synthesised(query.saved))
         return {saved.path.removeprefix(f"{checkpoint.prefix}/") for saved in checkpoint.files}
 
-    def _laid(self, name: str) -> set[str]:
-        """A checkpoint's file under its name, and where that has the name of a state under its new one as well.
+    def _laid(self, query: PlannedQuery) -> dict[str, str]:
+        """The files of the new checkpoint, and which saved ones they are.
 
-        What was read of a broadcast state is needed under either: the job may go on with the old application's.
+        Each has its old name, and where that has the name of a state the new one as well: the job may go on reading the
+        old application's broadcast state. Of two that would have one name it is that of the state which is called so.
         """
-        laid = {name}
+        names = self._names(query)
+        laid = {name: name for name in names}
         for state in self._plan.states:
             old, new = state.saved.descriptor, state.descriptor
             for before, after in (
                 (subtasks_folder(old.state), subtasks_folder(new.state)),
                 (broadcast_folder(old.application, old.state), broadcast_folder(new.application, new.state)),
             ):
-                if name.startswith(f"{before}/"):
-                    laid.add(after + name.removeprefix(before))
+                laid |= {after + name.removeprefix(before): name for name in names if name.startswith(f"{before}/")}
         return laid
 
     def _lay_checkpoint(self, query: PlannedQuery) -> None:
@@ -236,10 +237,8 @@ class _Restore:
                 with target.writing(name) as file:
                     file.write(data)
             return
-        names = sorted(self._names(query), key=lambda name: name == _METADATA)
-        for name in names:
-            for laid in self._laid(name):
-                copy_file(self._source, f"{checkpoint.prefix}/{name}", target, laid)
+        for laid, saved in sorted(self._laid(query).items(), key=lambda names: names[0] == _METADATA):
+            copy_file(self._source, f"{checkpoint.prefix}/{saved}", target, laid)
 
 
 def _moved(storage_key: bytes, before: StateCodec, after: StateCodec) -> bytes:
