@@ -87,6 +87,8 @@ async def test_answers_to_callers_who_have_gone_are_given_back() -> None:
         async def Scan(self, request: Any, context: Any) -> AsyncIterator[query_pb2.ScanResponse]:  # noqa: N802
             context.set_details("x" * _ANSWER_BYTES)
             yield query_pb2.ScanResponse()
+            # A call that is broken off before this is never gone on with here.
+            waits.set()
             # Ends well, though the caller has gone: the status can't be sent.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
@@ -94,13 +96,15 @@ async def test_answers_to_callers_who_have_gone_are_given_back() -> None:
 
     async def break_off(times: int) -> None:
         for _ in range(times):
+            waits.clear()
             ended.clear()
             call = stub.Scan(query_pb2.ScanRequest())
             await call.read()
+            await waits.wait()
             call.cancel()
             await ended.wait()
 
-    ended = asyncio.Event()
+    waits, ended = asyncio.Event(), asyncio.Event()
     async with bare_server(Servicer()) as server, aio_channel(server.address) as channel:
         stub: Any = query_pb2_grpc.QueryStub(channel)
         await break_off(20)

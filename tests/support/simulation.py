@@ -50,6 +50,8 @@ _Result = TypeVar("_Result")
 
 PARTITIONS = 2
 MAX_KEY_BYTES = 511
+# Of a heartbeat: no machine is so slow that it passes.
+_AMPLE_SECONDS = 60.0
 Rows = Mapping[bytes, bytes | None]
 """A batch's rows by storage key; None deletes."""
 
@@ -287,8 +289,8 @@ class World:
             stage=lambda order: [self._stage(order, partition, rows) for partition in range(PARTITIONS)],
         )
 
-    def beat(self, seconds: float = 0.1) -> None:
-        """A heartbeat of the running driver, if there is one. `seconds`: how long it may take."""
+    def beat(self, seconds: float = _AMPLE_SECONDS) -> None:
+        """A heartbeat of the running driver, if there is one. `seconds`: how long it may take; below 0: one try."""
         if self.coordinator is None:
             return
         self.coordinator._heartbeat_seconds = seconds  # the thread that beats by itself sleeps on
@@ -299,12 +301,12 @@ class World:
         except KeyholeError:
             pass  # logged, and tried again at the next one
 
-    def beats_meanwhile(self, count: int = 2) -> None:
-        """Heartbeats of the running driver's other thread, in the middle of whatever the driver does."""
+    def beats_meanwhile(self, count: int = 2, seconds: float = _AMPLE_SECONDS) -> None:
+        """Heartbeats of the running driver's other thread, in the middle of whatever the driver does. See `beat`."""
         driver = self.coordinator
         if driver is None:
             return
-        driver._heartbeat_seconds = 0.1
+        driver._heartbeat_seconds = seconds
         for _ in range(count):
             with contextlib.suppress(KeyholeError):
                 driver.beat()
