@@ -25,7 +25,7 @@ from keyhole.rpc.status import from_rpc_error
 from keyhole.stats.serving import MetricsPage
 from keyhole.testing.network import Network
 from keyhole.v1 import query_pb2, query_pb2_grpc
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 class _Servicer(query_pb2_grpc.QueryServicer):
@@ -291,7 +291,10 @@ async def test_an_error_that_names_a_thousand_states_still_arrives() -> None:
     assert isinstance(from_rpc_error(caught.value), errors.UnknownState)
 
 
-async def test_the_health_command_tells_serving_from_living_and_from_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_health_command_tells_serving_from_living_and_from_nobody(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_check, "_SECONDS", PATIENCE_SECONDS)
     server = await _serve(errors.NotReady("x"))
     environ = {"KEYHOLE_CLIENT_PROXY_SERVERS": "s:1", "KEYHOLE_CLIENT_PROXY_PORT": str(server.port)}
 
@@ -305,6 +308,7 @@ async def test_the_health_command_tells_serving_from_living_and_from_nobody(caps
     assert await check("client-proxy") == 0
     assert await check(server.address) == 0
     await server.stop(0)
+    monkeypatch.setattr(health_check, "_ALIVE_SECONDS", 1.0)  # all of which nobody takes
     assert await check("client-proxy", "--alive") == 1
     assert f"127.0.0.1:{server.port}: no answer" in capsys.readouterr().err
     assert await check() == 2

@@ -23,6 +23,7 @@ from services.state_server.spill import StagingRoom
 from services.state_server.staged import StagedAttempt
 from services.state_server.table import Table
 from tests.support.states import KEY_GROUPS, descriptor
+from tests.support.waiting import PATIENCE_SECONDS
 
 INCARNATION = "incarnation-1"
 
@@ -68,7 +69,9 @@ class Hosted:
         self.run = Run("app", "main", generation, f"run-{generation}")
         await self.host.open_run(self.run, INCARNATION, grant)
 
-    async def assign(self, groups: Iterable[int] = range(KEY_GROUPS), complete: int = 0, wait: float = 5.0) -> bool:
+    async def assign(
+        self, groups: Iterable[int] = range(KEY_GROUPS), complete: int = 0, wait: float = PATIENCE_SECONDS
+    ) -> bool:
         self.version += 1
         standing = Standing(complete, 1000 * complete)
         return await self.host.assign(self.run, self.version, [StateShare(self.of, frozenset(groups))], standing, wait)

@@ -217,6 +217,7 @@ async def test_a_restore_is_waited_for_by_asking_again_and_says_not_ready_meanwh
 ) -> None:
     hosted, changelog = slow
     assert not await hosted.assign(complete=1, wait=0.01)
+    await changelog.entered()
     with pytest.raises(NotReady, match="restoring"):
         hosted.read(A)
     changelog.gate.set()
