@@ -182,9 +182,10 @@ _WRITING = Row(
         ),
         graph(
             "Rows read, and lag in Kafka",
-            "What Spark reads in a second, what of it the job can't take (dead letters), and how many records of its "
-            "sources it has not read yet.",
+            "What Spark reads in a second, how many records of each topic the job looks at, how many of these it can't "
+            "take (dead letters), and how many records of its sources it has not read yet.",
             Query(_IN.rate("keyhole_spark_input_rows_total", _QUERY), "{{application}} {{query}} rows/s"),
+            Query(_IN.rate("keyhole_job_checked_records_total", "application topic"), "{{topic}} looked at/s"),
             Query(_IN.rate("keyhole_job_rejected_records_total", "application topic"), "{{topic}} rejected/s"),
             Query(
                 _IN.now("keyhole_kafka_source_lag_records", "application query topic"), "{{query}} {{topic}} not read"

@@ -50,7 +50,7 @@ class Views:
         self._states = Kept(MOST_STATES_OF_ALL)
         self._queries = Kept(MOST_QUERIES)
         self._topics = Kept(MOST_TOPICS)
-        self._rejected = Kept(MOST_TOPICS)
+        self._checked = Kept(MOST_TOPICS)
         self._memory = Memory()
 
     def make(self, answers: Sequence[Answer], found: Found, now_ms: int, now_monotonic: float) -> View:
@@ -99,7 +99,7 @@ class Views:
 
     def _bound(self, metric: Metric) -> tuple[Kept | None, int]:
         """What bounds its names, and where the application stands among its labels; the name is behind it."""
-        for label, kept in (("state", self._states), ("query", self._queries), ("topic", self._rejected)):
+        for label, kept in (("state", self._states), ("query", self._queries), ("topic", self._checked)):
             if label in metric.labels:
                 return kept, metric.labels.index("application")
         return None, 0

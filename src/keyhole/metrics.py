@@ -290,6 +290,14 @@ _JOB_METRICS = (
     _refused(_JOB, "application"),
     _counter(
         _JOB,
+        "checked",
+        "records",
+        "application topic",
+        "Records that the job has looked at, those that it could not take among them, as of the last complete epoch. "
+        "Counted where these are: of the same topics, from 0 on with each start, and as often.",
+    ),
+    _counter(
+        _JOB,
         "rejected",
         "records",
         "application topic",

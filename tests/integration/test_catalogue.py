@@ -68,7 +68,7 @@ def full_job() -> JobStats:
     counts = job.counts.query("main")
     counts.commit_time_ms = counts.generation = 1
     counts.failed["EPOCH_FAILED"] += 1
-    job.counts.reject("orders", 1)
+    job.counts.check("orders", 2, 1)
     job.refusals.note("denied")
     with counts.phase("stage"):
         pass

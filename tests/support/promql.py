@@ -18,6 +18,7 @@ CHART = Path(__file__).resolve().parents[2] / "charts" / "keyhole"
 _OF_SPARK_RUNS = (
     "keyhole_spark_",
     "keyhole_kafka_source_lag_",
+    "keyhole_job_checked_",
     "keyhole_job_rejected_",
     "keyhole_state_server_failed_reads_",
 )

@@ -86,19 +86,22 @@ async def test_queries_beyond_the_bound_are_told_together() -> None:
     assert figures.value(told, "keyhole_job_complete_epochs_total", query=OTHER) == 1_000 - MOST_QUERIES
 
 
-async def test_rejected_records_are_told_by_topic_from_0_on_and_topics_beyond_the_bound_together() -> None:
+@pytest.mark.parametrize(("what", "of_one", "of_others"), [("checked", 50, 70), ("rejected", 5, 7)])
+async def test_records_are_told_by_topic_from_0_on_and_topics_beyond_the_bound_together(
+    what: str, of_one: int, of_others: int
+) -> None:
     stats = JobStats("shop", "", "")
     for number in range(1_000):
-        stats.counts.reject(f"topic-{number}", 0)
-    stats.counts.reject("topic-1", 2)
-    stats.counts.reject("topic-1", 3)
-    stats.counts.reject("topic-999", 7)
+        stats.counts.check(f"topic-{number}", 0, 0)
+    stats.counts.check("topic-1", 20, 2)
+    stats.counts.check("topic-1", 30, 3)
+    stats.counts.check("topic-999", 70, 7)
     told = await stats.read()
     assert not figures.beyond_the_catalogue(told)
-    rejected = "keyhole_job_rejected_records_total"
-    assert {tuple(s.labels): s.value for f in told.families if f.name == rejected for s in f.samples} == {
-        **{("shop", f"topic-{number}"): 5 * (number == 1) for number in range(MOST_TOPICS)},
-        (OTHER, OTHER): 7,
+    name = f"keyhole_job_{what}_records_total"
+    assert {tuple(s.labels): s.value for f in told.families if f.name == name for s in f.samples} == {
+        **{("shop", f"topic-{number}"): of_one * (number == 1) for number in range(MOST_TOPICS)},
+        (OTHER, OTHER): of_others,
     }
 
 

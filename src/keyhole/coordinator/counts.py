@@ -62,6 +62,7 @@ class JobCounts:
         self._lock = threading.Lock()
         self._queries: dict[str, QueryCounts] = {}
         self._spark: dict[str, SparkCounts] = {}
+        self._checked: dict[str, int] = {}
         self._rejected: dict[str, int] = {}
 
     def query(self, name: str) -> QueryCounts:
@@ -74,15 +75,16 @@ class JobCounts:
         with self._lock:
             return self._spark.setdefault(name, SparkCounts())
 
-    def reject(self, topic: str, records: int) -> None:
-        """So many more of a source's topic can't be taken; 0: it is known that there may be some."""
+    def check(self, topic: str, records: int, rejected: int) -> None:
+        """So many more of a source's topic were looked at, and so many of them can't be taken; 0: there may be some."""
         with self._lock:
-            self._rejected[topic] = self._rejected.get(topic, 0) + records
+            self._checked[topic] = self._checked.get(topic, 0) + records
+            self._rejected[topic] = self._rejected.get(topic, 0) + rejected
 
-    def rejected(self) -> dict[str, int]:
-        """By the source's topic, as it is now."""
+    def checked(self) -> dict[str, tuple[int, int]]:
+        """How many, and how many of them can't be taken: by the source's topic, as it is now."""
         with self._lock:
-            return dict(self._rejected)
+            return {topic: (records, self._rejected[topic]) for topic, records in self._checked.items()}
 
     def all(self) -> tuple[dict[str, QueryCounts], dict[str, SparkCounts]]:
         """As they are now."""

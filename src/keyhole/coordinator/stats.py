@@ -142,10 +142,12 @@ class JobStats:
             _tell_query(figures, self._names.label((self._application, name)), counts)
         for name, of in spark.items():
             _tell_spark(figures, self._names.label((self._application, name)), of)
-        rejected = self.counts.rejected()
-        self._topics.note((self._application, topic) for topic in rejected)
-        for topic, records in rejected.items():
-            figures.add(f"{_JOB}_rejected_records_total", self._topics.label((self._application, topic)), records)
+        checked = self.counts.checked()
+        self._topics.note((self._application, topic) for topic in checked)
+        for topic, (records, rejected) in checked.items():
+            labels = self._topics.label((self._application, topic))
+            figures.add(f"{_JOB}_checked_records_total", labels, records)
+            figures.add(f"{_JOB}_rejected_records_total", labels, rejected)
         sources = [
             pb.SourcePosition(query=name, topic=topic, partition=partition, offset=offset)
             for name, of in spark.items()

@@ -75,7 +75,7 @@ class DeadLetters:
     Makes the topic `<topic>.dead-letter`, of one partition, where there is none.
 
     Args:
-        config: The job's, in whose metrics `tell` counts them; None: in none.
+        config: The job's, in whose metrics `tell` counts them, and the records that they are among; None: in none.
 
     Raises:
         KeyholeError: The topic can't be made.
@@ -88,10 +88,11 @@ class DeadLetters:
         self._source = topic
         self._counts = None if config is None else stats_of(config).counts
         self._bootstrap_servers = bootstrap_servers
+        self._checked = spark.sparkContext.accumulator(0)
         self._sent = spark.sparkContext.accumulator(0)
-        self._told = 0
+        self._told_checked = self._told_sent = 0
         make_topics(bootstrap_servers, {self.topic: 1}, _ADMIN_SECONDS)
-        self._count(0)  # whoever waits for the first one needs a 0 before it
+        self._count(0, 0)  # whoever waits for the first one needs a 0 before it
 
     @property
     def sent(self) -> int:
@@ -112,29 +113,35 @@ class DeadLetters:
         wrong = problem.isNotNull()
         kept = [F.when(wrong, F.col(name)).alias(f"__{name}") for name in _KEPT]
         rows = parsed.select(*taken, problem.alias(_REASON), *kept)
-        set_aside = functools.partial(_set_aside, self._bootstrap_servers, self.topic, self._sent)
+        set_aside = functools.partial(_set_aside, self._bootstrap_servers, self.topic, self._checked, self._sent)
         return rows.mapInArrow(set_aside, rows.select(*taken).schema)
 
     def tell(self, epoch: int) -> None:
         """Logs and counts how many there were since it was last called. For a query's `on_commit`."""
-        sent = self.sent
-        new, self._told = sent - self._told, sent
+        checked, sent = int(self._checked.value), self.sent
+        new = sent - self._told_sent
+        self._count(checked - self._told_checked, new)
+        self._told_checked, self._told_sent = checked, sent
         if new:
-            self._count(new)
             _log.warning("records were rejected", extra={"records": new, "kept_in": self.topic, "epoch": epoch})
 
-    def _count(self, records: int) -> None:
+    def _count(self, records: int, rejected: int) -> None:
         if self._counts is not None:
-            self._counts.reject(self._source, records)
+            self._counts.check(self._source, records, rejected)
 
 
 def _set_aside(
-    bootstrap_servers: str, topic: str, sent: Accumulator[int], batches: Iterable[pa.RecordBatch]
+    bootstrap_servers: str,
+    topic: str,
+    checked: Accumulator[int],
+    sent: Accumulator[int],
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """In a task: hands on what is good, and does not end before Kafka has the others."""
     hasten_rows()
     sender: _Sender | None = None
     for batch in batches:
+        checked.add(len(batch))
         reasons = batch.column(_REASON)
         taken = batch.select([name for name in batch.schema.names if not name.startswith("__")])
         if reasons.null_count == len(batch):
