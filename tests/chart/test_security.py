@@ -89,6 +89,8 @@ def test_with_tls_probes_are_those_of_the_images() -> None:
         [container] = pod(objects, where).containers
         for probe in ("readinessProbe", "livenessProbe"):
             assert container[probe]["exec"]["command"][:3] == ["python", "-m", "keyhole.rpc.health_check"]
+        # Which is patient.
+        assert "--alive" in container["livenessProbe"]["exec"]["command"]
 
 
 def test_with_tls_no_container_is_ended_because_a_process_takes_long_to_begin() -> None:

@@ -339,3 +339,27 @@ async def test_the_health_command_asks_a_metrics_exporter_over_http(capsys: pyte
     await page.stop()
     assert await asyncio.to_thread(health_check.main, ["metrics-exporter"], environ) == 1
     assert "no answer" in capsys.readouterr().err
+
+
+async def test_the_health_command_is_patient_with_an_exporter_that_is_to_live(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where no core is free it may take long to answer, and must not be ended for that."""
+    asked, answer = asyncio.Semaphore(0), asyncio.Event()
+
+    async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.release()
+        await answer.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer_late, "127.0.0.1", 0) as server:
+        environ = {"KEYHOLE_METRICS_EXPORTER_PORT": str(server.sockets[0].getsockname()[1])}
+        alive = asyncio.create_task(asyncio.to_thread(health_check.main, ["metrics-exporter", "--alive"], environ))
+        await asked.acquire()
+        # This one is asked later, and gives up first.
+        assert await asyncio.to_thread(health_check.main, ["metrics-exporter"], environ) == 1
+        assert "no answer" in capsys.readouterr().err
+        answer.set()
+        assert await alive == 0

@@ -1,7 +1,8 @@
 """`python -m keyhole.rpc.health_check state-server|client-proxy|metrics-exporter|HOST:PORT [--alive]`
 
 The health command of the images: exit code 0 where it serves, by the standard gRPC health service; a metrics exporter
-is asked over HTTP. With --alive: where it lives, which a state server does long before a job gives it key groups.
+is asked over HTTP. With --alive: where it lives, which a state server does long before a job gives it key groups; and
+the answer may take longer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from keyhole.security.certificates import names_of
 from keyhole.security.credentials import PLAIN, Credentials
 
 _SECONDS = 3.0
-# On a node whose cores are all busy a server that is well may take long to answer, and must not be ended for that.
+# On a node whose cores are all busy one that is well may take long to answer, and must not be ended for that.
 _ALIVE_SECONDS = 30.0
 _EXPORTER = "metrics-exporter"
 _USAGE = f"usage: python -m keyhole.rpc.health_check state-server|client-proxy|{_EXPORTER}|HOST:PORT [--alive]"
@@ -49,11 +50,11 @@ def main(arguments: list[str], environ: Mapping[str, str]) -> int:
     except KeyholeError as error:
         print(error.message, file=sys.stderr)  # noqa: T201
         return 2
+    alive = "--alive" in arguments
+    seconds = _ALIVE_SECONDS if alive else _SECONDS
     if wanted[0] == _EXPORTER:
-        trouble = _trouble_over_http(address, credentials)
+        trouble = _trouble_over_http(address, credentials, seconds)
     else:
-        alive = "--alive" in arguments
-        seconds = _ALIVE_SECONDS if alive else _SECONDS
         trouble = trouble_at(address, alive=alive, credentials=credentials, seconds=seconds)
     if trouble:
         print(f"{address}: {trouble}", file=sys.stderr)  # noqa: T201
@@ -101,13 +102,13 @@ def trouble_at(
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
-def _trouble_over_http(address: str, credentials: Credentials) -> str:
-    connection = HTTPConnection(address, timeout=_SECONDS)
+def _trouble_over_http(address: str, credentials: Credentials, seconds: float) -> str:
+    connection = HTTPConnection(address, timeout=seconds)
     if credentials.tls:
         context = ssl.create_default_context(cafile=credentials.tls_ca or None)
         context.check_hostname = False  # it is this machine
         context.load_cert_chain(credentials.tls_certificate, credentials.tls_key)
-        connection = HTTPSConnection(address, timeout=_SECONDS, context=context)
+        connection = HTTPSConnection(address, timeout=seconds, context=context)
     try:
         connection.request("GET", "/healthz")
         status = connection.getresponse().status
