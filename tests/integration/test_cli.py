@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,6 +17,7 @@ from keyhole.types import KeyType, StateKind
 from tests.support.entries import hourly
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
+from tests.support.waiting import LONG_SECONDS
 
 PATH = f"{APPLICATION}/{STATE}"
 HOURLY, WINDOWS, RULES = (f"{APPLICATION}/{state}" for state in ("hourly", "windows", "rules"))
@@ -64,8 +66,13 @@ async def test_get_shows_found_and_absent_keys_alike(keyhole: Command, capsys: p
 async def test_get_says_how_stale_an_answer_may_be_and_is(keyhole: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert await keyhole("get", PATH, "sensor-7", "--stale", "never", "--max-staleness", "5", "--json") == 0
     (answer,) = json.loads(capsys.readouterr().out)
-    assert (answer["role"], answer["lag"]) == ("owner", 0)
-    assert float(answer["age"].removesuffix(" s")) < 5
+    assert (answer["role"], answer["lag_epochs"]) == ("owner", 0)
+    assert 0 <= answer["staleness_seconds"] < 5
+    assert answer["commit_age_seconds"] >= 0
+    assert await keyhole("get", PATH, "sensor-7") == 0
+    shown = capsys.readouterr().out
+    assert {"committed", "age", "lag"} <= set(re.findall(r"\w+", shown))
+    assert len(re.findall(r"│ \d+\.\d s ", shown)) == 2
     assert await keyhole("get", PATH, "sensor-7", "--min-epoch", "9", "--timeout", "0.5") == 1
     assert "at epoch 1" in capsys.readouterr().err
 
@@ -91,6 +98,7 @@ async def test_scan_lists_the_entries_of_a_key_in_a_range_from_either_end(
         assert await keyhole("scan", *arguments, "--json") == 0
         told = json.loads(capsys.readouterr().out)
         assert (told["epoch"], told["server"], told["role"]) == (1, "server-a", "owner")
+        assert 0 <= told["staleness_seconds"] < LONG_SECONDS
         return [entry["map_key"] for entry in told["entries"]], [entry["value"]["celsius"] for entry in told["entries"]]
 
     keys, values = await scan(HOURLY, "sensor-7")
@@ -155,12 +163,18 @@ async def test_a_limit_of_nothing_is_wrong_usage() -> None:
 async def test_describe_and_status_tell_who_holds_what(keyhole: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert await keyhole("describe", PATH, "--format", "json") == 0
     described = json.loads(capsys.readouterr().out)
-    assert (described["state"], described["holdings"][0]["server"]) == (STATE, "server-a")
+    (holding,) = described["holdings"]
+    assert (described["state"], holding["server"]) == (STATE, "server-a")
+    assert (holding["key_groups"], holding["all_key_groups"], holding["lag_epochs"]) == (16, 16, 0)
+    assert 0 <= holding["staleness_seconds"] < LONG_SECONDS
+    assert (holding["restored_records"], holding["records_to_restore"]) == (0, 0)
     assert await keyhole("status", "--json") == 0
     (server,) = json.loads(capsys.readouterr().out)
     assert (server["server"], server["unreachable"], server["holdings"][0]["ready"]) == ("server-a", None, True)
     assert await keyhole("status") == 0
-    assert "server-a" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "server-a" in shown
+    assert "16 of 16" in shown
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,9 @@ def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
     pipeline.await_recount()
     code, told = verify()
     assert (code, told["differences"], told["unreachable"], told["not_compared"]) == (0, [], {}, [])
-    assert [(copy["server"], copy["key_groups"], copy["differing"]) for copy in told["copies"]] == [
-        ("server-0", "8 of 8", 0)
-    ]
+    assert [
+        (copy["server"], copy["key_groups"], copy["all_key_groups"], copy["differing"]) for copy in told["copies"]
+    ] == [("server-0", 8, 8, 0)]
 
     server.kill()
     group, key = change_a_row(pipeline, store)
@@ -84,7 +84,7 @@ def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
     assert code == 1
     (found,) = told["differences"]
     assert (found["server"], found["key_group"]) == ("server-0", group)
-    assert (found["missing"], found["extra"], found["different"]) == (0, 0, 1)
+    assert (found["missing"], found["extra"], found["different"], found["at_least"]) == (0, 0, 1, False)
     assert found["keys"] == {"different": [key.hex()]}
 
 
@@ -104,7 +104,9 @@ def test_what_could_not_be_compared_is_not_all_well(pipeline: Pipeline, capsys: 
         assert main(["verify", path, *kafka, "--proxy", f"127.0.0.1:{port}", "--json"]) == 1
         told = json.loads(capsys.readouterr().out)
         assert (told["differences"], told["not_compared"], list(told["unreachable"])) == ([], [], [gone])
-        assert [copy["key_groups"] for copy in told["copies"]] == ["8 of 8"]
+        assert [(copy["key_groups"], copy["all_key_groups"]) for copy in told["copies"]] == [(8, 8)]
         assert main(["verify", path, *kafka, "--proxy", f"127.0.0.1:{port}"]) == 1
-        assert f"not compared: {gone}" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "8 of 8" in shown
+        assert f"not compared: {gone}" in shown
     assert main(["verify", path, *kafka, "--servers", pipeline.address]) == 0

@@ -22,6 +22,17 @@ ANSWER = {
     "role": "owner",
 }
 
+HOLDING = {
+    "key_groups": 4,
+    "all_key_groups": 12,
+    "restored_records": 1_000,
+    "records_to_restore": 5_000,
+    "lag_epochs": 2,
+    "staleness_seconds": 3661.04,
+    "commit_age_seconds": None,
+    "server": "server-0",
+}
+
 
 def printed(width: int | None, *rows: dict[str, Any], title: str = "weather/sensors") -> str:
     """None: into a pipe."""
@@ -66,6 +77,18 @@ def test_what_data_holds_is_no_markup() -> None:
     assert "[red]x[/red]" in shown
     assert "weather/[bold]" in shown
     assert '["a"]' in shown
+
+
+def test_numbers_with_a_unit_in_their_name_and_parts_of_a_whole_are_put_as_people_say_it() -> None:
+    assert tables.as_said(HOLDING) == {
+        "key_groups": "4 of 12",
+        "restored": "1,000 of 5,000",
+        "lag": 2,
+        "age": "3661.0 s",
+        "committed": None,
+        "server": "server-0",
+    }
+    assert tables.as_said({**HOLDING, "records_to_restore": 0})["restored"] is None
 
 
 def test_no_rows_are_a_line() -> None:

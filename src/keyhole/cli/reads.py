@@ -24,7 +24,7 @@ from keyhole.value_json import to_json
 
 @dataclass(frozen=True)
 class Output:
-    """How to print: `as_json` one JSON document, else tables for a person."""
+    """How to print: `as_json` one JSON document, in which numbers are numbers, else tables for a person."""
 
     as_json: bool
 
@@ -33,7 +33,7 @@ class Output:
         if self.as_json:
             print(json.dumps(list(rows), default=str))
             return
-        tables.show(Console(), rows, title)
+        tables.show(Console(), [tables.as_said(row) for row in rows], title)
 
 
 def states(client: Client, output: Output) -> None:
@@ -140,8 +140,8 @@ def scan(client: Client, output: Output, path: str, key: str | None, within: Ran
     rows = [{"map_key": typed(entry.map_key), "value": to_json(entry.value)} for entry in entries]
     if output.as_json:
         source = entries.source
-        told = {"epoch": entries.epoch, "server": source.server, "role": _role(source), "age": _ago(source.as_of)}
-        print(json.dumps({"entries": rows, **told}, default=str))
+        told = {"epoch": entries.epoch, "server": source.server, "role": _role(source)}
+        print(json.dumps({"entries": rows, **told, "staleness_seconds": _seconds_since(source.as_of)}, default=str))
         return
     title = f"{path} {key}" if descriptor.scan_key else path
     output.rows(rows, f"{title}: {len(entries):,} entries by {names}, epoch {entries.epoch}")
@@ -161,16 +161,17 @@ def _answer_row(key: str, answer: Answer) -> dict[str, Any]:
         "found": answer.found,
         "value": to_json(answer.value) if answer.found else None,
         "epoch": answer.epoch,
-        "committed": _ago(answer.commit_time),
-        "age": _ago(answer.source.as_of),
-        "lag": answer.source.lag_epochs,
+        "commit_age_seconds": _seconds_since(answer.commit_time),
+        "staleness_seconds": _seconds_since(answer.source.as_of),
+        "lag_epochs": answer.source.lag_epochs,
         "server": answer.server,
         "role": _role(answer.source),
     }
 
 
-def _ago(moment: datetime | None) -> str | None:
-    return None if moment is None else f"{(datetime.now(UTC) - moment).total_seconds():.1f} s"
+def _seconds_since(moment: datetime | None) -> float | None:
+    # A server's clock may be ahead of this machine's.
+    return None if moment is None else max(0.0, (datetime.now(UTC) - moment).total_seconds())
 
 
 def _role(source: Source) -> str:
@@ -203,17 +204,18 @@ def _server_row(server: ServerStatus) -> dict[str, Any]:
 
 
 def _holding_row(holding: StateHolding) -> dict[str, Any]:
-    restored = f"{holding.restored_records:,} of {holding.records_to_restore:,}" if holding.records_to_restore else None
     return {
         "server": holding.server,
         "state": f"{holding.descriptor.application}/{holding.descriptor.state}",
-        "key_groups": f"{len(holding.key_groups)} of {holding.descriptor.key_groups}",
+        "key_groups": len(holding.key_groups),
+        "all_key_groups": holding.descriptor.key_groups,
         "role": _role(holding.source),
         "ready": holding.ready,
-        "restored": restored,
+        "restored_records": holding.restored_records,
+        "records_to_restore": holding.records_to_restore,
         "epoch": holding.source.epoch,
-        "lag": holding.source.lag_epochs,
-        "age": _ago(holding.source.as_of),
+        "lag_epochs": holding.source.lag_epochs,
+        "staleness_seconds": _seconds_since(holding.source.as_of),
         "entries": holding.entries,
         "bytes": holding.bytes,
     }

@@ -14,9 +14,32 @@ from rich.text import Text
 
 # Of the one column that may be folded. With fewer, values stand in it letter by letter.
 _LEAST_FOLDED = 30
+# By the names that fields have for programs.
+_SAID = {
+    "commit_age_seconds": "committed",
+    "staleness_seconds": "age",
+    "lag_epochs": "lag",
+    "restored_records": "restored",
+}
+_OF = {"key_groups": "all_key_groups", "restored_records": "records_to_restore"}
 # In keys and values of a state: they would break lines, or tell the terminal something.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FRAME = 3  # a border and two blanks, for each column; and one border more
+
+
+def as_said(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of numbers for programs, with their units in their names, as a person says it: `4 of 8`, `0.3 s`."""
+    said: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in _OF.values():
+            continue
+        whole = row.get(_OF.get(name, ""))
+        if whole is not None:
+            value = f"{value:,} of {whole:,}" if whole else None
+        elif name.endswith("_seconds") and value is not None:
+            value = f"{value:.1f} s"
+        said[_SAID.get(name, name)] = value
+    return said
 
 
 def show(console: Console, rows: Sequence[Mapping[str, Any]], title: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from keyhole import Client
@@ -69,7 +68,8 @@ def _copy_rows(verdict: Verdict) -> list[dict[str, Any]]:
             {
                 "server": server,
                 "role": str(role),
-                "key_groups": f"{len(copies)} of {verdict.descriptor.key_groups}",
+                "key_groups": len(copies),
+                "all_key_groups": verdict.descriptor.key_groups,
                 "epoch": max(copy.epoch for copy in copies),
                 "differing": sum((copy.server, copy.key_group) in differing for copy in copies),
             }
@@ -85,16 +85,13 @@ def _finding_row(finding: Finding, show: int) -> dict[str, Any]:
         "key_group": copy.key_group,
         "offset": copy.offset,
         "epoch": copy.epoch,
-        "missing": _count(found.missing, found.cut),
-        "extra": _count(found.extra, found.cut),
-        "different": _count(found.different, found.cut),
+        "missing": len(found.missing),
+        "extra": len(found.extra),
+        "different": len(found.different),
+        "at_least": found.cut,
         "beyond_changelog": finding.ahead,
     }
     if show:
         kinds = {"missing": found.missing, "extra": found.extra, "different": found.different}
         row["keys"] = {kind: [key.hex() for key in keys[:show]] for kind, keys in kinds.items() if keys}
     return row
-
-
-def _count(keys: Sequence[bytes], cut: bool) -> int | str:
-    return f"at least {len(keys)}" if cut else len(keys)
