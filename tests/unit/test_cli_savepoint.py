@@ -56,6 +56,22 @@ def test_a_savepoint_is_taken_listed_and_restored_under_another_name(
     assert numbers_of(kafkas["new:9092"], expected) == NUMBERS
 
 
+def test_a_folder_that_there_is_not_is_an_error_and_an_empty_one_has_none(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    gone, empty, file = tmp_path / "gone", tmp_path / "empty", tmp_path / "file"
+    empty.mkdir()
+    file.touch()
+    for path, told in ((gone, gone), (file, f"{file}; it is a file"), ("memory://gone", "memory://gone")):
+        assert main(["savepoint", "list", str(path)]) == 1
+        shown = capsys.readouterr()
+        assert not shown.out
+        assert f"there is no folder {told}; name a savepoint, or the folder that has them" in shown.err
+    assert main(["savepoint", "list", str(empty)]) == 0
+    assert capsys.readouterr().out == f"{empty}: none\n"
+    assert run(capsys, "list", str(empty)) == (0, [], "")
+
+
 def test_a_damaged_savepoint_is_named_by_list_and_refused_by_restore(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

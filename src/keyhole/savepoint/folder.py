@@ -40,6 +40,17 @@ class Folder:
         except (ImportError, ValueError) as error:
             raise InvalidConfiguration(f"no folder can be at {path}: {error}", path=path) from error
 
+    def check_there(self) -> None:
+        """Raises InvalidConfiguration where there is no such folder; an object store knows none without a file."""
+        with self._told("listed"):
+            self._fs.invalidate_cache()
+            if self._fs.isdir(self._root):
+                return
+            what = "; it is a file" if self._fs.isfile(self._root) else ""
+        raise InvalidConfiguration(
+            f"there is no folder {self.path}{what}; name a savepoint, or the folder that has them", path=self.path
+        )
+
     def files(self) -> dict[str, int]:
         """The size of every file below, by name; empty where the folder is missing."""
         with self._told("listed"):

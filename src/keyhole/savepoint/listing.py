@@ -62,7 +62,12 @@ def check(folder: Folder, savepoint: Savepoint, *, checksums: bool) -> None:
 
 
 def listing(folder: Folder, *, checksums: bool) -> list[Listed]:
-    """The folder itself where it is a savepoint; else those directly in it, by name."""
+    """The folder itself where it is a savepoint; else those directly in it, by name.
+
+    Raises:
+        InvalidConfiguration: There is no such folder, or it can't be read.
+    """
+    folder.check_there()
     if _is_one(folder):
         return [_listed(folder, checksums)]
     below = [folder.below(name) for name in folder.folders()]
