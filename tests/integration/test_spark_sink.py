@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, NullKey
+from keyhole.local.ports import free_ports
 from keyhole.spark import queryable
 from keyhole.spark.executors import Executor, live_executors
 from keyhole.spark.sink import Sink
@@ -82,6 +83,21 @@ def test_what_spark_tells_of_its_batches_is_kept_where_somebody_may_ask_for_it(
     assert {"addBatch", "triggerExecution"} <= counts.phase_seconds.keys()
     assert sum(counts.seconds.counts) == 3
     until(lambda: len(spark._jsparkSession.streams().listListeners()) == listeners)
+    stats.stop()
+
+
+def test_two_queries_of_a_driver_with_configurations_of_their_own_are_told_on_one_port(
+    stream: Stream, run_query: RunQuery, backend: Backend
+) -> None:
+    (port,) = free_ports(1)
+    first = dataclasses.replace(backend.config, application="of-two", stats=f"127.0.0.1:{port}")
+    second = dataclasses.replace(first, epoch_deadline_seconds=first.epoch_deadline_seconds + 60)
+    for name, backend.config in (("one", first), ("other", second)):
+        run_query(highest(stream(SCHEMA, batches(2))), "update", backend.sink(), checkpoint=name, name=name)
+    stats = stats_of(first)
+    for name in ("one", "other"):
+        counts = stats.counts.spark(name)
+        until(lambda counts=counts: counts.batches == 2)  # type: ignore[misc]
     stats.stop()
 
 

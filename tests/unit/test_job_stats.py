@@ -128,6 +128,53 @@ def test_a_job_that_nobody_asks_serves_nothing() -> None:
     assert stats is stats_of(dataclasses.replace(config))
 
 
+def test_configurations_that_differ_in_what_ports_have_nothing_to_do_with_share_one_port() -> None:
+    """As those of two queries of one driver, of which one may take longer."""
+    stats, page = (f"127.0.0.1:{port}" for port in free_ports(2))
+    config = JobConfig("differing", ("a:1",), "memory", stats=stats, metrics=page)
+    begun = stats_of(config)
+    try:
+        patient = dataclasses.replace(config, epoch_deadline_seconds=600, servers=("b:1",), token_file="/of/the/second")
+        assert stats_of(patient) is begun
+    finally:
+        begun.stop()
+
+
+@pytest.mark.parametrize(
+    "differing",
+    [
+        {"application": "another"},
+        {"metrics": "127.0.0.1:0"},
+        {"policy": "/somewhere/else"},
+        {"application": "another", "metrics": "127.0.0.1:0", "tls": "on"},
+    ],
+    ids=" ".join,
+)
+def test_a_port_of_this_process_that_is_to_be_served_otherwise_is_named_with_what_differs(
+    differing: dict[str, str],
+) -> None:
+    (port,) = free_ports(1)
+    config = JobConfig("contradicted", ("a:1",), "memory", stats=f"127.0.0.1:{port}")
+    begun = stats_of(config)
+    try:
+        with pytest.raises(InvalidConfiguration, match=f"differs in {', '.join(differing)}: give") as caught:
+            stats_of(dataclasses.replace(config, **differing))  # type: ignore[arg-type]
+        assert f"127.0.0.1:{port} tells the figures of contradicted" in caught.value.message
+    finally:
+        begun.stop()
+
+
+def test_an_application_whose_queries_some_serve_and_some_do_not_is_told_by_those_that_do() -> None:
+    silent = JobConfig("in-part", ("a:1",), "memory")
+    served = dataclasses.replace(silent, stats="127.0.0.1:0")
+    begun = stats_of(served)
+    try:
+        assert stats_of(silent) is not begun
+        assert not stats_of(silent).served
+    finally:
+        begun.stop()
+
+
 def test_a_port_that_is_taken_and_an_address_that_is_none_are_said() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import functools
+import dataclasses
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from keyhole.config import JobConfig, SecuritySettings
 from keyhole.coordinator.counts import JobCounts, QueryCounts, SparkCounts
 from keyhole.counting import Refusals
-from keyhole.errors import KeyholeError
+from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.listening import parted
 from keyhole.metrics import MOST_QUERIES, MOST_TOPICS, Component, Kept
 from keyhole.stats.figures import Figures, process_start
@@ -201,24 +202,62 @@ def _age(since_ms: int) -> float:
     return max(0.0, time.time() - since_ms / 1000)
 
 
-# The queries of one process begin at the same time, each in a thread of its own.
-_MAKING = threading.Lock()
+# What the ports are served by: not what the job calls others with, nor how long its epochs may take.
+_SERVED_BY = ("application", "stats", "metrics", *(field.name for field in dataclasses.fields(SecuritySettings)))
+_CALLING = ("tls_server_name", "token_file")
+
+
+class _OfThisProcess:
+    """The ports outlive the queries that come and go. These begin at the same time, each in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[tuple[str, ...], JobStats] = {}
+
+    def of(self, config: JobConfig) -> JobStats:
+        served_by = {name: getattr(config, name) for name in _SERVED_BY if name not in _CALLING}
+        key = tuple(served_by.values())
+        with self._lock:
+            if key not in self._made:
+                self._check(served_by)
+                made = JobStats(config.application, config.stats, config.metrics, config)
+                made.start()
+                atexit.register(made.stop)
+                self._made[key] = made
+            return self._made[key]
+
+    def _check(self, served_by: Mapping[str, str]) -> None:
+        """No other one has one of the ports."""
+        wanted = _fixed(served_by)
+        for key in self._made:
+            other = dict(zip(served_by, key, strict=True))
+            for address in wanted & _fixed(other):
+                differing = [name for name, value in served_by.items() if other[name] != value]
+                raise InvalidConfiguration(
+                    f"{address} tells the figures of {other['application']} in this process, by a configuration "
+                    f"that differs in {', '.join(differing)}: give the same to all configurations of an application in "
+                    "one process, and ports of its own to each application",
+                    address=address,
+                )
+
+
+def _fixed(served_by: Mapping[str, str]) -> set[str]:
+    """Its addresses, without those at any free port."""
+    return {served_by[name] for name in ("stats", "metrics") if not served_by[name].endswith(":0")} - {""}
+
+
+_HERE = _OfThisProcess()
 
 
 def stats_of(config: JobConfig) -> JobStats:
-    """The one of this process for a job's configuration, serving: its ports outlive the queries that come and go.
+    """The one of this process for a job's configuration, serving.
+
+    Configurations have the same one unless they differ in the application, the ports, or how these are secured.
 
     Any thread.
 
-    Raises: As JobStats.start.
+    Raises:
+        InvalidConfiguration: Another one has one of the ports; or as JobStats.start.
+        PortTaken: As JobStats.start.
     """
-    with _MAKING:
-        return _made(config)
-
-
-@functools.cache
-def _made(config: JobConfig) -> JobStats:
-    made = JobStats(config.application, config.stats, config.metrics, config)
-    made.start()
-    atexit.register(made.stop)
-    return made
+    return _HERE.of(config)
