@@ -79,6 +79,21 @@ def test_rows_get_the_live_state_of_another_application(
         queryable.lookup(rows, f"{application}/poor", key="name", proxy=service.proxy)
 
 
+def test_a_list_is_not_looked_up_and_the_columns_of_the_rows_may_have_any_name(
+    spark: SparkSession, stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    config = service.config(application)
+    sink = queryable.together(
+        queryable.value("last", key="k", config=config), queryable.list("log", key="k", max_length=3, config=config)
+    )
+    run_query(stream(SCHEMA, [[{"k": "k0", "v": 1}]]), "append", sink)
+    rows = spark.createDataFrame([("k0", 1)], "`a.b` string, `c``d` int")
+    (found,) = queryable.lookup(rows, f"{application}/last", key="a.b", proxy=service.proxy).collect()
+    assert found.asDict() == {"a.b": "k0", "c`d": 1, "last": Row(v=1)}
+    with pytest.raises(InvalidConfiguration, match=f"state {application}/log is a list, which has no one value"):
+        queryable.lookup(rows, f"{application}/log", key="a.b", proxy=service.proxy)
+
+
 def test_a_stream_is_enriched_batch_by_batch(
     stream: Stream, run_query: RunQuery, service: Service, application: str
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -229,6 +229,85 @@ def test_values_may_be_encoded_by_the_job_itself(
                 answer = client.get(application, "packed", key)
                 assert ([answer.value.value] if answer.found else []) == expected[-1:]
         assert [field.type for field in client.describe_state(application, "packed").value.fields] == ["binary"]
+
+
+class Longest:
+    """The most that a row had; the columns' names are none that attributes can have."""
+
+    def create(self) -> int:
+        return 0
+
+    def add(self, accumulator: int, row: Any) -> int:
+        return max(accumulator, row._0)
+
+    def merge(self, one: int, other: int) -> int:
+        return max(one, other)
+
+    def result(self, accumulator: int) -> tuple[int]:
+        return (accumulator,)
+
+
+class Kept:
+    """Keeps what its subtask has seen."""
+
+    def process(self, subtask: queryable.Subtask, elements: list[Any], rows: Iterator[Any]) -> list[Any]:
+        return elements + [row._3 for row in rows]
+
+    def result(self, elements: Sequence[Any]) -> tuple[int]:
+        return (sum(elements),)
+
+
+def test_columns_may_have_any_name(stream: Stream, run_query: RunQuery, service: Service, application: str) -> None:
+    key, map_key, order, value = "a.b", "a`b", "order by", "größe.in m"
+    of: dict[str, Any] = {"key": key, "config": service.config(application)}
+    sink = queryable.together(
+        queryable.value("value", order_by=order, delete_when="`order by` < 0", **of),
+        queryable.map("map", map_key=map_key, value=value, op="o.p", **of),
+        queryable.list("list", order_by=order, value=[value], unbounded=True, **of),
+        queryable.reducing("reducing", reducers={order: "max", value: f"max_by({order})"}, **of),
+        queryable.aggregating("aggregating", aggregator=Longest(), value=[value], result="`n.n` bigint", **of),
+        queryable.list("coded", codec=Coded(), order_by=order, value=[value], unbounded=True, **of),
+        queryable.operator("operator", operator=Kept(), result="n bigint", subtasks=1, config=of["config"]),
+    )
+    rows = [{key: "k", map_key: m, order: 10 - m, value: m * m, "o.p": None} for m in range(3)]
+    schema = "`a.b` string, `a``b` int, `order by` long, `größe.in m` long, `o.p` string"
+    run_query(stream(schema, [rows]), "append", sink)
+    with Client(service.proxy) as client:
+        assert client.get(application, "value", "k").value[value] == 0
+        assert [entry.value[value] for entry in client.scan(application, "map", "k")] == [0, 1, 4]
+        assert [entry.value[value] for entry in client.scan(application, "list", "k")] == [4, 1, 0]
+        assert client.get(application, "reducing", "k").value.asdict() == {order: 10, value: 0}
+        assert client.get(application, "aggregating", "k").value["n.n"] == 4
+        assert [entry.value.value for entry in client.scan(application, "coded", "k")] == [b"4", b"1", b"0"]
+        assert client.get(application, "operator", 0).value.n == 5
+
+
+class Coded:
+    """The bytes of one value."""
+
+    def encode(self, row: Any) -> bytes:
+        return str(row._0).encode()
+
+
+@pytest.mark.parametrize("condition", ["v <<< 0", "w < 0", "v + 1"], ids=["no SQL", "no column", "no condition"])
+def test_a_delete_when_that_is_no_condition_is_refused(
+    stream: Stream, run_query: RunQuery, service: Service, application: str, condition: str
+) -> None:
+    sink = queryable.value("s", key="k", delete_when=condition, config=service.config(application))
+    with pytest.raises(StreamingQueryException, match=r"state 's': delete_when is no condition on the batch's columns"):
+        run_query(stream(SCHEMA, random_rows(1)), "append", sink)
+    assert isinstance(sink.failure, InvalidConfiguration)
+
+
+def test_a_result_that_is_no_schema_is_refused(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    sink = queryable.aggregating(
+        "mean", key="k", aggregator=Mean(), result="mean dubble", config=service.config(application)
+    )
+    with pytest.raises(StreamingQueryException, match="result: 'mean dubble' is no schema, as 'n bigint, mean double'"):
+        run_query(stream(SCHEMA, random_rows(1)), "append", sink)
+    assert isinstance(sink.failure, InvalidConfiguration)
 
 
 def test_windows_are_entries_of_a_map_until_the_watermark_has_passed_their_ttl(

@@ -51,6 +51,10 @@ def exposing(**arguments: Any) -> QueryableProcessor:
         ({"key": ()}, InvalidConfiguration, "key names the columns"),
         ({"key": ["a", "a"]}, InvalidConfiguration, "key names the columns .* each once"),
         ({"expose": {}}, InvalidConfiguration, "expose names no state"),
+        ({"expose": ["last"]}, InvalidConfiguration, "expose is a list; give it as"),
+        ({"key": 3}, InvalidConfiguration, "key must be the name of a column, as text, or a list of names"),
+        ({"processor": object()}, InvalidConfiguration, r"processor .object. has no init, handleInputRows, close"),
+        ({"processor": Nothing}, InvalidConfiguration, "processor is the class Nothing; give an object of it, Nothing"),
         (
             {"expose": {"last": ExposedValue(CELSIUS), "Last": ExposedValue(CELSIUS)}},
             InvalidConfiguration,

@@ -229,6 +229,13 @@ def test_every_key_type_is_taken_by_sparks_name_of_it(kind: spark.DataType, key_
         ("k string, v map<string,void>", {"key": ("k",)}, ValueMismatch, "void can't be stored"),
         ("k string, v string collate UTF8_LCASE", {"key": ("k",)}, ValueMismatch, "collation UTF8_LCASE"),
         ("k string, v struct<`a:b`:int>", {"key": ("k",)}, ValueMismatch, "field name 'a:b'"),
+        (
+            "k string, _keyhole_op string",
+            {"key": ("k",)},
+            ValueMismatch,
+            "'_keyhole_op': names .* Keyhole's; rename it",
+        ),
+        ("_Keyhole_k string, v int", {"key": ("_Keyhole_k",)}, KeyMismatch, "names that begin with _keyhole_ are"),
         ("k string, v array<int>", {"key": ("k",), "order_by": "v"}, ValueMismatch, "order_by column 'v'.*no highest"),
     ],
 )

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StringType, StructField
 
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration
@@ -57,7 +58,23 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
         ({"ttl": timedelta(1), "ttl_clock": "wall"}, "ttl_clock is 'wall'; it must be one of processing_time, event_t"),
         ({"op": "o", "delete_when": "v < 0"}, "op and delete_when both say what a row does"),
         ({"op": "k"}, "k says what a row does; it can't be part of the key"),
+        ({"ttl_clock": "event_time"}, "ttl_clock is 'event_time' and ttl is not given; say with ttl="),
+        ({"op": ""}, "op is ''; it must be the name of one column"),
+        ({"op": 3}, "op is 3; it must be the name of one column"),
+        ({"delete_when": True}, "delete_when is True; it must be a condition, as SQL text or a Column"),
+        ({"delete_when": ""}, "delete_when is ''; it must be a condition"),
+        ({"defaults": None}, "defaults says by column"),
+        ({"defaults": {3: 1, "v": 1}}, "defaults names 3, which is no column's name"),
+        ({"strict": "yes"}, "strict is 'yes'; it must be True or False"),
+        ({"on_commit": 3}, "on_commit is 3; it must be a function"),
+        ({"config": "local"}, "config is a str; it must be a keyhole.config.JobConfig"),
+        ({"query": 3}, "query is 3, but must be 1 to 100 letters"),
+        ({"state": None}, "the state's name is None, but must be"),
         ({"key": ()}, "key is empty"),
+        ({"key": None}, "key is given as None; give the column's name as text, or a list of names"),
+        ({"key": ["k", 3]}, "key is given as 3; give the column's name"),
+        ({"key": {"k"}}, "key is given as a set; give the column's name"),
+        ({"key": StructField("k", StringType())}, "key is given as a StructField; give the column's name"),
         ({"state": "control"}, "the name is reserved"),
         ({"on_new_checkpoint": "ignore"}, "on_new_checkpoint is 'ignore'"),
     ],
@@ -75,6 +92,15 @@ def test_what_all_kinds_refuse(make: Callable[..., Any], arguments: dict[str, An
         (queryable.map, {"map_key": ""}, "map_key is empty; name the column .* or use queryable.value"),
         (queryable.map, {"map_key": ["m", ""]}, "map_key is empty"),
         (queryable.reducing, {"map_key": ""}, "map_key is empty; name the column .* or leave it out"),
+        (queryable.map, {"map_key": None}, "map_key is given as None; give the column's name"),
+        (queryable.value, {"value": 3}, "value is given as 3; give the column's name"),
+        (queryable.value, {"order_by": ["at", "v"]}, "order_by is a list; it must be the name of one column"),
+        (queryable.list, {"max_length": 2.5}, "max_length is 2.5; it must be a whole number, 1 or more"),
+        (queryable.list, {"max_length": "3"}, "max_length is '3'; it must be a whole number"),
+        (queryable.list, {"max_length": -1}, "max_length is -1; it must be a whole number"),
+        (queryable.list, {"max_length": 1 << 70}, "max_length is 1180591620717411303424"),
+        (queryable.aggregating, {"aggregator": None}, r"aggregator \(NoneType\) has no create"),
+        (queryable.aggregating, {"result": ""}, "result is ''; it must be the schema of what readers get"),
         (queryable.map, {"map_key": ["m", "m"]}, "map_key names a column twice"),
         (queryable.map, {"map_key": "k"}, "k is in key and in map_key"),
         (queryable.map, {"value": ["m"]}, "m is part of the key, which every reader knows"),
@@ -83,7 +109,11 @@ def test_what_all_kinds_refuse(make: Callable[..., Any], arguments: dict[str, An
         (queryable.list, {"max_length": 0}, "max_length is 0"),
         (queryable.list, {"mode": "prepend"}, "mode is 'prepend'; it must be append or replace"),
         (queryable.reducing, {"reducers": {"v": "mean"}}, "the reducers are sum, min"),
-        (queryable.reducing, {"codec": object()}, "a reducing state is made of its columns"),
+        (
+            queryable.reducing,
+            {"codec": object()},
+            "what reducing makes of the columns is the value; codec can't take its place",
+        ),
         (queryable.value, {"codec": object(), "order_by": "v"}, "order_by compares stored values, which codec hides"),
         (queryable.value, {"codec": object()}, r"codec \(object\) has no encode; it needs encode"),
         (
@@ -105,6 +135,12 @@ def test_what_one_kind_refuses(make: Callable[..., Any], arguments: dict[str, An
 def test_an_argument_that_there_is_not_is_refused_by_its_name() -> None:
     with pytest.raises(TypeError, match=r"queryable.value\(\) got unexpected arguments: keys"):
         queryable.value("s", key="k", keys=3, config=CONFIG)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"queryable.list\(\) .*: max_lenght \(is it max_length\?\)"):
+        queryable.list("s", key="k", max_lenght=3, config=CONFIG)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"queryable.operator\(\) got unexpected arguments: key$"):
+        queryable.operator("s", key="k", operator=Elements(), result="n bigint", config=CONFIG)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"queryable.together\(\) .*: on_comit \(is it on_commit\?\)"):
+        queryable.together(queryable.value("s", key="k", config=CONFIG), on_comit=print)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"unexpected arguments: keygroups \(is it key_groups\?\)"):
         queryable.value("s", key="k", keygroups=3, config=CONFIG)  # type: ignore[call-arg]
 
@@ -114,6 +150,21 @@ def test_an_operator_that_is_none_is_refused() -> None:
         queryable.operator("s", operator=Count(), result="n bigint", config=CONFIG)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfiguration, match="operator is the class Elements"):
         queryable.operator("s", operator=Elements, result="n bigint", config=CONFIG)  # type: ignore[arg-type]
+
+
+def test_one_value_column_need_not_be_in_a_list() -> None:
+    (part,) = queryable.value("s", key="k", value="amount", config=CONFIG)._parts
+    assert part.declaration.value == ("amount",)
+
+
+def test_what_is_no_sink_or_no_function_or_no_processor_is_refused() -> None:
+    one = queryable.value("s", key="k", config=CONFIG)
+    with pytest.raises(InvalidConfiguration, match=r"and not a list; of a list, give each: together\(\*sinks\)"):
+        queryable.together([one])  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfiguration, match=r"of takes a function .* not a str"):
+        one.of("SELECT 1")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfiguration, match="exposed takes a QueryableProcessor, not a Count"):
+        queryable.exposed(Count(), config=CONFIG)  # type: ignore[arg-type]
 
 
 def test_a_state_that_is_fed_twice_by_one_query_is_refused() -> None:
@@ -144,8 +195,12 @@ def test_a_state_and_another_one_are_parts_of_one_sink_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"subtasks": 0}, "it must be from 1 to 10,000"),
-        ({"subtasks": 100_000}, "it must be from 1 to 10,000"),
+        ({"subtasks": 0}, "subtasks is 0; it must be a whole number from 1 to 10,000"),
+        ({"subtasks": 100_000}, "it must be a whole number from 1 to 10,000"),
+        ({"subtasks": "4"}, "subtasks is '4'; it must be a whole number"),
+        ({"subtasks": 2.5}, "subtasks is 2.5; it must be a whole number"),
+        ({"operator": None}, "operator .NoneType. has no process, result"),
+        ({"result": None}, "result is None; it must be the schema of what readers get"),
         ({"mode": "broadcast"}, "it must be list or union"),
         ({"op": "o"}, r"op can't be given, as .* let the operator's process\(\) leave out"),
         ({"delete_when": "v < 0"}, r"delete_when can't be given, as .* let the operator's process\(\) leave out"),
@@ -153,4 +208,4 @@ def test_a_state_and_another_one_are_parts_of_one_sink_in_their_order() -> None:
 )
 def test_an_operator_state_refuses_what_cannot_be(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
-        queryable.operator("s", operator=Elements(), result="n bigint", config=CONFIG, **arguments)
+        queryable.operator("s", **({"operator": Elements(), "result": "n bigint", "config": CONFIG} | arguments))

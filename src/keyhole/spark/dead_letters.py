@@ -27,6 +27,8 @@ from keyhole.changelog.record_topics import make_topics
 from keyhole.config import JobConfig
 from keyhole.coordinator.stats import stats_of
 from keyhole.errors import KafkaUnreachable
+from keyhole.spark.arrow_map import map_in_arrow
+from keyhole.spark.partitioning import quoted
 from keyhole.spark.worker import hasten_rows
 
 SUFFIX = ".dead-letter"
@@ -51,7 +53,7 @@ _BATCH_BYTES = 16_384
 
 def drop(parsed: DataFrame, problem: Column) -> DataFrame:
     """An Accept that keeps none of the others: for batches, and tests."""
-    return parsed.where(problem.isNull()).select(*_taken(parsed))
+    return parsed.where(problem.isNull()).select(*map(quoted, _taken(parsed)))
 
 
 def _taken(parsed: DataFrame) -> list[str]:
@@ -109,12 +111,12 @@ class DeadLetters:
         Returns:
             The columns that are not Kafka's, and don't begin with `__`.
         """
-        taken = _taken(parsed)
+        taken = list(map(quoted, _taken(parsed)))
         wrong = problem.isNotNull()
         kept = [F.when(wrong, F.col(name)).alias(f"__{name}") for name in _KEPT]
         rows = parsed.select(*taken, problem.alias(_REASON), *kept)
         set_aside = functools.partial(_set_aside, self._bootstrap_servers, self.topic, self._checked, self._sent)
-        return rows.mapInArrow(set_aside, rows.select(*taken).schema)
+        return map_in_arrow(rows, set_aside, rows.select(*taken).schema)
 
     def tell(self, epoch: int) -> None:
         """Logs and counts how many there were since it was last called. For a query's `on_commit`."""

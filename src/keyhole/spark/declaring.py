@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypedDict
 
 from pyspark.sql import Column
 
@@ -21,6 +22,7 @@ from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration
 from keyhole.reducers import problems
 from keyhole.spark.aggregating import Aggregator
+from keyhole.spark.argument_types import wrong_types
 from keyhole.spark.executors import ServerAddresses
 from keyhole.spark.operators import Subtasks
 from keyhole.spark.parts import Part
@@ -32,15 +34,13 @@ from keyhole.spelling import with_the_nearest
 from keyhole.steps import StepObserver
 from keyhole.types import StateKind, TtlClock
 
-Columns: TypeAlias = str | Sequence[str]
-"""One column's name, or several."""
-
 DEFAULT_KEY_GROUPS = 64
 MAX_KEY_GROUPS = 65_536
 _METHODS = {
     "aggregator": ("create", "add", "merge", "result"),
     "operator": ("process", "result"),
     "codec": ("encode",),
+    "processor": ("init", "handleInputRows", "close"),
 }
 _RESERVED_STATES = ("control",)  # its changelog would be the application's control topic
 
@@ -70,11 +70,6 @@ class StateOptions(QueryOptions, total=False):
     codec: ValueCodec | None
 
 
-def columns(names: Columns) -> tuple[str, ...]:
-    """As a tuple."""
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
 def build(
     kind: StateKind,
     state: str,
@@ -94,11 +89,7 @@ def build(
         InvalidConfiguration: An option can't be.
     """
     of_query, given = parted(options)
-    unknown = given.keys() - StateOptions.__annotations__.keys()
-    if unknown:
-        taken = StateOptions.__annotations__.keys() | declared.keys()
-        named = ", ".join(with_the_nearest(name, taken) for name in sorted(unknown))
-        raise TypeError(f"queryable.{kind}() got unexpected arguments: {named}")
+    refuse_unknown("operator" if subtasks is not None else kind, options, declared.keys())
     codec: ValueCodec | None = given.pop("codec", None)
     if codec is not None:
         declared["encoded"] = True
@@ -112,11 +103,14 @@ def build(
         **({"key_groups": DEFAULT_KEY_GROUPS, "value": None, "order_by": None} | declared | given),
     )
     checked_name("the state's name", declaration.state, "choose another one")
-    for problem in _problems(declaration):
+    classes: dict[str, object] = {} if codec is None else {"codec": codec}
+    if subtasks is not None:
+        classes["operator"] = subtasks.operator
+    elif kind is StateKind.AGGREGATING:
+        classes["aggregator"] = aggregator
+    # In this order: each takes for granted what the one before it has seen to.
+    for problem in itertools.chain(wrong_types(declaration), _problems(declaration), class_problems(**classes)):
         raise InvalidConfiguration(f"state {declaration.state!r}: {problem}", state=declaration.state)
-    operator = None if subtasks is None else subtasks.operator
-    for problem in _class_problems(aggregator=aggregator, operator=operator, codec=codec):
-        raise InvalidConfiguration(f"state {state!r}: {problem}", state=state)
     return query_sink([Part(declaration, aggregator, subtasks, codec)], of_query)
 
 
@@ -127,9 +121,28 @@ def parted(options: Mapping[str, Any]) -> tuple[QueryOptions, dict[str, Any]]:
     return typing.cast("QueryOptions", of_query), of_states
 
 
+def refuse_unknown(function: str, options: Mapping[str, Any], own: Collection[str]) -> None:
+    """Raises TypeError, as Python does, where an argument is none of StateOptions; told with what may have been meant.
+
+    Args:
+        function: Of queryable.
+        own: The arguments that it takes beside them.
+    """
+    unknown = options.keys() - StateOptions.__annotations__.keys()
+    if unknown:
+        taken = StateOptions.__annotations__.keys() | (set(own) - unknown)
+        named = ", ".join(with_the_nearest(name, taken) for name in sorted(unknown))
+        raise TypeError(f"queryable.{function}() got unexpected arguments: {named}")
+
+
 def query_sink(parts: Sequence[Part], options: QueryOptions, on_rows: OnRows | None = None) -> Sink:
     """A sink of the states of one query. Raises InvalidConfiguration."""
+    if unknown := options.keys() - QueryOptions.__annotations__.keys():
+        named = ", ".join(with_the_nearest(name, QueryOptions.__annotations__) for name in sorted(unknown))
+        raise TypeError(f"queryable.together() got unexpected arguments: {named}; a state's own are given to the state")
     settings = _QuerySettings(**options)
+    for problem in _setting_problems(settings):
+        raise InvalidConfiguration(problem)
     config = settings.config or job_config()
     checked_name("the application's name", config.application, "set KEYHOLE_JOB_APPLICATION to another one")
     if settings.query is not None:
@@ -185,11 +198,19 @@ class _QuerySettings:
     observer: StepObserver | None = None
 
 
-def _class_problems(**given: object) -> Iterator[str]:
-    """What is wrong with the objects of the user's own classes; None: there is none."""
+def _setting_problems(settings: _QuerySettings) -> Iterator[str]:
+    for argument in ("strict", "allow_dropped_states"):
+        if not isinstance(given := getattr(settings, argument), bool):
+            yield f"{argument} is {given!r}; it must be True or False"
+    if settings.on_commit is not None and not callable(settings.on_commit):
+        yield f"on_commit is {settings.on_commit!r}; it must be a function, which is called with each epoch"
+    if settings.config is not None and not isinstance(settings.config, JobConfig):
+        yield f"config is a {type(settings.config).__name__}; it must be a keyhole.config.JobConfig"
+
+
+def class_problems(**given: object) -> Iterator[str]:
+    """What is wrong with the objects of the user's own classes, by argument."""
     for argument, of in given.items():
-        if of is None:
-            continue
         if isinstance(of, type):
             yield f"{argument} is the class {of.__name__}; give an object of it, {of.__name__}()"
         needed = _METHODS[argument]
@@ -224,15 +245,13 @@ def _problems(of: Declaration) -> Iterator[str]:
         those = ", ".join(twice)
         yield f"{those} is part of the key, which every reader knows; leave it out of value, reducers and order_by"
     if of.encoded and of.kind in (StateKind.REDUCING, StateKind.AGGREGATING):
-        yield f"a {of.kind} state is made of its columns; codec can't take their place"
+        yield f"what {of.kind} makes of the columns is the value; codec can't take its place"
     if of.encoded and of.order_by is not None and of.kind is not StateKind.LIST:
         yield "order_by compares stored values, which codec hides; leave one of the two out"
     if of.op is not None and of.delete_when is not None:
         yield "op and delete_when both say what a row does; give one of them"
     if of.op is not None and of.op in {*key, *map_key, *others}:
         yield f"{of.op} says what a row does; it can't be part of the key or of the value"
-    if not isinstance(of.defaults, Mapping):
-        yield 'defaults says by column what older entries have in it, as {"unit": "C"}'
-    elif value is not None and of.result is None and (unknown := sorted(of.defaults.keys() - others)):
+    if value is not None and of.result is None and (unknown := sorted(of.defaults.keys() - others)):
         yield f"defaults names {', '.join(map(repr, unknown))}, which is not part of the value"
     yield from problems(dict(zip(value or (), of.reducers, strict=False)))

@@ -15,10 +15,11 @@ from keyhole.client import Client
 from keyhole.client.bounds import StalePolicy
 from keyhole.errors import InvalidConfiguration, KeyMismatch
 from keyhole.security.credentials import PLAIN, Credentials
-from keyhole.spark.declaring import Columns, columns
+from keyhole.spark.argument_types import Columns, columns
+from keyhole.spark.arrow_map import map_in_arrow
 from keyhole.spark.worker import hasten_rows
 from keyhole.state_path import state_path
-from keyhole.types import Stale, StateDescriptor
+from keyhole.types import Stale, StateDescriptor, StateKind
 
 _KEYS_PER_REQUEST = 4_096
 
@@ -52,11 +53,17 @@ def lookup(
     Raises:
         UnknownApplication, UnknownState: Now; what the tasks meet ends the query.
         KeyMismatch: The key's columns don't fit.
-        InvalidConfiguration: `state` is no APPLICATION/STATE, or there is a column `into` already.
+        InvalidConfiguration: `state` is no APPLICATION/STATE, or a list; or there is a column `into` already.
     """
     application, name = state_path(state)
     with Client(proxy, timeout=timeout, credentials=credentials) as client:
         descriptor = client.describe_state(application, name)
+    if descriptor.kind is StateKind.LIST:
+        raise InvalidConfiguration(
+            f"state {state} is a list, which has no one value of a key; look up a state of another kind, or scan the "
+            "list with a Client",
+            state=name,
+        )
     names, target = columns(key), into or name
     _check_key(data, descriptor, names)
     if target in data.columns:
@@ -74,7 +81,7 @@ def lookup(
         timeout,
         credentials,
     )
-    return data.mapInArrow(task, schema)
+    return map_in_arrow(data, task, schema)
 
 
 def value_schema(descriptor: StateDescriptor) -> spark.StructType:

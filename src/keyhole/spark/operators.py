@@ -22,6 +22,7 @@ from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.staging import NotTaken
 from keyhole.ready import ready
 from keyhole.spark.aggregating import BaseReader, result_row, staged_aggregate
+from keyhole.spark.arrow_map import map_in_arrow
 from keyhole.spark.batch import MicroBatch, classic
 from keyhole.spark.partitioning import by_key_group, shuffle_partitions
 from keyhole.spark.rows import rows_of
@@ -96,7 +97,7 @@ def operator_state(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame, 
         number = subtask_number(rows, batch, descriptor.state, subtasks.count, partitions)
         dealt = rows if partitions == number.subtasks else classic(rows.repartition(number.subtasks))
         task = functools.partial(_process, order, descriptor.state, subtasks, number, tuple(rows.columns))
-        processed = classic(dealt.mapInArrow(task, schema))
+        processed = classic(map_in_arrow(dealt, task, schema))
         placed, _ = by_key_group(processed, None, [SUBTASK], descriptor.key_groups)
         encode = TaskState(descriptor.state, ready=True)
         return [placed.mapInArrow(functools.partial(stage_task, order, encode), RECEIPT_SCHEMA)]

@@ -21,7 +21,9 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from pyspark.util import PythonEvalType
 
 from keyhole.errors import InvalidConfiguration
+from keyhole.spark.argument_types import Columns, columns
 from keyhole.spark.batch import classic
+from keyhole.spark.declaring import class_problems
 from keyhole.spark.exposed import (
     PREFIX,
     ExposedList,
@@ -53,15 +55,21 @@ class QueryableProcessor:
         expose: The states by the names under which the processor's `init` declares them, as what it declares them.
 
     Raises:
-        InvalidConfiguration: There is no key, or nothing to expose.
+        InvalidConfiguration: There is no key, or nothing to expose; or an argument is of another type.
     """
 
-    def __init__(
-        self, processor: StatefulProcessor, *, key: str | Sequence[str], expose: Mapping[str, Exposed]
-    ) -> None:
-        self.key: tuple[str, ...] = (key,) if isinstance(key, str) else tuple(key)
+    def __init__(self, processor: StatefulProcessor, *, key: Columns, expose: Mapping[str, Exposed]) -> None:
+        self.key = columns(key)
         self._processor = processor
+        for problem in class_problems(processor=processor):
+            raise InvalidConfiguration(problem)
+        if not isinstance(expose, Mapping):
+            raise InvalidConfiguration(
+                f'expose is a {type(expose).__name__}; give it as {{"last": ExposedValue("v double")}}'
+            )
         self._expose = dict(expose)
+        if not all(isinstance(name, str) for name in self.key):
+            raise InvalidConfiguration("key must be the name of a column, as text, or a list of names")
         if not self.key or len(set(self.key)) < len(self.key):
             raise InvalidConfiguration("key names the columns that the stream is grouped by: one at least, each once")
         if len({name.lower() for name in expose}) < len(expose):
@@ -207,12 +215,12 @@ class QueryableProcessor:
 
 
 def _own_ttl(state: str, declared: Exposed) -> Ttl | None:
-    ttl = ttl_of(state, declared.ttl, declared.ttl_clock or TtlClock.PROCESSING_TIME)
     if declared.ttl is None and declared.ttl_clock is not None:
         raise InvalidConfiguration(
             f"state {state!r}: ttl_clock is given and ttl is not; give both, or give both to queryable.exposed",
             state=state,
         )
+    ttl = ttl_of(state, declared.ttl, declared.ttl_clock or TtlClock.PROCESSING_TIME)
     return None if declared.ttl is None else ttl
 
 

@@ -50,7 +50,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 from pyspark.sql import DataFrame
@@ -59,9 +59,10 @@ from pyspark.sql.types import StructType
 from keyhole.arrow import OP
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.aggregating import Aggregator
+from keyhole.spark.argument_types import Columns, columns
 from keyhole.spark.broadcasting import BroadcastReader
 from keyhole.spark.changes import own_rows
-from keyhole.spark.declaring import Columns, QueryOptions, StateOptions, build, columns, parted, query_sink
+from keyhole.spark.declaring import QueryOptions, StateOptions, build, parted, query_sink, refuse_unknown
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.lookup import lookup
 from keyhole.spark.operators import MOST_SUBTASKS, Mode, Operator, Subtask, Subtasks
@@ -100,7 +101,7 @@ def value(
     state: str,
     *,
     key: Columns,
-    value: Sequence[str] | None = None,
+    value: Columns | None = None,
     order_by: str | None = None,
     **options: Unpack[StateOptions],
 ) -> Sink:
@@ -108,7 +109,7 @@ def value(
 
     Args:
         state: The name under which readers find it; unique in the application.
-        value: The value columns, in the order in which readers get them; default: all but the key's.
+        value: The value column, or columns, in the order in which readers get them; default: all but the key's.
         order_by: The value column whose highest value wins, among the rows of a batch and against the stored value;
             added to the value if it isn't in it. Without it, two rows of one key in one batch are refused.
     """
@@ -120,7 +121,7 @@ def map(  # noqa: A001 - the kind's name
     *,
     key: Columns,
     map_key: Columns,
-    value: Sequence[str] | None = None,
+    value: Columns | None = None,
     order_by: str | None = None,
     **options: Unpack[StateOptions],
 ) -> Sink:
@@ -148,7 +149,7 @@ def list(  # noqa: A001 - the kind's name
     max_length: int | None = None,
     unbounded: bool = False,
     mode: str = "append",
-    value: Sequence[str] | None = None,
+    value: Columns | None = None,
     order_by: str | None = None,
     **options: Unpack[StateOptions],
 ) -> Sink:
@@ -163,14 +164,15 @@ def list(  # noqa: A001 - the kind's name
             which Spark hands them out, which may be another one when the batch is run again. It needn't be a value.
         state, value: As for `value`.
     """
+    refuse_unknown("list", options, ("value", "max_length", "unbounded", "mode", "order_by"))
     if (max_length is None) is not unbounded:
         raise InvalidConfiguration(
             f"state {state!r}: a list grows with the stream. Say how many elements of a key are kept with max_length=, "
             "or that it may grow for ever with unbounded=True, and not both",
             state=state,
         )
-    if max_length is not None and max_length < 1:
-        raise InvalidConfiguration(f"state {state!r}: max_length is {max_length}; it must be 1 or more", state=state)
+    if max_length == 0:  # the declaration's word for any number
+        raise InvalidConfiguration(f"state {state!r}: max_length is 0; it must be 1 or more", state=state)
     if mode not in ("append", "replace"):
         raise InvalidConfiguration(f"state {state!r}: mode is {mode!r}; it must be append or replace", state=state)
     return build(
@@ -180,7 +182,7 @@ def list(  # noqa: A001 - the kind's name
         key=columns(key),
         value=_tuple(value),
         order_by=order_by,
-        max_length=max_length or 0,
+        max_length=0 if max_length is None else max_length,
         replaces=mode == "replace",
     )
 
@@ -230,7 +232,7 @@ def aggregating(
     key: Columns,
     aggregator: Aggregator,
     result: str | StructType,
-    value: Sequence[str] | None = None,
+    value: Columns | None = None,
     order_by: str | None = None,
     **options: Unpack[StateOptions],
 ) -> Sink:
@@ -262,7 +264,7 @@ def broadcast(
     state: str,
     *,
     key: Columns,
-    value: Sequence[str] | None = None,
+    value: Columns | None = None,
     order_by: str | None = None,
     **options: Unpack[StateOptions],
 ) -> Sink:
@@ -303,9 +305,10 @@ def operator(
     """
     if mode not in ("list", "union"):
         raise InvalidConfiguration(f"state {state!r}: mode is {mode!r}; it must be list or union", state=state)
-    if subtasks is not None and not 1 <= subtasks <= MOST_SUBTASKS:
+    if subtasks is not None and not (type(subtasks) is int and 1 <= subtasks <= MOST_SUBTASKS):
         raise InvalidConfiguration(
-            f"state {state!r}: subtasks is {subtasks}; it must be from 1 to {MOST_SUBTASKS:,}", state=state
+            f"state {state!r}: subtasks is {subtasks!r}; it must be a whole number from 1 to {MOST_SUBTASKS:,}",
+            state=state,
         )
     for given in ("op", "delete_when"):
         if options.get(given) is not None:
@@ -338,6 +341,11 @@ def exposed(
 
     Needs a Spark session, which knows how schemas are written.
     """
+    if not isinstance(processor, QueryableProcessor):
+        raise InvalidConfiguration(
+            f"exposed takes a QueryableProcessor, not a {type(processor).__name__}: put it into "
+            "QueryableProcessor(processor, key=..., expose={...})"
+        )
     if own := sorted({"op", "delete_when", "codec", "defaults"} & options.keys()):
         raise InvalidConfiguration(f"{', '.join(own)} can't be given: the processor says what is done to its states")
     of_query, of_states = parted(options)
@@ -370,10 +378,16 @@ def together(*sinks: Sink, **options: Unpack[QueryOptions]) -> Sink:
         sinks: Made by the functions here, without the options that concern the query. What is given to a state's `of`
             makes its rows of the batch's. The configuration is the first one's.
     """
+    for given in sinks:
+        if not isinstance(given, Sink):
+            raise InvalidConfiguration(
+                f"together takes sinks, made by queryable.value and the like, and not a {type(given).__name__}; "
+                "of a list, give each: together(*sinks)"
+            )
     if sinks:
         options.setdefault("config", sinks[0].config)
     return query_sink([part for sink in sinks for part in sink.parts_alone()], options)
 
 
-def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(names)
+def _tuple(names: Columns | None) -> tuple[str, ...] | None:
+    return None if names is None else columns(names)

@@ -13,6 +13,7 @@ from pyspark.sql import types as spark
 
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, ValueMismatch
 from keyhole.reducers import parse
+from keyhole.spark.exposed import PREFIX
 from keyhole.spark.value_codec import ENCODED
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.value_types import value_type
@@ -163,10 +164,17 @@ def value_names(declaration: Declaration, schema: spark.StructType) -> tuple[str
 
 
 def result_schema(result: str | spark.StructType) -> spark.StructType:
-    """The fields of an aggregate's result. Needs a Spark session where they are given as text."""
+    """The fields of an aggregate's result. Needs a Spark session where they are given as text.
+
+    Raises:
+        InvalidConfiguration: It is no schema.
+    """
     if isinstance(result, spark.StructType):
         return result
-    parsed = spark.StructType.fromDDL(result)
+    try:
+        parsed = spark.StructType.fromDDL(result)
+    except ParseException as error:
+        raise InvalidConfiguration(f"result: {result!r} is no schema, as 'n bigint, mean double'") from error
     # One name alone is read as a type.
     return parsed if isinstance(parsed, spark.StructType) else spark.StructType([spark.StructField("value", parsed)])
 
@@ -183,7 +191,7 @@ def struct(what: str, schema: str | spark.StructType) -> spark.StructType:
     try:
         made = spark.StructType.fromDDL(schema) if isinstance(schema, str) else schema
     except ParseException as error:
-        raise InvalidConfiguration(f"{what}: {schema!r} is no schema, as {{'a double, b string'}}") from error
+        raise InvalidConfiguration(f"{what}: {schema!r} is no schema, as 'a double, b string'") from error
     if not isinstance(made, spark.StructType) or not made.fields:
         raise InvalidConfiguration(
             f"{what}: its schema must name at least one column with its type, as 'celsius double'"
@@ -290,6 +298,13 @@ def _column(
     declaration: Declaration, role: str, name: str, schema: spark.StructType, error: type[KeyholeError]
 ) -> spark.StructField:
     found = [field for field in schema.fields if field.name == name]
+    if role != "op" and name.lower().startswith(PREFIX):
+        # It would be taken for what a row does, say, and nobody told.
+        raise error(
+            f"state {declaration.state!r}: {role} column {name!r}: names that begin with {PREFIX} are Keyhole's; "
+            "rename it",
+            column=name,
+        )
     if len(found) == 1:
         return found[0]
     what = "does not exist" if not found else f"exists {len(found)} times"

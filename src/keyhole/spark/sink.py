@@ -110,7 +110,15 @@ class Sink:
         Args:
             increments: What it makes is new with each batch, though the batch brings running results, or the whole
                 result: it is merged with, put or appended to what the state holds.
+
+        Raises:
+            InvalidConfiguration: `select` is no function.
         """
+
+        if not callable(select):
+            raise InvalidConfiguration(
+                f"of takes a function that makes the states' rows of the batch, not a {type(select).__name__}"
+            )
 
         def of_part(part: Part) -> Part:
             before = part.select
@@ -339,7 +347,7 @@ def checked_name(what: str, name: str, remedy: str) -> str:
     Raises:
         InvalidConfiguration: It can't.
     """
-    if _NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise InvalidConfiguration(
             f"{what} is {name!r}, but must be 1 to 100 letters, digits, '_' or '-'; {remedy}", name=name
         )

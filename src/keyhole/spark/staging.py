@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -15,7 +16,9 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from keyhole.arrow import OP, Op
 from keyhole.coordinator.coordinator import StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
+from keyhole.errors import InvalidConfiguration
 from keyhole.spark.aggregating import Aggregation
+from keyhole.spark.arrow_map import map_in_arrow
 from keyhole.spark.batch import classic
 from keyhole.spark.changes import changes_layout, changes_of, own_rows
 from keyhole.spark.packing import ORDER, PARTITION, REPACKED_SCHEMA, repacked
@@ -126,7 +129,7 @@ def staged_state(part: Part, plan: StatePlan, rows: ClassicDataFrame, layout: Ha
     return StagedState(
         [plan],
         partitions,
-        lambda order: [staged.mapInArrow(functools.partial(stage_task, order, task), RECEIPT_SCHEMA)],
+        lambda order: [map_in_arrow(staged, functools.partial(stage_task, order, task), RECEIPT_SCHEMA)],
     )
 
 
@@ -163,11 +166,12 @@ def staged_changes(
 
     def receipts(order: StageOrder) -> list[DataFrame]:
         if write is not None and in_place:
-            return [batch.mapInArrow(functools.partial(write_and_stage_changes, order, tasks, write), RECEIPT_SCHEMA)]
+            task = functools.partial(write_and_stage_changes, order, tasks, write)
+            return [map_in_arrow(batch, task, RECEIPT_SCHEMA)]
         staged = rows.mapInArrow(functools.partial(stage_changes, order, tasks), RECEIPT_SCHEMA)
         if write is None:
             return [staged]
-        return [staged, own_rows(batch).mapInArrow(functools.partial(written, write), RECEIPT_SCHEMA)]
+        return [staged, map_in_arrow(own_rows(batch), functools.partial(written, write), RECEIPT_SCHEMA)]
 
     return StagedState(plans, partitions, receipts)
 
@@ -183,6 +187,9 @@ def _staged_rows(
     """The key's and the value's columns, as keyhole.arrow.encode takes them; or the aggregator's or codec's.
 
     In SQL: a Column is a dozen calls to Spark's JVM, for each batch again.
+
+    Raises:
+        InvalidConfiguration: `delete_when` is no condition on these rows.
     """
     columns = [quoted(part.name) for part in (*descriptor.key, *descriptor.map_key)]
     if descriptor.kind is StateKind.REDUCING:
@@ -196,9 +203,16 @@ def _staged_rows(
         # What is null is taken for a put; only a list may declare something else.
         columns.append(f"coalesce({op}, '{default}') AS {OP}" if declaration.replaces else f"{op} AS {OP}")
     elif condition is not None:
-        deletes = F.expr(condition) if isinstance(condition, str) else condition
-        # What is neither true nor false deletes nothing.
-        rows = rows.withColumn(OP, F.when(deletes, F.lit(Op.DELETE.value)).otherwise(F.lit(default.value)))
+        try:
+            deletes = F.expr(condition) if isinstance(condition, str) else condition
+            # What is neither true nor false deletes nothing.
+            rows = rows.withColumn(OP, F.when(deletes, F.lit(Op.DELETE.value)).otherwise(F.lit(default.value)))
+        except AnalysisException as error:
+            raise InvalidConfiguration(
+                f"state {declaration.state!r}: delete_when is no condition on the batch's columns "
+                f"({', '.join(rows.columns)}): {error}",
+                state=declaration.state,
+            ) from error
         columns.append(OP)
     elif declaration.replaces:
         columns.append(f"'{Op.REPLACE}' AS {OP}")

@@ -53,3 +53,5 @@ def _problems(ttl: object, clock: object) -> Iterator[str]:
         yield f"ttl is {ttl!r}; it must be a timedelta of 1 ms or more"
     if clock not in tuple(TtlClock):
         yield f"ttl_clock is {clock!r}; it must be one of {', '.join(TtlClock)}"
+    if ttl is None and clock == TtlClock.EVENT_TIME:
+        yield "ttl_clock is 'event_time' and ttl is not given; say with ttl= how long an entry lives"
