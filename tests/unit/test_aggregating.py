@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent import futures
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import grpc
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -146,6 +150,14 @@ def test_a_task_adds_its_rows_to_what_the_owner_held(
         ({"text": "x"}, "has the fields text; declared are text, rows"),
         ({"text": "x", "rows": 1, "more": 2}, "has the fields text, rows, more"),
         (("x",), "has 1 fields"),
+        (None, "is a NoneType, not its fields by name or in their order"),
+        (7, "is a int"),
+        ("ab", "is a str"),
+        ({"a", "b"}, "is a set"),
+        (("x", 1.0), r"has a float in its field rows, which does not fit \(docs/values.md"),
+        (("x", True), "has a bool in its field rows"),
+        (("x", 1 << 63), "has a int in its field rows"),
+        ((1, 1), "has a int in its field text"),
     ],
 )
 def test_a_result_that_is_not_as_declared_is_refused(owner: Owner, result: Any, message: str) -> None:
@@ -156,6 +168,43 @@ def test_a_result_that_is_not_as_declared_is_refused(owner: Owner, result: Any, 
     owner.held = {}
     with pytest.raises(ValueMismatch, match=message):
         run(owner, Wrong(), [batch([("a", 1, None)])])
+
+
+class Kept:
+    """Whose accumulators are what it is made with, and stored by default."""
+
+    def __init__(self, accumulator: Any) -> None:
+        self._accumulator = accumulator
+
+    def create(self) -> Any:
+        return self._accumulator
+
+    def add(self, accumulator: Any, row: Any) -> Any:
+        return accumulator
+
+    def merge(self, one: Any, other: Any) -> Any:
+        return one
+
+    def result(self, accumulator: Any) -> tuple[str, int]:
+        return ("x", 1)
+
+
+@pytest.mark.parametrize("accumulator", [{1}, [Decimal(1)], {"a": Counter()}, object(), {(1, 2): 3}, 1 << 70])
+def test_an_accumulator_that_would_come_back_as_something_else_is_refused_before_it_is_stored(
+    owner: Owner, accumulator: Any
+) -> None:
+    owner.held = {}
+    with pytest.raises(ValueMismatch, match=r"of state 'folded' holds a .*; give the aggregator encode and decode"):
+        run(owner, Kept(accumulator), [batch([("a", 1, None)])])
+
+
+def test_plain_data_comes_back_as_what_it_is(owner: Owner) -> None:
+    owner.held = {}
+    plain = {"a": [1, -2.5, None, True, "x", b"y", 1 << 63], 2: [[]], "at": datetime(2026, 1, 1, tzinfo=UTC)}
+    found = run(owner, Kept(plain), [batch([("a", 1, None)])])
+    entry = found["a"]
+    assert entry is not None
+    assert msgspec.msgpack.decode(entry.accumulator) == plain
 
 
 def test_an_owner_that_does_not_answer_is_a_receipt_and_no_error(owner: Owner) -> None:

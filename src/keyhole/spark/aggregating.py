@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 from zlib import crc32
@@ -20,6 +20,7 @@ from keyhole.coordinator.servers import run_to_proto
 from keyhole.coordinator.staging import NotTaken
 from keyhole.errors import ConflictError, RequestError, ValueMismatch
 from keyhole.rpc.status import from_rpc_error
+from keyhole.spark.plain import not_plain
 from keyhole.spark.rows import rows_of
 from keyhole.stored import DIGEST_BYTES, Aggregate
 from keyhole.types import StateDescriptor
@@ -41,7 +42,7 @@ class Aggregator(Protocol):
 
     An aggregator may also have:
         encode(accumulator) -> bytes, decode(bytes) -> accumulator: How accumulators are stored; default: MessagePack,
-            for accumulators of plain data (a tuple comes back as a list).
+            for accumulators of plain data (a tuple comes back as a list; others, as sets and decimals, are refused).
         commutative: True where neither the order of rows nor that of merges can be told from the encoded accumulator.
             A batch that is run again and gives another one is then found out.
         takes_running_results: True where a row takes the place of what was added of the same thing before, as a highest
@@ -75,6 +76,11 @@ class Aggregation:
     def decode(self, data: bytes) -> Any:
         return getattr(self.aggregator, "decode", msgspec.msgpack.decode)(data)
 
+    def check(self, state: str, accumulator: Any) -> None:
+        """Raises ValueMismatch where it would not come back as what it is."""
+        if not hasattr(self.aggregator, "encode"):
+            check_plain(state, "an accumulator of the aggregator", accumulator, "give the aggregator encode and decode")
+
     @property
     def commutative(self) -> bool:
         return bool(getattr(self.aggregator, "commutative", False))
@@ -105,7 +111,8 @@ def aggregated(
 
     Raises:
         NotTaken: An owner did not answer.
-        KeyholeError: As keyhole.arrow.encode; and ValueMismatch where a result is not as declared.
+        KeyholeError: As keyhole.arrow.encode; and ValueMismatch where a result is not as declared, or an accumulator
+            not plain data.
     """
     gathered = _gather(descriptor, aggregation, batches)
     reader = BaseReader(order, descriptor.state, connect)
@@ -113,7 +120,10 @@ def aggregated(
     for start in range(0, len(keys), _KEYS_PER_REQUEST):
         some = keys[start : start + _KEYS_PER_REQUEST]
         bases = reader.bases([key for key in some if not gathered[key].cleared])
-        rows = [_staged_row(descriptor, aggregation, gathered[key], bases.get(key)) for key in some]
+        # One accumulator of so many stands for all: walking through each would cost more than encoding it.
+        rows = [
+            _staged_row(descriptor, aggregation, gathered[key], bases.get(key), check=key is some[0]) for key in some
+        ]
         yield pa.record_batch({STORAGE_KEY: pa.array(some, pa.binary()), VALUE: pa.array(rows, pa.binary())})
 
 
@@ -137,11 +147,13 @@ def _gather(
 
 
 def _staged_row(
-    descriptor: StateDescriptor, aggregation: Aggregation, of: _Gathered, base: bytes | None
+    descriptor: StateDescriptor, aggregation: Aggregation, of: _Gathered, base: bytes | None, *, check: bool
 ) -> bytes | None:
     if of.cleared and not of.rows:
         return None
     accumulator = of.accumulator
+    if check:
+        aggregation.check(descriptor.state, accumulator)
     digest = struct.pack(">I", crc32(aggregation.encode(accumulator))) if aggregation.commutative else _NO_DIGEST
     if base is not None:
         accumulator = aggregation.aggregator.merge(aggregation.decode(base), accumulator)
@@ -165,6 +177,8 @@ def result_row(descriptor: StateDescriptor, result: Mapping[str, Any] | Sequence
         ValueMismatch: It is not as declared.
     """
     fields = _fields(descriptor)
+    if isinstance(result, (str, bytes, Set)) or not isinstance(result, Collection):
+        raise _mismatch(descriptor, f"is a {type(result).__name__}, not its fields by name or in their order")
     if isinstance(result, Mapping):
         if result.keys() != {name for name, _ in fields}:
             raise _mismatch(descriptor, f"has the fields {', '.join(result)}")
@@ -175,16 +189,18 @@ def result_row(descriptor: StateDescriptor, result: Mapping[str, Any] | Sequence
     for (name, convert), value in zip(fields, result, strict=True):
         try:
             stored.append(convert(value))
-        except (TypeError, ValueError, AttributeError, ArithmeticError):
+        except (ValueError, OverflowError):
             # Not as the cause: it may hold the value.
-            what = f"has a {type(value).__name__} in its field {name}, which does not fit"
+            what = (
+                f"has a {type(value).__name__} in its field {name}, which does not fit (docs/values.md says what would)"
+            )
             raise _mismatch(descriptor, what) from None
     return encode_row(descriptor.value.version, stored)
 
 
 @functools.lru_cache(maxsize=64)
 def _fields(descriptor: StateDescriptor) -> list[tuple[str, Callable[[Any], Any]]]:
-    return [(field.name, optional(value_type(field.type).to_stored)) for field in descriptor.value.fields]
+    return [(field.name, optional(value_type(field.type).from_given)) for field in descriptor.value.fields]
 
 
 def _mismatch(descriptor: StateDescriptor, what: str) -> ValueMismatch:
@@ -193,6 +209,16 @@ def _mismatch(descriptor: StateDescriptor, what: str) -> ValueMismatch:
         f"the result of the aggregator of state {descriptor.state!r} {what}; declared are {wanted}",
         state=descriptor.state,
     )
+
+
+def check_plain(state: str, what: str, data: Any, remedy: str) -> None:
+    """Raises ValueMismatch where MessagePack would not give the data back as what it is."""
+    if (kind := not_plain(data)) is not None:
+        raise ValueMismatch(
+            f"{what} of state {state!r} holds a {kind}, which MessagePack doesn't give back as what it was; {remedy}, "
+            "or hold numbers, text, bytes, lists and dicts",
+            state=state,
+        )
 
 
 class BaseReader:

@@ -21,7 +21,7 @@ from keyhole.coordinator.coordinator import StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.staging import NotTaken
 from keyhole.ready import ready
-from keyhole.spark.aggregating import BaseReader, result_row, staged_aggregate
+from keyhole.spark.aggregating import BaseReader, check_plain, result_row, staged_aggregate
 from keyhole.spark.arrow_map import map_in_arrow
 from keyhole.spark.batch import MicroBatch, classic
 from keyhole.spark.partitioning import by_key_group, shuffle_partitions
@@ -51,7 +51,7 @@ class Subtask:
 class Operator(Protocol):
     """What each subtask does with its rows of a batch. Runs in Spark's workers; must not depend on time or chance.
 
-    Elements are plain data, as MessagePack holds it (a tuple comes back as a list).
+    Elements are plain data, as MessagePack holds it (a tuple comes back as a list; a set, say, is refused).
     """
 
     def process(self, subtask: Subtask, elements: list[Any], rows: Iterator[Any]) -> Sequence[Any]:
@@ -134,6 +134,7 @@ def _process(
         return
     operator = subtasks.operator
     after = list(operator.process(subtask, elements, _rows(columns, batches)))
+    check_plain(state, "an element", after[:1], "let process() give plain data")
     # Those that are no subtasks any more keep an empty list: what they held before the epoch must stay known, should
     # the epoch be run again.
     held = {index: _Held(count, after)}
