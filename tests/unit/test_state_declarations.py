@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructField
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark import queryable
+from keyhole.spark.parts import PartStaging
 from keyhole.types import StateKind
 
 CONFIG = JobConfig("app", ("127.0.0.1:7410",), "127.0.0.1:9092")
@@ -104,6 +105,11 @@ def test_what_all_kinds_refuse(make: Callable[..., Any], arguments: dict[str, An
         (queryable.map, {"map_key": ["m", "m"]}, "map_key names a column twice"),
         (queryable.map, {"map_key": "k"}, "k is in key and in map_key"),
         (queryable.map, {"value": ["m"]}, "m is part of the key, which every reader knows"),
+        (
+            queryable.list,
+            {"value": ["k", "v"]},
+            "k is part of the key, which every reader knows; leave it out of value",
+        ),
         (queryable.list, {"max_length": None}, "max_length=, or that it may grow for ever with unbounded=True"),
         (queryable.list, {"unbounded": True}, "and not both"),
         (queryable.list, {"max_length": 0}, "max_length is 0"),
@@ -150,6 +156,10 @@ def test_an_operator_that_is_none_is_refused() -> None:
         queryable.operator("s", operator=Count(), result="n bigint", config=CONFIG)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfiguration, match="operator is the class Elements"):
         queryable.operator("s", operator=Elements, result="n bigint", config=CONFIG)  # type: ignore[arg-type]
+
+
+def test_a_list_may_be_ordered_by_a_column_of_its_key() -> None:
+    queryable.list("s", key=["k", "at"], order_by="at", max_length=3, config=CONFIG)
 
 
 def test_one_value_column_need_not_be_in_a_list() -> None:
@@ -209,3 +219,13 @@ def test_a_state_and_another_one_are_parts_of_one_sink_in_their_order() -> None:
 def test_an_operator_state_refuses_what_cannot_be(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         queryable.operator("s", **({"operator": Elements(), "result": "n bigint", "config": CONFIG} | arguments))
+
+
+def test_a_function_that_returns_no_rows_is_refused_by_the_states_name() -> None:
+    forgets_to_return: Any = lambda batch: None  # noqa: E731
+    sink = queryable.value("s", key="k", config=CONFIG).of(forgets_to_return)
+    rows: Any = None  # it is not looked at
+    with pytest.raises(
+        InvalidConfiguration, match=r"state 's': the function .* of\(\) returned a NoneType; it must return"
+    ):
+        PartStaging("app", "query").staged(sink.parts_alone(), rows)

@@ -241,7 +241,9 @@ def _problems(of: Declaration) -> Iterator[str]:
     if value is not None and len(set(value)) < len(value):
         yield f"value names a column twice ({', '.join(value)})"
     others = {*(value or ()), *((of.order_by,) if of.order_by is not None else ())}
-    if of.kind is not StateKind.LIST and (twice := sorted({*key, *map_key} & others)):
+    # What orders a batch's elements needn't be part of them.
+    told = set(value or ()) if of.kind is StateKind.LIST else others
+    if twice := sorted({*key, *map_key} & told):
         those = ", ".join(twice)
         yield f"{those} is part of the key, which every reader knows; leave it out of value, reducers and order_by"
     if of.encoded and of.kind in (StateKind.REDUCING, StateKind.AGGREGATING):

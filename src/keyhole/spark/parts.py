@@ -10,6 +10,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.coordinator.coordinator import StatePlan
+from keyhole.errors import InvalidConfiguration
 from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.batch import MicroBatch, classic
 from keyhole.spark.changes import changes_schema
@@ -92,13 +93,26 @@ class PartStaging:
     def staged(
         self, parts: Sequence[Part], rows: ClassicDataFrame, layout: HashLayout | None = None
     ) -> list[StagedState]:
-        """Args: rows: The batch's. layout: How they are partitioned; None: in no way that is known."""
+        """Args: rows: The batch's. layout: How they are partitioned; None: in no way that is known.
+
+        Raises:
+            KeyMismatch, ValueMismatch: A column does not fit.
+            InvalidConfiguration: A function that was given to `of` returns no data frame.
+        """
         return [self._one_pass(of_pass, rows, layout) for of_pass in _passes(parts)]
 
     def _one_pass(self, parts: tuple[Part, ...], rows: ClassicDataFrame, layout: HashLayout | None) -> StagedState:
         part = parts[0]
         if part.select is not None:
-            rows = classic(part.select(rows))
+            selected = part.select(rows)
+            if not isinstance(selected, DataFrame):
+                state = part.declaration.state
+                raise InvalidConfiguration(
+                    f"state {state!r}: the function that was given to of() returned a {type(selected).__name__}; it "
+                    "must return a data frame, made of the batch",
+                    state=state,
+                )
+            rows = classic(selected)
             layout = None if self.batch is None else layout_of(rows, self.batch.execution)
         if part.changes:
             schema = rows.schema
