@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from keyhole import Client
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
-from keyhole.errors import InvalidConfiguration
+from keyhole.errors import DeadlineExceeded, InvalidConfiguration
 from keyhole.spark import queryable, staging
 from keyhole.spark.batch import classic
 from keyhole.spark.changes import own_rows, split
@@ -116,6 +116,27 @@ def test_the_states_of_a_processor_are_read_as_spark_has_them(
     # One pass of a batch stages all three, and shuffles it at most once.
     assert passes == [shuffles, shuffles]
     assert sorted(own) == [(0, "a", 2), (0, "b", 1), (0, "c", 2), (1, "a", 1), (1, "b", 3)]
+
+
+def test_a_state_that_is_not_declared_is_not_served_and_declared_again_it_has_what_it_had_and_what_changes_from_then_on(
+    stream: Stream, run_query: RunQuery, service: Service, application: str
+) -> None:
+    batches: list[list[dict[str, Any]]] = []
+    runs: list[tuple[str, list[tuple[str, int]]]] = [
+        ("last", [("a", 1), ("b", 1)]),
+        ("values", [("a", 2), ("b", 2)]),
+        ("last", [("b", 3), ("c", 3)]),
+    ]
+    for exposed, rows in runs:
+        batches.append([{"k": k, "v": v, "n": v} for k, v in rows])
+        exposing = queryable.QueryableProcessor(Highest(), key="k", expose={exposed: EXPOSE[exposed]})
+        sink = queryable.exposed(exposing, query="main", config=service.config(application))
+        run_query(exposing.transform(stream("k string, v long, n long", batches), "k string, rows int"), "update", sink)
+    with Client(service.proxy) as client:
+        last = {key: client.get(application, "last", key).value.v for key in "abc"}
+        assert last == {"a": 1, "b": 3, "c": 3}, "Spark has 2 of a, as docs/spark.md says"
+        with pytest.raises(DeadlineExceeded, match=r"holds 0 of 64 key groups"):
+            client.scan(application, "values", "a", timeout=3)
 
 
 BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
