@@ -163,6 +163,8 @@ def test_the_fields_are_what_sparks_own_aggregates_are_of_all_rows(
 ) -> None:
     assert {reducer.split("(")[0] for reducer in REDUCERS.values()} == set(ALL_REDUCERS)
     rows, key, map_key = random_rows(3), place[0], place[1:]
+    # One that has nothing to go by, of which max_by and min_by are null.
+    rows[1].append({"k": "timeless", "batch": 1, "m": 0, "exact": "1.50", "word": "b"})
     config = service.config(application)
     sink = queryable.reducing("sums", key=key, map_key=map_key, key_groups=8, reducers=REDUCERS, config=config)
     run_query(widened(stream(SCHEMA, rows)), "append", sink)
@@ -176,7 +178,9 @@ def test_the_fields_are_what_sparks_own_aggregates_are_of_all_rows(
         found = {names: client.get(application, "sums", names).value for names in expected}
         assert {names: tuple(value.asdict().values()) for names, value in found.items()} == expected
         if map_key:
-            entries = {(of, entry.map_key) for of in KEYS for entry in client.scan(application, "sums", of)}
+            entries = {
+                (of, entry.map_key) for of in [*KEYS, "timeless"] for entry in client.scan(application, "sums", of)
+            }
             assert entries == expected.keys()
 
 
