@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from keyhole.changelog.base import Partition
 from keyhole.coordinator.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
@@ -21,7 +22,7 @@ from keyhole.errors import (
 from keyhole.replayed import Replayed
 from keyhole.savepoint import create as creating
 from keyhole.savepoint.create import CreateSettings, create
-from keyhole.savepoint.folder import Folder
+from keyhole.savepoint.folder import Folder, part_of
 from keyhole.savepoint.listing import listing, load
 from keyhole.savepoint.manifest import INCOMPLETE, MANIFEST, Savepoint
 from keyhole.savepoint.plan import RestoreOptions
@@ -313,6 +314,51 @@ def test_an_interrupted_savepoint_has_no_manifest_and_may_be_taken_anew(
     take(application, saved)
     assert INCOMPLETE not in saved.files()
     assert load(saved).application == "app"
+
+
+@pytest.mark.parametrize("remains", [(), ("states/counts/00000.arrow",)])
+def test_the_remains_of_one_that_had_hardly_begun_are_told_and_may_be_taken_anew(
+    application: Application, saved: Folder, remains: Sequence[str]
+) -> None:
+    """It ended before its first file had its name; or in the middle of removing what an earlier one had left."""
+    for name in (part_of(INCOMPLETE), *remains):
+        with saved.writing(name) as file:
+            file.write(b"{")
+    (told,) = listing(saved, checksums=False)
+    assert "incomplete" in told.problem
+    take(application, saved)
+    assert saved.files().keys() == {MANIFEST, "states/counts/00000.arrow"}
+
+
+def test_what_one_that_was_broken_off_has_left_is_told_as_long_as_there_is_any(
+    application: Application, saved: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes one anew may end, too, while these files are removed."""
+    for name in (INCOMPLETE, "states/a/00000.arrow", "states/b/00000.arrow"):
+        saved.write_whole(name, b"{}")
+
+    def first(files: LocalFileSystem, path: str, **_: object) -> None:
+        files.rm_file(min(files.find(path)))
+        raise OSError("power cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFileSystem, "rm", first)
+        with pytest.raises(InvalidConfiguration, match="power cut"):
+            take(application, saved)
+    (told,) = listing(saved, checksums=False)
+    assert "incomplete" in told.problem
+    take(application, saved)
+    assert saved.files().keys() == {MANIFEST, "states/counts/00000.arrow"}
+
+
+def test_a_savepoint_is_whole_from_its_manifest_on(application: Application, saved: Folder) -> None:
+    """It ended before it could remove the note that it was not."""
+    take(application, saved)
+    saved.write_whole(INCOMPLETE, b"{}")
+    with pytest.raises(SavepointMismatch, match="a savepoint already"):
+        take(application, saved)
+    (told,) = listing(saved, checksums=True)
+    assert told.problem == ""
 
 
 def test_a_folder_that_is_in_use_is_left_alone(application: Application, saved: Folder, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from keyhole.savepoint.manifest import (
     SavedQuery,
     SavedState,
     Savepoint,
+    begun,
     encode_manifest,
 )
 from keyhole.savepoint.rows import write_rows
@@ -95,8 +96,9 @@ def create(
     _check_empty(target)
     why = ""
     for _ in range(settings.attempts):
-        target.clear()
+        # First: it tells what is left of this one, or of another one, wherever this ends.
         target.write_whole(INCOMPLETE, msgspec.json.encode({"application": application, "began_ms": clock.now_ms()}))
+        target.clear(but=INCOMPLETE)
         try:
             savepoint = _Attempt(application, changelog, target, checkpoints, clock, settings).run()
         except _TooLate as late:
@@ -116,7 +118,8 @@ def create(
 
 def _check_empty(target: Folder) -> None:
     files = target.files()
-    if files and INCOMPLETE not in files:
+    # From its manifest on it is whole, also where it ended just before it could remove the note that it isn't.
+    if MANIFEST in files or (files and not begun(files)):
         what = "a savepoint already" if MANIFEST in files else "files that are no savepoint"
         raise SavepointMismatch(f"{target.path} holds {what}: choose a new or an empty folder", path=target.path)
 

@@ -30,6 +30,11 @@ class SavedFile(msgspec.Struct, frozen=True):
     rows: int = 0
 
 
+def part_of(name: str) -> str:
+    """What a file that readers see whole or not at all is called until it is whole."""
+    return posixpath.join(posixpath.dirname(name), f".{posixpath.basename(name)}.part")
+
+
 class Folder:
     """See the module's text. Whether it exists shows when it is used; writing makes it. One thread at a time."""
 
@@ -105,7 +110,7 @@ class Folder:
 
     def write_whole(self, name: str, data: bytes) -> None:
         """A file that readers see whole or not at all."""
-        part = posixpath.join(posixpath.dirname(name), f".{posixpath.basename(name)}.part")
+        part = part_of(name)
         with self.writing(part) as file:
             file.write(data)
         with self._told("written"):
@@ -117,11 +122,13 @@ class Folder:
             if self._fs.exists(self._at(name)):
                 self._fs.rm_file(self._at(name))
 
-    def clear(self) -> None:
-        """Removes all that is in it."""
+    def clear(self, but: str = "") -> None:
+        """Removes all that is in it, except the file of this name directly in it."""
         with self._told("written"):
-            if self._fs.exists(self._root):
-                self._fs.rm(self._root, recursive=True)
+            self._fs.invalidate_cache()
+            for path in self._fs.ls(self._root, detail=False) if self._fs.isdir(self._root) else []:
+                if posixpath.basename(path.rstrip("/")) != but:
+                    self._fs.rm(path, recursive=True)
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keyhole.errors import KeyholeError, SavepointDamaged, SavepointMismatch
-from keyhole.savepoint.folder import Folder, check_file, damaged
-from keyhole.savepoint.manifest import INCOMPLETE, MANIFEST, STATES, Savepoint, decode_manifest
+from keyhole.savepoint.folder import Folder, check_file, damaged, part_of
+from keyhole.savepoint.manifest import INCOMPLETE, MANIFEST, STATES, Savepoint, begun, decode_manifest
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,14 @@ def load(folder: Folder) -> Savepoint:
         return decode_manifest(folder.read(MANIFEST), folder.path)
     except FileNotFoundError:
         pass
-    if folder.exists(INCOMPLETE):
+    files = folder.files()
+    if begun(files):
         raise SavepointMismatch(
-            f"the savepoint at {folder.path} is incomplete: taking it was broken off, or is under way", path=folder.path
+            f"the savepoint at {folder.path} is incomplete: taking it was broken off, or is under way. If it was "
+            "broken off, take it anew (`keyhole savepoint create` overwrites what is there), or remove the folder",
+            path=folder.path,
         )
-    if folder.files():
+    if files:
         raise SavepointDamaged(
             f"{folder.path} is no savepoint, or a damaged one: it has no {MANIFEST}", path=folder.path, file=MANIFEST
         )
@@ -76,7 +79,8 @@ def listing(folder: Folder, *, checksums: bool) -> list[Listed]:
 
 def _is_one(folder: Folder) -> bool:
     """Also one whose manifest was lost."""
-    return folder.exists(MANIFEST) or folder.exists(INCOMPLETE) or STATES in folder.folders()
+    notes = (MANIFEST, INCOMPLETE, part_of(INCOMPLETE))
+    return any(folder.exists(name) for name in notes) or STATES in folder.folders()
 
 
 def _listed(folder: Folder, checksums: bool) -> Listed:

@@ -8,13 +8,14 @@ docs/savepoints.md tells the same to those who read one in another language.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Container
 
 import msgspec
 
 from keyhole.coordinator.control import CompleteRecord, QueryRecord
 from keyhole.errors import SavepointDamaged, SavepointMismatch
 from keyhole.ready import ready
-from keyhole.savepoint.folder import SavedFile
+from keyhole.savepoint.folder import SavedFile, part_of
 from keyhole.types import StateDescriptor
 
 FORMAT_VERSION = 1
@@ -25,6 +26,11 @@ STATES, CHECKPOINTS = "states", "checkpoints"
 MANIFEST = "manifest.json"
 INCOMPLETE = "incomplete.json"
 """There from before the first file until after the manifest: what else is in the folder may be removed."""
+
+
+def begun(files: Container[str]) -> bool:
+    """Whether a savepoint has begun to be taken where these files are. Without a manifest it is not whole."""
+    return INCOMPLETE in files or part_of(INCOMPLETE) in files
 
 
 class SavedState(msgspec.Struct, frozen=True):
