@@ -16,6 +16,7 @@ from keyhole.coordinator.decisions import settled
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.run import QueryRun
 from keyhole.errors import Fenced, KeyholeError, SavepointMismatch, StateConflict, TopicMismatch
+from keyhole.savepoint import restore as restoring
 from keyhole.savepoint.create import CreateSettings, create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.plan import RestoreOptions
@@ -67,6 +68,8 @@ def _nobody_sleeps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_FIRST_RETRY_SECONDS", "_MOST_RETRY_SECONDS", "_LOOK_SECONDS"):
             patch.setattr(declaring, name, 0.0)
+        for name in ("_FIRST_RETRY_SECONDS", "_MOST_RETRY_SECONDS"):
+            patch.setattr(restoring, name, 0.0)
         yield
 
 
@@ -142,6 +145,24 @@ def test_one_of_two_restores_has_the_state_and_the_other_is_refused(
     assert isinstance(refusal, SavepointMismatch | Fenced)
     (winner,) = {"one", "two"} - {loser}
     _assert_restored(kafka, winner, loser)
+
+
+@given(schedule=schedules)
+def test_of_two_processes_with_the_same_restore_one_ends_it_and_nothing_is_written_after_that(
+    restore_as: Callable[[str], Participant], schedule: Sequence[int]
+) -> None:
+    same = restore_as("one")
+    kafka, refusals = interleaved(schedule, same, same)
+    ((_, refusal),) = _refused(("first", "second"), refusals).items()
+    assert isinstance(refusal, SavepointMismatch | Fenced)
+    _assert_restored(kafka, "one", "nobody")
+    complete = read_control(control_of(kafka, "app"), "one").complete
+    assert complete is not None
+    ends = MemoryChangelog(kafka, "app").reader().ends({"counts": range(KEY_GROUPS)}, 1.0)
+    # After a marker comes the end of its transaction.
+    assert [offset + 2 for offset in complete.markers["counts"]] == [
+        ends[Partition("counts", group)] for group in range(KEY_GROUPS)
+    ]
 
 
 @given(schedule=schedules)

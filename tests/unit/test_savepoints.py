@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,20 @@ from fsspec.implementations.local import LocalFileSystem
 
 from keyhole.changelog.base import Partition
 from keyhole.coordinator.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
+from keyhole.coordinator.declaring import DECLARING
 from keyhole.errors import (
     Fenced,
     InvalidConfiguration,
     KafkaUnreachable,
+    KeyholeError,
+    OutcomeUnknown,
     SavepointDamaged,
     SavepointMismatch,
     UnknownApplication,
 )
 from keyhole.replayed import Replayed
 from keyhole.savepoint import create as creating
+from keyhole.savepoint import restore as restoring
 from keyhole.savepoint.create import CreateSettings, create
 from keyhole.savepoint.folder import Folder, part_of
 from keyhole.savepoint.listing import listing, load
@@ -562,19 +567,128 @@ def test_another_restore_over_one_that_was_broken_off_is_refused(
         bring_back(taken, broken_off, dataclasses.replace(options, key_groups={"counts": 8}))
 
 
-def test_of_two_restores_at_once_the_first_is_fenced(taken: Folder, options: RestoreOptions) -> None:
+@pytest.fixture
+def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restoring, "_FIRST_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(restoring, "_MOST_RETRY_SECONDS", 0.0)
+
+
+def before_commit(kafka: MemoryKafka, number: int, do: Callable[[], object]) -> None:
+    """Once, before the transaction of this number takes effect, from 1 on."""
+    counted: list[None] = []
+
+    def count() -> None:
+        counted.append(None)
+        if len(counted) == number:
+            do()
+
+    kafka.before_commit = count
+
+
+# Of a restore: opened, begun, opened twice around the taking of the rows' id, rows.
+CLAIM, ROWS = 2, 5
+
+
+@pytest.mark.usefixtures("_nobody_sleeps")
+def test_a_restore_that_another_one_has_overtaken_before_its_claim_is_told_that_all_is_done(
+    taken: Folder, options: RestoreOptions
+) -> None:
     kafka = MemoryKafka()
-    entered: list[None] = []
-
-    def second() -> None:
-        entered.append(None)
-        if len(entered) == 2:
-            bring_back(taken, kafka, options)
-
-    kafka.before_commit = second
-    with pytest.raises(Fenced):
+    before_commit(kafka, CLAIM, lambda: bring_back(taken, kafka, options))
+    with pytest.raises(SavepointMismatch, match="restored from this savepoint already: start the job"):
         bring_back(taken, kafka, options)
     assert numbers_of(kafka, descriptor()) == EXPECTED
+
+
+@pytest.mark.usefixtures("_nobody_sleeps")
+def test_a_restore_that_a_start_has_ended_just_before_its_claim_is_told_who_has_the_application(
+    taken: Folder, options: RestoreOptions
+) -> None:
+    kafka = MemoryKafka()
+
+    def start() -> None:
+        with closing(MemoryChangelog(kafka, "app").control(DECLARING)) as log:
+            log.open(1)
+        Application(kafka, descriptor(state="sums", query="another"))
+
+    before_commit(kafka, CLAIM, start)
+    with pytest.raises(SavepointMismatch, match="in use"):
+        bring_back(taken, kafka, options)
+    assert set(read_control(control_of(kafka, "app"), "main").states) == {"sums"}
+
+
+@pytest.mark.usefixtures("_nobody_sleeps")
+def test_a_restore_whose_ids_are_taken_all_the_time_says_what_to_do(taken: Folder, options: RestoreOptions) -> None:
+    kafka = MemoryKafka()
+
+    def take_over() -> None:
+        with closing(MemoryChangelog(kafka, "app").control(DECLARING)) as log:
+            log.open(1)
+
+    kafka.before_commit = take_over
+    with pytest.raises(Fenced, match=r"started at the same moment.* Run this again with the same options"):
+        bring_back(taken, kafka, options)
+    kafka.before_commit = lambda: None
+    assert not bring_back(taken, kafka, options)
+    assert numbers_of(kafka, descriptor()) == EXPECTED
+
+
+def test_of_two_processes_with_one_restore_the_later_one_goes_on_and_the_other_says_so(
+    taken: Folder, options: RestoreOptions
+) -> None:
+    kafka = MemoryKafka()
+    before_commit(kafka, ROWS, lambda: bring_back(taken, kafka, options))
+    with pytest.raises(Fenced, match=r"another process has begun .*, and goes on with it.* Wait for the other"):
+        bring_back(taken, kafka, options)
+    assert numbers_of(kafka, descriptor()) == EXPECTED
+
+
+def test_a_restore_that_has_been_overtaken_does_not_end_the_one_that_goes_on(
+    taken: Folder, options: RestoreOptions
+) -> None:
+    """It stood still before it took the id of the rows, and takes it from the other one, which is writing them."""
+    kafka = MemoryKafka()
+
+    def take_the_id_of_the_rows() -> None:
+        with closing(MemoryChangelog(kafka, "app").writer("keyhole.app.restore")) as writer:
+            writer.open(1)
+
+    before_commit(kafka, ROWS, take_the_id_of_the_rows)
+    assert not bring_back(taken, kafka, options)
+    assert numbers_of(kafka, descriptor()) == EXPECTED
+
+
+def test_a_restore_that_stood_still_while_another_process_ended_it_changes_nothing(
+    broken_off: MemoryKafka, taken: Folder, options: RestoreOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topics = restoring._Restore._make_topics
+
+    def stand_still(standing: restoring._Restore, resumed: bool) -> dict[str, str]:
+        monkeypatch.setattr(restoring._Restore, "_make_topics", make_topics)
+        assert bring_back(taken, broken_off, options)
+        return make_topics(standing, resumed)
+
+    monkeypatch.setattr(restoring._Restore, "_make_topics", stand_still)
+    with pytest.raises(SavepointMismatch, match="restored from this savepoint already: start the job"):
+        bring_back(taken, broken_off, options)
+    savepoint = read_control(control_of(broken_off, "app"), "main").savepoint
+    assert savepoint is not None
+    assert savepoint.finished
+    assert numbers_of(broken_off, descriptor()) == EXPECTED
+
+
+def test_a_restore_that_kafka_has_kept_from_its_end_says_what_to_do(taken: Folder, options: RestoreOptions) -> None:
+    for failing in (KafkaUnreachable("Kafka is away."), OutcomeUnknown("It is not known.")):
+        kafka = MemoryKafka()
+
+        def fail(error: KeyholeError = failing) -> None:
+            raise error
+
+        before_commit(kafka, ROWS, fail)
+        with pytest.raises(type(failing), match=r"restored in part.*run this again with the same options"):
+            bring_back(taken, kafka, options)
+        assert bring_back(taken, kafka, options)
+        assert numbers_of(kafka, descriptor()) == EXPECTED
 
 
 def test_a_savepoint_record_is_read_as_it_was_written() -> None:

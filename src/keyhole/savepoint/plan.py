@@ -193,8 +193,9 @@ def check_target(plan: Plan, records: Mapping[str, bytes]) -> bool:
         )
     if any(other.fingerprint != plan.fingerprint for other in begun):
         raise SavepointMismatch(
-            f"a restore of savepoint {begun[0].savepoint} into application {plan.application!r} was broken off: finish "
-            f"it with the same options, or delete the topics keyhole.{plan.application}.* first",
+            f"a restore of savepoint {begun[0].savepoint} into application {plan.application!r} is under way, or was "
+            "broken off, with other options: let it come to its end, or run it again with its own options; or end it "
+            f"and delete the topics keyhole.{plan.application}.* first",
             application=plan.application,
         )
     return bool(begun)

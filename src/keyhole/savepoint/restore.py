@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from keyhole.backoff import Backoff
 from keyhole.changelog.base import Changelog, ChangelogWriter, ControlLog, Marker, Partition, PartitionChanges
 from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.clock import Clock
 from keyhole.codec import StateCodec
 from keyhole.coordinator.control import record
 from keyhole.coordinator.declaring import DECLARING
-from keyhole.errors import ChangelogRecreated, SavepointMismatch
+from keyhole.errors import (
+    ChangelogRecreated,
+    Fenced,
+    KafkaUnreachable,
+    KeyholeError,
+    OutcomeUnknown,
+    SavepointMismatch,
+)
 from keyhole.pinned import broadcast_folder, subtasks_folder
 from keyhole.savepoint.folder import Folder, check_file, copy_file
 from keyhole.savepoint.listing import load
@@ -41,6 +50,9 @@ _READER = "savepoint"  # of the control topic; it never opens it, so that it fen
 # Stands for the query where the rest of a restore is recorded; no query can have this name.
 _RESTORING = "*restore"
 _METADATA = "metadata"
+
+# Longer than another's claim takes, most of which is the making of topics: then the next attempt is told of it.
+_ATTEMPTS, _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 4, 1.0, 8.0
 
 
 def plan_of(source: Folder, options: RestoreOptions) -> tuple[Savepoint, Plan]:
@@ -66,11 +78,51 @@ def restore(source: Folder, plan: Plan, changelog: Changelog, clock: Clock, dead
 
     Raises:
         SavepointMismatch: The target is in use.
-        Fenced: Somebody else restores into it at the same time, or a job was started before this had begun. May be
-            called again: then it is told whose the target is.
-        KafkaUnreachable: May be called again.
+        Fenced: Another process has begun the same restore meanwhile, and goes on with it; or jobs and restores are
+            begun all the time. May be called again: then it is told whose the target is.
+        KafkaUnreachable, OutcomeUnknown: May be called again, and goes on.
     """
-    return _Restore(source, plan, changelog, clock, deadline_seconds).run()
+    backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
+    for left in reversed(range(_ATTEMPTS)):
+        attempt = _Restore(source, plan, changelog, clock, deadline_seconds)
+        try:
+            return attempt.run()
+        except Fenced as error:
+            if attempt.claimed or not left:
+                raise _overtaken(plan, error, claimed=attempt.claimed) from error
+            # Two that begin at the same moment may have ended each other: the next look tells who has the application.
+            _log.info("a restore is begun again", extra={"application": plan.application, "why": error.message})
+            time.sleep(backoff.next())
+        except (KafkaUnreachable, OutcomeUnknown) as error:
+            if attempt.claimed or isinstance(error, OutcomeUnknown):
+                raise _to_be_continued(plan, error) from error
+            raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _overtaken(plan: Plan, error: Fenced, *, claimed: bool) -> Fenced:
+    if claimed:
+        # The ids that are taken from then on are those of this very restore.
+        return Fenced(
+            f"another process has begun to restore application {plan.application!r} with the same options, and goes on "
+            "with it in place of this one: nothing is lost. Wait for the other one's end; where that was killed, run "
+            "this again with the same options",
+            **error.facts,
+        )
+    return Fenced(
+        f"application {plan.application!r} is not restored by this: a query of it was started at the same moment, or "
+        "another restore into it was begun. Run this again with the same options: it restores the application, or says "
+        "who has it",
+        **error.facts,
+    )
+
+
+def _to_be_continued(plan: Plan, error: KafkaUnreachable | OutcomeUnknown) -> KeyholeError:
+    return type(error)(
+        f"application {plan.application!r} may be restored in part, and then can't be started: {error.message} When "
+        "Kafka answers, run this again with the same options: it goes on, or says that nothing is left to do",
+        **error.facts,
+    )
 
 
 class _Restore:
@@ -80,10 +132,11 @@ class _Restore:
         self._changelog = changelog
         self._clock = clock
         self._deadline = deadline_seconds
+        self.claimed = False
 
     def run(self) -> bool:
         # First without opening anything: that would fence a job that runs there.
-        check_target(self._plan, self._read_control())
+        begun = check_target(self._plan, self._read_control())
         self._check_checkpoints()
         with contextlib.ExitStack() as stack:
             controls = [
@@ -94,8 +147,11 @@ class _Restore:
                 control.open(self._deadline)
             # Under an id of its own: a start of one of the queries is refused, and fences nobody but what they had.
             log = stack.enter_context(contextlib.closing(self._changelog.control(_RESTORING)))
+            if begun:
+                self._end_what_began_it()
             resumed, topic_ids = self._claim(controls[0], log)
-            markers = self._write_states()
+            self.claimed = True
+            markers = self._write_states(log)
             for query in self._plan.queries:
                 self._lay_checkpoint(query)
             # Whoever was suspended since then may find another application of this name.
@@ -112,7 +168,7 @@ class _Restore:
 
     def _recorded(self, log: ControlLog) -> Mapping[str, bytes]:
         """All that was recorded before, by whomever: once a record of ours can be read, so can that."""
-        log.append(record("opened", self._plan.queries[0].query, None), self._deadline)
+        self._confirm(log)
         return log.read(self._deadline + CONTROL_TRANSACTION_MOST_SECONDS)
 
     def _still_begun(self, records: Mapping[str, bytes]) -> None:
@@ -122,6 +178,12 @@ class _Restore:
                 "delete them once more, as there are rows of this restore in them, and begin anew",
                 application=self._plan.application,
             )
+
+    def _end_what_began_it(self) -> None:
+        """It may have ended in a transaction on the control topic: nothing behind that can be read until Kafka, or
+        this, ends it."""
+        with contextlib.closing(self._changelog.control(_RESTORING)) as log:
+            log.open(self._deadline)
 
     def _claim(self, control: ControlLog, log: ControlLog) -> tuple[bool, dict[str, str]]:
         """Records that the application is being restored, from when on no query and no other restore has it.
@@ -140,7 +202,9 @@ class _Restore:
             declaring.open(self._deadline)
             resumed = check_target(self._plan, self._recorded(control))
             topic_ids = self._make_topics(resumed)
-            declaring.append(begin_records(self._plan), self._deadline)
+            # Only once: what has begun this very restore before may come to its end at this moment.
+            if not resumed:
+                declaring.append(begin_records(self._plan), self._deadline)
         # Not before: only another process with this very restore may be ended by it.
         log.open(self._deadline)
         return resumed, topic_ids
@@ -163,13 +227,29 @@ class _Restore:
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
-    def _write_states(self) -> dict[str, list[int]]:
-        """The offset of each key group's last marker, by state."""
-        # One id for all restores into the application: a second one fences the first.
-        writer = self._changelog.writer(f"keyhole.{self._plan.application}.restore")
-        with contextlib.closing(writer):
-            writer.open(self._deadline)
-            return {state.descriptor.state: self._write_state(writer, state) for state in self._plan.states}
+    def _write_states(self, log: ControlLog) -> dict[str, list[int]]:
+        """The offset of each key group's last marker, by state.
+
+        Raises:
+            Fenced: Another process has taken the log, and with it the restore.
+            SavepointMismatch: It has even come to its end: what is there may have gone on since.
+        """
+        while True:
+            # With the log in hand: nobody can end the restore from here on without taking it.
+            self._still_begun(self._recorded(log))
+            # One id for all restores into the application: nothing of an earlier one comes after this.
+            with contextlib.closing(self._changelog.writer(f"keyhole.{self._plan.application}.restore")) as writer:
+                writer.open(self._deadline)
+                self._confirm(log)
+                try:
+                    return {state.descriptor.state: self._write_state(writer, state) for state in self._plan.states}
+                except Fenced as error:
+                    # Whoever was between its two looks at the log has ended this, and itself with the second one.
+                    _log.info("the rows are written anew", extra={"why": error.message})
+
+    def _confirm(self, log: ControlLog) -> None:
+        """Raises Fenced where another process has taken the log."""
+        log.append(record("opened", self._plan.queries[0].query, None), self._deadline)
 
     def _write_state(self, writer: ChangelogWriter, state: PlannedState) -> list[int]:
         name, groups = state.descriptor.state, state.descriptor.key_groups
