@@ -23,6 +23,7 @@ STATES = {
     "vital_signs": ["open_chunks", "segments", "vitals"],
 }
 PATIENTS = 20
+BATCHES_ENOUGH = 8
 # A chunk that is lost is a gap: with more, hardly a wave would be long enough for a breathing rate.
 MALFORMED = {"vital_signs": "0.005"}
 ACCOUNTS_BEFORE = 60
@@ -83,7 +84,9 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
         assert result["states"]["spent"] == ACCOUNTS_BEFORE
     if name == "tweet_impressions":
         assert result["states"]["top_tweets"] > 3, "several hours, of which all but the last ones are closed"
-        assert result["late"] > 0
+        # Where a machine is so slow that a few batches take it all in, none comes after a watermark that is above it;
+        # test_tweet_impressions.py has batches of its own.
+        assert result["late"] > 0 or result["epochs"] < BATCHES_ENOUGH, result
     if name == "vital_signs":  # of each its segments, a range of them, its chunks, their piece and rates; and of all:
         assert result["keys"] == 5 * PATIENTS + len(["a heart rate", "a breathing rate"])
         # What is in the list no more is in a file, or some of the chunks would differ.
