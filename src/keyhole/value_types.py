@@ -255,19 +255,9 @@ def _map(key: ValueType, value: ValueType) -> ValueType:
         lambda items: stored(items.items() if isinstance(items, Mapping) else items),
         as_json,
         _given(
-            lambda items: isinstance(items, Mapping) or _are_pairs(items),
-            lambda items: [
-                (key.from_given(k), optional(value.from_given)(v))
-                for k, v in (items.items() if isinstance(items, Mapping) else items)
-            ],
+            lambda items: isinstance(items, Mapping),
+            lambda items: [(key.from_given(k), optional(value.from_given)(v)) for k, v in items.items()],
         ),
-    )
-
-
-def _are_pairs(items: Any) -> bool:
-    """As Arrow, and an operator's elements, give a map."""
-    return isinstance(items, (list, tuple)) and all(
-        isinstance(item, (list, tuple)) and len(item) == 2 for item in items
     )
 
 

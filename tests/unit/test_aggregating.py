@@ -23,7 +23,7 @@ from keyhole.coordinator.receipts import StageOrder, Target
 from keyhole.coordinator.staging import NotTaken
 from keyhole.errors import ValueMismatch
 from keyhole.rpc.channels import sync_channel
-from keyhole.spark.aggregating import Aggregation, aggregated
+from keyhole.spark.aggregating import Aggregation, aggregated, result_row
 from keyhole.stored import Aggregate, decode_aggregate
 from keyhole.types import KeyColumn, KeyType, Run, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.v1 import state_server_pb2 as pb
@@ -168,6 +168,16 @@ def test_a_result_that_is_not_as_declared_is_refused(owner: Owner, result: Any, 
     owner.held = {}
     with pytest.raises(ValueMismatch, match=message):
         run(owner, Wrong(), [batch([("a", 1, None)])])
+
+
+def test_a_map_in_a_result_is_given_as_one_or_as_its_pairs() -> None:
+    of = msgspec.structs.replace(DESCRIPTOR, value=ValueSchema(1, (ValueField("counts", "map<string,bigint>"),)))
+    expected = result_row(of, [{"a": 1, "b": None}])
+    assert result_row(of, [[("a", 1), ["b", None]]]) == expected
+    assert StateCodec(of).decode_row(expected).counts == {"a": 1, "b": None}
+    for wrong in ([1], ["ab"], [("a",)], [("a", 1, 2)], [("a", "1")], [(["a"], 1)], "ab", {("a", 1)}):
+        with pytest.raises(ValueMismatch, match="in its field counts, which does not fit"):
+            result_row(of, [wrong])
 
 
 class Kept:

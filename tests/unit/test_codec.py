@@ -285,11 +285,3 @@ def test_a_bound_that_does_not_fit_is_refused_and_not_quoted(
         with pytest.raises(error, match=r"m0|m1") as caught:
             of.entry_range("a", *bounds)
         assert "'a'" not in caught.value.message
-
-
-def test_a_map_is_given_as_one_or_as_its_pairs() -> None:
-    given = value_type("map<string,bigint>").from_given
-    assert given({"a": 1, "b": None}) == given([("a", 1), ["b", None]]) == [("a", 1), ("b", None)]
-    for wrong in ([1], ["ab"], [("a",)], [("a", 1, 2)], [("a", "1")], "ab", {("a", 1)}):
-        with pytest.raises(ValueError, match="no value of the type"):
-            given(wrong)

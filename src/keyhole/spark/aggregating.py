@@ -120,10 +120,11 @@ def aggregated(
     for start in range(0, len(keys), _KEYS_PER_REQUEST):
         some = keys[start : start + _KEYS_PER_REQUEST]
         bases = reader.bases([key for key in some if not gathered[key].cleared])
-        # One accumulator of so many stands for all: walking through each would cost more than encoding it.
-        rows = [
-            _staged_row(descriptor, aggregation, gathered[key], bases.get(key), check=key is some[0]) for key in some
-        ]
+        first = gathered[some[0]]
+        if first.rows:
+            # It stands for all of so many: walking through each accumulator would cost more than encoding it.
+            aggregation.check(descriptor.state, first.accumulator)
+        rows = [_staged_row(descriptor, aggregation, gathered[key], bases.get(key)) for key in some]
         yield pa.record_batch({STORAGE_KEY: pa.array(some, pa.binary()), VALUE: pa.array(rows, pa.binary())})
 
 
@@ -147,13 +148,11 @@ def _gather(
 
 
 def _staged_row(
-    descriptor: StateDescriptor, aggregation: Aggregation, of: _Gathered, base: bytes | None, *, check: bool
+    descriptor: StateDescriptor, aggregation: Aggregation, of: _Gathered, base: bytes | None
 ) -> bytes | None:
     if of.cleared and not of.rows:
         return None
     accumulator = of.accumulator
-    if check:
-        aggregation.check(descriptor.state, accumulator)
     digest = struct.pack(">I", crc32(aggregation.encode(accumulator))) if aggregation.commutative else _NO_DIGEST
     if base is not None:
         accumulator = aggregation.aggregator.merge(aggregation.decode(base), accumulator)
@@ -189,7 +188,7 @@ def result_row(descriptor: StateDescriptor, result: Mapping[str, Any] | Sequence
     for (name, convert), value in zip(fields, result, strict=True):
         try:
             stored.append(convert(value))
-        except (ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError):
             # Not as the cause: it may hold the value.
             what = (
                 f"has a {type(value).__name__} in its field {name}, which does not fit (docs/values.md says what would)"
@@ -200,7 +199,19 @@ def result_row(descriptor: StateDescriptor, result: Mapping[str, Any] | Sequence
 
 @functools.lru_cache(maxsize=64)
 def _fields(descriptor: StateDescriptor) -> list[tuple[str, Callable[[Any], Any]]]:
-    return [(field.name, optional(value_type(field.type).from_given)) for field in descriptor.value.fields]
+    return [(field.name, optional(_from_result(field.type))) for field in descriptor.value.fields]
+
+
+def _from_result(name: str) -> Callable[[Any], Any]:
+    """As a default is given; a map also as its pairs, which an operator's elements often are, and as Arrow gives it."""
+    from_given = value_type(name).from_given
+    if not name.startswith("map<"):
+        return from_given
+    return lambda value: from_given(dict(value) if _are_pairs(value) else value)
+
+
+def _are_pairs(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(of, (list, tuple)) and len(of) == 2 for of in value)
 
 
 def _mismatch(descriptor: StateDescriptor, what: str) -> ValueMismatch:
