@@ -182,15 +182,40 @@ class Wrong(Mean):
         return {"mean": 1.0}
 
 
-def test_a_result_that_is_not_as_declared_is_refused(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
+@pytest.mark.parametrize(
+    ("aggregator", "result", "told", "failure"),
+    [
+        (
+            Wrong(),
+            "mean double, rows bigint",
+            "the result of the aggregator of state 'mean' has the fields",
+            ValueMismatch,
+        ),
+        (
+            Mean(),
+            "mean dubble",
+            "result: 'mean dubble' is no schema, as 'n bigint, mean double'",
+            InvalidConfiguration,
+        ),
+    ],
+    ids=["not as declared", "no schema"],
+)
+def test_a_result_that_can_not_be_is_refused(
+    stream: Stream,
+    run_query: RunQuery,
+    service: Service,
+    application: str,
+    aggregator: Mean,
+    result: str,
+    told: str,
+    failure: type[Exception],
 ) -> None:
     sink = queryable.aggregating(
-        "mean", key="k", aggregator=Wrong(), result="mean double, rows bigint", config=service.config(application)
+        "mean", key="k", aggregator=aggregator, result=result, config=service.config(application)
     )
-    with pytest.raises(StreamingQueryException, match="the result of the aggregator of state 'mean' has the fields"):
+    with pytest.raises(StreamingQueryException, match=told):
         run_query(stream(SCHEMA, random_rows(1)), "append", sink)
-    assert isinstance(sink.failure, ValueMismatch)
+    assert isinstance(sink.failure, failure)
 
 
 class Packed:
@@ -295,17 +320,6 @@ def test_a_delete_when_that_is_no_condition_is_refused(
 ) -> None:
     sink = queryable.value("s", key="k", delete_when=condition, config=service.config(application))
     with pytest.raises(StreamingQueryException, match=r"state 's': delete_when is no condition on the batch's columns"):
-        run_query(stream(SCHEMA, random_rows(1)), "append", sink)
-    assert isinstance(sink.failure, InvalidConfiguration)
-
-
-def test_a_result_that_is_no_schema_is_refused(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    sink = queryable.aggregating(
-        "mean", key="k", aggregator=Mean(), result="mean dubble", config=service.config(application)
-    )
-    with pytest.raises(StreamingQueryException, match="result: 'mean dubble' is no schema, as 'n bigint, mean double'"):
         run_query(stream(SCHEMA, random_rows(1)), "append", sink)
     assert isinstance(sink.failure, InvalidConfiguration)
 

@@ -151,6 +151,13 @@ def test_an_argument_that_there_is_not_is_refused_by_its_name() -> None:
         queryable.value("s", key="k", keygroups=3, config=CONFIG)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("key", [None, 3, ["k", None]])
+def test_a_lookup_by_what_is_no_column_is_refused_before_anybody_is_asked(key: Any) -> None:
+    data: Any = None  # it is not looked at
+    with pytest.raises(InvalidConfiguration, match=r"key is given as (None|3); give the column's name"):
+        queryable.lookup(data, "app/state", key=key, proxy="127.0.0.1:7400")
+
+
 def test_an_operator_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidConfiguration, match=r"operator \(Count\) has no process; it needs process, result"):
         queryable.operator("s", operator=Count(), result="n bigint", config=CONFIG)  # type: ignore[arg-type]

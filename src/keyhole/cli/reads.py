@@ -140,8 +140,14 @@ def scan(client: Client, output: Output, path: str, key: str | None, within: Ran
     rows = [{"map_key": typed(entry.map_key), "value": to_json(entry.value)} for entry in entries]
     if output.as_json:
         source = entries.source
-        told = {"epoch": entries.epoch, "server": source.server, "role": _role(source)}
-        print(json.dumps({"entries": rows, **told, "staleness_seconds": _seconds_since(source.as_of)}, default=str))
+        told = {
+            "entries": rows,
+            "epoch": entries.epoch,
+            "server": source.server,
+            "role": _role(source),
+            "staleness_seconds": _seconds_since(source.as_of),
+        }
+        print(json.dumps(told, default=str))
         return
     title = f"{path} {key}" if descriptor.scan_key else path
     output.rows(rows, f"{title}: {len(entries):,} entries by {names}, epoch {entries.epoch}")

@@ -62,8 +62,7 @@ class JobCounts:
         self._lock = threading.Lock()
         self._queries: dict[str, QueryCounts] = {}
         self._spark: dict[str, SparkCounts] = {}
-        self._checked: dict[str, int] = {}
-        self._rejected: dict[str, int] = {}
+        self._checked: dict[str, tuple[int, int]] = {}
 
     def query(self, name: str) -> QueryCounts:
         """Of one query, over all of its runs in this process."""
@@ -78,13 +77,13 @@ class JobCounts:
     def check(self, topic: str, records: int, rejected: int) -> None:
         """So many more of a source's topic were looked at, and so many of them can't be taken; 0: there may be some."""
         with self._lock:
-            self._checked[topic] = self._checked.get(topic, 0) + records
-            self._rejected[topic] = self._rejected.get(topic, 0) + rejected
+            before, rejected_before = self._checked.get(topic, (0, 0))
+            self._checked[topic] = before + records, rejected_before + rejected
 
     def checked(self) -> dict[str, tuple[int, int]]:
         """How many, and how many of them can't be taken: by the source's topic, as it is now."""
         with self._lock:
-            return {topic: (records, self._rejected[topic]) for topic, records in self._checked.items()}
+            return dict(self._checked)
 
     def all(self) -> tuple[dict[str, QueryCounts], dict[str, SparkCounts]]:
         """As they are now."""

@@ -203,8 +203,9 @@ def _age(since_ms: int) -> float:
 
 
 # What the ports are served by: not what the job calls others with, nor how long its epochs may take.
-_SERVED_BY = ("application", "stats", "metrics", *(field.name for field in dataclasses.fields(SecuritySettings)))
 _CALLING = ("tls_server_name", "token_file")
+_SECURED_BY = (field.name for field in dataclasses.fields(SecuritySettings) if field.name not in _CALLING)
+_SERVED_BY = ("application", "stats", "metrics", *_SECURED_BY)
 
 
 class _OfThisProcess:
@@ -215,7 +216,7 @@ class _OfThisProcess:
         self._made: dict[tuple[str, ...], JobStats] = {}
 
     def of(self, config: JobConfig) -> JobStats:
-        served_by = {name: getattr(config, name) for name in _SERVED_BY if name not in _CALLING}
+        served_by = {name: getattr(config, name) for name in _SERVED_BY}
         key = tuple(served_by.values())
         with self._lock:
             if key not in self._made:

@@ -26,12 +26,17 @@ def columns(names: Columns) -> tuple[str, ...]:
     return tuple(names) if isinstance(names, Sequence) and not isinstance(names, (str, bytes)) else (names,)
 
 
+def wrong_names(argument: str, names: Sequence[object]) -> Iterator[str]:
+    """What is wrong with the names of columns, as `columns` gives them."""
+    for name in names:
+        if not isinstance(name, str):
+            yield f"{argument} is given as {_told(name)}; give the column's name as text, or a list of names"
+
+
 def wrong_types(of: Declaration) -> Iterator[str]:
     """What is wrong with the types of a declaration's arguments."""
     for argument, names in (("key", of.key), ("map_key", of.map_key), ("value", of.value or ())):
-        for name in names:
-            if not isinstance(name, str):
-                yield f"{argument} is given as {_told(name)}; give the column's name as text, or a list of names"
+        yield from wrong_names(argument, names)
     for argument, column in (("order_by", of.order_by), ("op", of.op)):
         if column is not None and not (isinstance(column, str) and column):
             yield f"{argument} is {_told(column)}; it must be the name of one column"

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
 from keyhole.errors import InvalidConfiguration
+from keyhole.spark.arrow_map import map_in_arrow
 from keyhole.spark.exposed import CHANGES_COLUMN, KEY_PREFIX, PREFIX, STATE_COLUMN, exposed_in
 from keyhole.spark.packing import unpacked
 from keyhole.spark.partitioning import HashLayout, column, quoted
@@ -45,7 +46,7 @@ def split(batch: DataFrame) -> Split:
     return Split(
         own_rows(batch),
         {
-            state: changes_of([state], batch).mapInArrow(keyhole_change_rows, schema)
+            state: map_in_arrow(changes_of([state], batch), keyhole_change_rows, schema)
             for state, schema in schemas.items()
         },
     )

@@ -121,25 +121,29 @@ def parted(options: Mapping[str, Any]) -> tuple[QueryOptions, dict[str, Any]]:
     return typing.cast("QueryOptions", of_query), of_states
 
 
-def refuse_unknown(function: str, options: Mapping[str, Any], own: Collection[str]) -> None:
-    """Raises TypeError, as Python does, where an argument is none of StateOptions; told with what may have been meant.
+def refuse_unknown(
+    function: str,
+    options: Mapping[str, Any],
+    own: Collection[str] = (),
+    *,
+    known: Collection[str] = tuple(StateOptions.__annotations__),
+    remedy: str = "",
+) -> None:
+    """Raises TypeError, as Python does, where an option is not known; told with what may have been meant.
 
     Args:
         function: Of queryable.
-        own: The arguments that it takes beside them.
+        own: The arguments that it takes beside `known`.
+        remedy: Where what it does not take may belong.
     """
-    unknown = options.keys() - StateOptions.__annotations__.keys()
-    if unknown:
-        taken = StateOptions.__annotations__.keys() | (set(own) - unknown)
+    if unknown := options.keys() - set(known):
+        taken = {*known, *own} - unknown
         named = ", ".join(with_the_nearest(name, taken) for name in sorted(unknown))
-        raise TypeError(f"queryable.{function}() got unexpected arguments: {named}")
+        raise TypeError(f"queryable.{function}() got unexpected arguments: {named}{remedy}")
 
 
 def query_sink(parts: Sequence[Part], options: QueryOptions, on_rows: OnRows | None = None) -> Sink:
     """A sink of the states of one query. Raises InvalidConfiguration."""
-    if unknown := options.keys() - QueryOptions.__annotations__.keys():
-        named = ", ".join(with_the_nearest(name, QueryOptions.__annotations__) for name in sorted(unknown))
-        raise TypeError(f"queryable.together() got unexpected arguments: {named}; a state's own are given to the state")
     settings = _QuerySettings(**options)
     for problem in _setting_problems(settings):
         raise InvalidConfiguration(problem)

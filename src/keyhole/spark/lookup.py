@@ -15,7 +15,7 @@ from keyhole.client import Client
 from keyhole.client.bounds import StalePolicy
 from keyhole.errors import InvalidConfiguration, KeyMismatch
 from keyhole.security.credentials import PLAIN, Credentials
-from keyhole.spark.argument_types import Columns, columns
+from keyhole.spark.argument_types import Columns, columns, wrong_names
 from keyhole.spark.arrow_map import map_in_arrow
 from keyhole.spark.worker import hasten_rows
 from keyhole.state_path import state_path
@@ -53,9 +53,13 @@ def lookup(
     Raises:
         UnknownApplication, UnknownState: Now; what the tasks meet ends the query.
         KeyMismatch: The key's columns don't fit.
-        InvalidConfiguration: `state` is no APPLICATION/STATE, or a list; or there is a column `into` already.
+        InvalidConfiguration: `state` is no APPLICATION/STATE, or a list; `key` names no columns; or there is a column
+            `into` already.
     """
     application, name = state_path(state)
+    names, target = columns(key), into or name
+    for problem in wrong_names("key", names):
+        raise InvalidConfiguration(problem, state=name)
     with Client(proxy, timeout=timeout, credentials=credentials) as client:
         descriptor = client.describe_state(application, name)
     if descriptor.kind is StateKind.LIST:
@@ -64,7 +68,6 @@ def lookup(
             "list with a Client",
             state=name,
         )
-    names, target = columns(key), into or name
     _check_key(data, descriptor, names)
     if target in data.columns:
         raise InvalidConfiguration(f"there is a column {target!r} already; name another one with into=")

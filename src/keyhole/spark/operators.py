@@ -100,7 +100,7 @@ def operator_state(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame, 
         processed = classic(map_in_arrow(dealt, task, schema))
         placed, _ = by_key_group(processed, None, [SUBTASK], descriptor.key_groups)
         encode = TaskState(descriptor.state, ready=True)
-        return [placed.mapInArrow(functools.partial(stage_task, order, encode), RECEIPT_SCHEMA)]
+        return [map_in_arrow(placed, functools.partial(stage_task, order, encode), RECEIPT_SCHEMA)]
 
     return StagedState([plan], shuffle_partitions(rows, descriptor.key_groups), receipts, numbered=True)
 

@@ -378,6 +378,8 @@ def together(*sinks: Sink, **options: Unpack[QueryOptions]) -> Sink:
         sinks: Made by the functions here, without the options that concern the query. What is given to a state's `of`
             makes its rows of the batch's. The configuration is the first one's.
     """
+    own = "; a state's own are given to the state"
+    refuse_unknown("together", options, known=QueryOptions.__annotations__, remedy=own)
     for given in sinks:
         if not isinstance(given, Sink):
             raise InvalidConfiguration(

@@ -160,7 +160,7 @@ def staged_changes(
     else:
         partitions = shuffle_partitions(batch, descriptor.key_groups)
         place = functools.partial(repacked, descriptor.key, partitions)
-        rows = rows.withColumn(ORDER, F.monotonically_increasing_id()).mapInArrow(place, REPACKED_SCHEMA)
+        rows = map_in_arrow(rows.withColumn(ORDER, F.monotonically_increasing_id()), place, REPACKED_SCHEMA)
         # A shuffle loses the order of the rows.
         rows = classic(rows).repartitionById(partitions, F.col(PARTITION)).sortWithinPartitions(ORDER)
 
@@ -168,7 +168,7 @@ def staged_changes(
         if write is not None and in_place:
             task = functools.partial(write_and_stage_changes, order, tasks, write)
             return [map_in_arrow(batch, task, RECEIPT_SCHEMA)]
-        staged = rows.mapInArrow(functools.partial(stage_changes, order, tasks), RECEIPT_SCHEMA)
+        staged = map_in_arrow(rows, functools.partial(stage_changes, order, tasks), RECEIPT_SCHEMA)
         if write is None:
             return [staged]
         return [staged, map_in_arrow(own_rows(batch), functools.partial(written, write), RECEIPT_SCHEMA)]
