@@ -1,4 +1,4 @@
-"""What all integration tests share: the jars, and one real broker for the whole session."""
+"""What all tests share: their tiers, the jars, and one real broker for the whole session."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +17,8 @@ from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
 
+pytest_plugins = ["tests.support.tiers", "tests.support.progress", "tests.support.streams"]
+
 # Of the JVMs that tests start, Spark's above all: none lives long enough for the compiler that optimises, which takes
 # more than a quarter of their processor time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
@@ -27,7 +28,7 @@ pytest.register_assert_rewrite("keyhole.testing.stores")
 
 
 # What needs no jars, by its folder.
-_WITHOUT_JARS = ("unit", "property", "meta", "chart", "rules")
+_WITHOUT_JARS = ("unit", "property", "meta", "chart", "rpc")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -36,12 +37,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     tests = Path(__file__).parent
     given = [Path(config.invocation_params.dir, argument.partition("::")[0]).resolve() for argument in config.args]
     idle = all(any(path.is_relative_to(tests / name) for name in _WITHOUT_JARS) for path in given)
-    if (
-        hasattr(config, "workerinput")
-        or config.option.collectonly
-        or idle
-        or "not integration" in config.option.markexpr
-    ):
+    if hasattr(config, "workerinput") or config.option.collectonly or idle or config.option.markexpr == "core":
         return
     console = Console(stderr=True)
     capturing = config.pluginmanager.getplugin("capturemanager")
@@ -78,8 +74,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, jars: list[Path], java: Java
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--thorough`: see the marker of that name."""
-    parser.addoption("--thorough", action="store_true", help="all tests, with other random examples in each run")
+    """`--thorough`: for those who have the time."""
+    parser.addoption("--thorough", action="store_true", help="other random examples in each run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -94,35 +90,15 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("keyhole")
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """xdist's processes are all given names: they are told what was asked for."""
-    node.workerinput["leaves_out"] = _leaves_out(node.config)
-
-
-def _leaves_out(config: pytest.Config) -> bool:
-    """Whether what is thorough is not run: it is where it is asked for, or a test or a part of them is named."""
-    if hasattr(config, "workerinput"):
-        return bool(config.workerinput["leaves_out"])
-    return not (config.getoption("--thorough") or config.args_source is pytest.Config.ArgsSource.ARGS)
-
-
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """The whole suite runs in two processes, or more where there are cores for it; a part of it in this one.
+def pytest_xdist_auto_num_workers() -> int:
+    """Two processes, or more where there are cores for it, whatever of the suite runs.
 
     Most of what takes long waits for other processes, so that one process leaves half of a machine idle.
     """
-    if config.args_source is pytest.Config.ArgsSource.ARGS:
-        return 0
     return max(2, min(4, (os.cpu_count() or 2) // 2))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes long comes first, so that all processes end at the same time; the fault harness last.
-
-    That takes as much of the machine as there is, for minutes: whatever else fails should fail before.
-    """
-    items.sort(key=lambda item: ("tests/fault/" in item.nodeid, "tests/integration/" not in item.nodeid))
-    for item in items if _leaves_out(config) else ():
+    for item in items if not config.getoption("--thorough") else ():
         if marked := item.get_closest_marker("thorough"):
             item.add_marker(pytest.mark.skip(reason=f"only with --thorough; {marked.args[0]}"))

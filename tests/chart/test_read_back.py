@@ -7,13 +7,9 @@ import json
 import os
 import sys
 
-import pytest
-
 from tests.support.promql import CHART
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
-
-pytestmark = pytest.mark.integration
 
 
 async def asked(proxy: str, *jobs: dict[str, str]) -> str:

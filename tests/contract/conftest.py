@@ -16,7 +16,7 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from tests.support.changelogs import DEADLINE, Cluster, descriptor, grant, key
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.integration)])
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.spark)])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     application = f"app-{uuid.uuid4().hex[:12]}"
     if request.param == "memory":

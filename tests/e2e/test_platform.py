@@ -16,7 +16,7 @@ from tests.e2e import report, usage
 from tests.e2e.kube import await_, script
 from tests.e2e.release import APPLICATION, PATIENCE, RELEASE, Platform
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 # What a standby can't serve would be a gap of many seconds: a new pod, a JVM, a restore. Beside it, two busy cores.
 SERVED_SECONDS = 5.0

@@ -20,7 +20,7 @@ from tests.e2e.release import APPLICATION, PATIENCE, RELEASE, Platform
 from tests.e2e.test_platform import disturbed, replaced
 from tests.support.certificates import Authority
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 _READER = "reader-secrets"
 _POLICY = f"""

@@ -15,7 +15,7 @@ from tests.e2e.kube import await_
 from tests.e2e.release import PATIENCE, STORE_CLASS, Platform
 from tests.e2e.test_platform import disturbed, replaced
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 # Spark asks for claims that only one pod may use, which folders of a node can't be.
 _ONCE = r"jobs[0].sparkConf.spark\.kubernetes\.legacy\.useReadWriteOnceAccessMode"

@@ -32,6 +32,9 @@ from tests.fault.history import (
 from tests.fault.recount import Recount, ScanOf, Told, whole
 from tests.fault.workload import DRAWN, LEDGERS, NOTICES, ROSTERS, SPANS, SUMS, VALUES, Workload, names
 
+# The harness itself, without processes.
+pytestmark = pytest.mark.core
+
 SEED = 9
 EPOCHS = 40
 RECOUNT = Recount(Workload(SEED))

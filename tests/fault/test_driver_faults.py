@@ -13,7 +13,7 @@ from tests.fault.cluster import Machine, Plan
 from tests.fault.held import SCHEDULED_SECONDS, assert_rules_hold
 from tests.fault.workload import SPARK_STATES
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 
 @pytest.mark.parametrize(

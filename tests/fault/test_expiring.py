@@ -13,6 +13,9 @@ from tests.fault.history import CHANGELOG, OWNER, STANDBY, Asked, Claim, EpochSt
 from tests.fault.recount import Told, by_key
 from tests.fault.workload import BY_CLOCK, GUESTS, STAY_MS, STREAKS, Workload, names
 
+# The harness itself, without processes.
+pytestmark = pytest.mark.core
+
 SEED = 9
 EPOCHS = 63
 WALL_MS = 1_700_000_000_000

@@ -10,7 +10,7 @@ from tests.fault.cluster import Machine, Plan
 from tests.fault.held import SCHEDULED_SECONDS, assert_rules_hold
 from tests.fault.workload import BY_CLOCK, DRAWN
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 
 # Seeds whose schedules have all kinds of faults. Clocks jump in the second: they can't where entries expire by them.

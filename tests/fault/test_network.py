@@ -13,6 +13,9 @@ import pytest
 from keyhole.local.ports import free_ports
 from keyhole.testing.network import Network
 
+# The harness itself, without processes.
+pytestmark = pytest.mark.core
+
 
 @contextmanager
 def echo() -> Iterator[int]:

@@ -40,8 +40,6 @@ from tests.fault.workload import (
     subtasks,
 )
 
-pytestmark = pytest.mark.fault
-
 SEED = 11
 SEED_OF_SPARK = 6
 ROWS = "every_answer_has_the_row_of_its_epoch"
@@ -82,11 +80,13 @@ def plan(plant: str, kill_at: Mapping[str, str], epochs: int = KILL_EPOCH + 2) -
     return Plan(SEED, 16.0, ALL, replicas=0, pace_seconds=0.1, plant=plant, epochs=epochs, kill_at=kill_at, waits=waits)
 
 
+@pytest.mark.core
 def test_the_batches_before_which_entries_expire_write_all_of_them() -> None:
     for batch in WAITED_FOR:
         assert {change.key for change in Workload(SEED).batch(batch).of(STREAKS)} == set(names(STREAKS))
 
 
+@pytest.mark.core
 def test_the_epoch_at_which_processes_die_has_rows_of_all_states() -> None:
     assert set(Workload(SEED).batch(KILL_EPOCH - 1).changes) >= set(ALL)
 
@@ -124,6 +124,7 @@ def test_a_planted_bug_of_each_kind_that_only_spark_has_is_caught(tmp_path: Path
     assert check(history).violated[SUBTASKS]
 
 
+@pytest.mark.core
 def test_the_driver_with_spark_comes_back_with_more_than_one_subtask() -> None:
     """Which would have all elements, whether they are dealt out or given to all."""
     assert (subtasks(SEED_OF_SPARK, 0), subtasks(SEED_OF_SPARK, 1)) == (2, 3)
@@ -136,6 +137,7 @@ def wrong_rows(history: History, state: str) -> int:
     return violated[ROWS] + violated[END]
 
 
+@pytest.mark.core
 def test_every_plant_is_tried() -> None:
     assert set(PLANTS) == {"dropped marker", "double apply", "uncommitted answer", "forgotten subtask", *OF_KINDS}
 

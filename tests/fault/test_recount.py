@@ -47,6 +47,9 @@ from tests.fault.workload import (
     watermark_ms,
 )
 
+# The harness itself, without processes.
+pytestmark = pytest.mark.core
+
 WORKLOAD = Workload(9)
 RECOUNT = Recount(WORKLOAD)
 EPOCHS = 60

@@ -5,7 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
+import pytest
+
 from tests.fault.schedule import Kind, Targets, schedule
+
+# The harness itself, without processes.
+pytestmark = pytest.mark.core
 
 TARGETS = Targets(
     ("server-0", "server-1", "server-2"),

@@ -79,12 +79,12 @@ def test_every_row_of_the_guarantees_names_its_test() -> None:
     assert not [row for row in rows if "`tests/" not in row]
 
 
-@pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.full_name)
-def test_every_call_of_a_service_is_in_the_architecture_page(service: ServiceDescriptor) -> None:
+@pytest.mark.parametrize("described", SERVICES, ids=lambda described: described.full_name)
+def test_every_call_of_a_service_is_in_the_architecture_page(described: ServiceDescriptor) -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
-    rows = [line for line in page.splitlines() if line.startswith(f"| `{service.name}.")]
+    rows = [line for line in page.splitlines() if line.startswith(f"| `{described.name}.")]
     told = {name for row in rows for name in re.findall(r"`(?:\w+\.)?(\w+)`", row.split("|")[1])}
-    assert told == {method.name for method in service.methods}
+    assert told == {method.name for method in described.methods}
 
 
 def test_the_default_ports_are_in_the_architecture_page() -> None:

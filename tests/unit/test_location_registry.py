@@ -51,7 +51,7 @@ def test_key_groups_are_found_once_they_are_told_and_not_any_more_once_they_are_
 
 
 def test_of_two_states_under_one_name_readers_get_one_and_never_a_mixture_f81() -> None:
-    """F81: a duplicate name. The job is refused (tests/integration/test_job_failures.py); routing never mixes."""
+    """F81: a duplicate name. The job is refused (tests/spark/test_job_failures.py); routing never mixes."""
     first, second = _state("one", 4), _state("one", 8, topic_id="topic-2")
     views = [View("a", holdings=(_holding(first, *range(4)),)), View("b", holdings=(_holding(second, 0, 1),))]
     table = build(views)[readings.APPLICATION, "one"]

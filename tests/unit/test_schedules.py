@@ -417,7 +417,7 @@ def test_a_commit_that_arrives_between_release_and_adoption_changes_nothing(warm
 
 
 def test_a_replayed_epoch_that_is_wholly_committed_is_run_whole_and_written_nowhere(world: World) -> None:
-    """So that Spark's own state comes out right: tests/integration/test_kill_driver.py."""
+    """So that Spark's own state comes out right: tests/processes/test_kill_driver.py."""
     world.run_epoch(0, ONE)
     world.faults_at["b", "Commit"] = Fault.DRIVER_DIES_AFTER
     with pytest.raises(DriverDiedError):

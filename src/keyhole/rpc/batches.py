@@ -6,7 +6,7 @@ with streams that are begun and given up, anybody makes a server grow for as lon
 keep the allocator from giving back what is free around them.
 
 Here a batch is always run to its end, and only then is it told to whoever waits, if anyone does. That needs parts of
-grpcio that aren't public; tests/integration/test_limits.py shows that they do what they should with the locked version.
+grpcio that aren't public; tests/rpc/test_limits.py shows that they do what they should with the locked version.
 Where another version has them no more, it is left as it is.
 """
 

@@ -1,0 +1,81 @@
+"""A broadcast state is on every server: each answers for it by itself, also once another one is gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keyhole import Client
+from keyhole.config import JobConfig
+from keyhole.errors import KeyholeError
+from keyhole.local.ports import free_ports
+from keyhole.local.processes import Child
+from keyhole.local.services import start_state_server
+from keyhole.spark import queryable
+from keyhole.types import Role, Stale
+from tests.support.streams import RunQuery, Stream
+from tests.support.waiting import LONG_SECONDS, until
+
+SCHEMA = "k string, v long"
+FIRST = [{"k": "a", "v": 1}, {"k": "b", "v": 2}]
+SECOND = [{"k": "b", "v": 3}, {"k": "c", "v": 4}]
+
+
+@pytest.fixture
+def servers(kafka: str, tmp_path: Path) -> Iterator[dict[str, Child]]:
+    """Three, by address; the test may kill some."""
+    started: dict[str, Child] = {}
+    try:
+        for number, port in enumerate(free_ports(3)):
+            started[f"127.0.0.1:{port}"] = start_state_server(
+                f"server-{number}", port, bootstrap_servers=kafka, directory=tmp_path, environ=os.environ
+            )
+        yield started
+    finally:
+        for child in started.values():
+            child.kill()
+
+
+def rules_of(address: str, application: str) -> tuple[dict[str, int], Role] | None:
+    """What this server says by itself, got and scanned, and in which role; None: nothing yet."""
+    try:
+        with Client(address, timeout=5) as client:
+            whole = client.scan(application, "rules", (), stale=Stale.ALWAYS)
+            rules = {entry.map_key: entry.value.v for entry in whole}
+            answers = client.get_many(application, "rules", sorted(rules), stale=Stale.ALWAYS)
+    except KeyholeError:
+        return None
+    assert {answer.role for answer in answers} <= {whole.source.role}
+    return dict(zip(sorted(rules), (answer.value.v for answer in answers), strict=True)), whole.source.role
+
+
+def await_rules(address: str, application: str, rules: dict[str, int]) -> Role:
+    """Waits until this server has just these, and tells in which role."""
+    until(lambda: (told := rules_of(address, application)) and told[0] == rules, LONG_SECONDS, pause=0.1)
+    told = rules_of(address, application)
+    assert told is not None
+    return told[1]
+
+
+def test_every_server_answers_for_a_broadcast_state_also_when_one_of_them_was_killed(
+    kafka: str, servers: dict[str, Child], stream: Stream, run_query: RunQuery, application: str
+) -> None:
+    config = JobConfig(application, tuple(servers), kafka, epoch_deadline_seconds=120)
+
+    def broadcast(*batches: list[dict[str, object]]) -> None:
+        run_query(stream(SCHEMA, batches), "append", queryable.broadcast("rules", key="k", config=config))
+
+    def await_everywhere(rules: dict[str, int]) -> list[str]:
+        """The owners' addresses."""
+        told = {address: await_rules(address, application, rules) for address in servers}
+        return [address for address, role in told.items() if role is Role.OWNER]
+
+    broadcast(FIRST)
+    (owner,) = await_everywhere({"a": 1, "b": 2})
+    servers.pop(owner).kill()
+    await_everywhere({"a": 1, "b": 2})
+    broadcast(FIRST, SECOND)
+    assert len(await_everywhere({"a": 1, "b": 3, "c": 4})) == 1

@@ -1,0 +1,122 @@
+"""`keyhole demo`, as a person runs it: it counts right even while it is being killed, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keyhole.config import DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
+from keyhole.local.ports import is_free
+from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ, ports_in, processes_of
+
+# What a person is promised, and what a busy machine may add to it.
+END_SECONDS, GRACE_SECONDS = 10, 5
+
+
+@contextlib.contextmanager
+def demo(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """It runs, and prints to the log; killed at the end where it still does."""
+    log = tmp_path / "demo.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([*KEYHOLE, "demo", *options], env=environ(tmp_path), stdout=output, stderr=output)
+    try:
+        yield process, log
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(text: str, process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while text not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.05)
+
+
+def end(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
+    """The exit code, where it comes in time."""
+    process.send_signal(number)
+    return process.wait(END_SECONDS + GRACE_SECONDS)
+
+
+def test_every_key_agrees_though_server_and_driver_are_killed(tmp_path: Path) -> None:
+    # What has waited while a busy machine started Spark again is to be caught up with, too.
+    few = ["--sensors", "300", "--rate", "200"]
+    command = [*KEYHOLE, "demo", "--seconds", "25", *few, "--verify", "--chaos", "--json"]
+    done = subprocess.run(
+        command,
+        env=environ(tmp_path, KEYHOLE_READINGS_MALFORMED="0.02"),
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    # 303 sensors; of 12 of them a threshold and a log of alerts; and what all batches have read of the thresholds.
+    assert (result["keys"], result["agreed"], result["mismatches"]) == (328, 328, 0)
+    assert all(result["rejected_by_topic"][topic] > 0 for topic in ("readings", "thresholds"))
+    assert sorted(result["states"]) == ["alerts", "sensors", "thresholds"]
+    assert all(entries > 0 for entries in result["states"].values()), result["states"]
+    assert result["events"] > 1000
+    assert result["epochs"] > 1
+    assert 0 < result["freshness_p50_ms"] <= result["freshness_p99_ms"]
+    assert "chaos: kill -9 of the state server\nstarting server again" in done.stderr
+    assert "chaos: kill -9 of the driver\nstarting job again" in done.stderr
+    assert len(ports_in(done.stderr)) == 3
+    assert_nothing_is_left(tmp_path, done.stderr)
+
+
+def test_ctrl_c_ends_it_in_time_and_leaves_nothing(tmp_path: Path) -> None:
+    with demo(tmp_path, "--sensors", "50", "--rate", "100") as (process, log):
+        wait_for("ready after", process, log, 600)
+        assert len(ports_in(log.read_text())) == 3
+        assert end(process, signal.SIGINT) == 0
+        assert_nothing_is_left(tmp_path, log.read_text())
+
+
+@pytest.mark.parametrize("started", ["Kafka", "state server", "job"])
+def test_sigterm_breaks_off_the_start_in_time_and_leaves_nothing(tmp_path: Path, started: str) -> None:
+    with demo(tmp_path) as (process, log):
+        wait_for(f"starting {started}", process, log, 120)
+        assert end(process, signal.SIGTERM) == 130
+        assert "broken off" in log.read_text()
+        assert_nothing_is_left(tmp_path, log.read_text())
+
+
+def test_all_die_with_a_demo_that_is_killed(tmp_path: Path) -> None:
+    with demo(tmp_path) as (process, log):
+        wait_for("starting job", process, log, 120)
+        process.kill()
+        process.wait()
+        ports = ports_in(log.read_text())
+        until = time.monotonic() + END_SECONDS
+        # A process that dies gives up its command line first, and its sockets a moment later.
+        while left := processes_of(tmp_path) + [f"port {port}" for port in ports if not is_free(port)]:
+            assert time.monotonic() < until, left
+            time.sleep(0.05)
+
+
+def test_the_default_ports_are_left_to_who_has_them(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as open_sockets:
+        ours = set()
+        for port in (DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT):
+            with contextlib.suppress(OSError):  # then another demo has it
+                open_sockets.enter_context(socket.create_server(("127.0.0.1", port)))
+                ours.add(port)
+        if not ours:
+            pytest.skip("others have both default ports")
+        with demo(tmp_path) as (process, log):
+            wait_for("starting source", process, log, 120)
+            assert len(ports_in(log.read_text())) == 3
+            assert not ours & set(ports_in(log.read_text()))
+            assert end(process, signal.SIGTERM) == 130

@@ -1,0 +1,167 @@
+"""What a broker that stops, is killed or hangs does to those who write and read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from keyhole.changelog.base import Changelog, Marker, Partition, PartitionChanges
+from keyhole.changelog.clients import Deadline
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.transactions import Transactions
+from keyhole.changelog.writer import KafkaWriter
+from keyhole.errors import KafkaUnreachable, OutcomeUnknown
+from keyhole.local.java import Java
+from keyhole.local.kafka import LocalKafka
+from keyhole.local.ports import free_ports
+from keyhole.types import START, KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
+from tests.support.waiting import SOON_SECONDS, until
+
+DEADLINE = 30.0
+PART = Partition("a", 0)
+DESCRIPTOR = StateDescriptor("app", "a", "q", StateKind.VALUE, 1, (KeyColumn("k", KeyType.STRING),), ValueSchema(1, ()))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, jars: list[Path], java: Java) -> Iterator[LocalKafka]:
+    """A broker of this module's own: it is stopped and killed. Runs again before each test."""
+    with LocalKafka(tmp_path_factory.mktemp("broker"), jars, java) as started:
+        yield started
+
+
+@pytest.fixture
+def changelog(broker: LocalKafka) -> Changelog:
+    if broker.pid is None:
+        broker.start()
+    made = KafkaChangelog(broker.bootstrap_servers, "app")
+    made.admin().ensure(DESCRIPTOR, DEADLINE)
+    return made
+
+
+def changes(epoch: int, row: bytes) -> PartitionChanges:
+    return PartitionChanges(PART, [(b"\x00\x00x", row)], Marker(epoch, 1, 0, 0, 0, 0))
+
+
+def last_epoch_and_row(changelog: Changelog) -> tuple[int, bytes | None]:
+    reader = changelog.reader()
+    ends = reader.ends({"a": [0]}, DEADLINE)
+    pieces = list(reader.read({PART: START}, ends, DEADLINE))
+    reader.close()
+    return pieces[-1].position.epoch, pieces[-1].changes[-1][1]
+
+
+CALLS: dict[str, Callable[[Changelog, float], object]] = {
+    "writer.open": lambda changelog, deadline: changelog.writer("g").open(deadline),
+    "reader.ends": lambda changelog, deadline: changelog.reader().ends({"a": [0]}, deadline),
+    "reader.read": lambda changelog, deadline: list(changelog.reader().read({PART: START}, {PART: 1}, deadline)),
+    "admin.ensure": lambda changelog, deadline: changelog.admin().ensure(DESCRIPTOR, deadline),
+    "admin.fence": lambda changelog, deadline: changelog.admin().fence("g", deadline),
+    "control.open": lambda changelog, deadline: changelog.control("q").open(deadline),
+    "control.read": lambda changelog, deadline: changelog.control("q").read(deadline),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_where_no_broker_listens_every_call_says_so_within_its_deadline(
+    call: Callable[[Changelog, float], object], capfd: pytest.CaptureFixture[str]
+) -> None:
+    servers = f"127.0.0.1:{free_ports(1)[0]}"
+    began = time.monotonic()
+    with pytest.raises(KafkaUnreachable, match=servers):
+        call(KafkaChangelog(servers, "app"), 1.0)
+    assert time.monotonic() - began < SOON_SECONDS
+    assert capfd.readouterr().err == ""
+
+
+def test_a_commit_without_a_broker_is_unreachable_and_the_same_writer_goes_on_when_it_is_back(
+    broker: LocalKafka, changelog: Changelog
+) -> None:
+    writer = changelog.writer(f"grant-{uuid.uuid4().hex}")
+    writer.open(DEADLINE)
+    writer.commit([changes(1, b"1")], DEADLINE)
+    broker.stop()
+    began = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(KafkaUnreachable, match=broker.bootstrap_servers):
+            writer.commit([changes(2, b"never")], 1.0)
+    assert time.monotonic() - began < SOON_SECONDS
+    broker.start()
+    writer.commit([changes(2, b"2")], DEADLINE)
+    changelog.admin().fence("somebody else", DEADLINE)
+    writer.close()
+    until(lambda: last_epoch_and_row(changelog) == (2, b"2"))
+
+
+def test_a_killed_broker_keeps_what_was_committed_and_the_writer_goes_on(
+    broker: LocalKafka, changelog: Changelog
+) -> None:
+    writer = changelog.writer(f"grant-{uuid.uuid4().hex}")
+    writer.open(DEADLINE)
+    writer.commit([changes(1, b"before")], DEADLINE)
+    broker.kill()
+    broker.start()
+    until(lambda: last_epoch_and_row(changelog) == (1, b"before"))
+    writer.commit([changes(2, b"after")], DEADLINE)
+    writer.close()
+    until(lambda: last_epoch_and_row(changelog) == (2, b"after"))
+
+
+def test_a_reader_waits_out_a_restart_of_the_broker(broker: LocalKafka, changelog: Changelog) -> None:
+    writer, reader = changelog.writer(f"grant-{uuid.uuid4().hex}"), changelog.reader()
+    writer.open(DEADLINE)
+    offset = writer.commit([changes(1, b"1")], DEADLINE)[PART]
+    until(lambda: reader.ends({"a": [0]}, DEADLINE)[PART] > offset)
+    broker.stop()
+    with pytest.raises(KafkaUnreachable):
+        reader.ends({"a": [0]}, 1.0)
+    broker.start()
+    ends = reader.ends({"a": [0]}, DEADLINE)
+    pieces = list(reader.read({PART: START}, ends, DEADLINE))
+    assert pieces[-1].changes[-1] == (b"\x00\x00x", b"1")
+    reader.close()
+    writer.close()
+
+
+def test_a_commit_that_is_not_answered_is_an_unknown_outcome_and_the_marker_decides(
+    broker: LocalKafka, changelog: Changelog
+) -> None:
+    pid = broker.pid or 0
+    assert pid
+
+    class Hanging(Transactions):
+        """The broker hangs after it has the records, before it hears of the commit."""
+
+        def _commit(self, deadline: Deadline) -> None:
+            os.kill(pid, signal.SIGSTOP)
+            # On a busy machine some of its threads go on for a moment.
+            until(lambda: threads_of(pid) == {"T"})
+            super()._commit(deadline)
+
+    grant = f"grant-{uuid.uuid4().hex}"
+    writer = KafkaWriter("app", Hanging(broker.bootstrap_servers, grant))
+    writer.open(DEADLINE)
+    try:
+        with pytest.raises(OutcomeUnknown):
+            writer.commit([changes(7, b"7")], 2.0)
+        began = time.monotonic()
+        writer.close()
+        assert time.monotonic() - began < SOON_SECONDS
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    changelog.admin().fence(grant, DEADLINE)
+    decided = last_epoch_and_row(changelog)
+    time.sleep(1)
+    # Whichever it is, once the grant is fenced it stays.
+    assert last_epoch_and_row(changelog) == decided
+
+
+def threads_of(pid: int) -> set[str]:
+    """The states that its threads are in, as proc(5) has them; T: stopped."""
+    return {stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")}

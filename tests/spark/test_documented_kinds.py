@@ -1,0 +1,231 @@
+"""What docs/kinds.md shows in Python runs, word for word, and makes the states that it says it does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from keyhole import Client
+from keyhole.spark import queryable
+from tests.support.snippets import SNIPPETS, snippet
+from tests.support.streams import Service, Stream
+
+MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
+TUESDAY = MONDAY + timedelta(days=1)
+
+
+def minute(number: int) -> str:
+    return (MONDAY + timedelta(minutes=number)).isoformat()
+
+
+@dataclass
+class Scene:
+    """Where a snippet runs: a job that is configured by its environment, and what a snippet takes for granted."""
+
+    spark: SparkSession
+    stream: Stream
+    client: Client
+    application: str
+    proxy: str
+    directory: Path
+
+    def run(self, code: str, **names: Any) -> dict[str, Any]:
+        """What it defines, `sink` among it where it ends by making one; its queries have come to their end."""
+        for written, here in {
+            '"rules-app/': f'"{self.application}/',
+            "localhost:7400": self.proxy,
+            '"/': f'"{self.directory}/',
+            "\nqueryable.": "\nsink = queryable.",
+        }.items():
+            code = f"\n{code}".replace(written, here).removeprefix("\n")
+        defined = {"__name__": "__main__", "queryable": queryable, "F": F, "spark": self.spark, **names}
+        exec(compile(code, "docs/kinds.md", "exec"), defined)
+        self.end()
+        return defined
+
+    def feed(self, data: DataFrame, sink: Callable[[DataFrame, int], None]) -> None:
+        """All that there is, in append mode."""
+        data.writeStream.foreachBatch(sink).start()
+        self.end()
+
+    def end(self) -> None:
+        for query in self.spark.streams.active:
+            query.processAllAvailable()
+            query.stop()
+
+    def rules(self, schema: str, *rules: Mapping[str, object]) -> queryable.BroadcastReader:
+        """Broadcast."""
+        self.feed(self.stream(schema, [rules], "rules"), queryable.broadcast("rules", key="rule"))
+        return queryable.BroadcastReader(f"{self.application}/rules", proxy=self.proxy)
+
+    def values(self, state: str, keys: Sequence[Any]) -> list[Any]:
+        return [answer.value for answer in self.client.get_many(self.application, state, keys)]
+
+    def entries(self, state: str, key: Any) -> dict[Any, Any]:
+        return {entry.map_key: entry.value for entry in self.client.scan(self.application, state, key)}
+
+
+@pytest.fixture
+def scene(
+    spark: SparkSession,
+    rocksdb: None,
+    stream: Stream,
+    service: Service,
+    application: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Scene]:
+    config = service.config(application)
+    monkeypatch.setenv("KEYHOLE_JOB_APPLICATION", application)
+    monkeypatch.setenv("KEYHOLE_JOB_SERVERS", ",".join(config.servers))
+    monkeypatch.setenv("KEYHOLE_JOB_BOOTSTRAP_SERVERS", config.bootstrap_servers)
+    monkeypatch.setenv("KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS", str(config.epoch_deadline_seconds))
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "checkpoints-of-snippets"))
+    try:
+        with Client(service.proxy) as client:
+            yield Scene(spark, stream, client, application, service.proxy, tmp_path)
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+
+
+def hourly(scene: Scene, code: str) -> None:
+    events = [{"tweet": "tweet-1", "at": minute(25 * n)} for n in range(10)]
+    scene.run(code, events=scene.stream("tweet string, at timestamp", [events]))
+    counts = scene.entries("per_hour", "tweet-1")
+    assert [(hour.hour, value["count"]) for hour, value in counts.items()] == [(0, 3), (1, 2), (2, 3), (3, 2)]
+
+
+def reads(scene: Scene, code: str) -> None:
+    hourly(scene, snippet("hourly = ("))
+    names = {"client": scene.client, "monday": MONDAY, "tuesday": TUESDAY}
+    ranged, last, one = (eval(line.replace('"app"', repr(scene.application)), names) for line in code.splitlines())
+    assert [entry.map_key.hour for entry in ranged] == [0, 1, 2, 3]
+    assert [entry.map_key.hour for entry in last] == [3, 2, 1]
+    assert one.value["count"] == 3
+
+
+def mean(scene: Scene, code: str) -> None:
+    sink = scene.run(code)["sink"]
+    readings = [
+        [{"sensor": "a", "celsius": 20.5}, {"sensor": "a", "celsius": 21.0}],
+        [{"sensor": "a", "celsius": -1.5}],
+    ]
+    scene.feed(scene.stream("sensor string, celsius double", readings), sink)
+    (value,) = scene.values("mean", ["a"])
+    assert (value.mean, value.readings) == (pytest.approx(40 / 3), 3)
+
+
+def broadcast(scene: Scene, code: str) -> None:
+    scene.rules("rule string, limit long", {"rule": "high", "limit": 100})
+    names = {"sink": queryable.value("alerts", key="customer"), "alerts": lambda of: of.where("amount > limit")}
+    process = scene.run(code, **names)["process"]
+    payments = [{"customer": f"c{amount}", "rule": "high", "amount": amount} for amount in (50, 150)]
+    scene.feed(scene.stream("customer string, rule string, amount long", [payments]), process)
+    answers = scene.client.get_many(scene.application, "alerts", ["c50", "c150"])
+    assert [(answer.found and answer.value.limit) for answer in answers] == [False, 100]
+
+
+def bonuses(scene: Scene, code: str) -> None:
+    rules = scene.rules("rule string, bonus long", {"rule": "welcome", "bonus": 5})
+    payments = [[{"customer": "a", "amount": 10}], [{"customer": "a", "amount": 20}, {"customer": "b", "amount": 1}]]
+    scene.run(code, rules=rules, payments=scene.stream("customer string, amount long", payments))
+    assert [value.spent for value in scene.values("spent", ["a", "b"])] == [30, 1]
+    (bonus,) = scene.values("bonus", ["a"])
+    assert bonus.bonus == 5, "once, though the rows of customer a came twice"
+    assert not scene.client.get(scene.application, "bonus", "b").found, "who wasn't there yet"
+
+
+def several(scene: Scene, code: str) -> None:
+    published: list[int] = []
+
+    def top_tweets(batch: DataFrame) -> DataFrame:
+        return batch.groupBy("hour").agg(F.max_by("tweet", "count").alias("tweet"))
+
+    sink = scene.run(code, top_tweets=top_tweets, published=published.append)["sink"]
+    rows = [{"tweet": f"tweet-{n}", "hour": minute(0), "count": n} for n in range(3)]
+    scene.feed(scene.stream("tweet string, hour timestamp, count long", [rows]), sink)
+    assert [value.tweet for value in scene.values("top", [MONDAY])] == ["tweet-2"]
+    assert [value["count"] for value in scene.entries("per_hour", "tweet-1").values()] == [1]
+    assert published == [1]
+
+
+def sessions(scene: Scene, code: str) -> None:
+    events = [[{"user": "a", "at": minute(m)} for m in (0, 5, 30)], [{"user": "b", "at": minute(300)}], []]
+    scene.run(code, events=scene.stream("user string, at timestamp", events))
+    found = scene.entries("sessions", "a")
+    assert [(since.minute, of.until.minute, of["count"]) for since, of in found.items()] == [(0, 15, 2), (30, 40, 1)]
+
+
+def processor(scene: Scene, code: str) -> None:
+    """Runs with the snippet that exposes it."""
+    assert "OpenSessions" in scene.run(code)
+
+
+def open_sessions(scene: Scene, code: str) -> None:
+    events = [[{"user": "a", "at": minute(m)} for m in (0, 5, 30)], [{"user": "b", "at": minute(300)}], []]
+    defined = scene.run(snippet("class OpenSessions"))["OpenSessions"]
+    scene.run(code, events=scene.stream("user string, at timestamp", events), OpenSessions=defined)
+    closed = {since.minute: (of.until.minute, of.events) for since, of in scene.entries("closed", "a").items()}
+    assert closed == {0: (15, 2), 30: (40, 1)}
+    assert not scene.entries("open", "a")
+    assert [of.events for of in scene.entries("open", "b").values()] == [1]
+
+
+def firsts(scene: Scene, code: str) -> None:
+    events = [[{"order": "o1", "at": minute(0), "v": 1}], [{"order": "o1", "at": minute(1), "v": 2}]]
+    scene.run(code, events=scene.stream("order string, at timestamp, v long", events))
+    assert [value.v for value in scene.values("orders", ["o1"])] == [1]
+
+
+def joined(scene: Scene, code: str) -> None:
+    impressions = scene.stream("ad string, shown timestamp", [[{"ad": "ad-1", "shown": minute(0)}]], "impressions")
+    events = [{"clicked": "ad-1", "at": minute(m)} for m in (20, 90)]
+    scene.run(code, impressions=impressions, clicks=scene.stream("clicked string, at timestamp", [events], "clicks"))
+    assert [at.minute for at in scene.entries("clicks", "ad-1")] == [20]
+
+
+def sql(scene: Scene, code: str) -> None:
+    payments = [[{"customer": "a", "amount": n, "at": minute(25 * n)} for n in range(4)]]
+    scene.run(code, payments=scene.stream("customer string, amount long, at timestamp", payments))
+    assert [(hour.hour, of.spent) for hour, of in scene.entries("spent", "a").items()] == [(0, 3), (1, 3)]
+
+
+def bootstrapped(scene: Scene, code: str) -> None:
+    schema = "customer string, amount long"
+    history = scene.spark.createDataFrame([("a", 1), ("a", 2), ("b", 3)], schema)
+    history.write.parquet(str(scene.directory / "history" / "payments"))
+    scene.run(code, payments=scene.stream(schema, [[{"customer": "a", "amount": 10}]]))
+    assert [value.amount for value in scene.values("spent", ["a", "b"])] == [13, 3]
+
+
+SCENES: dict[str, Callable[[Scene, str], None]] = {
+    "hourly = (": hourly,
+    "client.scan(": reads,
+    "class Mean:": mean,
+    "rules = queryable.BroadcastReader(": broadcast,
+    "def bonuses(": bonuses,
+    "queryable.together(": several,
+    "sessions = events": sessions,
+    "from datetime import UTC": processor,
+    "from keyhole.spark.changes": open_sessions,
+    "firsts = events": firsts,
+    "joined = impressions": joined,
+    "payments.withWatermark(": sql,
+    "spent = queryable.reducing(": bootstrapped,
+}
+
+
+@pytest.mark.parametrize("code", SNIPPETS, ids=lambda code: re.match(r"[\w .]+", code)[0].strip())
+def test_what_the_page_shows_runs_and_makes_what_it_says(scene: Scene, code: str) -> None:
+    (play,) = (play for beginning, play in SCENES.items() if code.startswith(beginning))
+    play(scene, code)

@@ -1,0 +1,222 @@
+"""The job's pipeline on real Spark: payments, rules and aggregations from records, and the alerts of a stream."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+
+from jobs.fraud_detection import __main__ as job
+from jobs.fraud_detection import pipeline, source
+from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Total
+from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of
+from jobs.fraud_detection.recount import spent as recounted
+from jobs.fraud_detection.source import MINUTE_MS, Shape
+from keyhole import Client
+from keyhole.config import FraudDetectionConfig
+from keyhole.spark.changes import split
+from tests.support.odd_records import NO_OBJECTS, odd_records
+from tests.support.streams import RunQuery, Service, Stream
+
+BEGIN_MS = 1_795_219_200_000
+PAYMENT = ("account", "payment", "merchant", "time_ms", "cents")
+HISTORY = "account string, payment bigint, merchant string, time_ms bigint, cents int"
+
+
+def record(**fields: object) -> bytes:
+    payment = {"account": "a", "payment": 1, "merchant": "m", "time": BEGIN_MS, "cents": 1}
+    return json.dumps(payment | fields).encode()
+
+
+BAD: list[bytes | None] = [
+    *NO_OBJECTS,
+    record(account=None),
+    record(account=1),
+    record(account=True),
+    record(account="false"),
+    record(account="a b"),
+    record(merchant=""),
+    record(merchant="m\n"),
+    record(payment=None),
+    record(payment="1"),
+    record(payment=1 << 63),
+    record(time=-1),
+    record(time="now"),
+    record(time=4_102_444_800_000),
+    record(cents=0),
+    record(cents=1.5),
+    record(cents=True),
+    record(cents=100_000_000_001),
+    record() + b"xyz",
+    record() * 2,
+    record().replace(b'"', b"'"),
+    record().decode().encode("utf-16"),
+]
+GOOD: list[bytes | None] = [
+    record(),
+    record(account="A.b-c_1" + "x" * 57, payment=-(1 << 63), time=0, cents=100_000_000_000, unknown=[]),
+]
+
+
+def records(spark: SparkSession, values: list[bytes | None] | list[bytes]) -> DataFrame:
+    return spark.createDataFrame(list(zip(values, itertools.count())), "value binary, offset bigint").coalesce(1)
+
+
+def test_what_is_a_payment_to_spark_is_one_to_the_recount(spark: SparkSession) -> None:
+    found = pipeline.payments(records(spark, GOOD + BAD).coalesce(1)).collect()
+    expected = [payment for payment in map(payment_of, GOOD + BAD) if payment is not None]
+    assert [Payment(*(row[name] for name in PAYMENT)) for row in found] == expected
+    assert len(found) == len(GOOD)
+    assert [row.time.astimezone().timestamp() * 1000 for row in found] == [payment.time_ms for payment in expected]
+
+
+BAD_RULES = [Rule(1, -1000, 1, 2), Rule(1, 1, 1, 2), Rule(1, 0, -1, 2), Rule(1, 0, 2, 2), Rule(1 << 63, 0, 1, 2)]
+BAD_AGGREGATIONS = [
+    Aggregation("a b", "account", 1, 0, None),
+    Aggregation("a", "payment", 1, 0, None),
+    Aggregation("a", "account", 0, 0, None),
+    Aggregation("a", "account", 1, -1, None),
+    *(Aggregation("a", "account", 1, 0, until) for until in ("tomorrow", "", 1.5, True, [], {}, 1 << 63)),  # type: ignore[arg-type]
+]
+
+
+def test_rules_and_aggregations_come_back_as_they_were_sent_and_wrong_ones_do_not(spark: SparkSession) -> None:
+    rules = list(itertools.islice(source.rules(BEGIN_MS), 3))
+    values = [source.rule_record(rule) for rule in [*rules, *BAD_RULES]] + [b"{}", b"no"]
+    found = pipeline.rules(records(spark, values)).collect()
+    assert [tuple(row) for row in found] == [(*rule, offset) for offset, rule in enumerate(rules)]
+    assert [rule_of(value) for value in values] == [*rules, *[None] * (len(BAD_RULES) + 2)]
+    aggregations = list(itertools.islice(source.aggregations(BEGIN_MS), 3))
+    values = [source.aggregation_record(each) for each in [*aggregations, *BAD_AGGREGATIONS]] + [b"{}", b"no"]
+    found = pipeline.aggregations(records(spark, values)).collect()
+    assert [tuple(row) for row in found] == [(*each, offset) for offset, each in enumerate(aggregations)]
+    assert [aggregation_of(value) for value in values] == [*aggregations, *[None] * (len(BAD_AGGREGATIONS) + 2)]
+
+
+def test_of_records_with_any_fault_spark_takes_what_the_recount_takes_as_it_takes_it(spark: SparkSession) -> None:
+    odd = odd_records(json.loads(record()))
+    expected = [payment for payment in map(payment_of, odd) if payment is not None]
+    found = [Payment(*(row[name] for name in PAYMENT)) for row in pipeline.payments(records(spark, odd)).collect()]
+    assert found == expected
+    assert 10 < len(expected) < len(odd) / 2
+    odd = odd_records(json.loads(source.rule_record(Rule(1, BEGIN_MS, 1, 2))))
+    rules = [(*rule, offset) for offset, value in enumerate(odd) if (rule := rule_of(value)) is not None]
+    assert [tuple(row) for row in pipeline.rules(records(spark, odd)).collect()] == rules
+    assert 10 < len(rules) < len(odd) / 2
+    odd = odd_records(json.loads(source.aggregation_record(Aggregation("a", "account", 1, 0, 2))))
+    aggregations = [(*each, offset) for offset, value in enumerate(odd) if (each := aggregation_of(value)) is not None]
+    assert [tuple(row) for row in pipeline.aggregations(records(spark, odd)).collect()] == aggregations
+    assert 10 < len(aggregations) < len(odd) / 2
+
+
+def test_a_candidate_is_an_alert_by_the_rules_of_its_times(spark: SparkSession) -> None:
+    rules = [Rule(2, 1_000, 10, 20), Rule(1, 1_000, 0, 1), Rule(3, 2_000, 5, 15)]
+    times = (500, 1_500, 2_500)
+    made = [
+        (before, small, after, large)
+        for before, after in itertools.product(times, times)
+        for small, large in itertools.product((5, 6, 10, 11), (14, 15, 19, 20))
+    ]
+    candidates = [
+        ("a", n, after, large, None, [(before, 100), (before, small)])
+        for n, (before, small, after, large) in enumerate(made)
+    ]
+    rows = spark.createDataFrame([*candidates, ("a", -1, 1_500, 20, "merchant", None)], pipeline.OUTPUT)
+    by = pipeline.rules(records(spark, [source.rule_record(rule) for rule in rules]))
+    found = {row.payment for row in pipeline.alerts(rows, by).collect()}
+    expected = set()
+    for n, (before, small, after, large) in enumerate(made):
+        of_small, of_large = rule_at(rules, before), rule_at(rules, after)
+        if of_small and of_large and small <= of_small.small_cents and large >= of_large.large_cents:
+            expected.add(n)
+    assert found == expected
+    assert 0 < len(found) < len(made) / 2
+    assert pipeline.alerts(rows, pipeline.rules(records(spark, [b"{}"]))).count() == 0
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_a_stream_of_payments_gives_the_alerts_and_totals_of_the_recount_late_ones_in_totals_only(
+    spark: SparkSession, stream: Stream, run_query: RunQuery
+) -> None:
+    shape = Shape(accounts=15, per_second=1, frauds=0.05, decoys=0.1, too_late=0.1)
+    made = list(itertools.islice(source.payments(9, BEGIN_MS, shape), 1_000))
+    rules, aggregations = (
+        list(itertools.islice(source.rules(BEGIN_MS), 3)),
+        list(itertools.islice(source.aggregations(BEGIN_MS), 2)),
+    )
+    by = pipeline.rules(records(spark, [source.rule_record(rule) for rule in rules]))
+    to = pipeline.aggregations(records(spark, [source.aggregation_record(each) for each in aggregations]))
+    found: list[Alert] = []
+    arrived: list[int] = []
+    totals: dict[tuple[str, str, int], Total] = {}
+
+    def collect(batch: DataFrame, _: int) -> None:
+        batch = batch.persist()
+        rows = split(batch).rows
+        found.extend(Alert(**row.asDict()) for row in pipeline.alerts(rows, by).collect())
+        arrived.extend(row.payment for row in pipeline.arrived(rows).collect())
+        for row in pipeline.contributions(pipeline.arrived(rows), to).collect():
+            key = row.aggregation, row["of"], round(row.window.astimezone().timestamp() * 1000)
+            before = totals.get(key, Total(0, 0, 0))
+            totals[key] = Total(
+                before.spent_cents + row.spent_cents,
+                before.payments + row.payments,
+                max(before.highest_cents, row.highest_cents),
+            )
+        batch.unpersist()
+
+    batches = [made[first : first + 250] for first in range(0, len(made), 250)]
+    data = stream(
+        "value string", [[{"value": source.payment_record(payment).decode()} for payment in batch] for batch in batches]
+    )
+    run_query(pipeline.paired(pipeline.payments(data), pipeline.exposing()), "update", collect)
+
+    recount, patient = Recount(), Recount()
+    for batch in batches:
+        recount.take(batch, rules, aggregations)
+    patient.take(made, rules, aggregations)
+    assert sorted(arrived) == sorted(payment.payment for payment in made)
+    assert set(found) == recount.alerts < patient.alerts
+    assert {alert.time_ms < BEGIN_MS + 10 * MINUTE_MS for alert in found} == {True, False}
+    assert totals == recount.totals == patient.totals
+    assert {name for name, _, _ in totals} == {"spent-per-hour", "merchant-minutes"}
+
+
+def test_what_accounts_have_spent_begins_with_the_history_once_and_goes_on_with_the_topic(
+    spark: SparkSession, service: Service, tmp_path: Path, application: str
+) -> None:
+    made = list(itertools.islice(source.payments(5, BEGIN_MS, Shape(accounts=15)), 300))
+    before, after = made[:100], [made[100:200], made[200:]]
+    history, topic = str(tmp_path / "history"), f"payments-{uuid.uuid4().hex[:8]}"
+    spark.createDataFrame(before, HISTORY).write.parquet(history)
+    bootstrap = {"bootstrap.servers": service.bootstrap_servers}
+    admin = AdminClient(bootstrap)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    config = FraudDetectionConfig(
+        topic=topic,
+        rules_topic="none",
+        aggregations_topic="none",
+        checkpoint=str(tmp_path / "checkpoint"),
+        directory=tmp_path,
+        history=history,
+    )
+    producer, sent = Producer(bootstrap), list[Payment]()
+    for payments in after:  # the job is started again for the second
+        for value in [*map(source.payment_record, payments), b"no payment"]:
+            producer.produce(topic, value)
+        assert producer.flush(30) == 0
+        query = job.spent(spark, service.config(application), config)
+        query.processAllAvailable()
+        query.stop()
+        sent += payments
+        expected = recounted([(payment.account, payment.cents) for payment in before], sent)
+        with Client(service.proxy) as client:
+            answers = client.get_many(application, pipeline.SPENT, list(expected))
+        assert [(answer.value.payments, answer.value.cents) for answer in answers] == list(expected.values())
+    assert (tmp_path / "checkpoint-spent").is_dir()

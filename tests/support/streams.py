@@ -1,0 +1,155 @@
+"""One Spark for all tests, streams over files, which need no broker, and the services that take their states.
+
+A pytest plugin (tests/conftest.py loads it); core tests load it too, so Spark is imported only where it is asked
+for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyhole.config import JobConfig
+from keyhole.local.ports import free_ports
+from keyhole.local.services import start_client_proxy, start_state_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Rows = Sequence[Mapping[str, object]]
+Stream = Callable[..., "DataFrame"]
+RunQuery = Callable[..., None]
+RunUntil = Callable[["DataFrame", str, Callable[["DataFrame", int], None], threading.Event], None]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_jars: list[Path]) -> Iterator[SparkSession]:
+    """A session with the Kafka connector. There can be one JVM per process, so tests share it and don't stop it."""
+    from keyhole.spark.session import local_settings, start_session
+
+    settings = local_settings(spark_jars, tmp_path_factory.mktemp("spark"))
+    session = start_session("keyhole-tests", settings | {"spark.log.level": "ERROR"})
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """The only state store that takes transformWithState."""
+    from keyhole.spark.running import ROCKSDB
+
+    ((name, provider),) = ROCKSDB.items()
+    before = spark.conf.get(name)
+    spark.conf.set(name, provider)
+    yield
+    assert before is not None
+    spark.conf.set(name, before)
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Stream:
+    """(schema, the rows of each micro-batch) -> a streaming data frame. `name`: where a test has several."""
+
+    def make(schema: str, batches: Sequence[Rows], name: str = "source") -> DataFrame:
+        source = tmp_path / name
+        source.mkdir(exist_ok=True)
+        for number, rows in enumerate(batches):
+            file = source / f"{number:03}.json"
+            file.write_text("\n".join(json.dumps(row) for row in rows))
+            os.utime(file, (1_600_000_000 + number,) * 2)  # Spark takes the oldest first
+        return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(source))
+
+    return make
+
+
+@pytest.fixture
+def run_query(tmp_path: Path) -> RunQuery:
+    """Runs a streaming query until it has taken all that its source has; raises what ended it, if it failed."""
+
+    def run(
+        data: DataFrame,
+        mode: str,
+        function: Callable[[DataFrame, int], None],
+        *,
+        name: str | None = None,
+        checkpoint: str = "checkpoint",
+    ) -> None:
+        writer = data.writeStream.outputMode(mode).option("checkpointLocation", str(tmp_path / checkpoint))
+        if name is not None:
+            writer = writer.queryName(name)
+        query = writer.foreachBatch(function).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    return run
+
+
+@pytest.fixture
+def run_until(tmp_path: Path) -> RunUntil:
+    """Runs a streaming query until an event is set; raises what ended it, if it ended before.
+
+    For one that never has all there is: by processing time Spark runs one batch after the other, also without data.
+    """
+
+    def run(data: DataFrame, mode: str, function: Callable[[DataFrame, int], None], enough: threading.Event) -> None:
+        writer = data.writeStream.outputMode(mode).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.foreachBatch(function).start()
+        try:
+            while not enough.wait(0.1):
+                assert query.isActive, query.exception()
+        finally:
+            query.stop()
+
+    return run
+
+
+@dataclass(frozen=True)
+class Service:
+    """A state server and a proxy before it, shared by the tests of a file. Addresses as host:port."""
+
+    bootstrap_servers: str
+    server: str
+    proxy: str
+
+    def config(self, application: str) -> JobConfig:
+        """For `queryable.value(..., config=...)`."""
+        return JobConfig(application, (self.server,), self.bootstrap_servers, epoch_deadline_seconds=120)
+
+
+@pytest.fixture(scope="module")
+def service(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Real processes. A test uses an application of its own, and doesn't stop them.
+
+    Not for the whole session: a server goes on following what all tests have written, which takes half a core at last.
+    """
+    directory = tmp_path_factory.mktemp("service")
+    server, proxy = free_ports(2)
+    children = [
+        start_state_server("server-0", server, bootstrap_servers=kafka, directory=directory, environ=dict(os.environ))
+    ]
+    try:
+        children.append(
+            start_client_proxy(
+                "proxy", proxy, servers=[f"127.0.0.1:{server}"], directory=directory, environ=dict(os.environ)
+            )
+        )
+        yield Service(kafka, f"127.0.0.1:{server}", f"127.0.0.1:{proxy}")
+    finally:
+        for child in reversed(children):
+            child.terminate()
+
+
+@pytest.fixture
+def application() -> str:
+    """A name that no other test uses."""
+    return f"app-{uuid.uuid4().hex[:10]}"
