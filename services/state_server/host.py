@@ -43,7 +43,7 @@ from services.state_server.counts import EpochCounts, ServerCounts
 from services.state_server.follow import Follower, MakeFollower
 from services.state_server.hosted import HostedState
 from services.state_server.merging import Epoch
-from services.state_server.restore import restore
+from services.state_server.restore import AtOnce, restore
 from services.state_server.spill import StagingRoom
 from services.state_server.staged import StagedAttempt
 from services.state_server.standby import Standbys
@@ -72,6 +72,7 @@ class HostSettings:
     restore_deadline_seconds: float
     # Called on the event loop whenever ownership or readiness has changed.
     changed: Callable[[], None]
+    at_once: AtOnce = field(default_factory=AtOnce)
     make_follower: MakeFollower = Follower
     counts: ServerCounts = field(default_factory=ServerCounts)
 
@@ -362,6 +363,7 @@ class QueryHost:
             # Half of what the changelog keeps deletions for: the other half is for the restore itself.
             away_limit_ms=DELETE_RETENTION_MS // 2,
             deadline_seconds=self._settings.restore_deadline_seconds,
+            at_once=self._settings.at_once,
             stop=stop,
         )
         for state in self._hosted.values():

@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import cast
+from typing import NamedTuple, cast
 
 from keyhole.changelog.base import Changelog, Partition, RestoredEpochs
 from keyhole.clock import Clock
@@ -18,10 +18,16 @@ from services.state_server.hosted import HostedState
 
 _log = logging.getLogger(__name__)
 
-# Several pieces become one write. A store that is much larger than a write rewrites a page for nearly every record of
-# it, so large writes are what makes a restore fast; this is what it may hold in memory for that.
-APPLIED_RECORDS = 200_000
-_APPLIED_BYTES = 48 << 20
+
+class AtOnce(NamedTuple):
+    """What is held in memory, to become one write, until it has reached either.
+
+    A store that is much larger than a write rewrites a page for nearly every record of it, so large writes are what
+    makes a restore fast.
+    """
+
+    records: int = 200_000
+    bytes: int = 48 << 20
 
 
 def restore(
@@ -33,6 +39,7 @@ def restore(
     away_limit_ms: int,
     deadline_seconds: float,
     stop: threading.Event,
+    at_once: AtOnce,
 ) -> None:
     """Reads what the stores lack of the wanted key groups.
 
@@ -57,7 +64,7 @@ def restore(
         drop_unusable(states, ends, clock.now_ms() - away_limit_ms)
         positions = {part: states[part.state].position(part.key_group) for part in ends}
         _announce(states, positions, ends)
-        for pieces in _gathered(reader.read(positions, ends, deadline_seconds), stop):
+        for pieces in _gathered(reader.read(positions, ends, deadline_seconds), stop, at_once):
             for name, of_state in pieces.items():
                 state = states[name]
                 touched = {piece.partition.key_group for piece in of_state}
@@ -75,7 +82,7 @@ def restore(
 
 
 def _gathered(
-    pieces: Iterable[RestoredEpochs], stop: threading.Event
+    pieces: Iterable[RestoredEpochs], stop: threading.Event, at_once: AtOnce
 ) -> Iterator[Mapping[str, Sequence[RestoredEpochs]]]:
     """Some pieces at a time, by state, in their order."""
     gathered: defaultdict[str, list[RestoredEpochs]] = defaultdict(list)
@@ -86,7 +93,7 @@ def _gathered(
         gathered[piece.partition.state].append(piece)
         records += piece.records
         taken_bytes += piece.bytes
-        if records >= APPLIED_RECORDS or taken_bytes >= _APPLIED_BYTES:
+        if records >= at_once.records or taken_bytes >= at_once.bytes:
             yield gathered
             gathered, records, taken_bytes = defaultdict(list), 0, 0
     if gathered:

@@ -18,18 +18,29 @@ from typing import NamedTuple
 from keyhole.stored import NOT_KNOWN, STAMP_BYTES, Lifetime
 from services.state_server.merging import Change, Epoch, Stored
 
-# An epoch looks at so many entries at least, about 1 ms (LMDB, measured: 0.6 us each).
-_ENTRIES = 2_000
-# And at so many bytes of them.
-_BYTES = 8 << 20
-# A larger state is passed in a hundred epochs, where that takes no more than about 12 ms of each.
-_PARTS, _MOST_OF_PARTS = 100, 20_000
-# And at twice what the epoch itself writes: so at any rate of writing, what has expired does not outgrow the rest.
+# An epoch looks at twice what it writes itself: so at any rate of writing, what has expired does not outgrow the rest.
 _OF_WRITTEN = 2
-# Partitions that are in the transaction for this alone: each costs about 1 ms.
-_PARTITIONS = 8
-# To begin with a key group takes as long as so many entries.
-_KEY_GROUP = 5
+
+
+@dataclass(frozen=True)
+class SweepLimits:
+    """How much an epoch does of it.
+
+    Attributes:
+        entries: It looks at so many at least, about 1 ms (LMDB, measured: 0.6 us each).
+        bytes: And at so many of them.
+        parts: A larger state is passed in so many epochs.
+        most_of_parts: Where that is no more entries of each, about 12 ms.
+        partitions: That are in the transaction for this alone: each costs about 1 ms.
+        key_group: To begin with one takes as long as so many entries.
+    """
+
+    entries: int = 2_000
+    bytes: int = 8 << 20
+    parts: int = 100
+    most_of_parts: int = 20_000
+    partitions: int = 8
+    key_group: int = 5
 
 
 class Written(NamedTuple):
@@ -41,11 +52,12 @@ class Written(NamedTuple):
 
 @dataclass
 class Budget:
-    """What an epoch may still spend."""
+    """What an epoch may still spend. `key_group`: what one costs, in entries."""
 
     entries: int
     bytes: int
     partitions: int
+    key_group: int
 
 
 class Sweeper:
@@ -54,13 +66,16 @@ class Sweeper:
     Its `due`, a stamp: nothing that the round has passed expires before it, and nothing that was written since the
     round began.
 
+    Attributes:
+        lives, limits: May be replaced: what was written keeps its time.
+
     Args:
-        lives: May be replaced: what was written keeps its time.
         entries: How many the store holds; asked once in a round, if that takes more than one epoch.
     """
 
     def __init__(self, lives: Lifetime, entries: Callable[[], int]) -> None:
         self.lives = lives
+        self.limits = SweepLimits()
         self._count = entries
         self._entries = 0
         self._at = b""
@@ -86,9 +101,13 @@ class Sweeper:
         return Course(stored, expired, stamp, self._at, self._due if self._at else stamp, self._budget(written))
 
     def _budget(self, written: Written) -> Budget:
-        part = min(self._entries // _PARTS, _MOST_OF_PARTS)
+        limits = self.limits
+        part = min(self._entries // limits.parts, limits.most_of_parts)
         return Budget(
-            max(_ENTRIES, part, _OF_WRITTEN * written.entries), max(_BYTES, _OF_WRITTEN * written.bytes), _PARTITIONS
+            max(limits.entries, part, _OF_WRITTEN * written.entries),
+            max(limits.bytes, _OF_WRITTEN * written.bytes),
+            limits.partitions,
+            limits.key_group,
         )
 
     def done(self, course: Course) -> None:
@@ -127,7 +146,7 @@ class Course:
         if budget.partitions <= 0 or budget.entries <= 0 or budget.bytes <= 0:
             self.at = prefix
             return []
-        budget.entries -= _KEY_GROUP
+        budget.entries -= budget.key_group
         found = self._look(key_group, max(prefix, self._start))
         if found and not written:
             budget.partitions -= 1

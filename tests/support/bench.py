@@ -8,7 +8,7 @@ from keyhole.steps import Step
 from keyhole.testing.clock import ManualClock
 from keyhole.types import StateDescriptor
 from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
-from services.state_server.restore import restore
+from services.state_server.restore import AtOnce, restore
 from tests.support.states import KEY_GROUPS, descriptor, hosted, memory_changelog, open_writer
 
 
@@ -43,6 +43,7 @@ class Bench:
             away_limit_ms=10**9,
             deadline_seconds=5.0,
             stop=threading.Event(),
+            at_once=AtOnce(),
         )
 
     def log(self, key_group: int) -> list[tuple[bytes, bytes | None]]:

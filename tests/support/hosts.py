@@ -19,6 +19,7 @@ from services.state_server.commit import EpochToCommit, GroupCommitted, StateToC
 from services.state_server.copies import Standing
 from services.state_server.follow import Follower, MakeFollower
 from services.state_server.host import Attempt, HostSettings, QueryHost, StateShare
+from services.state_server.restore import AtOnce
 from services.state_server.spill import StagingRoom
 from services.state_server.staged import StagedAttempt
 from services.state_server.table import Table
@@ -38,6 +39,8 @@ class Hosted:
     changelog: Changelog | None = None
     room: StagingRoom = field(default_factory=lambda: StagingRoom(1 << 30, 1 << 30, Path(tempfile.gettempdir())))
     make_follower: MakeFollower = Follower
+    at_once: AtOnce = field(default_factory=AtOnce)
+    clock: ManualClock = field(default_factory=ManualClock)
     of: StateDescriptor = field(default_factory=descriptor)
 
     def __post_init__(self) -> None:
@@ -50,7 +53,7 @@ class Hosted:
             server="server-a",
             incarnation=INCARNATION,
             engine=self.engine,
-            clock=ManualClock(),
+            clock=self.clock,
             observer=self.observer,
             lease_seconds=3.0,
             room=self.room,
@@ -58,6 +61,7 @@ class Hosted:
             restore_deadline_seconds=5.0,
             changed=lambda: None,
             make_follower=self.make_follower,
+            at_once=self.at_once,
         )
         self.host = QueryHost("app", "main", changelog, self.tables, settings)
 

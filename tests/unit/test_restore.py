@@ -15,10 +15,9 @@ from keyhole.stores.base import Advance, Batch
 from keyhole.testing.changelog import PIECE_RECORDS, MemoryChangelog, MemoryKafka, MemoryReader
 from keyhole.testing.clock import ManualClock
 from keyhole.types import START, Position
-from services.state_server import restore as restoring
 from services.state_server.commit import commit_epoch
 from services.state_server.hosted import HostedState
-from services.state_server.restore import restore
+from services.state_server.restore import AtOnce, restore
 from tests.support.states import (
     KEY_GROUPS,
     content,
@@ -50,6 +49,7 @@ class Bench:
         self.new = hosted(restored=())
         self.clock = ManualClock(now_ms=5000)
         self.stop = threading.Event()
+        self.at_once = AtOnce()
         self._writer = open_writer(self.changelog)
 
     def write(self, number: int, rows: dict[str, float | None], generation: int = 1) -> None:
@@ -65,6 +65,7 @@ class Bench:
             away_limit_ms=AWAY_LIMIT_MS,
             deadline_seconds=5.0,
             stop=self.stop,
+            at_once=self.at_once,
         )
 
     def put_behind_the_changelogs_back(self, name: str, before: Position, after: Position) -> None:
@@ -142,9 +143,9 @@ def test_a_compacted_changelog_gives_the_same(bench: Bench) -> None:
     assert content(bench.new.store) == content(bench.old.store)
 
 
-@pytest.mark.parametrize(("setting", "of"), [("APPLIED_RECORDS", "records"), ("_APPLIED_BYTES", "bytes")])
+@pytest.mark.parametrize("of", ["records", "bytes"])
 def test_however_much_there_is_to_restore_no_more_is_held_than_one_write_and_one_piece(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, setting: str, of: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
     names = names_in(0, 200)
     for number in range(1, 12 * PIECE_RECORDS // len(names)):
@@ -169,7 +170,7 @@ def test_however_much_there_is_to_restore_no_more_is_held_than_one_write_and_one
 
     monkeypatch.setattr(MemoryReader, "read", hold)
     monkeypatch.setattr(bench.new.store, "apply", write)
-    monkeypatch.setattr(restoring, setting, limit)
+    bench.at_once = AtOnce(**{of: limit})
     bench.restore()
     assert sum(most_held) == sum(sizes)
     assert max(most_held) < limit + max(sizes) < sum(sizes) / 2
@@ -261,7 +262,7 @@ class TestBrokenOff:
             apply(batch)
 
         with monkeypatch.context() as patch:
-            patch.setattr("services.state_server.restore.APPLIED_RECORDS", PIECE_RECORDS)
+            bench.at_once = AtOnce(PIECE_RECORDS)
             patch.setattr(bench.new.store, "apply", full_at_the_second)
             with pytest.raises(StoreFull):
                 bench.restore()

@@ -22,6 +22,7 @@ from keyhole.errors import (
     StoreFull,
     ValueMismatch,
 )
+from keyhole.stores.memory import MemoryStore
 from keyhole.testing.changelog import MemoryControlLog
 from keyhole.types import StateKind
 from keyhole.v1.state_pb2 import ROLE_STANDBY
@@ -480,21 +481,21 @@ def test_a_changelog_that_lacks_the_last_transaction_of_one_key_group_is_refused
     assert [len(rows) for rows in shown.values()] == [2, 2]
 
 
-def test_a_store_that_is_full_ends_the_epoch_by_saying_so_and_has_all_of_it_once_there_is_room(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_full_ends_the_epoch_by_saying_so_and_has_all_of_it_once_there_is_room(world: World) -> None:
     world.run_epoch(0, ONE)
     shown = shown_by_owners(world)
     more = ONE | {key(names_in(group)[1]): row(1.0) for group in range(KEY_GROUPS)}
-    with monkeypatch.context() as patch:
-        patch.setattr(table(world.servers["a"]).store, "_limit_bytes", 0)
-        with pytest.raises(StoreFull, match="higher KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES"):
-            world.run_epoch(1, more)
-        committed = ends(world)
-        with pytest.raises(StoreFull):  # the next run, which restores first
-            world.run_epoch(1, more)
-        assert ends(world) == committed
-        assert shown_by_owners(world, "a") == {"a": shown["a"]}
+    store = table(world.servers["a"]).store
+    assert isinstance(store, MemoryStore)
+    limit_bytes, store.limit_bytes = store.limit_bytes, 0
+    with pytest.raises(StoreFull, match="higher KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES"):
+        world.run_epoch(1, more)
+    committed = ends(world)
+    with pytest.raises(StoreFull):  # the next run, which restores first
+        world.run_epoch(1, more)
+    assert ends(world) == committed
+    assert shown_by_owners(world, "a") == {"a": shown["a"]}
+    store.limit_bytes = limit_bytes
     assert world.run_epoch(1, more, strict=True).replayed
     assert ends(world) == committed
     assert sums(world) == [2.0] * KEY_GROUPS

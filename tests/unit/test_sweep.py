@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from keyhole.errors import KafkaUnreachable, OutcomeUnknown
 from keyhole.stored import STAMP_BYTES, lifetime
 from keyhole.stores.base import Snapshot
 from keyhole.testing.changelog import NextCommit
-from keyhole.types import StateDescriptor, TtlClock
+from keyhole.types import TtlClock
 from services.state_server import sweep
 from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.hosted import HostedState
@@ -22,6 +22,7 @@ from services.state_server.merge import merge_of
 from services.state_server.merging import Change
 from services.state_server.spill import SpooledRows, StagingRoom
 from services.state_server.staged import StagedAttempt
+from services.state_server.sweep import SweepLimits
 from tests.support.bench import Bench
 from tests.support.states import KEY_GROUPS, content, descriptor, epoch, key, names_in, row
 
@@ -308,39 +309,36 @@ class TestBounds:
 
     MANY: Sequence[str] = [f"key-{number}" for number in range(300)]
 
-    @pytest.fixture(autouse=True)
-    def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sweep, "_ENTRIES", 40)
-        monkeypatch.setattr(sweep, "_KEY_GROUP", 0)
+    SMALL = SweepLimits(entries=40, key_group=0)
 
-    def epochs(self, of: StateDescriptor = OF) -> Iterator[tuple[Bench, int]]:
-        """One epoch after the other, from the one as of which all entries have expired."""
-        bench = Bench(of)
+    def bench(self, **limits: int) -> Bench:
+        made = Bench(OF)
+        assert made.state.sweeper is not None
+        made.state.sweeper.limits = dataclasses.replace(self.SMALL, **limits)
+        return made
+
+    def left(self, **limits: int) -> list[int]:
+        """How many entries there are after each epoch from the one on as of which all have expired."""
+        bench, left = self.bench(**limits), list[int]()
         run(bench, 1, dict.fromkeys(self.MANY, 1.0))
         for number in range(4, 40):
             run(bench, number, {})
-            yield bench, len(content(bench.state.store))
+            left.append(len(content(bench.state.store)))
+        return left
 
     def test_an_epoch_looks_at_so_many_entries_and_the_next_goes_on_there(self) -> None:
-        left = [left for _, left in self.epochs()]
-        assert left[:8] == [260, 220, 180, 140, 100, 60, 20, 0]
+        assert self.left()[:8] == [260, 220, 180, 140, 100, 60, 20, 0]
 
-    def test_or_at_so_many_bytes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_or_at_so_many_bytes(self) -> None:
         size = STAMP_BYTES + len(row(1.0))
-        monkeypatch.setattr(sweep, "_BYTES", 10 * size)
-        left = [left for _, left in self.epochs()]
-        assert left[:2] == [290, 280]
+        assert self.left(bytes=10 * size)[:2] == [290, 280]
 
-    def test_a_large_state_is_passed_in_a_number_of_epochs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sweep, "_PARTS", 3)
-        left = [left for _, left in self.epochs()]
-        assert left[:5] == [260, 174, 88, 2, 0]
-        monkeypatch.setattr(sweep, "_MOST_OF_PARTS", 60)
-        left = [left for _, left in self.epochs()]
-        assert left[:4] == [260, 200, 140, 80]
+    def test_a_large_state_is_passed_in_a_number_of_epochs(self) -> None:
+        assert self.left(parts=3)[:5] == [260, 174, 88, 2, 0]
+        assert self.left(parts=3, most_of_parts=60)[:4] == [260, 200, 140, 80]
 
     def test_what_has_not_expired_is_passed_and_not_looked_at_again_in_the_round(self) -> None:
-        bench = Bench(OF)
+        bench = self.bench()
         names = sorted(names_in(0, 100), key=key)
         run(bench, 1, dict.fromkeys(names, 1.0))
         # All but the last ones of the key group are written again.
@@ -350,7 +348,7 @@ class TestBounds:
         assert stored(bench).keys() == set(map(key, names[:90]))
 
     def test_a_round_of_several_epochs_remembers_what_expires_first(self) -> None:
-        bench = Bench(OF)
+        bench = self.bench()
         names = sorted(names_in(0, 100), key=key)
         run(bench, 1, {names[99]: 1.0})
         run(bench, 2, {names[0]: 2.0})
@@ -363,21 +361,20 @@ class TestBounds:
         assert len(stored(bench)) == 98
 
     def test_an_epoch_looks_at_twice_what_it_writes(self) -> None:
-        bench = Bench(OF)
+        bench = self.bench()
         run(bench, 1, dict.fromkeys(self.MANY, 1.0))
         run(bench, 4, {f"new-{number}": 4.0 for number in range(100)})
         assert len(content(bench.state.store)) == 300 - 200 + 100
 
     def test_so_what_has_expired_never_outgrows_the_rest(self) -> None:
-        bench = Bench(OF)
+        bench = self.bench()
         for number in range(1, 60):
             run(bench, number, {f"{number}-{n}": 1.0 for n in range(100)})
             # Those of three epochs live.
             assert len(content(bench.state.store)) <= 2 * 300 + 100
 
-    def test_few_partitions_are_in_the_transaction_for_it_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sweep, "_PARTITIONS", 1)
-        bench = Bench(OF)
+    def test_few_partitions_are_in_the_transaction_for_it_alone(self) -> None:
+        bench = self.bench(partitions=1)
         names = [name for group in range(KEY_GROUPS) for name in names_in(group)]
         run(bench, 1, dict.fromkeys(names, 1.0))
         other = names_in(0, 4)[3]
@@ -386,9 +383,8 @@ class TestBounds:
         assert set(run(bench, 6, {})) == {3}
         assert stored(bench) == {key(other): row(4.0)}
 
-    def test_key_groups_with_nothing_in_them_count_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sweep, "_KEY_GROUP", 20)
-        bench = Bench(OF)
+    def test_key_groups_with_nothing_in_them_count_too(self) -> None:
+        bench = self.bench(key_group=20)
         last = names_in(3)[0]
         run(bench, 1, {last: 1.0})
         assert run(bench, 4, {}) == {}

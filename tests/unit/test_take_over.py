@@ -12,11 +12,11 @@ import pytest
 from keyhole.changelog.base import RestoredEpochs
 from keyhole.errors import KafkaUnreachable
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader
+from keyhole.testing.clock import ManualClock
 from keyhole.types import Run
-from services.state_server import host, restore
-from services.state_server import standby as standbys
 from services.state_server.copies import Standing
 from services.state_server.host import StateShare
+from services.state_server.restore import AtOnce
 from tests.support.hosts import INCARNATION, Hosted
 from tests.support.simulation import SteppedFollower
 from tests.support.states import KEY_GROUPS, key, names_in, row
@@ -29,9 +29,8 @@ OTHER = key(names_in(1)[0])
 async def test_a_copy_whose_take_over_was_broken_off_shows_whole_epochs_only(
     monkeypatch: pytest.MonkeyPatch, away_too_long: bool
 ) -> None:
-    if not away_too_long:  # the epochs of this test are of 1970
-        monkeypatch.setattr(host, "DELETE_RETENTION_MS", 1 << 60)
-        monkeypatch.setattr(standbys, "DELETE_RETENTION_MS", 1 << 60)
+    # The epochs of this test are of 1970.
+    clock = ManualClock() if away_too_long else ManualClock(now_ms=10_000)
     kafka, followers = MemoryKafka(), []
 
     def stepped(*arguments: Any) -> SteppedFollower:
@@ -39,7 +38,10 @@ async def test_a_copy_whose_take_over_was_broken_off_shows_whole_epochs_only(
         return followers[-1]
 
     MemoryChangelog(kafka, "app").control("main").open(1)
-    owner, standby = Hosted(kafka=kafka), Hosted(kafka=kafka, make_follower=stepped)
+    owner, standby = (
+        Hosted(kafka=kafka),
+        Hosted(kafka=kafka, make_follower=stepped, at_once=AtOnce(10_000), clock=clock),
+    )
     keys = [(0).to_bytes(2, "big") + f"k{number:06}".encode() for number in range(60_000)]
     await owner.own()
     await owner.apply(1, {name: row(1.0) for name in (keys[0], keys[-1], OTHER)})
@@ -48,7 +50,6 @@ async def test_a_copy_whose_take_over_was_broken_off_shows_whole_epochs_only(
     assert standby.table.lookup([keys[0], keys[-1]]).rows == [row(1.0)] * 2
 
     await owner.apply(2, {name: row(2.0) for name in keys})  # more than is applied at once
-    monkeypatch.setattr(restore, "APPLIED_RECORDS", 10_000)
     read = MemoryReader.read
 
     def breaks_off(self: MemoryReader, *arguments: Any) -> Iterator[RestoredEpochs]:
@@ -106,19 +107,17 @@ async def test_a_release_whose_caller_goes_away_is_done_all_the_same() -> None:
 
 
 async def test_a_release_is_answered_once_all_that_was_committed_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    server, readable = Hosted(), threading.Event()
+    server, looks = Hosted(), list[bool]()
     await server.own()
     await server.apply(1, {OTHER: row(1.0)})
     ends = MemoryReader.ends
 
     def held_back(self: MemoryReader, *arguments: Any) -> Mapping[Any, int]:
         found = ends(self, *arguments)
-        return found if readable.is_set() else dict.fromkeys(found, 0)
+        looks.append(len(looks) == 20)
+        return found if looks[-1] else dict.fromkeys(found, 0)
 
     monkeypatch.setattr(MemoryReader, "ends", held_back)
-    released = asyncio.ensure_future(server.host.release(server.run, "counts", frozenset({1}), server.version))
-    done, _ = await asyncio.wait({released}, timeout=0.2)
-    assert not done
-    readable.set()
-    await released
+    await server.host.release(server.run, "counts", frozenset({1}), server.version)
+    assert looks == [False] * 20 + [True]
     await server.host.close()

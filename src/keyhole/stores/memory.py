@@ -71,11 +71,15 @@ class MemorySnapshot:
 
 
 class MemoryStore:
-    """See base.Store. Made by MemoryEngine."""
+    """See base.Store. Made by MemoryEngine.
+
+    Attributes:
+        limit_bytes: It grows no larger. May be changed.
+    """
 
     def __init__(self, content: _Content, limit_bytes: int) -> None:
         self._content = content
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self.closed = False
 
     @property
@@ -106,12 +110,12 @@ class MemoryStore:
             before = entries.get(key)
             taken += _taken_bytes(key, row) - (_taken_bytes(key, before) if before is not None else 0)
             entries[key] = row
-        if taken > max(self._limit_bytes, old.bytes):
+        if taken > max(self.limit_bytes, old.bytes):
             raise StoreFull(
-                f"the store would take {taken} bytes of memory and its limit is {self._limit_bytes}; restart the "
+                f"the store would take {taken} bytes of memory and its limit is {self.limit_bytes}; restart the "
                 "server with a higher KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES (or limit_bytes in "
                 "KEYHOLE_STATE_SERVER_STORES), or with more servers. Nothing was changed",
-                limit_bytes=self._limit_bytes,
+                limit_bytes=self.limit_bytes,
             )
         positions = {key_group: advance.after for key_group, advance in batch.advances.items()}
         # One assignment publishes everything: snapshots are taken on other threads.
