@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 
+from keyhole.clock import Clock, SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.discovery import Discovery, discovery_of
 from keyhole.rpc.http_port import HttpPort
@@ -23,9 +24,9 @@ _QUERY = "keyhole.v1.Query"
 class ClientProxy:
     """One client proxy. Make it inside the running event loop."""
 
-    def __init__(self, config: ClientProxyConfig, discovery: Discovery) -> None:
+    def __init__(self, config: ClientProxyConfig, discovery: Discovery, clock: Clock) -> None:
         self._config = config
-        self._directory = Directory(discovery, config.hop_timeout_seconds, config.credentials)
+        self._directory = Directory(discovery, config.hop_timeout_seconds, clock, config.credentials)
         self._servicer = QueryServicer(self._directory, config.default_timeout_seconds)
         self._rpc = RpcServer("client-proxy", config.host, config.port, config)
         self._rpc.counted_by(self._servicer.counts.refusals.note)
@@ -115,7 +116,7 @@ async def serve(config: ClientProxyConfig, stopping: asyncio.Event) -> None:
     """
     discovery = discovery_of(config.servers)
     try:
-        proxy = ClientProxy(config, discovery)
+        proxy = ClientProxy(config, discovery, SystemClock())
         await proxy.start()
         await proxy.run_until(stopping)
     finally:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 
 from keyhole.client.coalescing import Answers
+from keyhole.clock import Clock
 from keyhole.counting import Histogram, ReadCounts, Refusals
 from keyhole.errors import KeyholeError
 from keyhole.metrics import BY_NAME
@@ -30,7 +30,8 @@ class StateCounts(ReadCounts):
 class ProxyCounts:
     """See the module's text. `elsewhere`: of states that no server holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.lookup_seconds = Histogram(BY_NAME["keyhole_client_proxy_lookup_seconds"].buckets)
         self.frame_keys = Histogram(BY_NAME["keyhole_client_proxy_frame_keys"].buckets)
         self.scan_seconds = Histogram(BY_NAME["keyhole_client_proxy_scan_seconds"].buckets)
@@ -56,11 +57,11 @@ class ProxyCounts:
         counts.frames += 1
         counts.keys += keys
         self.frame_keys.observe(keys)
-        return time.perf_counter()
+        return self._clock.monotonic()
 
     def ended(self, counts: StateCounts, began: float, answers: Answers, missed: int) -> None:
         """It is answered. `missed`: of how many keys the first copy was not enough."""
-        self.lookup_seconds.observe(time.perf_counter() - began)
+        self.lookup_seconds.observe(self._clock.monotonic() - began)
         counts.routed += len(answers.values)
         counts.missed += missed
         if answers.failures:

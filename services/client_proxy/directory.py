@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 
+from keyhole.clock import Clock
 from keyhole.codec import StateCodec
 from keyhole.discovery import Discovery
 from keyhole.errors import KeyholeError, NoServer, UnknownApplication, UnknownState
@@ -24,12 +25,16 @@ class Directory:
 
     Args:
         hop_seconds: How long a server may be silent before others are asked.
+        clock: Of all that the proxy does, but for the deadlines of calls: those are on the event loop's clock.
         credentials: What it shows to servers.
     """
 
-    def __init__(self, discovery: Discovery, hop_seconds: float, credentials: Credentials = PLAIN) -> None:
+    def __init__(
+        self, discovery: Discovery, hop_seconds: float, clock: Clock, credentials: Credentials = PLAIN
+    ) -> None:
         self._credentials = credentials
         self.hop_seconds = hop_seconds
+        self.clock = clock
         self._discovery = discovery
         self._links: dict[str, ServerLink] = {}
         self._tables: dict[StateName, RouteTable] = {}
@@ -135,7 +140,9 @@ class Directory:
         async for addresses in self._discovery.addresses():
             gone = [self._links.pop(address) for address in self._links.keys() - addresses]
             for address in addresses - self._links.keys():
-                self._links[address] = ServerLink(address, self._changed, self.hop_seconds, self._credentials)
+                self._links[address] = ServerLink(
+                    address, self._changed, self.hop_seconds, self.clock, self._credentials
+                )
             self._discovered = True
             self._changed()
             await asyncio.gather(*(link.close() for link in gone))

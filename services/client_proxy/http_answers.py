@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -84,11 +84,6 @@ def descriptor_json(descriptor: StateDescriptor) -> dict[str, Any]:
 def encoded(body: Any) -> bytes:
     """The JSON text."""
     return msgspec.json.encode(body)
-
-
-def now() -> datetime:
-    """UTC."""
-    return datetime.now(UTC)
 
 
 def _single(values: tuple[Any, ...]) -> Any:

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
@@ -162,7 +163,7 @@ class HttpReads:
         found = await self._servicer.GetMany(
             pb.GetManyRequest(state=_ref(name), keys=keys, options=asked.options), deadline
         )
-        now = http_answers.now()
+        now = self._now()
         return [
             http_answers.answer_json(answer, now, integers_as_text=asked.integers_as_text) for answer in found.answers
         ]
@@ -196,14 +197,14 @@ class HttpReads:
                     entries[:kept],
                     source,
                     following,
-                    http_answers.now(),
+                    self._now(),
                     integers_as_text=asked.integers_as_text,
                 )
             except StaleDescriptor:
                 # A row has come before the word of its schema, which is under way.
                 if deadline.time_remaining() <= _RETRY_SECONDS:
                     raise
-                await asyncio.sleep(_RETRY_SECONDS)
+                await self._directory.clock.pause(_RETRY_SECONDS)
 
     def _caller(self, request: web.Request) -> Caller:
         """Raises Unauthenticated."""
@@ -220,6 +221,9 @@ class HttpReads:
             return await self._servicer.codec(name, deadline)
         except KeyholeError as error:
             raise discreet(caller, error) from None
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._directory.clock.now_ms() / 1000, UTC)
 
     def _deadline(self, asked: Parameters) -> Any:
         return _Deadline(self._default_timeout if asked.timeout_seconds is None else asked.timeout_seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias
@@ -56,7 +55,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         self._max_scans = max_scans
         self._keys = 0
         self._scans = 0
-        self.counts = ProxyCounts()
+        self.counts = ProxyCounts(directory.clock)
         self._sessions: set[LookupSession] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -122,7 +121,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802
         """The entries of one key, from one copy of it."""
-        began = time.perf_counter()
+        began = self._directory.clock.monotonic()
         name = _name(request.state)
         try:
             async with aclosing(self._scan(request, context)) as pages:
@@ -134,7 +133,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             raise
         finally:
             self.counts.of(name, self._directory.tables).scans += 1
-            self.counts.scan_seconds.observe(time.perf_counter() - began)
+            self.counts.scan_seconds.observe(self._directory.clock.monotonic() - began)
 
     async def _scan(self, request: pb.ScanRequest, context: _Context) -> AsyncGenerator[pb.ScanResponse]:
         if request.options.consistency not in _COMMITTED:
@@ -304,7 +303,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 # A row has come before the word of its schema, which is under way.
                 if self._loop.time() + _RETRY_SECONDS >= deadline:
                     raise
-                await asyncio.sleep(_RETRY_SECONDS)
+                await self._directory.clock.pause(_RETRY_SECONDS)
             else:
                 return answers._replace(values=values)
 

@@ -50,6 +50,8 @@ class Scanning:
         self._deadline = deadline
         self._loop = asyncio.get_running_loop()
         self._asked: dict[asyncio.Task[_Begun], str] = {}
+        # Never done.
+        self._nobody: asyncio.Future[_Begun] = self._loop.create_future()
         # The one that was asked last, until it is overdue.
         self._hope = ""
         self._due = self._grace = 0.0
@@ -147,11 +149,9 @@ class Scanning:
 
     async def _heard(self, seconds: float) -> _Begun | None:
         """Waits so long for those that were asked. None: none of them has begun."""
-        if not self._asked:
-            await asyncio.sleep(seconds)
-            return None
-        done, _ = await asyncio.wait(self._asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
+        asked = self._asked or (self._nobody,)
+        done, _ = await asyncio.wait(asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in self._asked.keys() & done:
             try:
                 begun = task.result()
             except KeyholeError as error:

@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keyhole.backoff import Backoff
 from keyhole.client.lookup_stream import LookupStream
+from keyhole.clock import Clock
 from keyhole.errors import InternalError, KeyholeError, NoServer, ProtocolMismatch, ServerLost, Unauthenticated
 from keyhole.routing import Holding, View
 from keyhole.rpc import channels, convert, status
@@ -35,8 +36,14 @@ class ServerLink:
     """
 
     def __init__(
-        self, address: str, changed: Callable[[], None], hop_seconds: float, credentials: Credentials = PLAIN
+        self,
+        address: str,
+        changed: Callable[[], None],
+        hop_seconds: float,
+        clock: Clock,
+        credentials: Credentials = PLAIN,
     ) -> None:
+        self._clock = clock
         self.address = address
         self.view: View | None = None
         """None: not tried to the end yet."""
@@ -120,17 +127,16 @@ class ServerLink:
 
     async def _follow(self) -> None:
         backoff = Backoff(0.1, 2.0)
-        loop = asyncio.get_running_loop()
         while True:
-            begun = loop.time()
+            begun = self._clock.monotonic()
             lost = await self._watch(backoff)
-            if isinstance(lost, Unauthenticated) and loop.time() - begun > _PROBE_SECONDS:
+            if isinstance(lost, Unauthenticated) and self._clock.monotonic() - begun > _PROBE_SECONDS:
                 # The token or certificate that the stream began with has expired: the next call shows a newer one.
                 continue
             if self.view is None or not self.view.lost:
                 _log.warning("server lost", extra={"address": self.address, "reason": lost.message})
             self._become(msgspec.structs.replace(self.view or View(self.address), lost=lost.message, suspect=False))
-            await asyncio.sleep(backoff.next())
+            await self._clock.pause(backoff.next())
 
     async def _watch(self, backoff: Backoff) -> KeyholeError:
         """Follows one stream to its end, and returns why it ended."""
@@ -161,7 +167,7 @@ class ServerLink:
     async def _probe(self) -> None:
         """Frames that it owes may have been given up: then nothing of its would ever come."""
         while self._suspected:
-            await asyncio.sleep(_PROBE_SECONDS)
+            await self._clock.pause(_PROBE_SECONDS)
             with contextlib.suppress(grpc.RpcError):
                 await self._health.Check(health_pb2.HealthCheckRequest(), timeout=self._hop_seconds)
                 self._heard()

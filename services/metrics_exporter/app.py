@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Mapping
 
 from keyhole.changelog.offsets import TopicOffsets
@@ -119,7 +118,7 @@ class MetricsExporter:
             except Exception:  # noqa: BLE001 - the top of a loop: what is exposed would stay as it is for ever
                 _log.exception("the answers could not be put together")
             took = self._clock.monotonic() - began
-            await asyncio.sleep(max(_VIEW_SECONDS, took / _VIEW_SHARE))
+            await self._clock.pause(max(_VIEW_SECONDS, took / _VIEW_SHARE))
 
     async def put_together(self) -> None:
         """Makes what scrapes get of what has been answered until now, where there is anything new."""
@@ -152,9 +151,9 @@ class MetricsExporter:
         return exposition.text(view.families)
 
     async def _scrape(self) -> bytes:
-        began = time.perf_counter()
+        began = self._clock.monotonic()
         body = exposition.text(self._own().families()) + self._body
-        self._scrape_seconds = time.perf_counter() - began
+        self._scrape_seconds = self._clock.monotonic() - began
         return body
 
     def _own(self) -> Figures:

@@ -80,7 +80,7 @@ class Target:
                 self._fail()
             self.asked += 1
             # Not all at the same moment.
-            await asyncio.sleep(self._interval * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
+            await self._clock.pause(self._interval * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
 
     async def _ask(self, began: float) -> None:
         try:

@@ -105,7 +105,7 @@ class KafkaLook:
     def _run(self) -> None:
         # Soon after the first answers: they say what there is to look for.
         pause = min(1.0, self._interval)
-        while not self._closed.wait(pause):
+        while not self._clock.wait(self._closed, pause):
             if not self.wanted.states and not self.wanted.sources:
                 continue
             pause = self._interval

@@ -7,15 +7,17 @@ import os
 import sys
 from collections.abc import Mapping
 
+from keyhole.clock import Clock
 from keyhole.config import StateServerConfig
 from keyhole.rpc.deployable import run_deployable
 from keyhole.steps import StepObserver
 from services.state_server.app import serve
 
 
-def main(environ: Mapping[str, str], observer: StepObserver | None = None) -> int:
+def main(environ: Mapping[str, str], observer: StepObserver | None = None, clock: Clock | None = None) -> int:
     """Returns the process's exit code."""
-    return run_deployable("state-server", StateServerConfig, functools.partial(serve, observer=observer), environ)
+    run = functools.partial(serve, observer=observer, clock=clock)
+    return run_deployable("state-server", StateServerConfig, run, environ)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ class StateServer:
             counts=registry.counts,
         )
         control = StateServerServicer(registry, self._changelog, settings)
-        queries = QueryServicer(registry)
+        queries = QueryServicer(registry, self._clock)
         stats = ServerStats(
             registry, queries, settings.room, self._clock, self._config.directory, self._config.store_limit_bytes
         )
@@ -167,8 +167,8 @@ class StateServer:
         self._registry.draining = True
         self._registry.changed()
         until = self._clock.monotonic() + self._config.drain_seconds
-        while self._registry.owning and self._clock.monotonic() < until:  # noqa: ASYNC110 - a lease passes silently
-            await asyncio.sleep(_LOOK_SECONDS)
+        while self._registry.owning and self._clock.monotonic() < until:  # a lease passes silently
+            await self._clock.pause(_LOOK_SECONDS)
         self._end_streams()
 
     def _end_streams(self) -> None:
@@ -194,7 +194,7 @@ class StateServer:
         self._engine.close()
 
 
-def build(config: StateServerConfig, observer: StepObserver | None = None) -> StateServer:
+def build(config: StateServerConfig, observer: StepObserver | None = None, clock: Clock | None = None) -> StateServer:
     """A state server on real Kafka and the configured store.
 
     Raises:
@@ -218,18 +218,23 @@ def build(config: StateServerConfig, observer: StepObserver | None = None) -> St
         config,
         engine,
         lambda application: KafkaChangelog(config.bootstrap_servers, application),
-        SystemClock(),
+        clock or SystemClock(),
         observer or NoObserver(),
     )
 
 
-async def serve(config: StateServerConfig, stopping: asyncio.Event, observer: StepObserver | None = None) -> None:
+async def serve(
+    config: StateServerConfig,
+    stopping: asyncio.Event,
+    observer: StepObserver | None = None,
+    clock: Clock | None = None,
+) -> None:
     """Runs a state server until it is to stop.
 
     Raises:
         KafkaUnreachable, InvalidConfiguration: No Kafka is found at its start; later on it may go away.
     """
-    server = build(config, observer)
+    server = build(config, observer, clock)
     await server.start()
     ended = threading.Event()
     running = asyncio.ensure_future(server.run_until(stopping))

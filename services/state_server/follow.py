@@ -22,6 +22,7 @@ from keyhole.changelog.base import (
     RestoredEpochs,
     by_state,
 )
+from keyhole.clock import Clock
 from keyhole.coordinator.control import QueryControl, read_control
 from keyhole.errors import KeyholeError
 from keyhole.types import Position
@@ -73,8 +74,8 @@ class Following(Protocol):
         """Blocks; not on the event loop, which it may be waiting for."""
 
 
-MakeFollower = Callable[[Changelog, str, Prepare, Callable[[Delivery], None]], Following]
-"""(changelog, query, prepare, deliver); the last two block, and are called by the follower."""
+MakeFollower = Callable[[Changelog, str, Prepare, Callable[[Delivery], None], Clock], Following]
+"""(changelog, query, prepare, deliver, clock); `prepare` and `deliver` block, and are called by the follower."""
 
 
 class Follower:
@@ -86,11 +87,13 @@ class Follower:
         query: str,
         prepare: Prepare,
         deliver: Callable[[Delivery], None],
+        clock: Clock,
     ) -> None:
         self._changelog = changelog
         self._query = query
         self._prepare = prepare
         self._deliver = deliver
+        self._clock = clock
         self._wanted = Order(0, {})
         self._current = Order(0, {})
         self._followed: frozenset[Partition] = frozenset()
@@ -122,7 +125,7 @@ class Follower:
             except Exception:  # noqa: BLE001 - the top of a loop: a follower that ends would leave its copies behind
                 _log.exception("following failed unexpectedly", extra={"query": self._query})
             self._begin_anew()
-            self._closed.wait(_AGAIN_SECONDS)
+            self._clock.wait(self._closed, _AGAIN_SECONDS)
 
     def _begin_anew(self) -> None:
         """Next time all is followed from where the stores are then."""

@@ -11,7 +11,6 @@ import asyncio
 import dataclasses
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -72,8 +71,8 @@ class HostSettings:
     restore_deadline_seconds: float
     # Called on the event loop whenever ownership or readiness has changed.
     changed: Callable[[], None]
-    at_once: AtOnce = field(default_factory=AtOnce)
     make_follower: MakeFollower = Follower
+    at_once: AtOnce = field(default_factory=AtOnce)
     counts: ServerCounts = field(default_factory=ServerCounts)
 
 
@@ -363,8 +362,8 @@ class QueryHost:
             # Half of what the changelog keeps deletions for: the other half is for the restore itself.
             away_limit_ms=DELETE_RETENTION_MS // 2,
             deadline_seconds=self._settings.restore_deadline_seconds,
-            at_once=self._settings.at_once,
             stop=stop,
+            at_once=self._settings.at_once,
         )
         for state in self._hosted.values():
             state.shown -= state.restored
@@ -409,7 +408,7 @@ class QueryHost:
     def _await_readable(self, state: HostedState, groups: frozenset[int]) -> None:
         name, timeout = state.descriptor.state, self._settings.kafka_deadline_seconds
         written = {Partition(name, group): state.position(group).offset for group in sorted(groups)}
-        behind = await_readable(self._changelog, written, timeout)
+        behind = await_readable(self._changelog, written, self._settings.clock, timeout)
         if behind:
             raise KafkaUnreachable(
                 f"the changelog of state {state.table.name} ends before what was committed to it (key groups "
@@ -441,6 +440,11 @@ class QueryHost:
                     await self._evolve(state, descriptor)
         if self._lost(control):
             self._stepping_down = asyncio.ensure_future(self._step_down(control))
+
+    async def stepped_down(self) -> None:
+        """Returns once what the control topic took from it is given up, as far as that was read."""
+        if self._stepping_down is not None:
+            await self._stepping_down
 
     async def _step_down(self, control: QueryControl) -> None:
         async with self._changing:
@@ -606,13 +610,13 @@ class QueryHost:
         return await asyncio.shield(committing)
 
     async def _commit(self, epoch: EpochToCommit, version: int, deadline_seconds: float) -> list[GroupCommitted]:
-        began = time.perf_counter()
+        began = self._settings.clock.monotonic()
         try:
             committed, views = await self._on_thread(self._commit_on_thread, epoch, deadline_seconds)
         except KeyholeError as error:
             self.epochs.failed[error.reason] += 1
             raise
-        self._settings.counts.commit_seconds.observe(time.perf_counter() - began)
+        self._settings.counts.commit_seconds.observe(self._settings.clock.monotonic() - began)
         self._count_committed(epoch, committed)
         self._publish(views, Standing(epoch.epoch, epoch.commit_time_ms, epoch.watermark_ms, epoch.generation, version))
         self.lease.confirm()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, closing
 from typing import Any
 
 import grpc
 
+from keyhole.clock import Clock
 from keyhole.counting import ReadCounts
 from keyhole.errors import (
     KeyholeError,
@@ -41,8 +41,9 @@ _COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
 class QueryServicer(query_pb2_grpc.QueryServicer):
     """See protos/keyhole/v1/query.proto. Answers for this server's key groups only."""
 
-    def __init__(self, registry: Registry, scans: ScanLimits | None = None) -> None:
+    def __init__(self, registry: Registry, clock: Clock, scans: ScanLimits | None = None) -> None:
         self._registry = registry
+        self._clock = clock
         self._scans = Scans(scans or ScanLimits())
         self._counts = registry.counts
 
@@ -86,7 +87,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802 - gRPC
         """The entries of one key, as of one epoch however long it takes to read them."""
-        began = time.perf_counter()
+        began = self._clock.monotonic()
         reads = self._reads(request.state)
         try:
             async with aclosing(self._scan(request)) as responses:
@@ -99,7 +100,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             raise
         finally:
             reads.scans += 1
-            self._counts.scan_seconds.observe(time.perf_counter() - began)
+            self._counts.scan_seconds.observe(self._clock.monotonic() - began)
 
     async def _scan(self, request: pb.ScanRequest) -> AsyncGenerator[pb.ScanResponse]:
         table, options = self._table(request.state), request.options
@@ -134,7 +135,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         return self._counts.elsewhere if table is None else table.reads
 
     def _counted_get(self, state: pb.StateRef, keys: Sequence[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
-        began = time.perf_counter()
+        began = self._clock.monotonic()
         reads = self._reads(state)
         try:
             return self._get(state, keys, options)
@@ -148,7 +149,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         reads.frames += 1
         reads.keys += keys
         self._counts.frame_keys.observe(keys)
-        self._counts.lookup_seconds.observe(time.perf_counter() - began)
+        self._counts.lookup_seconds.observe(self._clock.monotonic() - began)
 
     def _get(self, state: pb.StateRef, keys: Sequence[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
         _check(options, len(keys))
@@ -162,7 +163,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         ]
 
     def _frame(self, request: pb.LookupRequest) -> pb.LookupResponse:
-        began = time.perf_counter()
+        began = self._clock.monotonic()
         count = len(request.storage_keys) or len(request.keys)
         reads = self._reads(request.state)
         try:

@@ -98,7 +98,7 @@ class ReplicaMember:
                 _log.warning("a replica's share is not known", extra={"why": error.message})
             except Exception:  # noqa: BLE001 - the top of a loop: the replica would never learn its share again
                 _log.exception("a replica's share could not be found out")
-            self._closed.wait(_AGAIN_SECONDS)
+            self._clock.wait(self._closed, _AGAIN_SECONDS)
 
     def _follow(self, control: ControlTail, replicas: ReplicaGroup) -> None:
         records: dict[str, bytes] = {}

@@ -72,7 +72,7 @@ class Standbys:
         self._control: QueryControl | None = None
         self._told_ms, self._heard_monotonic = -1, 0.0
         self._shown: dict[str, tuple[Mapping[int, Position], Mapping[int, Standing]]] = {}
-        self._follower = make_follower(changelog, query, self._prepare_from_follower, self._deliver)
+        self._follower = make_follower(changelog, query, self._prepare_from_follower, self._deliver, clock)
         self._closed = False
 
     def start(self) -> None:

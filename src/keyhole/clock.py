@@ -1,19 +1,43 @@
-"""Time, as something that is handed in: production code gets SystemClock, tests get keyhole.testing.ManualClock."""
+"""Time, as something that is handed in: production code gets SystemClock, tests get keyhole.testing.ManualClock.
+
+The coordinator, savepoints and the services have no other: they read it, and sleep and wait by it. What the libraries
+measure is not theirs. A call to Kafka has a deadline of the client's. A request under way, from its caller on to the
+servers that it is sent to, has one on the event loop's clock, as gRPC and asyncio have it (loop.time, call_later,
+asyncio.timeout and asyncio.wait). The end of a thread is waited for by Thread.join.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks: one to tell people and other machines, one to measure with."""
+    """Two clocks, one to tell people and other machines, and one to measure with; and ways to wait by the latter.
+
+    Any thread.
+    """
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC. May jump."""
 
     def monotonic(self) -> float:
         """Seconds since some moment. Never goes back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Returns that much later. Blocks: not on an event loop. At 0 and below: at once."""
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Returns once the event is set, or that much later. Blocks: not on an event loop.
+
+        Returns:
+            Whether it is set.
+        """
+
+    async def pause(self, seconds: float) -> None:
+        """As `sleep`, for a coroutine: others have their turn meanwhile."""
 
 
 class SystemClock:
@@ -24,3 +48,12 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(max(0.0, seconds))
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        return event.wait(seconds)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

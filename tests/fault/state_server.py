@@ -7,7 +7,7 @@ import os
 import sys
 
 from keyhole.testing.kill_points import KillPoints
-from services.state_server import __main__, app, query_servicer
+from services.state_server import __main__, query_servicer
 from services.state_server.scans import ScanLimits
 from tests.fault import hooks, planted
 
@@ -15,7 +15,6 @@ from tests.fault import hooks, planted
 _SMALL_PAGES = dataclasses.replace(ScanLimits(), page_entries=2)
 
 if __name__ == "__main__":
-    app.SystemClock = hooks.clock  # type: ignore[assignment,attr-defined]  # what `build` calls
-    query_servicer.ScanLimits = lambda: _SMALL_PAGES  # type: ignore[assignment,misc]  # likewise
+    query_servicer.ScanLimits = lambda: _SMALL_PAGES  # type: ignore[assignment,misc]  # what it calls
     planted.plant(os.environ.get("FAULT_PLANT", ""))
-    sys.exit(__main__.main(os.environ, KillPoints.from_environ(os.environ)))
+    sys.exit(__main__.main(os.environ, KillPoints.from_environ(os.environ), hooks.clock()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 
 from keyhole.changelog.base import Marker, Partition, PartitionChanges
 from keyhole.config import JobConfig
-from keyhole.coordinator import declaring
 from keyhole.coordinator.control import QueryRecord, read_control
 from keyhole.coordinator.decisions import settled
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.run import QueryRun
 from keyhole.errors import Fenced, KeyholeError, SavepointMismatch, StateConflict, TopicMismatch
-from keyhole.savepoint import restore as restoring
 from keyhole.savepoint.create import CreateSettings, create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.plan import RestoreOptions
@@ -61,16 +59,6 @@ def start_of(wanted: StateDescriptor, process: str = "one") -> Participant:
         return None
 
     return start
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _nobody_sleeps() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("_FIRST_RETRY_SECONDS", "_MOST_RETRY_SECONDS", "_LOOK_SECONDS"):
-            patch.setattr(declaring, name, 0.0)
-        for name in ("_FIRST_RETRY_SECONDS", "_MOST_RETRY_SECONDS"):
-            patch.setattr(restoring, name, 0.0)
-        yield
 
 
 @given(schedules, st.sampled_from([KEY_GROUPS, 2 * KEY_GROUPS]))

@@ -7,20 +7,16 @@ the batches, the faults and the schedule.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from types import SimpleNamespace
+from collections.abc import Mapping, Sequence
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
-from keyhole.coordinator import coordinator, run
 from keyhole.errors import EpochNotReached, KeyholeError, NotOwner, NotReady
 from keyhole.types import StateDescriptor, StateKind
 from keyhole.v1 import state_pb2
@@ -56,18 +52,6 @@ at_messages = st.dictionaries(
 )
 plans: st.SearchStrategy[Plan] = st.one_of(at_steps, at_messages)
 numbers = st.sampled_from([0.0, 1.0, 2.0, 3.0])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _time_passes_by_looking_at_it() -> Iterable[None]:
-    """How long a round takes must not depend on the machine: else hypothesis can't repeat what it found."""
-    looks = itertools.count()
-    # In steps that floats hold exactly.
-    clock = SimpleNamespace(monotonic=lambda: next(looks) / 1024, sleep=lambda seconds: None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "time", clock)
-        patch.setattr(coordinator, "time", clock)
-        yield
 
 
 class Protocol(RuleBasedStateMachine):
@@ -144,7 +128,7 @@ class Protocol(RuleBasedStateMachine):
     def complete(self) -> int:
         """What a reader of the control topic knows."""
         coordinator = self.world.coordinator
-        record = coordinator._run.complete if coordinator is not None else None
+        record = coordinator.complete if coordinator is not None else None
         return record.epoch if record is not None else self.done
 
     @rule(plan=plans)

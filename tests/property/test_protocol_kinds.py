@@ -22,11 +22,9 @@ from keyhole.errors import NotOwner, NotReady
 from keyhole.stored import Moment
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, Source
-from tests.property.test_protocol import NAMES, Protocol, _time_passes_by_looking_at_it
+from tests.property.test_protocol import NAMES, Protocol
 from tests.support.models import Model, Rows, Shown, State, aggregated
 from tests.support.states import KEY_GROUPS, descriptor, row
-
-__all__ = ["_time_passes_by_looking_at_it"]
 
 MAP_KEY = (KeyColumn("m", KeyType.INT),)
 TTL_MS = 3000

@@ -151,7 +151,7 @@ async def read(table: Table, asked: Asked, page_entries: int) -> tuple[list[tupl
     of = table.descriptor
     registry = Registry("server-a", "incarnation", lambda: "", 0, 511)
     registry.tables[of.application, of.state] = table
-    stub = _Stub(QueryServicer(registry, ScanLimits(page_entries=page_entries, turn_entries=3)))
+    stub = _Stub(QueryServicer(registry, ManualClock(), ScanLimits(page_entries=page_entries, turn_entries=3)))
 
     async def describe(application: str, state: str, seconds: float) -> StateDescriptor:
         return of

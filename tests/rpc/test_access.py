@@ -25,6 +25,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from keyhole import AsyncClient, Client, Credentials
+from keyhole.clock import SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.discovery import StaticDiscovery
 from keyhole.errors import InvalidConfiguration, KeyholeError, PermissionDenied, Unauthenticated, UnknownState
@@ -156,7 +157,7 @@ async def cluster_in(directory: Path) -> AsyncIterator[Cluster]:
             audience=AUDIENCE,
             **common,
         )
-        proxy = ClientProxy(config, StaticDiscovery([server.address]))
+        proxy = ClientProxy(config, StaticDiscovery([server.address]), SystemClock())
         await proxy.start()
         stack.push_async_callback(proxy.stop, 0)
         yield Cluster(directory, authority, server, proxy, policy, token_file, signer)
@@ -451,7 +452,7 @@ async def test_the_proxy_loses_no_server_when_its_certificate_is_renewed(
         tokens=str(cluster.tokens),
         tls_client_certificates="off",
     )
-    proxy = ClientProxy(config, StaticDiscovery([cluster.server.address]))
+    proxy = ClientProxy(config, StaticDiscovery([cluster.server.address]), SystemClock())
     await proxy.start()
     async with AsyncClient(proxy.address, credentials=cluster.token("reader")) as client:
         assert (await client.get("app", "counts", "a")).found

@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from keyhole.clock import SystemClock
 from keyhole.coordinator.progress import note_progress
 from keyhole.coordinator.stats import JobStats
 from keyhole.metrics import Component, of
@@ -63,14 +64,14 @@ async def test_a_client_proxy_exposes_its_part() -> None:
 
 
 def full_job() -> JobStats:
-    job = JobStats(APPLICATION, "127.0.0.1:0", "")
+    job = JobStats(APPLICATION, "127.0.0.1:0", "", SystemClock())
     note_progress(job.counts.spark("main"), PROGRESS)
     counts = job.counts.query("main")
     counts.commit_time_ms = counts.generation = 1
     counts.failed["EPOCH_FAILED"] += 1
     job.counts.check("orders", 2, 1)
     job.refusals.note("denied")
-    with counts.phase("stage"):
+    with counts.phase("stage", SystemClock()):
         pass
     return job
 

@@ -18,8 +18,8 @@ import pytest
 
 from keyhole import Client
 from keyhole.arrow import encode
+from keyhole.clock import Clock
 from keyhole.config import JobConfig
-from keyhole.coordinator import run as run_module
 from keyhole.discovery import FollowedServers
 from keyhole.errors import EpochFailed, InvalidConfiguration, KeyholeError
 from keyhole.testing.changelog import MemoryChangelog
@@ -27,6 +27,7 @@ from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueF
 from tests.support.feeding import Feed
 from tests.support.kubernetes_api import status_body
 from tests.support.pods import PodServers, pod_servers
+from tests.support.state_servers import AheadClock
 from tests.support.waiting import until
 
 APPLICATION, STATE = "app", "numbers"
@@ -74,12 +75,17 @@ def pods() -> Iterator[PodServers]:
 
 
 @contextmanager
-def feeding(pods: PodServers, epoch_deadline_seconds: float = PATIENCE_SECONDS) -> Iterator[Feed]:
+def feeding(
+    pods: PodServers, epoch_deadline_seconds: float = PATIENCE_SECONDS, clock: Clock | None = None
+) -> Iterator[Feed]:
     """The driver, which finds the pods."""
     with pods.found() as found:
         config = JobConfig(APPLICATION, (found.described,), "memory", epoch_deadline_seconds, server_wait_seconds=2)
         changelog = MemoryChangelog(pods.kafka, APPLICATION)
-        with Feed(config, OF, rows, heartbeat_seconds=0.1, changelog=changelog, addresses=Addresses(found)) as feed:
+        addresses = Addresses(found)
+        with Feed(
+            config, OF, rows, heartbeat_seconds=0.1, changelog=changelog, addresses=addresses, clock=clock
+        ) as feed:
             yield feed
 
 
@@ -200,13 +206,18 @@ def test_a_query_follows_pods_that_come_go_and_are_replaced_and_counts_everythin
 
 
 def test_a_driver_that_starts_before_any_pod_waits_for_one_and_says_what_it_waits_for(
-    pods: PodServers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    pods: PodServers, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(run_module, "_PROGRESS_SECONDS", 0.1)
-    with feeding(pods) as feed, ThreadPoolExecutor(1) as thread:
+    clock = AheadClock()
+
+    def says_so() -> bool:
+        clock.ahead_seconds += 1.0
+        return "waiting for the state servers" in caplog.messages
+
+    with feeding(pods, epoch_deadline_seconds=1e5, clock=clock) as feed, ThreadPoolExecutor(1) as thread:
         epoch = thread.submit(feed.epoch)
-        until(lambda: "waiting for the state servers" in caplog.messages)
+        until(says_so)
         assert not epoch.done()
         pods.start("exec-1")
         assert epoch.result(PATIENCE_SECONDS).epoch == 1

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from keyhole import AsyncClient
+from keyhole.clock import SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.discovery import StaticDiscovery
 from keyhole.errors import InvalidConfiguration, KeyholeError, Unsupported
@@ -424,7 +425,7 @@ async def test_over_tls_each_caller_reads_what_the_policy_allows_and_is_told_of_
 async def test_plaintext_where_others_reach_the_port_must_be_chosen() -> None:
     config = ClientProxyConfig(("a:1",), port=0, http="0.0.0.0:0")
     with pytest.raises(InvalidConfiguration, match=r"the HTTP reads would listen on 0\.0\.0\.0 without TLS"):
-        ClientProxy(config, StaticDiscovery(["a:1"]))
+        ClientProxy(config, StaticDiscovery(["a:1"]), SystemClock())
 
 
 async def test_an_unexpected_failure_says_nothing_of_its_cause(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from keyhole import AsyncClient, Stale, errors
+from keyhole.clock import SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.testing.fake_server import FakeServer
@@ -112,7 +113,7 @@ async def test_while_the_new_owner_restores_a_standby_answers_and_says_how_far_b
 async def test_no_read_fails_while_instances_are_added_take_over_and_are_removed_k01_k11() -> None:
     async with fake_servers("a", "b") as (a, b):
         found = _Changing(a.address)
-        proxy = ClientProxy(ClientProxyConfig(servers=(a.address,), port=0), found)
+        proxy = ClientProxy(ClientProxyConfig(servers=(a.address,), port=0), found, SystemClock())
         await proxy.start()
         a.host(descriptor(), rows(100))
         async with AsyncClient(proxy.address) as client:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from keyhole import AsyncClient, Client, errors
+from keyhole.clock import SystemClock
 from keyhole.discovery import Discovery
 from keyhole.errors import KeyholeError
 from keyhole.rpc import channels, status
@@ -404,7 +405,9 @@ async def limited(engine: CountingEngine, limits: ScanLimits) -> AsyncIterator[t
     registry = Registry("server-a", "incarnation", lambda: "", 0, 511)
     registry.tables[APPLICATION, STATE] = table
     rpc = RpcServer("test", "127.0.0.1", 0)
-    rpc.add(query_pb2_grpc.add_QueryServicer_to_server, QueryServicer(registry, limits), "keyhole.v1.Query")
+    rpc.add(
+        query_pb2_grpc.add_QueryServicer_to_server, QueryServicer(registry, SystemClock(), limits), "keyhole.v1.Query"
+    )
     await rpc.start()
     try:
         async with reader(rpc.address) as channel:

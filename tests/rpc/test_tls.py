@@ -17,6 +17,7 @@ import grpc
 import pytest
 
 from keyhole import AsyncClient, Client, Credentials
+from keyhole.clock import SystemClock
 from keyhole.config import ClientProxyConfig, SecuritySettings
 from keyhole.discovery import StaticDiscovery
 from keyhole.errors import InvalidConfiguration, KeyholeError, ServerLost
@@ -329,7 +330,7 @@ async def test_a_proxy_and_its_servers_speak_mutual_tls_with_one_certificate_eac
     server = FakeServer(security=settings(authority.issue("server", *LOOPBACK), clients=True))
     await server.start()
     of_proxy = settings(authority.issue("proxy", *LOOPBACK), clients=True, port=0)
-    proxy = ClientProxy(of_proxy, StaticDiscovery([server.address]))
+    proxy = ClientProxy(of_proxy, StaticDiscovery([server.address]), SystemClock())
     await proxy.start()
     async with AsyncClient(proxy.address, credentials=brings(authority, authority.issue("reader"))) as client:
         (status,) = await client.status()

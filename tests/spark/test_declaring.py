@@ -22,7 +22,6 @@ from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
 from keyhole.coordinator import declaring
-from keyhole.coordinator import run as run_module
 from keyhole.coordinator.control import GenerationRecord, QueryControl, QueryRecord, read_control, record
 from keyhole.coordinator.declaring import DECLARING
 from keyhole.coordinator.fleet import Fleet
@@ -34,12 +33,6 @@ from tests.support.streams import Service, Stream
 from tests.support.waiting import LONG_SECONDS
 
 DEADLINE = 30.0
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs don't wait until Kafka ends what others have left open."""
-    monkeypatch.setattr(run_module, "_OPEN_SECONDS", 0.0)
 
 
 @contextlib.contextmanager
@@ -54,15 +47,19 @@ def open_transaction(bootstrap_servers: str, topic: str) -> Iterator[None]:
     producer.abort_transaction(DEADLINE)
 
 
-def test_a_declaration_that_a_third_querys_transaction_hides_is_not_overlooked(
-    kafka: str, application: str, impatient: None
-) -> None:
+def test_a_declaration_that_a_third_querys_transaction_hides_is_not_overlooked(kafka: str, application: str) -> None:
     changelog = KafkaChangelog(kafka, application)
     one, two = (descriptor(application=application, query=query) for query in ("one", "two"))
     log = changelog.control("two")
     fleet = Fleet(tuple)
     run = QueryRun(
-        JobConfig(application, ("a:1",), kafka, kafka_deadline_seconds=10), "two", changelog, log, fleet, SystemClock()
+        JobConfig(application, ("a:1",), kafka, kafka_deadline_seconds=10),
+        "two",
+        changelog,
+        log,
+        fleet,
+        SystemClock(),
+        open_seconds=0,  # it does not wait until Kafka ends what others have left open
     )
     with contextlib.closing(log), contextlib.closing(fleet):
         control = run.take()
@@ -78,7 +75,7 @@ def test_a_declaration_that_a_third_querys_transaction_hides_is_not_overlooked(
 
 
 def test_a_run_takes_what_earlier_ones_recorded_though_another_querys_driver_died_in_a_transaction(
-    kafka: str, application: str, impatient: None
+    kafka: str, application: str
 ) -> None:
     changelog, fleet, wanted = KafkaChangelog(kafka, application), Fleet(tuple), descriptor(application=application)
     config = JobConfig(application, ("a:1",), kafka, kafka_deadline_seconds=10)
@@ -86,7 +83,7 @@ def test_a_run_takes_what_earlier_ones_recorded_though_another_querys_driver_die
     @contextlib.contextmanager
     def started() -> Iterator[tuple[QueryRun, ControlLog]]:
         with contextlib.closing(changelog.control("main")) as log:
-            yield QueryRun(config, "main", changelog, log, fleet, SystemClock()), log
+            yield QueryRun(config, "main", changelog, log, fleet, SystemClock(), open_seconds=0), log
 
     with contextlib.closing(fleet):
         with started() as (first, _):

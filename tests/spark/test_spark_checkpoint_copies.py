@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
+from keyhole.clock import SystemClock
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.manifest import SavedCheckpoint
 from keyhole.savepoint.spark_checkpoint import copy_checkpoint
@@ -76,6 +77,7 @@ def copied(source: Path, target: Path, batch: int) -> SavedCheckpoint:
         spark_query_id=identity,
         batch=batch,
         entry=entry,
+        clock=SystemClock(),
         wait_seconds=1,
     )
 

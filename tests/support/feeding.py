@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from keyhole.changelog.base import Changelog
 from keyhole.changelog.kafka import KafkaChangelog
-from keyhole.clock import SystemClock
+from keyhole.clock import Clock, SystemClock
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import HEARTBEAT_SECONDS, Coordinator, EpochBatch, EpochResult, StatePlan
 from keyhole.coordinator.fleet import Addresses
@@ -29,6 +29,7 @@ class Feed:
         rows: Makes the rows of an epoch, encoded; called once per round.
         changelog: Default: that of the real Kafka.
         addresses: Where the servers are; default: as the configuration says.
+        clock: Default: the machine's.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Feed:
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         changelog: Changelog | None = None,
         addresses: Addresses | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._of = of
         self._rows = rows
@@ -52,7 +54,7 @@ class Feed:
             config,
             of.query,
             changelog or KafkaChangelog(config.bootstrap_servers, of.application),
-            SystemClock(),
+            clock or SystemClock(),
             observer=observer,
             heartbeat_seconds=heartbeat_seconds,
             addresses=addresses,

@@ -90,7 +90,7 @@ class PodServers:
         with self.found() as found:
 
             async def start() -> ClientProxy:
-                proxy = ClientProxy(ClientProxyConfig(servers=(found.described,), port=0), found)
+                proxy = ClientProxy(ClientProxyConfig(servers=(found.described,), port=0), found, SystemClock())
                 await proxy.start()
                 return proxy
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from keyhole.clock import SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.discovery import Discovery, StaticDiscovery
 from keyhole.testing.fake_server import FakeServer
@@ -37,7 +38,7 @@ async def proxy_of(
     config = ClientProxyConfig(
         servers=addresses, port=0, default_timeout_seconds=timeout_seconds, hop_timeout_seconds=hop_seconds, http=http
     )
-    proxy = ClientProxy(config, discovery or StaticDiscovery(addresses))
+    proxy = ClientProxy(config, discovery or StaticDiscovery(addresses), SystemClock())
     await proxy.start()
     try:
         yield proxy

@@ -22,14 +22,16 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from keyhole.changelog.base import Changelog, ChangelogTail, ControlTail
+from keyhole.clock import Clock
 from keyhole.codec import StateCodec
 from keyhole.config import JobConfig
+from keyhole.coordinator.control import CompleteRecord
 from keyhole.coordinator.coordinator import Coordinator, EpochBatch, EpochResult, StatePlan
 from keyhole.coordinator.decisions import OnNewCheckpoint
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.membership import Sighting
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
-from keyhole.coordinator.servers import ServerLink, run_to_proto
+from keyhole.coordinator.servers import ServerLink, Share, run_to_proto
 from keyhole.coordinator.urgency import Patience
 from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
 from keyhole.steps import NoObserver, Step
@@ -37,7 +39,7 @@ from keyhole.stores.base import StoreEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, NextCommit
 from keyhole.testing.clock import ManualClock
-from keyhole.types import StateDescriptor
+from keyhole.types import Run, StateDescriptor
 from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.control_servicer import StateServerServicer
 from services.state_server.follow import Delivery, Follower, Prepare
@@ -50,7 +52,6 @@ _Result = TypeVar("_Result")
 
 PARTITIONS = 2
 MAX_KEY_BYTES = 511
-# Of a heartbeat: no machine is so slow that it passes.
 _AMPLE_SECONDS = 60.0
 Rows = Mapping[bytes, bytes | None]
 """A batch's rows by storage key; None deletes."""
@@ -101,8 +102,15 @@ class Letter:
 class SteppedFollower(Follower):
     """A follower without a thread: it goes on when the world says so."""
 
-    def __init__(self, changelog: Changelog, query: str, prepare: Prepare, deliver: Callable[[Delivery], None]) -> None:
-        super().__init__(changelog, query, prepare, deliver)
+    def __init__(
+        self,
+        changelog: Changelog,
+        query: str,
+        prepare: Prepare,
+        deliver: Callable[[Delivery], None],
+        clock: Clock,
+    ) -> None:
+        super().__init__(changelog, query, prepare, deliver, clock)
         self._tails: tuple[ControlTail, ChangelogTail | None] | None = None
 
     def start(self) -> None:
@@ -167,18 +175,17 @@ class SimulatedServer:
         self.servicer = StateServerServicer(registry, partial(MemoryChangelog, self._kafka), settings)
 
     def _make_follower(
-        self, changelog: Changelog, query: str, prepare: Prepare, deliver: Callable[[Delivery], None]
+        self, changelog: Changelog, query: str, prepare: Prepare, deliver: Callable[[Delivery], None], clock: Clock
     ) -> SteppedFollower:
-        self._follower = SteppedFollower(changelog, query, prepare, deliver)
+        self._follower = SteppedFollower(changelog, query, prepare, deliver, clock)
         return self._follower
 
     def follow(self) -> None:
         """Its standby copies catch up, and it reads the control topic: it has stepped down where that says so."""
         if self.servicer is not None and self._follower is not None:
             self._loop.run_until_complete(self._loop.run_in_executor(None, self._follower.step))
-            for host in self._registry._hosts.values():
-                if host._stepping_down is not None:
-                    self._loop.run_until_complete(host._stepping_down)
+            for host in self._registry.hosts.values():
+                self._loop.run_until_complete(host.stepped_down())
 
     def drain(self) -> None:
         """As SIGTERM does. Idempotent."""
@@ -293,9 +300,8 @@ class World:
         """A heartbeat of the running driver, if there is one. `seconds`: how long it may take; below 0: one try."""
         if self.coordinator is None:
             return
-        self.coordinator._heartbeat_seconds = seconds  # the thread that beats by itself sleeps on
         try:
-            self.coordinator.beat()
+            self.coordinator.beat(seconds)
         except DriverDiedError:
             self.driver_dies()
         except KeyholeError:
@@ -306,10 +312,9 @@ class World:
         driver = self.coordinator
         if driver is None:
             return
-        driver._heartbeat_seconds = seconds
         for _ in range(count):
             with contextlib.suppress(KeyholeError):
-                driver.beat()
+                driver.beat(seconds)
 
     def follow(self) -> None:
         """All servers' copies catch up."""
@@ -319,7 +324,7 @@ class World:
     def settle(self) -> None:
         """Copies catch up and heartbeats come, until there is nothing left to hand over."""
         before = None
-        while self.coordinator is not None and before != (before := self.coordinator._run.membership):
+        while self.coordinator is not None and before != (before := self.coordinator.membership):
             self.follow()
             self.beat()
 
@@ -529,6 +534,17 @@ class SimulatedLink(ServerLink):
         self.address = f"{server}:1"
         self.responsive = True
         self._stub = _Stub(world, server)  # type: ignore[assignment]
+
+    def assign(
+        self,
+        run: Run,
+        version: int,
+        states: Sequence[Share],
+        complete: CompleteRecord | None,
+        wait_seconds: float,
+    ) -> tuple[bool, int, int]:
+        """Waits for a restore to its end: servers wait by the machine's time, of which nothing here may depend."""
+        return super().assign(run, version, states, complete, _AMPLE_SECONDS)
 
     def close(self) -> None:
         """Nothing to close."""

@@ -22,7 +22,7 @@ KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 
 
 @pytest.fixture
-def world(nobody_sleeps: None) -> Iterator[World]:
+def world() -> Iterator[World]:
     made = World(descriptor())
     yield made
     made.close()

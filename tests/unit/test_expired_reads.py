@@ -13,8 +13,6 @@ from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY, Source
 from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in, row, standing, table
 
-pytestmark = pytest.mark.usefixtures("nobody_sleeps")
-
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 OTHERS = [key(names_in(group)[1]) for group in range(KEY_GROUPS)]
 TTL_MS = 10_000
@@ -99,7 +97,7 @@ def test_an_epoch_that_only_removes_what_has_expired_is_complete_in_every_key_gr
     by_clock.clock.advance(TTL_MS / 1000)
     by_clock.run_epoch(1, {})
     assert by_clock.coordinator is not None
-    complete = by_clock.coordinator._run.complete
+    complete = by_clock.coordinator.complete
     assert complete is not None
     topic = by_clock.descriptor.topic
     # Each key group's last record is the marker; after it stands Kafka's own note of the transaction's end.

@@ -7,6 +7,7 @@ from typing import Any
 
 from keyhole.changelog.base import Partition
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from keyhole.testing.clock import ManualClock
 from keyhole.types import START
 from services.state_server.follow import Order
 from tests.support.simulation import SteppedFollower
@@ -32,7 +33,7 @@ def test_of_what_is_followed_already_a_new_order_asks_nothing() -> None:
         prepared.append(ends)
         return dict.fromkeys(ends, START)
 
-    follower = SteppedFollower(changelog, of.query, prepare, lambda delivery: None)
+    follower = SteppedFollower(changelog, of.query, prepare, lambda delivery: None, ManualClock())
     for number, groups in enumerate([{0, 1}, {0}, {0, 1}, {1}, set[int](), {1}], 1):
         follower.order(Order(number, {of.state: frozenset(groups)}))
         follower.step()

@@ -15,8 +15,6 @@ from keyhole.testing.changelog import MemoryChangelog
 from tests.support.simulation import Fault, Letter, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
-pytestmark = pytest.mark.usefixtures("nobody_sleeps")
-
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
 from keyhole.coordinator.counts import SparkCounts
 from keyhole.coordinator.progress import note_progress
@@ -77,7 +78,7 @@ def test_a_trigger_that_found_nothing_new_is_no_batch() -> None:
 
 
 async def test_queries_beyond_the_bound_are_told_together() -> None:
-    stats = JobStats("shop", "", "")
+    stats = JobStats("shop", "", "", SystemClock())
     for number in range(1_000):
         stats.counts.query(f"query-{number}").epochs += 1
     told = await stats.read()
@@ -90,7 +91,7 @@ async def test_queries_beyond_the_bound_are_told_together() -> None:
 async def test_records_are_told_by_topic_from_0_on_and_topics_beyond_the_bound_together(
     what: str, of_one: int, of_others: int
 ) -> None:
-    stats = JobStats("shop", "", "")
+    stats = JobStats("shop", "", "", SystemClock())
     for number in range(1_000):
         stats.counts.check(f"topic-{number}", 0, 0)
     stats.counts.check("topic-1", 20, 2)
@@ -109,7 +110,7 @@ def test_it_is_told_by_grpc_and_on_its_own_page_while_queries_come_and_go() -> N
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         page = f"127.0.0.1:{free.getsockname()[1]}"
-    stats = JobStats("shop", "127.0.0.1:0", page)
+    stats = JobStats("shop", "127.0.0.1:0", page, SystemClock())
     stats.start()
     try:
         note_progress(stats.counts.spark("main"), PROGRESS)
@@ -180,9 +181,9 @@ def test_a_port_that_is_taken_and_an_address_that_is_none_are_said() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(PortTaken, match="another process has the port"):
-            JobStats("shop", f"127.0.0.1:{taken.getsockname()[1]}", "").start()
+            JobStats("shop", f"127.0.0.1:{taken.getsockname()[1]}", "", SystemClock()).start()
     with pytest.raises(InvalidConfiguration, match="must be host:port"):
-        JobStats("shop", "7430", "").start()
+        JobStats("shop", "7430", "", SystemClock()).start()
 
 
 def test_queries_that_begin_at_once_share_one_page_and_one_port() -> None:

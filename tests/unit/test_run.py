@@ -14,7 +14,7 @@ from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
 
 @pytest.fixture
-def world(nobody_sleeps: None) -> Iterator[World]:
+def world() -> Iterator[World]:
     world = World(descriptor())
     yield world
     world.close()

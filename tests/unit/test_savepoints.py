@@ -567,12 +567,6 @@ def test_another_restore_over_one_that_was_broken_off_is_refused(
         bring_back(taken, broken_off, dataclasses.replace(options, key_groups={"counts": 8}))
 
 
-@pytest.fixture
-def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restoring, "_FIRST_RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(restoring, "_MOST_RETRY_SECONDS", 0.0)
-
-
 def before_commit(kafka: MemoryKafka, number: int, do: Callable[[], object]) -> None:
     """Once, before the transaction of this number takes effect, from 1 on."""
     counted: list[None] = []
@@ -589,7 +583,6 @@ def before_commit(kafka: MemoryKafka, number: int, do: Callable[[], object]) -> 
 CLAIM, ROWS = 2, 5
 
 
-@pytest.mark.usefixtures("_nobody_sleeps")
 def test_a_restore_that_another_one_has_overtaken_before_its_claim_is_told_that_all_is_done(
     taken: Folder, options: RestoreOptions
 ) -> None:
@@ -600,7 +593,6 @@ def test_a_restore_that_another_one_has_overtaken_before_its_claim_is_told_that_
     assert numbers_of(kafka, descriptor()) == EXPECTED
 
 
-@pytest.mark.usefixtures("_nobody_sleeps")
 def test_a_restore_that_a_start_has_ended_just_before_its_claim_is_told_who_has_the_application(
     taken: Folder, options: RestoreOptions
 ) -> None:
@@ -617,7 +609,6 @@ def test_a_restore_that_a_start_has_ended_just_before_its_claim_is_told_who_has_
     assert set(read_control(control_of(kafka, "app"), "main").states) == {"sums"}
 
 
-@pytest.mark.usefixtures("_nobody_sleeps")
 def test_a_restore_whose_ids_are_taken_all_the_time_says_what_to_do(taken: Folder, options: RestoreOptions) -> None:
     kafka = MemoryKafka()
 

@@ -259,7 +259,7 @@ async def test_between_two_pages_and_among_entries_that_are_hidden_others_have_t
     Epochs(table).commit(hidden | shown)
     registry = Registry("server-a", "incarnation", lambda: "", 0, 511)
     registry.tables[APPLICATION, STATE] = table
-    servicer = QueryServicer(registry, ScanLimits(page_entries=10, turn_entries=10))
+    servicer = QueryServicer(registry, ManualClock(), ScanLimits(page_entries=10, turn_entries=10))
     turns = 0
 
     async def other() -> None:

@@ -24,8 +24,6 @@ from tests.support.applications import Application
 from tests.support.simulation import DriverDiedError, Fault, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in
 
-pytestmark = pytest.mark.usefixtures("nobody_sleeps")
-
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 UNIT = ValueField("unit", "string", True, msgspec.msgpack.encode("C"))
 

@@ -32,7 +32,7 @@ class Server:
     def __init__(self, states: int, directory: Path) -> None:
         self.clock, self.key = ManualClock(), descriptor().key
         self.registry = Registry("server-a", "incarnation", lambda: "", self.clock.now_ms(), 511)
-        self.queries = QueryServicer(self.registry)
+        self.queries = QueryServicer(self.registry, self.clock)
         self._engine = MemoryEngine()
         room = StagingRoom(1 << 20, 1 << 20, directory)
         self.stats = ServerStats(self.registry, self.queries, room, self.clock, directory, 1 << 30)

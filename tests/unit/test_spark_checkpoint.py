@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from keyhole.clock import Clock
 from keyhole.errors import SavepointMismatch
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.manifest import SavedCheckpoint
 from keyhole.savepoint.spark_checkpoint import copy_checkpoint, parts_of_snapshot, state_files
 from keyhole.savepoint.spark_log import checkpoint_of, says_all, source_offsets, unique_ids
+from keyhole.testing.clock import ManualClock
 
 ID = "4dceb7d9-171f-47ac-82ae-309038507825"
 OTHER_ID = "776e40aa-2b40-4b9b-b2b2-69c065f33ccf"
@@ -114,7 +115,15 @@ def checkpoint(tmp_path: Path) -> Path:
     return root
 
 
-def copy(checkpoint: Path, batch: int, *, identity: str = ID, entry: str = ENTRY, wait: float = 0.0) -> SavedCheckpoint:
+def copy(
+    checkpoint: Path,
+    batch: int,
+    *,
+    identity: str = ID,
+    entry: str = ENTRY,
+    wait: float = 0.0,
+    clock: Clock | None = None,
+) -> SavedCheckpoint:
     return copy_checkpoint(
         Folder(str(checkpoint)),
         Folder(str(checkpoint.parent / "copy")),
@@ -123,6 +132,7 @@ def copy(checkpoint: Path, batch: int, *, identity: str = ID, entry: str = ENTRY
         spark_query_id=identity,
         batch=batch,
         entry=entry,
+        clock=clock or ManualClock(),
         wait_seconds=wait,
     )
 
@@ -156,11 +166,18 @@ def test_what_batches_last_settled_is_taken_along(checkpoint: Path) -> None:
 
 
 def test_spark_says_a_moment_later_than_keyhole_that_a_batch_is_done(checkpoint: Path) -> None:
-    (checkpoint / "commits" / "5").unlink()
-    later = threading.Timer(0.2, (checkpoint / "commits" / "5").write_text, ["v1\n{}"])
-    later.start()
-    assert copy(checkpoint, 5, wait=30).batch == 5
-    later.join()
+    said = checkpoint / "commits" / "5"
+    said.unlink()
+
+    class Meanwhile(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if self.monotonic() > 20:
+                said.write_text("v1\n{}")
+
+    with pytest.raises(SavepointMismatch, match="does not say that this batch is done"):
+        copy(checkpoint, 5, wait=10, clock=Meanwhile())
+    assert copy(checkpoint, 5, wait=30, clock=Meanwhile()).batch == 5
 
 
 def test_a_checkpoint_that_is_not_the_right_one_is_refused(checkpoint: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from keyhole.changelog.base import Changelog, Marker, Partition, Reached, RestoredEpochs
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
+from keyhole.clock import Clock
 from keyhole.testing.clock import ManualClock
 from keyhole.types import Position
 from services.state_server.follow import Delivery, Order, Prepare
@@ -55,7 +56,9 @@ class Standby:
     def __init__(self) -> None:
         self.hosted = Hosted(make_follower=self._make)
 
-    def _make(self, changelog: Changelog, query: str, prepare: Prepare, deliver: Callable[[Delivery], None]) -> Handed:
+    def _make(
+        self, changelog: Changelog, query: str, prepare: Prepare, deliver: Callable[[Delivery], None], clock: Clock
+    ) -> Handed:
         self.follower = Handed(changelog, query, prepare, deliver)
         return self.follower
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from keyhole.clock import SystemClock
 from keyhole.coordinator.turns import Turns, turns_of
+from keyhole.testing.clock import ManualClock
 from tests.support.waiting import PATIENCE_SECONDS, SOON_SECONDS
 
 
@@ -18,7 +20,7 @@ def test_one_has_a_turn_at_a_time_and_one_that_failed_is_over() -> None:
     turns, inside, most = Turns(), list[int](), list[int]()
 
     def take(number: int) -> None:
-        with turns.mine(PATIENCE_SECONDS):
+        with turns.mine(SystemClock(), PATIENCE_SECONDS):
             inside.append(number)
             most.append(len(inside))
             inside.remove(number)
@@ -33,18 +35,28 @@ def test_one_has_a_turn_at_a_time_and_one_that_failed_is_over() -> None:
 
 def test_nobody_waits_for_one_that_is_stuck_and_its_end_ends_nobody_elses_turn() -> None:
     turns, stuck, released = Turns(), threading.Event(), threading.Event()
+    # Of this thread, which loses patience at once; others wait for their turn.
+    clock = ManualClock()
+    said = list[str]()
 
     def hold() -> None:
-        with turns.mine(PATIENCE_SECONDS):
+        with turns.mine(clock, 60):
             stuck.set()
             assert released.wait(PATIENCE_SECONDS)
+            said.append("the one that was stuck has ended")
 
-    with ThreadPoolExecutor(1) as pool:
+    def come() -> None:
+        with turns.mine(clock, 60):
+            said.append("the next one has its turn")
+
+    with ThreadPoolExecutor(2) as pool:
         holding = pool.submit(hold)
         assert stuck.wait(PATIENCE_SECONDS)
-        with turns.mine(0.01):
-            # Beside it.
-            released.set()
-            holding.result(SOON_SECONDS)
-        with turns.mine(PATIENCE_SECONDS), ThreadPoolExecutor(1) as other:
-            assert not other.submit(turns._lock.acquire, blocking=False).result(SOON_SECONDS)
+        with turns.mine(clock, 60):
+            said.append("one beside it has begun")
+        coming = pool.submit(come)
+        released.set()
+        for thread in (holding, coming):
+            thread.result(SOON_SECONDS)
+    assert said == ["one beside it has begun", "the one that was stuck has ended", "the next one has its turn"]
+    assert clock.monotonic() == 60

@@ -18,8 +18,6 @@ from tests.support.models import aggregated
 from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, content, descriptor, names_in, row
 
-pytestmark = pytest.mark.usefixtures("nobody_sleeps")
-
 NAMES = [name for group in range(KEY_GROUPS) for name in names_in(group)]
 MAP_KEY = (KeyColumn("m", KeyType.INT),)
 KINDS = {

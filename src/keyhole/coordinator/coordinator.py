@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +34,7 @@ from keyhole.coordinator.decisions import (
     settled,
 )
 from keyhole.coordinator.fleet import Addresses, Fleet
-from keyhole.coordinator.membership import groups_of
+from keyhole.coordinator.membership import Membership, groups_of
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.restored import dropped_states, settled_records
 from keyhole.coordinator.run import QueryRun
@@ -125,6 +124,9 @@ class Coordinator:
         addresses: Where the state servers are, closed with the coordinator; default: as `config.servers` says.
         allow_dropped_states: States of a savepoint that the query was restored from, and that the job does not declare,
             are dropped for good.
+        clock: All of its time.
+        heartbeat_seconds: Between two heartbeats that it makes by itself.
+        patience: With servers that are lost or drain while a batch runs.
     """
 
     def __init__(
@@ -202,7 +204,7 @@ class Coordinator:
         with self._lock:
             if self._fenced is not None:
                 raise self._fenced
-            began = time.monotonic()
+            began = self._clock.monotonic()
             try:
                 result = self._run_epoch(batch)
             except Fenced as error:
@@ -213,7 +215,7 @@ class Coordinator:
                 raise
             finally:
                 self._note_membership()
-            self._count(result, time.monotonic() - began)
+            self._count(result, self._clock.monotonic() - began)
             return result
 
     def _be_fenced(self, error: Fenced) -> None:
@@ -243,7 +245,7 @@ class Coordinator:
         epoch = self._start(batch) if self._record is None else self._continue(batch)
         batch = replace(batch, watermark_ms=self._watermark_ms(batch, epoch))
         # Not before: starting has deadlines of its own, and however slow it was, the servers are to be tried.
-        deadline = time.monotonic() + self._config.epoch_deadline_seconds
+        deadline = self._clock.monotonic() + self._config.epoch_deadline_seconds
         commit_time_ms = self._clock.now_ms()
         self._observer.reached(Step.DRIVER_BEFORE_STAGE, epoch)
         number = 0
@@ -252,7 +254,7 @@ class Coordinator:
             if isinstance(outcome, EpochResult):
                 return outcome
             number += 1
-            if time.monotonic() > deadline:
+            if self._clock.monotonic() > deadline:
                 raise EpochFailed(
                     f"epoch {epoch} of query {self._query!r} was not committed within "
                     f"{self._config.epoch_deadline_seconds:g} s and {number} rounds: {outcome.message}"
@@ -262,10 +264,10 @@ class Coordinator:
         self, batch: EpochBatch, epoch: int, number: int, commit_time_ms: int, deadline: float
     ) -> EpochResult | KeyholeError:
         """One try: the epoch is complete, or what kept it from that and may not keep the next."""
-        with self._counts.phase("converge"):
+        with self._counts.phase("converge", self._clock):
             self._run.converge(deadline)
         order = self._order(epoch, number, deadline, commit_time_ms, batch.watermark_ms)
-        with self._counts.phase("stage"):
+        with self._counts.phase("stage", self._clock):
             receipts = self._stage(batch, order)
         if receipts is None:
             # Some of the rows are with servers that own them no more. What the receipts say doesn't matter then.
@@ -276,13 +278,13 @@ class Coordinator:
         self._observer.reached(Step.DRIVER_STAGED, epoch)
         commits = self._commit_requests(batch, order, proceed, commit_time_ms)
         self._observer.reached(Step.DRIVER_BEFORE_COMMIT, epoch)
-        with self._counts.phase("commit"):
+        with self._counts.phase("commit", self._clock):
             answers = self._commit(order, commits, deadline)
         lost = {name: answer for name, answer in answers.items() if isinstance(answer, KeyholeError)}
         if lost:
             return self._judge(lost)
         self._observer.reached(Step.DRIVER_COMMITTED, epoch)
-        with self._counts.phase("complete"):
+        with self._counts.phase("complete", self._clock):
             replayed = self._complete(batch, epoch, commit_time_ms, answers)
         self._observer.reached(Step.DRIVER_COMPLETE, epoch)
         return EpochResult(epoch, replayed, number + 1)
@@ -347,7 +349,7 @@ class Coordinator:
             assignment_version=assignment.version,
             targets=tuple(membership.members[server].target for server in assignment.servers),
             routes=dict(assignment.owners),
-            deadline_seconds=max(1.0, deadline - time.monotonic()),
+            deadline_seconds=max(1.0, deadline - self._clock.monotonic()),
             descriptors=dict(self._run.descriptors),
             commit_time_ms=commit_time_ms,
             watermark_ms=watermark_ms,
@@ -437,7 +439,7 @@ class Coordinator:
     def _commit(
         self, order: StageOrder, requests: Mapping[str, pb.CommitRequest], deadline: float
     ) -> dict[str, pb.CommitResponse | KeyholeError]:
-        timeout = max(1.0, deadline - time.monotonic())
+        timeout = max(1.0, deadline - self._clock.monotonic())
         links = {target.server: self._fleet.link(target) for target in order.targets}
         return self._fleet.each(
             {name: partial(links[name].commit, request, timeout) for name, request in requests.items()}
@@ -505,7 +507,7 @@ class Coordinator:
             raise ReplayDiffers(message, epoch=epoch)
 
     def _beat(self) -> None:
-        while not self._closed.wait(self._heartbeat_seconds):
+        while not self._clock.wait(self._closed, self._heartbeat_seconds):
             try:
                 self.beat()
             except Fenced:
@@ -516,9 +518,13 @@ class Coordinator:
             except Exception:  # noqa: BLE001 - the top of a loop; were it to end, so would the leases, unheard
                 _log.exception("heartbeat failed unexpectedly", extra={"query": self._query})
 
-    def beat(self) -> None:
+    def beat(self, patience_seconds: float | None = None) -> None:
         """One heartbeat: renews the leases, and follows the servers that come and go: all changes where no epoch is
         under way, what can't wait while a batch is being staged.
+
+        Args:
+            patience_seconds: For how long changes are tried again; below 0: they are tried once. Default: until the
+                next heartbeat.
 
         Raises:
             Fenced: A newer run has taken over; `run_epoch` raises it too from now on.
@@ -526,6 +532,7 @@ class Coordinator:
         """
         if self._fenced is not None:
             raise self._fenced
+        patience = self._heartbeat_seconds if patience_seconds is None else patience_seconds
         # Without the lock: a batch that ends meanwhile does not wait for servers that don't answer.
         unconfirmed = self._run.confirm() if self._staging is not None else None
         if not self._lock.acquire(blocking=False):
@@ -536,13 +543,13 @@ class Coordinator:
         try:
             if self._staging is not None:
                 if unconfirmed is not None:
-                    self._replace_urgent(self._staging, unconfirmed)
+                    self._replace_urgent(self._staging, unconfirmed, patience)
                 return
             # First: a run that can't write to the control topic may have been replaced, and must confirm nobody.
             self._run.repeat_complete()
             for server in self._run.confirm():
                 self._distrust(server)
-            self._run.converge(time.monotonic() + self._heartbeat_seconds)
+            self._run.converge(self._clock.monotonic() + patience)
         except Fenced as error:
             self._be_fenced(error)
             raise
@@ -550,25 +557,36 @@ class Coordinator:
             self._note_membership()
             self._lock.release()
 
-    def _replace_urgent(self, staging: _Staging, unconfirmed: Sequence[str]) -> None:
+    def _replace_urgent(self, staging: _Staging, unconfirmed: Sequence[str], patience_seconds: float) -> None:
         seen, before = self._run.look(), self._run.changes
-        urgent = staging.urgency.of(self._run.membership, unconfirmed, seen, time.monotonic())
+        urgent = staging.urgency.of(self._run.membership, unconfirmed, seen, self._clock.monotonic())
         if urgent is None or self._closed.is_set():
             return
         # After a change, which costs the round, all that is left of it, and whatever else is planned.
         if not urgent and before == staging.changes:
             return
         try:
-            self._run.converge(time.monotonic() + self._heartbeat_seconds, seen)
+            self._run.converge(self._clock.monotonic() + patience_seconds, seen)
         finally:
             if self._run.changes != before:
                 _log.warning(
                     "changed servers while a batch runs", extra={"query": self._query, "urgent": sorted(urgent)}
                 )
 
+    @property
+    def complete(self) -> CompleteRecord | None:
+        """What this run has on record of the last complete epoch; None: there is none, or the query is not taken yet.
+        Any thread, as the following."""
+        return self._run.complete
+
+    @property
+    def membership(self) -> Membership:
+        """Which servers hold what, as far as this run knows."""
+        return self._run.membership
+
     def owned_by(self, server: str, state: str) -> tuple[int, ...]:
         """The key groups that a server owns now; for tests and tools."""
-        return groups_of(self._run.membership.assignment, server, state)
+        return groups_of(self.membership.assignment, server, state)
 
     def close(self) -> None:
         """Ends the heartbeat and the connections. Servers keep what they own until another run takes it. Idempotent."""

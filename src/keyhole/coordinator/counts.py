@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from keyhole.clock import Clock
 from keyhole.counting import Histogram
 from keyhole.metrics import BY_NAME
 
@@ -25,13 +25,13 @@ class QueryCounts:
         self.fenced = False
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str, clock: Clock) -> Iterator[None]:
         """The block is part of it. `name`: one of metrics.PHASES."""
-        began = time.monotonic()
+        began = clock.monotonic()
         try:
             yield
         finally:
-            self.phase_seconds[name] += time.monotonic() - began
+            self.phase_seconds[name] += clock.monotonic() - began
 
 
 class SparkCounts:

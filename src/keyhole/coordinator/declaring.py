@@ -8,7 +8,6 @@ tells why that decides it. Queries of one process wait for each other, as fencin
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -16,6 +15,7 @@ import msgspec
 from keyhole.backoff import Backoff
 from keyhole.changelog.base import Changelog, ControlLog
 from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
+from keyhole.clock import Clock
 from keyhole.coordinator.control import record
 from keyhole.coordinator.decisions import OnNewCheckpoint, settled
 from keyhole.coordinator.turns import Turns
@@ -46,6 +46,7 @@ def declare_new(
     wanted: Sequence[StateDescriptor],
     known: Known,
     make: Make,
+    clock: Clock,
     deadline_seconds: float,
 ) -> dict[str, StateDescriptor]:
     """Declares states that were not on record a moment ago. Returns, by name, what is on record of them now.
@@ -66,25 +67,25 @@ def declare_new(
     patience_seconds = deadline_seconds + CONTROL_TRANSACTION_MOST_SECONDS
     backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
     while True:
-        with turns.mine(patience_seconds), contextlib.closing(changelog.control(DECLARING)) as log:
-            until = until or time.monotonic() + deadline_seconds
+        with turns.mine(clock, patience_seconds), contextlib.closing(changelog.control(DECLARING)) as log:
+            until = until or clock.monotonic() + deadline_seconds
             declared = _attempt(log, wanted, known, make, deadline_seconds)
         if isinstance(declared, dict):
             return declared
         if declared is not None:
             # With the turn passed on: it may be a query of this process.
-            _look_for_another(wanted, known)
+            _look_for_another(wanted, known, clock)
             raise declared
-        if time.monotonic() > until:
+        if clock.monotonic() > until:
             raise EpochFailed(
                 f"{', '.join(of.state for of in wanted)} could not be declared within {deadline_seconds:g} s, because "
                 "other queries of the application declared states all the time; start the query again"
             )
         # By chance, so that two who have fenced each other don't go on doing it.
-        time.sleep(backoff.next())
+        clock.sleep(backoff.next())
 
 
-def _look_for_another(wanted: Sequence[StateDescriptor], known: Known) -> None:
+def _look_for_another(wanted: Sequence[StateDescriptor], known: Known, clock: Clock) -> None:
     """What stands in the way may be what another query has just made, and goes on to declare: then it is named.
 
     Looks, and doesn't open the log under the shared id, which would keep that query from it.
@@ -93,7 +94,7 @@ def _look_for_another(wanted: Sequence[StateDescriptor], known: Known) -> None:
         StateConflict: Another query has declared one of the states.
     """
     for _ in range(_LOOKS):
-        time.sleep(_LOOK_SECONDS)
+        clock.sleep(_LOOK_SECONDS)
         stored = known()
         for of in wanted:
             settled(stored.get(of.state), of)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import logging
 import operator
-import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,8 +57,8 @@ from keyhole.types import Run, StateDescriptor
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.25
-# For what stands behind a transaction that Kafka must end.
-_OPEN_SECONDS = CONTROL_TRANSACTION_MOST_SECONDS + 10.0
+OPEN_SECONDS = CONTROL_TRANSACTION_MOST_SECONDS + 10.0
+"""How long Kafka may take to end a transaction that somebody has left open, behind which nothing can be read."""
 _PROGRESS_SECONDS = 5.0
 _RESTORE_WAIT_SECONDS = 2.0
 
@@ -67,12 +66,23 @@ _RESTORE_WAIT_SECONDS = 2.0
 class QueryRun:
     """Not thread-safe: the coordinator holds its lock around every call but `confirm`.
 
+    Args:
+        open_seconds: For what stands behind a transaction that Kafka must end.
+
     Attributes:
         changes: How many changes of the membership have begun. What was staged before the last one is lost.
     """
 
     def __init__(
-        self, config: JobConfig, query: str, changelog: Changelog, control: ControlLog, fleet: Fleet, clock: Clock
+        self,
+        config: JobConfig,
+        query: str,
+        changelog: Changelog,
+        control: ControlLog,
+        fleet: Fleet,
+        clock: Clock,
+        *,
+        open_seconds: float = OPEN_SECONDS,
     ) -> None:
         self._config = config
         self._query = query
@@ -80,6 +90,7 @@ class QueryRun:
         self._control = control
         self._fleet = fleet
         self._clock = clock
+        self._open_seconds = open_seconds
         self._serial = 0
         self._grants: tuple[GrantRecord, ...] = ()
         self._broken: frozenset[str] = frozenset()
@@ -135,7 +146,7 @@ class QueryRun:
             SavepointMismatch: The application is being restored.
         """
         self._append(record("opened", self._query, None))
-        records = self._control.read(self._config.kafka_deadline_seconds + _OPEN_SECONDS)
+        records = self._control.read(self._config.kafka_deadline_seconds + self._open_seconds)
         return check_restored(read_control(records, self._query))
 
     def declare(
@@ -184,7 +195,8 @@ class QueryRun:
         config = self._config
         turns = turns_of(config.bootstrap_servers, config.application)
         try:
-            return declare_new(self._changelog, turns, wanted, known, make, config.kafka_deadline_seconds)
+            deadline = config.kafka_deadline_seconds
+            return declare_new(self._changelog, turns, wanted, known, make, self._clock, deadline)
         except OutcomeUnknown as error:
             raise _restart() from error
 
@@ -264,12 +276,12 @@ class QueryRun:
         """
         waiting_for: KeyholeError | None = None
         first_seen: float | None = None
-        told = time.monotonic()
+        told = self._clock.monotonic()
         while True:
             seen = self.look() if first is None else first
             first = None
             self._seen_before, self._seen = self._seen, seen
-            now = time.monotonic()
+            now = self._clock.monotonic()
             first_seen = first_seen or (now if seen else None)
             complete = len(seen) >= len(self._fleet.addresses())
             patience = not self._begun and now - (first_seen or now) < self._config.server_wait_seconds
@@ -285,10 +297,10 @@ class QueryRun:
                 except (UnavailableError, StageLost, OutcomeUnknown) as error:
                     waiting_for = error
             told = self._tell_progress(seen, deadline_monotonic, told)
-            if time.monotonic() > deadline_monotonic:
+            if self._clock.monotonic() > deadline_monotonic:
                 reason = waiting_for.message if waiting_for else "some of them don't answer yet"
                 raise EpochFailed(f"gave up waiting for the state servers: {reason}") from waiting_for
-            time.sleep(_RETRY_SECONDS)
+            self._clock.sleep(_RETRY_SECONDS)
 
     def _nobody(self) -> NoServer:
         known = self._fleet.addresses()
@@ -301,7 +313,7 @@ class QueryRun:
 
     def _tell_progress(self, seen: Mapping[str, Sighting], deadline_monotonic: float, told_monotonic: float) -> float:
         """Returns when it was told last."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if now - told_monotonic < _PROGRESS_SECONDS:
             return told_monotonic
         extra = {
@@ -383,7 +395,8 @@ class QueryRun:
             if name in self.descriptors
             for group, offset in enumerate(offsets)
         }
-        lost = await_readable(self._changelog, ends, self._config.kafka_deadline_seconds) if ends else []
+        deadline = self._config.kafka_deadline_seconds
+        lost = await_readable(self._changelog, ends, self._clock, deadline) if ends else []
         if lost:
             names = ", ".join(f"{part.state} key group {part.key_group}" for part in lost[:10])
             raise ChangelogRecreated(
@@ -415,7 +428,7 @@ class QueryRun:
             link = self._fleet.link(member.target)
             while True:
                 # No longer than the deadline: a heartbeat that waits renews no leases.
-                wait = max(0.0, min(_RESTORE_WAIT_SECONDS, deadline_monotonic - time.monotonic()))
+                wait = max(0.0, min(_RESTORE_WAIT_SECONDS, deadline_monotonic - self._clock.monotonic()))
                 ready, restored, total = link.assign(self.run, assignment.version, states, complete, wait)
                 if ready:
                     return
@@ -423,7 +436,7 @@ class QueryRun:
                     "waiting for a restore",
                     extra={"server": server, "restored": restored, "records": total},
                 )
-                if time.monotonic() > deadline_monotonic:
+                if self._clock.monotonic() > deadline_monotonic:
                     raise EpochFailed(
                         f"server {server} has restored {restored} of {total} changelog records; "
                         "give epochs a longer deadline (KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS)"

@@ -11,10 +11,10 @@ import atexit
 import dataclasses
 import logging
 import threading
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from keyhole.clock import Clock, SystemClock
 from keyhole.config import JobConfig, SecuritySettings
 from keyhole.coordinator.counts import JobCounts, QueryCounts, SparkCounts
 from keyhole.counting import Refusals
@@ -44,7 +44,15 @@ class JobStats:
         security: TLS, and who may ask; None: everybody, in plaintext.
     """
 
-    def __init__(self, application: str, stats: str, metrics: str, security: SecuritySettings | None = None) -> None:
+    def __init__(
+        self,
+        application: str,
+        stats: str,
+        metrics: str,
+        clock: Clock,
+        security: SecuritySettings | None = None,
+    ) -> None:
+        self._clock = clock
         self._security = security
         self.counts = JobCounts()
         self.refusals = Refusals()
@@ -76,7 +84,7 @@ class JobStats:
         if not self.served:
             return
         self._thread.start()
-        self._ready.wait(_START_SECONDS)
+        self._clock.wait(self._ready, _START_SECONDS)
         if self._failure is not None:
             raise self._failure
 
@@ -140,9 +148,9 @@ class JobStats:
         queries, spark = self.counts.all()
         self._names.note((self._application, name) for name in (*queries, *spark))
         for name, counts in queries.items():
-            _tell_query(figures, self._names.label((self._application, name)), counts)
+            _tell_query(figures, self._names.label((self._application, name)), counts, self._age(counts.commit_time_ms))
         for name, of in spark.items():
-            _tell_spark(figures, self._names.label((self._application, name)), of)
+            _tell_spark(figures, self._names.label((self._application, name)), of, self._age(of.watermark_ms))
         checked = self.counts.checked()
         self._topics.note((self._application, topic) for topic in checked)
         for topic, (records, rejected) in checked.items():
@@ -158,8 +166,11 @@ class JobStats:
             component=pb.COMPONENT_JOB, name=self._application, families=figures.families(), sources=sources
         )
 
+    def _age(self, since_ms: int) -> float:
+        return max(0.0, (self._clock.now_ms() - since_ms) / 1000)
 
-def _tell_query(figures: Figures, labels: tuple[str, str], counts: QueryCounts) -> None:
+
+def _tell_query(figures: Figures, labels: tuple[str, str], counts: QueryCounts, commit_age_seconds: float) -> None:
     figures.add(f"{_JOB}_complete_epoch", labels, counts.complete_epoch)
     figures.add(f"{_JOB}_complete_epochs_total", labels, counts.epochs)
     figures.add(f"{_JOB}_replayed_epochs_total", labels, counts.replayed)
@@ -173,14 +184,14 @@ def _tell_query(figures: Figures, labels: tuple[str, str], counts: QueryCounts) 
     figures.add(f"{_JOB}_fenced", labels, counts.fenced)
     figures.observed(f"{_JOB}_epoch_seconds", labels, counts.seconds)
     if counts.commit_time_ms:
-        figures.add(f"{_JOB}_commit_age_seconds", labels, _age(counts.commit_time_ms))
+        figures.add(f"{_JOB}_commit_age_seconds", labels, commit_age_seconds)
     for phase, seconds in list(counts.phase_seconds.items()):
         figures.add(f"{_JOB}_phase_seconds_total", (*labels, phase), seconds)
     for reason, count in list(counts.failed.items()):
         figures.add(f"{_JOB}_failed_epochs_total", (*labels, reason), count)
 
 
-def _tell_spark(figures: Figures, labels: tuple[str, str], counts: SparkCounts) -> None:
+def _tell_spark(figures: Figures, labels: tuple[str, str], counts: SparkCounts, watermark_age_seconds: float) -> None:
     figures.add(f"{_SPARK}_run_batches_total", labels, counts.batches)
     figures.add(f"{_SPARK}_batch_number", labels, counts.batch)
     figures.add(f"{_SPARK}_input_rows_total", labels, counts.input_rows)
@@ -193,13 +204,9 @@ def _tell_spark(figures: Figures, labels: tuple[str, str], counts: SparkCounts) 
     figures.add(f"{_SPARK}_state_commit_seconds_total", labels, counts.state_commit_seconds)
     figures.observed(f"{_SPARK}_batch_seconds", labels, counts.seconds)
     if counts.watermark_ms > 0:
-        figures.add(f"{_SPARK}_watermark_age_seconds", labels, _age(counts.watermark_ms))
+        figures.add(f"{_SPARK}_watermark_age_seconds", labels, watermark_age_seconds)
     for phase, seconds in list(counts.phase_seconds.items()):
         figures.add(f"{_SPARK}_phase_seconds_total", (*labels, phase), seconds)
-
-
-def _age(since_ms: int) -> float:
-    return max(0.0, time.time() - since_ms / 1000)
 
 
 # What the ports are served by: not what the job calls others with, nor how long its epochs may take.
@@ -221,7 +228,7 @@ class _OfThisProcess:
         with self._lock:
             if key not in self._made:
                 self._check(served_by)
-                made = JobStats(config.application, config.stats, config.metrics, config)
+                made = JobStats(config.application, config.stats, config.metrics, SystemClock(), config)
                 made.start()
                 atexit.register(made.stop)
                 self._made[key] = made

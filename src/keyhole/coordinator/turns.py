@@ -6,32 +6,49 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+from keyhole.clock import Clock
+
 
 class Turns:
     """One thread at a time, as long as turns are passed on. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # Set: whose turn it is. In the order in which they came.
+        self._there: list[threading.Event] = []
         self._passed_on = 0
 
     @contextlib.contextmanager
-    def mine(self, patience_seconds: float) -> Iterator[None]:
+    def mine(self, clock: Clock, patience_seconds: float) -> Iterator[None]:
         """Blocks until the others had theirs; the block under it is the caller's turn.
 
         Args:
             patience_seconds: Where no turn is passed on for so long (twice that, at the most) the caller begins beside
                 whoever has one, as the queries of another process do.
         """
-        seen, mine = -1, False
-        while not mine and seen != self._passed_on:
-            seen = self._passed_on
-            mine = self._lock.acquire(timeout=patience_seconds)
+        mine = self._come()
         try:
+            seen = -1
+            while not mine.is_set() and seen != self._passed_on:
+                seen = self._passed_on
+                clock.wait(mine, patience_seconds)
             yield
         finally:
-            if mine:
-                self._passed_on += 1
-                self._lock.release()
+            self._go(mine)
+
+    def _come(self) -> threading.Event:
+        mine = threading.Event()
+        with self._lock:
+            self._there.append(mine)
+            self._there[0].set()
+        return mine
+
+    def _go(self, mine: threading.Event) -> None:
+        with self._lock:
+            self._passed_on += mine.is_set()
+            self._there.remove(mine)
+            if self._there:
+                self._there[0].set()
 
 
 _OF_APPLICATION: dict[tuple[str, str], Turns] = {}

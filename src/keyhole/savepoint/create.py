@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -184,18 +183,18 @@ class _Attempt:
 
     def _settled(self) -> Subject:
         """At a moment at which queries that share a checkpoint are at the same batch of it."""
-        until = time.monotonic() + self._settings.kafka_deadline_seconds
+        until = self._clock.monotonic() + self._settings.kafka_deadline_seconds
         while True:
             subject = self._control()
             difference = uneven(subject)
             if difference is None:
                 return subject
-            if time.monotonic() > until:
+            if self._clock.monotonic() > until:
                 raise SavepointMismatch(
                     f"queries that share one Spark checkpoint don't come to the same batch: {difference}. Let the job "
                     "run until they do"
                 )
-            time.sleep(_UNEVEN_SECONDS)
+            self._clock.sleep(_UNEVEN_SECONDS)
 
     def _replaced_since(
         self, reader: ChangelogReader, ends: Mapping[Partition, int], subject: Subject, state: StateDescriptor
@@ -270,5 +269,6 @@ class _Attempt:
             spark_query_id=query.record.spark_query_id,
             batch=query.batch,
             entry=query.complete.offsets,
+            clock=self._clock,
             wait_seconds=self._settings.commit_wait_seconds,
         )

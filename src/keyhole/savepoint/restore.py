@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
@@ -92,7 +91,7 @@ def restore(source: Folder, plan: Plan, changelog: Changelog, clock: Clock, dead
                 raise _overtaken(plan, error, claimed=attempt.claimed) from error
             # Two that begin at the same moment may have ended each other: the next look tells who has the application.
             _log.info("a restore is begun again", extra={"application": plan.application, "why": error.message})
-            time.sleep(backoff.next())
+            clock.sleep(backoff.next())
         except (KafkaUnreachable, OutcomeUnknown) as error:
             if attempt.claimed or isinstance(error, OutcomeUnknown):
                 raise _to_be_continued(plan, error) from error

@@ -13,12 +13,12 @@ from __future__ import annotations
 import io
 import json
 import re
-import time
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from posixpath import basename, dirname
 
+from keyhole.clock import Clock
 from keyhole.errors import SavepointMismatch
 from keyhole.pinned import PINNED
 from keyhole.savepoint.folder import Folder, SavedFile, copy_file
@@ -40,6 +40,7 @@ def copy_checkpoint(
     spark_query_id: str,
     batch: int,
     entry: str,
+    clock: Clock,
     wait_seconds: float,
 ) -> SavedCheckpoint:
     """Copies it below `prefix`.
@@ -54,7 +55,7 @@ def copy_checkpoint(
     """
     where = f"query {query!r} is at batch {batch}, and the checkpoint at {source.path}"
     _check_identity(source, spark_query_id, where)
-    _await_commit(source, batch, where, wait_seconds)
+    _await_commit(source, batch, where, clock, wait_seconds)
     _check_entry(source, batch, entry, where)
     names = [name for name in source.files() if not basename(name).startswith(".")]
     wanted = [
@@ -87,17 +88,17 @@ def _check_identity(source: Folder, spark_query_id: str, where: str) -> None:
         )
 
 
-def _await_commit(source: Folder, batch: int, where: str, wait_seconds: float) -> None:
-    until = time.monotonic() + wait_seconds
+def _await_commit(source: Folder, batch: int, where: str, clock: Clock, wait_seconds: float) -> None:
+    until = clock.monotonic() + wait_seconds
     while not source.exists(f"commits/{batch}"):
-        if time.monotonic() > until:
+        if clock.monotonic() > until:
             raise SavepointMismatch(
                 f"{where} does not say that this batch is done: it was set back, its batch is no longer kept, or the "
                 "driver ended at this very moment. Let the query run one batch more, and try again",
                 path=source.path,
                 batch=batch,
             )
-        time.sleep(_POLL_SECONDS)
+        clock.sleep(_POLL_SECONDS)
 
 
 def _check_entry(source: Folder, batch: int, entry: str, where: str) -> None:

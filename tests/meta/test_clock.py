@@ -1,0 +1,119 @@
+"""The coordinator, savepoints and the services have no time but that of the clock that they are given (keyhole.clock).
+
+What is found is a way round it: the name of the file and the line, and what to use instead.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TREES = ("src/keyhole/coordinator", "src/keyhole/savepoint", "services")
+
+_READ = "take a keyhole.clock.Clock, and ask it: clock.monotonic(), clock.now_ms()"
+_PAUSE = "take a keyhole.clock.Clock: await clock.pause(seconds). Only asyncio.sleep(0), a turn of the loop, is no time"
+_WAIT = "take a keyhole.clock.Clock: clock.wait(event, seconds)"
+_TIMER = "take a keyhole.clock.Clock, and wait by it: clock.wait(event, seconds)"
+
+_MODULES = {"time": _READ, "sched": _TIMER}
+# By what a call of theirs is written as.
+_CALLS = {
+    **{f"{kind}.{name}": _READ for kind in ("datetime", "date") for name in ("now", "utcnow", "today")},
+    "threading.Timer": _TIMER,
+    "Timer": _TIMER,
+}
+# Where a time may be given to these it is one of a thread's, unless asyncio's or the clock's own are meant.
+_WAITS = ("wait", "wait_for", "acquire")
+
+
+def ways_round(source: str) -> Iterator[tuple[int, str]]:
+    """The line, and what to use instead, of all that is about time and not the clock's."""
+    for node in ast.walk(ast.parse(source)):
+        instead = _instead(node)
+        if instead:
+            yield node.lineno, instead
+
+
+def _instead(node: ast.AST) -> str:
+    match node:
+        case ast.Import(names=names):
+            return next((_MODULES[name.name] for name in names if name.name in _MODULES), "")
+        case ast.ImportFrom(module="time" | "sched" as module):
+            return _MODULES[module]
+        case ast.ImportFrom(module="asyncio", names=names) if any(name.name == "sleep" for name in names):
+            return _PAUSE
+        case ast.Call(func=ast.Attribute(value=of, attr=name) as called):
+            if ast.unparse(called) == "asyncio.sleep":
+                return "" if [ast.unparse(argument) for argument in node.args] == ["0"] else _PAUSE
+            if name in _WAITS and _takes_a_time(node) and not _waits_properly(ast.unparse(of)):
+                return _WAIT
+            return _CALLS.get(".".join(ast.unparse(called).split(".")[-2:]), "")
+        case ast.Call(func=ast.Name(id=name)):
+            return _CALLS.get(name, "")
+    return ""
+
+
+def _takes_a_time(call: ast.Call) -> bool:
+    """`blocking=` of a lock is none."""
+    return bool(call.args) or any(keyword.arg != "blocking" for keyword in call.keywords)
+
+
+def _waits_properly(of: str) -> bool:
+    return of == "asyncio" or of.split(".")[-1].lstrip("_") == "clock"
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_all_time_is_the_clocks(tree: str) -> None:
+    files = sorted((ROOT / tree).rglob("*.py"))
+    assert files
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {instead}"
+        for path in files
+        for line, instead in ways_round(path.read_text())
+    ]
+    assert not found, "time that is not the clock's:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "import os, time as t",
+        "from time import monotonic",
+        "from asyncio import sleep",
+        "await asyncio.sleep(0.1)",
+        "await asyncio.sleep(delay=pause)",
+        "self._closed.wait(1.0)",
+        "ready.wait(timeout=1.0)",
+        "self._changed.wait_for(done, 1.0)",
+        "self._lock.acquire(timeout=1.0)",
+        "datetime.now(UTC)",
+        "datetime.datetime.now()",
+        "threading.Timer(1.0, act)",
+    ],
+)
+def test_a_way_round_the_clock_is_found(source: str) -> None:
+    ((line, instead),) = ways_round(source)
+    assert line == 1
+    assert instead
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "await asyncio.sleep(0)",
+        "await self._changed.wait()",
+        "await asyncio.wait(tasks, timeout=1.0)",
+        "self._clock.wait(self._closed, 1.0)",
+        "settings.clock.wait(closed, 1.0)",
+        "self._lock.acquire(blocking=False)",
+        "from datetime import datetime",
+        "datetime.fromtimestamp(clock.now_ms() / 1000, UTC)",
+    ],
+)
+def test_what_is_no_way_round_it_is_let_be(source: str) -> None:
+    assert not list(ways_round(source))
