@@ -1,8 +1,8 @@
 """Lookups per second and latency, direct to a state server and through a proxy; client, proxy and server are processes
-of their own. With KEYHOLE_FLINK_BENCH (a folder with Flink's queryable state benchmark, built or to be built by its
-`run.sh build`) Flink is measured in the same run; with --ttl, beside the state, in turn, the same one with a ttl.
+of their own. With --flink, Flink's queryable state is measured in the same run, once Keyhole's processes have ended
+(needs Maven and a JDK); with --ttl, beside the state, in turn, the same one with a ttl.
 
-    uv run python -m benchmarks.lookups [--keys 100000] [--seconds 5] [--repeats 3] [--ttl]
+    uv run python -m benchmarks.lookups [--keys 100000] [--seconds 5] [--repeats 3] [--flink] [--ttl]
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ import argparse
 import asyncio
 import itertools
 import json
-import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster import Cluster, cluster
+from benchmarks.flink.running import Settings, build, flink
 from benchmarks.loading import APPLICATION, Loader, descriptor, rows
 from keyhole import AsyncClient
+from keyhole.errors import MachineError
 from keyhole.rpc.server import run
 
 OUTSTANDING = (1, 16, 64, 256, 1024)
@@ -42,6 +40,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--flink", action="store_true", help="also the same lookups of Flink's queryable state")
     parser.add_argument("--ttl", action="store_true", help="also the same lookups of a state whose entries expire")
     parser.add_argument("--client", help=argparse.SUPPRESS)  # the client process: the target's address
     parser.add_argument("--system", default=PLAIN, help=argparse.SUPPRESS)
@@ -52,10 +51,15 @@ def main() -> None:
         result = run(looking_up)
         print(json.dumps(result))
         return
+    if options.flink:
+        try:
+            build()  # before anything is measured: Maven takes both cores, or isn't there
+        except MachineError as error:
+            sys.exit(error.message)
     systems = (PLAIN, WITH_TTL) if options.ttl else (PLAIN,)
     results = measure_keyhole(systems, options.keys, options.seconds, options.repeats)
-    if folder := os.environ.get("KEYHOLE_FLINK_BENCH"):
-        results += measure_flink(Path(folder), options.keys)
+    if options.flink:
+        results += measure_flink(options.keys, options.seconds, options.repeats, Settings())
     summarise(results)
 
 
@@ -120,36 +124,15 @@ async def client(target: str, state: str, keys: int, outstanding: int, seconds: 
     }
 
 
-def measure_flink(folder: Path, keys: int) -> list[dict[str, Any]]:
-    """Runs Flink's benchmark in a copy of its folder, because it writes beside itself."""
-    with tempfile.TemporaryDirectory(prefix="keyhole-flink-") as copy:
-        here = Path(copy) / "flink"
-        shutil.copytree(folder, here, copy_function=shutil.copy)
-        for path in (here, *here.rglob("*")):
-            path.chmod(path.stat().st_mode | 0o200)
-        environ = os.environ | {"KEYS": str(keys)}
-        if not (here / "target" / "lib").exists():
-            command = "mvn -q -B package dependency:copy-dependencies -DoutputDirectory=target/lib"
-            subprocess.run(command.split(), cwd=here, check=True, env=environ)
-        results = []
-        for phase in ("hm-lo", "hm-hi"):
-            out = subprocess.run(
-                ["bash", "run.sh", phase], cwd=here, check=True, env=environ, capture_output=True, text=True
-            ).stdout
-            for line in out.splitlines():
-                measured = json.loads(line)
-                result = {
-                    "system": f"flink {measured['flink']}",
-                    "path": "proxy",
-                    "keys": keys,
-                    "outstanding": measured["outstanding"],
-                    "lookups_per_second": measured["lookups_per_s"],
-                    "p50_us": measured["p50_us"],
-                    "p99_us": measured["p99_us"],
-                }
+def measure_flink(keys: int, seconds: float, repeats: int, settings: Settings) -> list[dict[str, Any]]:
+    """The same lookups of Flink, by a client that is started anew each time."""
+    results = []
+    with flink(keys, settings) as running:
+        for _ in range(repeats):
+            for result in running.lookups(OUTSTANDING, seconds):
                 print(json.dumps(result), flush=True)
                 results.append(result)
-        return results
+    return results
 
 
 def summarise(results: list[dict[str, Any]]) -> None:

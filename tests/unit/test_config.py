@@ -92,4 +92,4 @@ def test_an_unknown_name_is_refused_with_the_nearest_ones_and_not_with_all_there
 
 
 def test_names_of_others_are_none_of_its_business() -> None:
-    load(ClientProxyConfig, {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", "KEYHOLE_FLINK_BENCH": "x", "PATH": "/bin"})
+    load(ClientProxyConfig, {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", "KEYHOLE_BASE_IMAGE": "x", "PATH": "/bin"})
