@@ -1,6 +1,6 @@
 """Lookups per second and latency, direct to a state server and through a proxy; client, proxy and server are processes
-of their own. With --flink, Flink's queryable state is measured in the same run, once Keyhole's processes have ended
-(needs Maven and a JDK); with --ttl, beside the state, in turn, the same one with a ttl.
+of their own. With --flink, Flink's queryable state is measured in the same run, in turn (needs Maven and a JDK); with
+--ttl, beside the state, the same one with a ttl.
 
     uv run python -m benchmarks.lookups [--keys 100000] [--seconds 5] [--repeats 3] [--flink] [--ttl]
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import random
@@ -16,11 +17,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.cluster import Cluster, cluster
-from benchmarks.flink.running import Settings, build, flink
+from benchmarks.flink.running import Settings, flink
 from benchmarks.loading import APPLICATION, Loader, descriptor, rows
 from keyhole import AsyncClient
 from keyhole.errors import MachineError
@@ -51,34 +52,46 @@ def main() -> None:
         result = run(looking_up)
         print(json.dumps(result))
         return
-    if options.flink:
-        try:
-            build()  # before anything is measured: Maven takes both cores, or isn't there
-        except MachineError as error:
-            sys.exit(error.message)
     systems = (PLAIN, WITH_TTL) if options.ttl else (PLAIN,)
-    results = measure_keyhole(systems, options.keys, options.seconds, options.repeats)
-    if options.flink:
-        results += measure_flink(options.keys, options.seconds, options.repeats, Settings())
-    summarise(results)
+    try:
+        summarise(measure(systems, options.keys, options.seconds, options.repeats, beside_flink=options.flink))
+    except MachineError as error:
+        sys.exit(error.message)
 
 
-def measure_keyhole(systems: Sequence[str], keys: int, seconds: float, repeats: int) -> list[dict[str, Any]]:
-    """Levels in turn, and all of that several times, so that a noisy minute hits all alike."""
-    results = []
-    with cluster() as running:
+def measure(
+    systems: Sequence[str], keys: int, seconds: float, repeats: int, *, beside_flink: bool
+) -> list[dict[str, Any]]:
+    """All in turn, and that several times, so that a noisy minute hits all alike. Whose turn it isn't idles."""
+    results: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        # First, because Maven may have to build it.
+        beside = stack.enter_context(flink(keys, Settings())) if beside_flink else None
+        running = stack.enter_context(cluster())
         for system in systems:
             load(running, system, keys)
-        paths = {"direct": running.servers[0], "proxy": running.proxy}
         for _ in range(repeats):
-            for outstanding, path, system in itertools.product(OUTSTANDING, paths, systems):
-                command = [sys.executable, "-m", "benchmarks.lookups", "--client", paths[path], "--system", system]
-                command += ["--keys", str(keys), "--outstanding", str(outstanding), "--seconds", str(seconds)]
-                out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                result = {"system": system, "path": path, **json.loads(out)}
-                print(json.dumps(result), flush=True)
-                results.append(result)
+            results += told(keyhole_lookups(running, systems, keys, seconds))
+            if beside is not None:
+                results += told(beside.lookups(OUTSTANDING, seconds))
     return results
+
+
+def told(results: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The same, each printed as soon as it is there."""
+    for result in results:
+        print(json.dumps(result), flush=True)
+        yield result
+
+
+def keyhole_lookups(running: Cluster, systems: Sequence[str], keys: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """Each level, by each path, of each system; each by a client process of its own."""
+    paths = {"direct": running.servers[0], "proxy": running.proxy}
+    for outstanding, path, system in itertools.product(OUTSTANDING, paths, systems):
+        command = [sys.executable, "-m", "benchmarks.lookups", "--client", paths[path], "--system", system]
+        command += ["--keys", str(keys), "--outstanding", str(outstanding), "--seconds", str(seconds)]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        yield {"system": system, "path": path, **json.loads(out)}
 
 
 def load(running: Cluster, system: str, keys: int) -> None:
@@ -122,17 +135,6 @@ async def client(target: str, state: str, keys: int, outstanding: int, seconds: 
         "p50_us": round(latencies[len(latencies) // 2] * 1e6),
         "p99_us": round(latencies[int(len(latencies) * 0.99)] * 1e6),
     }
-
-
-def measure_flink(keys: int, seconds: float, repeats: int, settings: Settings) -> list[dict[str, Any]]:
-    """The same lookups of Flink, by a client that is started anew each time."""
-    results = []
-    with flink(keys, settings) as running:
-        for _ in range(repeats):
-            for result in running.lookups(OUTSTANDING, seconds):
-                print(json.dumps(result), flush=True)
-                results.append(result)
-    return results
 
 
 def summarise(results: list[dict[str, Any]]) -> None:

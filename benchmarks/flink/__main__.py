@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from benchmarks.flink.running import BACKENDS, Settings, flink
-from benchmarks.lookups import measure_flink, summarise
+from benchmarks.lookups import OUTSTANDING, summarise, told
 from keyhole.errors import MachineError
 
 
@@ -35,11 +35,20 @@ def main() -> int:
         if options.freshness:
             measure_freshness(options.keys, options.repeats, settings)
         else:
-            summarise(measure_flink(options.keys, options.seconds, options.repeats, settings))
+            measure_lookups(options.keys, options.seconds, options.repeats, settings)
     except MachineError as error:
         print(error.message, file=sys.stderr)
         return 1
     return 0
+
+
+def measure_lookups(keys: int, seconds: float, repeats: int, settings: Settings) -> None:
+    """Prints a line per repeat and level, and the summary."""
+    results: list[dict[str, Any]] = []
+    with flink(keys, settings) as running:
+        for _ in range(repeats):
+            results += told(running.lookups(OUTSTANDING, seconds))
+    summarise(results)
 
 
 def measure_freshness(keys: int, repeats: int, settings: Settings) -> None:
@@ -53,7 +62,7 @@ def measure_freshness(keys: int, repeats: int, settings: Settings) -> None:
     summary["buffer_timeout_ms"] = settings.buffer_timeout_ms
     for name in ("p50_ms", "p99_ms", "max_ms"):
         measured = [result[name] for result in results]
-        summary[name] = {"min": min(measured), "median": statistics.median(measured), "max": max(measured)}
+        summary[name] = {"min": min(measured), "median": round(statistics.median(measured), 2), "max": max(measured)}
     print(json.dumps(summary))
 
 
