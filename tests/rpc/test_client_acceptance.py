@@ -1,4 +1,4 @@
-"""The client tests of Flink's queryable state (ClientTest.java), in our terms: F15 to F20 of docs/acceptance.md."""
+"""The client tests of Flink's queryable state, ClientTest.java, in our terms: F15-F20 and F24 of docs/acceptance.md."""
 
 from __future__ import annotations
 
@@ -6,15 +6,26 @@ import asyncio
 import socket
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import grpc
 import psutil
 import pytest
 
 from keyhole import AsyncClient, Client, errors
-from keyhole.types import Answer
+from keyhole.placement import key_group
+from keyhole.rpc.channels import aio_channel
+from keyhole.rpc.status import from_rpc_error
+from keyhole.stores.memory import MemorySnapshot
+from keyhole.types import Answer, KeyType
+from keyhole.v1 import query_pb2 as pb
+from keyhole.v1 import query_pb2_grpc
+from tests.support import figures
 from tests.support.proxies import fake_servers, proxy_of, unused_address
-from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, rows
+from tests.support.state_servers import state_server
 from tests.support.waiting import PATIENCE_SECONDS, SOON_SECONDS, eventually
 
 
@@ -26,17 +37,29 @@ def _connections(port: int) -> int:
     )
 
 
-async def test_of_1024_requests_exactly_the_half_with_bad_keys_fails_f15() -> None:
-    """F15: 1024 requests, half of them failing, exact counts, and no connection is left."""
-    async with fake_servers("a") as (server,):
-        server.host(descriptor(), rows(512))
-        async with AsyncClient(server.address) as client:
-            keys = [f"sensor-{number}" if number % 2 else "k" * 600 for number in range(1024)]
-            wanted = [client.get(APPLICATION, STATE, key if number % 2 else None) for number, key in enumerate(keys)]  # type: ignore[arg-type]
+async def test_of_1024_requests_exactly_the_half_that_the_server_refuses_fails_f15() -> None:
+    """F15: 1024 requests, half of them failing at the server, exact counts on both sides, and no connection is left."""
+    rows_by_half: list[dict[str, bytes]] = [{}, {}]
+    for name, stored in rows(2048).items():
+        rows_by_half[key_group([name], [KeyType.STRING], KEY_GROUPS) >= KEY_GROUPS // 2][name] = stored
+    owned, elsewhere = (list(half)[:512] for half in rows_by_half)
+    asked = [name for pair in zip(owned, elsewhere, strict=True) for name in pair]
+    async with state_server("a") as server:
+        await server.own(descriptor(), range(KEY_GROUPS // 2))
+        await server.commit({name: rows_by_half[0][name] for name in owned})
+        async with AsyncClient(server.address, timeout=60) as client:
+            wanted = (client.get(APPLICATION, STATE, name) for name in asked)
             results = await asyncio.gather(*wanted, return_exceptions=True)
-        counts = Counter(type(result) for result in results)
-        assert counts == {Answer: 512, errors.NullKey: 512}
-        await eventually(lambda: server.streams == 0 and _connections(server.port) == 0)
+        outcomes: dict[str, Any] = dict(zip(asked, results, strict=True))
+        assert Counter(type(outcomes[name]) for name in owned) == {Answer: 512}
+        assert all(outcomes[name].value.celsius == float(name.removeprefix("sensor-")) for name in owned)
+        assert Counter(type(outcomes[name]) for name in elsewhere) == {errors.NotOwner: 512}
+        stats = await figures.read_stats(server.address)
+        assert figures.value(stats, "keyhole_state_server_lookup_keys_total", state=STATE) == 1024
+        assert figures.value(stats, "keyhole_state_server_failed_reads_total", state=STATE) == 512
+        assert figures.value(stats, "keyhole_state_server_failed_reads_total", reason="NOT_OWNER") == 512
+        port = int(server.address.rpartition(":")[2])
+        await eventually(lambda: _connections(port) == 0)
 
 
 async def test_an_unreachable_host_fails_at_once_and_names_it_f16() -> None:
@@ -144,6 +167,35 @@ async def test_8_tasks_make_100k_queries_of_2_servers_then_shutdown_fails_the_re
         for server in servers:
             server.hold.set()
         await eventually(lambda: all(server.streams == 0 for server in servers))
+
+
+async def test_a_store_that_fails_unexpectedly_fails_one_call_and_the_next_one_has_its_answer_f24(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F24: the state fails while the server reads from it."""
+    read = MemorySnapshot.get_many
+
+    def fail_once(snapshot: MemorySnapshot, keys: Sequence[bytes]) -> list[bytes | None]:
+        monkeypatch.setattr(MemorySnapshot, "get_many", read)
+        raise RuntimeError("a secret")
+
+    name = pb.Key(parts=[pb.KeyPart(string="sensor-7")])
+    request = pb.GetRequest(state=pb.StateRef(application=APPLICATION, state=STATE), key=name)
+    async with state_server("a") as server, AsyncClient(server.address) as client, aio_channel(server.address) as other:
+        await server.own(descriptor())
+        await server.commit(rows(10))
+        stub: Any = query_pb2_grpc.QueryStub(other)
+
+        monkeypatch.setattr(MemorySnapshot, "get_many", fail_once)
+        with pytest.raises(errors.InternalError, match="failed unexpectedly"):
+            await client.get(APPLICATION, STATE, "sensor-7")
+        assert (await client.get(APPLICATION, STATE, "sensor-7")).value.celsius == 7.0
+
+        monkeypatch.setattr(MemorySnapshot, "get_many", fail_once)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Get(request)
+        assert isinstance(from_rpc_error(caught.value), errors.InternalError)
+        assert (await stub.Get(request)).answer.value == rows(10)["sensor-7"]
 
 
 async def test_closing_a_client_of_threads_fails_what_they_wait_for() -> None:
