@@ -17,6 +17,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keyhole import AsyncClient, errors
+from keyhole.local.ports import free_ports
+from keyhole.local.processes import Child
+from keyhole.local.services import start_client_proxy
 from keyhole.rpc.channels import aio_channel, sync_channel
 from keyhole.testing.fake_server import FakeServer
 from keyhole.types import KeyType
@@ -316,6 +319,44 @@ def _start(tmp_path: Path, **settings: str) -> subprocess.Popen[bytes]:
         root = Path(__file__).resolve().parents[2]
         command = [sys.executable, "-m", "services.client_proxy"]
         return subprocess.Popen(command, env=environ, cwd=root, stderr=log, stdout=log)
+
+
+async def test_a_killed_proxy_fails_the_calls_under_way_and_later_ones_go_to_the_next_at_its_address(
+    tmp_path: Path,
+) -> None:
+    (port,) = free_ports(1)
+
+    async def started(server: FakeServer) -> Child:
+        return await asyncio.to_thread(
+            start_client_proxy, "proxy", port, servers=[server.address], directory=tmp_path, environ=os.environ
+        )
+
+    async with fake_servers("a") as (server,), AsyncClient(f"127.0.0.1:{port}", timeout=LONG_SECONDS) as client:
+        _host(server, LOW | HIGH)
+        proxy = await started(server)
+        try:
+            assert (await client.get(APPLICATION, STATE, SENSORS[5])).value.celsius == 5.0
+            server.hold.clear()
+            under_way = [client.get(APPLICATION, STATE, name) for name in SENSORS]
+            await eventually(lambda: server.held == 1)
+            assert proxy.kill() == -signal.SIGKILL
+            results = await asyncio.gather(*under_way, return_exceptions=True)
+            # Long before their deadline, by the proxy's address.
+            assert {type(result) for result in results} == {errors.ServerLost}
+            assert all(f"127.0.0.1:{port}" in str(result) for result in results)
+            server.hold.set()
+
+            proxy = await started(server)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while True:
+                    try:
+                        answers = await client.get_many(APPLICATION, STATE, SENSORS)
+                        break
+                    except errors.ServerLost:  # its channel tries to connect once in a while
+                        await asyncio.sleep(0.02)
+            assert [answer.value.celsius for answer in answers] == [float(number) for number in range(100)]
+        finally:
+            proxy.kill()
 
 
 async def test_the_process_says_where_it_listens_and_ends_on_sigterm(tmp_path: Path) -> None:

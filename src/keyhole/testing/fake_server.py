@@ -108,6 +108,7 @@ class FakeServer:
         standbys: What it follows.
         refuse: Set it, and every read is refused with it.
         hold: While cleared, frames of Lookup wait, and so do scans.
+        held: Lookup streams of which a frame waits.
         hold_after: Scans wait only from this entry on; 0: before they answer anything.
         scans: Scans under way.
         streams: Lookup streams that are open.
@@ -121,6 +122,7 @@ class FakeServer:
         self.refuse: KeyholeError | None = None
         self.hold = asyncio.Event()
         self.hold.set()
+        self.held = 0
         self.hold_after = 0
         self.scans = 0
         self.streams = 0
@@ -276,7 +278,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         try:
             async for request in requests:
                 if not self._server.hold.is_set():
-                    await self._server.hold.wait()
+                    await self._held()
                 yield self._frame(request)
                 self._server.frames += 1
         finally:
@@ -301,6 +303,13 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
                 )
         finally:
             self._server.scans -= 1
+
+    async def _held(self) -> None:
+        self._server.held += 1
+        try:
+            await self._server.hold.wait()
+        finally:
+            self._server.held -= 1
 
     def _frame(self, request: pb.LookupRequest) -> pb.LookupResponse:
         try:
