@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,9 +21,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from keyhole import Client
 from keyhole.cli.main import main
 from keyhole.errors import SavepointMismatch
+from keyhole.local.java import Java
+from keyhole.local.kafka import LocalKafka
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
-from tests.support.streams import Service
+from tests.integration.conftest import Service, Stream, served
+
+pytestmark = pytest.mark.integration
 
 STATE, QUERY = "sums", "summing"
 PER_TRIGGER = 60
@@ -175,6 +180,49 @@ def test_a_sum_over_a_savepoint_a_changed_job_and_a_restart_is_the_recount(
         with job.running(source.stream(spark), tmp_path / "new", service, copy, **changed) as query:
             query.processAllAvailable()
         assert sums(service, copy, list(source.sums), "totals") == source.sums
+
+
+def test_once_kafka_is_lost_with_all_that_it_held_the_job_goes_on_from_a_savepoint_in_an_empty_one(
+    spark: SparkSession,
+    stream: Stream,
+    jars: list[Path],
+    java: Java,
+    application: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its source are files, which outlive Kafka: what came after the savepoint is read once more."""
+    draw, directory, savepoint = random.Random(1), tmp_path / "service", str(tmp_path / "savepoint")
+    batches = [[{"k": f"key-{draw.randrange(30)}", "v": draw.randrange(1000)} for _ in range(50)] for _ in range(6)]
+
+    def feed(until: int, checkpoint: Path, service: Service) -> None:
+        with STATELESS.running(stream("k string, v bigint", batches[:until]), checkpoint, service, application) as job:
+            job.processAllAvailable()
+        wanted = Counter[str]()
+        for row in (row for batch in batches[:until] for row in batch):
+            wanted[row["k"]] += row["v"]
+        assert sums(service, application, list(wanted)) == wanted
+
+    lost = LocalKafka(tmp_path / "lost", jars, java)
+    with lost, served(lost.bootstrap_servers, directory) as service:
+        feed(3, tmp_path / "old", service)
+        kafka = ["--bootstrap-servers", lost.bootstrap_servers]
+        given = ["--checkpoint", f"{QUERY}={tmp_path / 'old'}"]
+        (saved,) = keyhole(capsys, "create", application, "--to", savepoint, *given, *kafka)
+        feed(5, tmp_path / "old", service)
+        lost.kill()
+    shutil.rmtree(tmp_path / "lost")
+    shutil.rmtree(tmp_path / "old")
+
+    with LocalKafka(tmp_path / "empty", jars, java) as empty:
+        kafka = ["--bootstrap-servers", empty.bootstrap_servers]
+        assert not AdminClient({"bootstrap.servers": empty.bootstrap_servers}).list_topics(timeout=30).topics
+        given = ["--checkpoint", f"{QUERY}={tmp_path / 'new'}"]
+        (restored,) = keyhole(capsys, "restore", savepoint, *given, *kafka)
+        assert restored["next_epoch"] == int(str(saved["epoch"])) + 1 == 4
+        # Where the stores are that the server of the lost one has filled.
+        with served(empty.bootstrap_servers, directory) as service:
+            feed(6, tmp_path / "new", service)
 
 
 def test_a_stateful_query_without_its_checkpoint_is_refused_by_name(

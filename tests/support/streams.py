@@ -11,6 +11,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,27 +127,34 @@ class Service:
         return JobConfig(application, (self.server,), self.bootstrap_servers, epoch_deadline_seconds=120)
 
 
+@contextmanager
+def served(bootstrap_servers: str, directory: Path) -> Iterator[Service]:
+    """Real processes, whose stores and logs are in the directory; they end at the end."""
+    server, proxy = free_ports(2)
+    environ = dict(os.environ)
+    children = [
+        start_state_server(
+            "server-0", server, bootstrap_servers=bootstrap_servers, directory=directory, environ=environ
+        )
+    ]
+    try:
+        children.append(
+            start_client_proxy("proxy", proxy, servers=[f"127.0.0.1:{server}"], directory=directory, environ=environ)
+        )
+        yield Service(bootstrap_servers, f"127.0.0.1:{server}", f"127.0.0.1:{proxy}")
+    finally:
+        for child in reversed(children):
+            child.terminate()
+
+
 @pytest.fixture(scope="module")
 def service(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Real processes. A test uses an application of its own, and doesn't stop them.
 
     Not for the whole session: a server goes on following what all tests have written, which takes half a core at last.
     """
-    directory = tmp_path_factory.mktemp("service")
-    server, proxy = free_ports(2)
-    children = [
-        start_state_server("server-0", server, bootstrap_servers=kafka, directory=directory, environ=dict(os.environ))
-    ]
-    try:
-        children.append(
-            start_client_proxy(
-                "proxy", proxy, servers=[f"127.0.0.1:{server}"], directory=directory, environ=dict(os.environ)
-            )
-        )
-        yield Service(kafka, f"127.0.0.1:{server}", f"127.0.0.1:{proxy}")
-    finally:
-        for child in reversed(children):
-            child.terminate()
+    with served(kafka, tmp_path_factory.mktemp("service")) as running:
+        yield running
 
 
 @pytest.fixture
