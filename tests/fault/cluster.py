@@ -54,6 +54,8 @@ class Plan:
         plant: A bug that the state servers get, or several (tests/fault/planted.py); empty: none.
         plant_driver: The same of a driver with Spark, one or several (tests/fault/planted_driver.py).
         epochs: How many are completed at least, however slow the machine is.
+        epochs_under_faults: How many must be completed between the first fault and the last one for an episode to say
+            anything: where the machine is slow, faults wait for them.
         kill_at: By process, the step (keyhole.steps) of `kill_epoch` at which it kills itself, once.
         waits: By batch, how many seconds a driver without Spark lets pass before it.
     """
@@ -71,6 +73,7 @@ class Plan:
     plant: str = ""
     plant_driver: str = ""
     epochs: int = 0
+    epochs_under_faults: int = 3
     kill_at: Mapping[str, str] = field(default_factory=dict)
     kill_epoch: int = KILL_EPOCH
     waits: Mapping[int, float] = field(default_factory=dict)

@@ -37,7 +37,7 @@ def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, mac
 
     Raises:
         MachineError: The machine, or Kafka, not Keyhole.
-        AssertionError: Not even the first epoch came to be.
+        AssertionError: Not even the first epoch came to be, or too few under the faults.
     """
     cluster = Cluster(plan, directory, machine)
     events: list[Event] = []
@@ -55,7 +55,8 @@ def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, mac
         if not _await(lambda: _complete(cluster) >= 1, _FIRST_EPOCH_SECONDS):
             raise AssertionError(f"no epoch was completed within {_FIRST_EPOCH_SECONDS:g} s; {events} {directory}")
         readers = Readers(cluster.proxy, cluster.application, plan.states, plan.seed, note)
-        injector.run(_schedule(plan, cluster) if faults is None else faults, plan.seconds)
+        faults = _schedule(plan, cluster) if faults is None else faults
+        injector.run(faults, plan.seconds, _Pace(cluster).keep)
         final = _rest(cluster)
         readers.close()
         readers = None
@@ -69,6 +70,26 @@ def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, mac
         cluster.close()
     steps = [event for event in _steps(cluster) if not isinstance(event, Ended)]
     return History(plan.seed, final, plan.states, [*steps, *injector.injected, *events])
+
+
+class _Pace:
+    """Lets faults come no faster than epochs, so that as many as the plan wants are completed under them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._before = 0
+
+    def keep(self, place: float) -> None:
+        """See Injector.run."""
+        wanted = self._cluster.plan.epochs_under_faults
+        if place == 0:
+            self._before = _complete(self._cluster)
+        if not _await(lambda: _complete(self._cluster) >= self._before + int(place * wanted), _REST_SECONDS):
+            completed = _complete(self._cluster) - self._before
+            raise AssertionError(
+                f"{completed} epochs were completed under faults, and then none within {_REST_SECONDS:g} s: an episode "
+                f"is evidence from {wanted} on"
+            )
 
 
 def _schedule(plan: Plan, cluster: Cluster) -> list[Fault]:

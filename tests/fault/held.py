@@ -13,19 +13,18 @@ from tests.fault.summary import Summary
 SCHEDULED_SECONDS = 150.0
 
 
-def assert_rules_hold(plan: Plan, directory: Path, machine: Machine, least_epochs: int) -> None:
-    """Under the schedule of faults that the plan's seed gives.
-
-    Args:
-        least_epochs: How many more than this are to be complete.
-    """
+def assert_rules_hold(plan: Plan, directory: Path, machine: Machine) -> None:
+    """Under the schedule of faults that the plan's seed gives."""
     history = run_episode(plan, None, directory, machine)
     summary = Summary()
     summary.add(history, plan.seconds)
     print(summary.last())
     verdict = check(history)
     assert verdict.violations == []
-    assert verdict.epochs > least_epochs
+    completed, wanted = history.epochs_under_faults, plan.epochs_under_faults
+    assert completed >= wanted, (
+        f"{completed} epochs were completed under faults: an episode is evidence from {wanted} on"
+    )
     assert summary.faults["lose_executor"] > 0 or not plan.executors
     assert verdict.answers > 1000
     assert availability(history)["harmless"].fraction > LEAST_ANSWERED

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from keyhole.steps import Step
 from tests.fault.recount import Question, Told
 
 OWNER = "owner"
@@ -148,6 +149,19 @@ class History(msgspec.Struct):
     final_epoch: int
     states: tuple[str, ...]
     events: list[Event]
+
+    @property
+    def epochs_under_faults(self) -> int:
+        """How many were completed of each state from the first fault's beginning to the last one's end."""
+        faults = [event for event in self.events if isinstance(event, Injected)]
+        began = min((fault.began for fault in faults), default=0.0)
+        ended = max((fault.ended for fault in faults), default=0.0)
+        completed: dict[str, set[int]] = {state: set() for state in self.states}
+        for event in self.events:
+            if isinstance(event, EpochStep) and event.step == Step.DRIVER_COMPLETE and began <= event.at <= ended:
+                for state in event.states:
+                    completed[state].add(event.epoch)
+        return min(map(len, completed.values()))
 
     def of(self, kind: type[Event]) -> list[Event]:
         return [event for event in self.events if isinstance(event, kind)]

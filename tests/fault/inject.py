@@ -136,16 +136,23 @@ class Injector:
         self._failed: list[BaseException] = []
         self.injected: list[Injected] = []
 
-    def run(self, faults: Sequence[Fault], seconds: float) -> None:
+    def run(self, faults: Sequence[Fault], seconds: float, keep_pace: Callable[[float], None]) -> None:
         """Blocks until the time is over and the last fault has ended.
+
+        Args:
+            keep_pace: Called before each fault with its place among them, from 0 (the first) to 1 (the last). What it
+                takes is added to the time of that fault and of all that follow.
 
         Raises:
             MachineError: What was struck could not be brought back, through no fault of Keyhole's (Kafka).
         """
         began = time.monotonic()
         threads = []
-        for fault in faults:
+        for number, fault in enumerate(faults):
             _sleep_until(began + fault.at_seconds)
+            due = time.monotonic()
+            keep_pace(number / max(1, len(faults) - 1))
+            began += time.monotonic() - due
             thread = threading.Thread(target=self._strike, args=(fault,), name=f"fault-{fault.kind}", daemon=True)
             thread.start()
             threads.append(thread)

@@ -22,6 +22,7 @@ class Summary:
     seeds: list[int] = field(default_factory=list)
     seconds: float = 0.0
     epochs: int = 0
+    epochs_under_faults: int = 0
     reads: int = 0
     answers: int = 0
     scans: int = 0
@@ -50,6 +51,7 @@ class Summary:
         self.seeds.append(history.seed)
         self.seconds += seconds
         self.epochs += verdict.epochs
+        self.epochs_under_faults += history.epochs_under_faults
         self.reads += len(reads)
         self.answers += verdict.answers
         self.scans += sum(isinstance(read.keys[0], ScanOf) for read in reads)
@@ -74,6 +76,7 @@ class Summary:
             "seeds": self.seeds,
             "seconds": self.seconds,
             "epochs": self.epochs,
+            "epochs_under_faults": self.epochs_under_faults,
             "reads": self.reads,
             "failed_reads": self.failed_reads,
             "answers_checked": self.answers,
@@ -98,8 +101,9 @@ def _line(
 ) -> str:
     harmless = found.get("harmless", Availability())
     head = (
-        f"seed {history.seed}: {verdict.epochs} epochs, {sum(faults.values())} faults {_counts(faults)}, {reads} "
-        f"reads, {failed} failed, {verdict.answers} answers checked; harmless faults: "
+        f"seed {history.seed}: {verdict.epochs} epochs ({history.epochs_under_faults} under faults), "
+        f"{sum(faults.values())} faults {_counts(faults)}, {reads} reads, {failed} failed, {verdict.answers} answers "
+        "checked; harmless faults: "
         f"{harmless.fraction:.2%} answered, longest gap {harmless.longest_gap_seconds:.2f} s; "
         f"{'all right' if verdict.right else f'VIOLATED {_counts(verdict.violated)}'}"
     )

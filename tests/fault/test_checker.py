@@ -95,6 +95,18 @@ def history() -> History:
     return History(SEED, EPOCHS, tuple(DRAWN), [*steps, *reads, *copies])
 
 
+def test_epochs_count_as_under_faults_between_the_first_and_the_last_one_where_all_states_have_them() -> None:
+    first, last = (Injected("kill", ("a",), at(epoch) - 0.2, at(epoch) + 0.2) for epoch in (5, 8))
+    of = history()
+    assert of.epochs_under_faults == 0
+    of.events += [last, first]
+    assert of.epochs_under_faults == 4
+    again = EpochStep(at(7), int(1000 * at(7)), Step.DRIVER_COMPLETE, 7, 78, of.states)
+    lacking = EpochStep(at(7), int(1000 * at(7)), Step.DRIVER_COMPLETE, 41, 78, of.states[:1])
+    of.events += [again, lacking]
+    assert of.epochs_under_faults == 4
+
+
 def test_a_right_history_is_right() -> None:
     verdict = check(history())
     assert verdict.right, verdict.violations
