@@ -25,7 +25,7 @@ from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
-from tests.integration.conftest import Service, Stream, served
+from tests.support.streams import Service, Stream, served
 
 pytestmark = pytest.mark.integration
 
