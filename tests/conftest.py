@@ -17,7 +17,12 @@ from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
 
-pytest_plugins = ["tests.support.tiers", "tests.support.progress", "tests.support.streams"]
+pytest_plugins = [
+    "tests.support.tiers",
+    "tests.support.progress",
+    "tests.support.streams",
+    "tests.support.scenario",
+]
 
 # Of the JVMs that tests start, Spark's above all: none lives long enough for the compiler that optimises, which takes
 # more than a quarter of their processor time.

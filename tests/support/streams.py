@@ -55,25 +55,48 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(name, before)
 
 
+def file_stream(spark: SparkSession, directory: Path, schema: str, batches: Sequence[Rows]) -> DataFrame:
+    """A streaming data frame of files in the directory, one for the rows of each micro-batch."""
+    directory.mkdir(exist_ok=True)
+    for number, rows in enumerate(batches):
+        file = directory / f"{number:03}.json"
+        file.write_text("\n".join(json.dumps(row) for row in rows))
+        os.utime(file, (1_600_000_000 + number,) * 2)  # Spark takes the oldest first
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(directory))
+
+
+def run_to_end(
+    data: DataFrame, mode: str, function: Callable[[DataFrame, int], None], checkpoint: Path, name: str | None = None
+) -> None:
+    """Runs a streaming query until it has taken all that its source has; raises what ended it, if it failed."""
+    writer = data.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
+    if name is not None:
+        writer = writer.queryName(name)
+    query = writer.foreachBatch(function).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+def new_application() -> str:
+    """A name that nothing else uses."""
+    return f"app-{uuid.uuid4().hex[:10]}"
+
+
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path) -> Stream:
     """(schema, the rows of each micro-batch) -> a streaming data frame. `name`: where a test has several."""
 
     def make(schema: str, batches: Sequence[Rows], name: str = "source") -> DataFrame:
-        source = tmp_path / name
-        source.mkdir(exist_ok=True)
-        for number, rows in enumerate(batches):
-            file = source / f"{number:03}.json"
-            file.write_text("\n".join(json.dumps(row) for row in rows))
-            os.utime(file, (1_600_000_000 + number,) * 2)  # Spark takes the oldest first
-        return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(source))
+        return file_stream(spark, tmp_path / name, schema, batches)
 
     return make
 
 
 @pytest.fixture
 def run_query(tmp_path: Path) -> RunQuery:
-    """Runs a streaming query until it has taken all that its source has; raises what ended it, if it failed."""
+    """`run_to_end` with a checkpoint of the test's own."""
 
     def run(
         data: DataFrame,
@@ -83,14 +106,7 @@ def run_query(tmp_path: Path) -> RunQuery:
         name: str | None = None,
         checkpoint: str = "checkpoint",
     ) -> None:
-        writer = data.writeStream.outputMode(mode).option("checkpointLocation", str(tmp_path / checkpoint))
-        if name is not None:
-            writer = writer.queryName(name)
-        query = writer.foreachBatch(function).start()
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
+        run_to_end(data, mode, function, tmp_path / checkpoint, name)
 
     return run
 
@@ -160,4 +176,4 @@ def service(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 @pytest.fixture
 def application() -> str:
     """A name that no other test uses."""
-    return f"app-{uuid.uuid4().hex[:10]}"
+    return new_application()

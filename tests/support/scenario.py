@@ -1,0 +1,111 @@
+"""Scenarios: what one streaming query leaves behind, and many tests read.
+
+A pytest plugin (tests/conftest.py loads it). A file's own fixture runs the query; each of its tests is one sentence on
+what came of it:
+
+    @pytest.fixture(scope="module")
+    def ran(scenarios: Scenarios) -> Scenario:
+        scenario = scenarios()
+        rows = scenario.stream("of string, k string, v long", [[{"of": "last", "k": "a", "v": 1}]])
+        sink = queryable.together(
+            queryable.value("last", key="k", config=scenario.config).of(only("last")),
+            queryable.value("all", key="k", order_by="v", config=scenario.config),
+        )
+        scenario.run(rows, "append", sink)
+        return scenario
+
+    def test_append_mode_keeps_the_last_row_of_each_key(ran: Scenario) -> None:
+        assert ran.get("last", "a").value.v == 1
+
+`only` lets the states of one query have rows of their own. What a query can be asked only while it runs, its fixture
+notes down. A query that is refused is run with `pytest.raises` around it, as in a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keyhole import Client
+from keyhole.config import JobConfig
+from tests.support.streams import Rows, Service, file_stream, new_application, run_to_end
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """An application, with files and checkpoints of its own, for one streaming query or one that is started again.
+
+    Attributes:
+        client: Of the proxy, for as long as the file's tests run.
+        directory: Where its files and checkpoints are.
+    """
+
+    spark: SparkSession
+    service: Service
+    application: str
+    client: Client
+    directory: Path
+
+    @property
+    def config(self) -> JobConfig:
+        """For `queryable.value(..., config=...)`."""
+        return self.service.config(self.application)
+
+    def stream(self, schema: str, batches: Sequence[Rows], name: str = "source") -> DataFrame:
+        """(schema, the rows of each micro-batch) -> a streaming data frame. `name`: where a scenario has several."""
+        return file_stream(self.spark, self.directory / name, schema, batches)
+
+    def run(
+        self,
+        data: DataFrame,
+        mode: str,
+        function: Callable[[DataFrame, int], None],
+        *,
+        name: str | None = None,
+        checkpoint: str = "checkpoint",
+        partitions: int = 2,
+    ) -> None:
+        """Runs a streaming query until it has taken all that its source has; raises what ended it, if it failed."""
+        before = self.spark.conf.get(_SHUFFLE_PARTITIONS)
+        assert before is not None
+        self.spark.conf.set(_SHUFFLE_PARTITIONS, partitions)
+        try:
+            run_to_end(data, mode, function, self.directory / checkpoint, name)
+        finally:
+            self.spark.conf.set(_SHUFFLE_PARTITIONS, before)
+
+    def get(self, state: str, key: Any, **options: Any) -> Any:
+        """`Client.get` of a state of this application."""
+        return self.client.get(self.application, state, key, **options)
+
+    def get_many(self, state: str, keys: Iterable[Any], **options: Any) -> Any:
+        """`Client.get_many` of a state of this application."""
+        return self.client.get_many(self.application, state, list(keys), **options)
+
+    def scan(self, state: str, key: Any, **options: Any) -> Any:
+        """`Client.scan` of a state of this application."""
+        return self.client.scan(self.application, state, key, **options)
+
+
+Scenarios = Callable[[], Scenario]
+
+
+def only(name: str) -> Callable[[DataFrame], DataFrame]:
+    """For `Sink.of`: the rows whose column `of` has the name, without that column."""
+    return lambda rows: rows.where(f"of = '{name}'").drop("of")
+
+
+@pytest.fixture(scope="module")
+def scenarios(spark: SparkSession, service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenarios]:
+    """Makes a new scenario at each call, with an application of its own."""
+    with Client(service.proxy) as client:
+        yield lambda: Scenario(spark, service, new_application(), client, tmp_path_factory.mktemp("scenario"))
