@@ -17,13 +17,16 @@ what came of it:
     def test_append_mode_keeps_the_last_row_of_each_key(ran: Scenario) -> None:
         assert ran.get("last", "a").value.v == 1
 
-`only` lets the states of one query have rows of their own. What a query can be asked only while it runs, its fixture
-notes down. A query that is refused is run with `pytest.raises` around it, as in a test.
+`only` lets the states of one query have rows of their own. What can be seen only while the query runs, its fixture
+notes down, as with `logged` what is logged. Around a query that ends by an error the fixture has `pytest.raises`, as a
+test has.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +34,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyhole import Client
+from keyhole.client.async_client import Key
 from keyhole.config import JobConfig
+from keyhole.types import Answer, Entries
 from tests.support.streams import Rows, Service, file_stream, new_application, run_to_end
+from tests.support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,15 +89,15 @@ class Scenario:
         finally:
             self.spark.conf.set(_SHUFFLE_PARTITIONS, before)
 
-    def get(self, state: str, key: Any, **options: Any) -> Any:
+    def get(self, state: str, key: Key, **options: Any) -> Answer:
         """`Client.get` of a state of this application."""
         return self.client.get(self.application, state, key, **options)
 
-    def get_many(self, state: str, keys: Iterable[Any], **options: Any) -> Any:
+    def get_many(self, state: str, keys: Iterable[Key], **options: Any) -> list[Answer]:
         """`Client.get_many` of a state of this application."""
-        return self.client.get_many(self.application, state, list(keys), **options)
+        return self.client.get_many(self.application, state, keys, **options)
 
-    def scan(self, state: str, key: Any, **options: Any) -> Any:
+    def scan(self, state: str, key: Key, **options: Any) -> Entries:
         """`Client.scan` of a state of this application."""
         return self.client.scan(self.application, state, key, **options)
 
@@ -104,8 +110,21 @@ def only(name: str) -> Callable[[DataFrame], DataFrame]:
     return lambda rows: rows.where(f"of = '{name}'").drop("of")
 
 
+@contextmanager
+def logged(logger: str, level: int = logging.WARNING) -> Iterator[list[logging.LogRecord]]:
+    """What a logger is given meanwhile: for fixtures of a file, which can't have `caplog`."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler(level)
+    handler.emit = records.append  # type: ignore[method-assign]
+    logging.getLogger(logger).addHandler(handler)
+    try:
+        yield records
+    finally:
+        logging.getLogger(logger).removeHandler(handler)
+
+
 @pytest.fixture(scope="module")
 def scenarios(spark: SparkSession, service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenarios]:
     """Makes a new scenario at each call, with an application of its own."""
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=PATIENCE_SECONDS) as client:
         yield lambda: Scenario(spark, service, new_application(), client, tmp_path_factory.mktemp("scenario"))
