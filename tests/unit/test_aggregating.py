@@ -166,7 +166,7 @@ def test_a_result_that_is_not_as_declared_is_refused(owner: Owner, result: Any, 
             return result
 
     owner.held = {}
-    with pytest.raises(ValueMismatch, match=message):
+    with pytest.raises(ValueMismatch, match=f"the result of the aggregator of state '{DESCRIPTOR.state}' {message}"):
         run(owner, Wrong(), [batch([("a", 1, None)])])
 
 

@@ -116,7 +116,11 @@ def test_a_column_that_its_reducer_does_not_take_is_refused_by_its_name() -> Non
 @pytest.mark.parametrize(
     ("mode", "operators", "message"),
     [
-        (OutputMode.COMPLETE, {"StateStoreRestoreExec", "StateStoreSaveExec"}, "can't be fed in complete mode"),
+        (
+            OutputMode.COMPLETE,
+            {"StateStoreRestoreExec", "StateStoreSaveExec"},
+            "reducing state 'sums' can't be fed in complete mode",
+        ),
         (OutputMode.UPDATE, {"StateStoreRestoreExec", "StateStoreSaveExec"}, "a streaming aggregation in update mode"),
         (OutputMode.UPDATE, {"SessionWindowStateStoreSaveExec"}, "a streaming aggregation in update mode"),
     ],
