@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyhole import Client
+import pytest
+
+from keyhole.config import JobConfig
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
-from tests.support.streams import RunQuery, Service, Stream
+from tests.support.scenario import Scenario, Scenarios, only
 
 SCHEMA = "k string, m int, v bigint, op string"
 KINDS = ("value", "map", "list", "reducing", "aggregating", "broadcast")
@@ -32,48 +34,80 @@ class Total:
         return (accumulator,)
 
 
-def row(k: str, v: int | None = None, op: str | None = None, m: int = 1) -> dict[str, Any]:
-    return {"k": k, "m": m, "v": v, "op": op}
+def row(of: str, k: str, v: int | None = None, op: str | None = None, m: int = 1) -> dict[str, Any]:
+    return {"of": of, "k": k, "m": m, "v": v, "op": op}
 
 
-def one_of_each_kind(service: Service, application: str, **options: Any) -> Sink:
-    """Each state has its kind's name."""
-    of: dict[str, Any] = {"key": "k", "config": service.config(application), **options}
-    return queryable.together(
-        queryable.value("value", value=["v"], **of),
-        queryable.map("map", map_key="m", value=["v"], **of),
-        queryable.list("list", value=["v"], max_length=10, **of),
-        queryable.reducing("reducing", reducers={"v": "sum"}, **of),
-        queryable.aggregating("aggregating", aggregator=Total(), result="v bigint", value=["v"], **of),
-        queryable.broadcast("broadcast", value=["v"], **of),
+def one_of_each_kind(rows: str, config: JobConfig, **options: Any) -> list[Sink]:
+    """Of the rows that say so in their column `of`; each state has that name and its kind's."""
+    of: dict[str, Any] = {"key": "k", "config": config, **options}
+    values = {"value": ["v"], "key_groups": 4, **of}
+    sinks = [
+        queryable.value(f"{rows}_value", **values),
+        queryable.map(f"{rows}_map", map_key="m", **values),
+        queryable.list(f"{rows}_list", max_length=10, **values),
+        queryable.reducing(f"{rows}_reducing", reducers={"v": "sum"}, key_groups=4, **of),
+        queryable.aggregating(f"{rows}_aggregating", aggregator=Total(), result="v bigint", **values),
+        queryable.broadcast(f"{rows}_broadcast", value=["v"], **of),
+    ]
+    return [sink.of(only(rows)) for sink in sinks]
+
+
+def lists_that_replace(config: JobConfig) -> list[Sink]:
+    of: dict[str, Any] = {"key": "k", "value": ["v"], "order_by": "v", "max_length": 10, "mode": "replace"}
+    of |= {"key_groups": 4, "config": config}
+    sinks = [
+        queryable.list("by_mode", **of),
+        queryable.list("by_op", op="op", **of),
+        queryable.list("by_condition", delete_when="op = 'delete'", **of),
+    ]
+    return [sink.of(only("replaced")) for sink in sinks]
+
+
+BATCHES = [
+    [
+        *(row("condition", "k0", 1), row("condition", "k1", 2), row("condition", "k2", 3)),
+        *(row("op", "k0", 1), row("op", "k1", 2, "put"), row("op", "k2", 3)),
+        *(row("replaced", "k0", 1), row("replaced", "k0", 2), row("replaced", "k1", 3), row("replaced", "k2", 4)),
+    ],
+    [
+        *(row("condition", "k0", -1), row("condition", "k1", None, m=2), row("condition", "k2", -1)),
+        *(row("op", "k0", op="delete"), row("op", "k1", 4, "put", m=2), row("op", "k2", op="clear", m=7)),
+        *(row("replaced", "k0", 5), row("replaced", "k0", 6)),
+        *(row("replaced", "k1", 7, "append"), row("replaced", "k2", 8, "delete")),
+    ],
+    [row("condition", "k2", 5), row("op", "k2", 5)],
+]
+
+
+@pytest.fixture(scope="module")
+def ran(scenarios: Scenarios) -> Scenario:
+    scenario = scenarios()
+    sink = queryable.together(
+        *one_of_each_kind("condition", scenario.config, delete_when="v < 0"),
+        *one_of_each_kind("op", scenario.config, op="op"),
+        *lists_that_replace(scenario.config),
     )
+    scenario.run(scenario.stream(f"of string, {SCHEMA}", BATCHES), "append", sink)
+    return scenario
 
 
-def held(client: Client, application: str, state: str, key: str) -> object:
+def held(scenario: Scenario, state: str, key: str) -> object:
     """The value; of a map the entries, of a list the elements."""
-    if state == "map":
-        return {entry.map_key: entry.value.v for entry in client.scan(application, state, key)}
-    if state == "list":
-        return elements(client, application, state, key)
-    answer = client.get(application, state, key)
+    if state.endswith("_map"):
+        return {entry.map_key: entry.value.v for entry in scenario.scan(state, key)}
+    if state.endswith("_list"):
+        return elements(scenario, state, key)
+    answer = scenario.get(state, key)
     return answer.value.v if answer.found else "absent"
 
 
-def elements(client: Client, application: str, state: str, key: str) -> list[Any]:
-    return [element.v for element in client.scan(application, state, key).values]
+def elements(scenario: Scenario, state: str, key: str) -> list[Any]:
+    return [element.v for element in scenario.scan(state, key).values]
 
 
-def test_a_row_deletes_when_its_condition_holds(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    batches = [
-        [row("k0", 1), row("k1", 2), row("k2", 3)],
-        [row("k0", -1), row("k1", None, m=2), row("k2", -1)],
-        [row("k2", 5)],
-    ]
-    run_query(stream(SCHEMA, batches), "append", one_of_each_kind(service, application, delete_when="v < 0"))
-    with Client(service.proxy) as client:
-        found = {kind: [held(client, application, kind, key) for key in KEYS] for kind in KINDS}
+def test_a_row_deletes_when_its_condition_holds(ran: Scenario) -> None:
+    found = {kind: [held(ran, f"condition_{kind}", key) for key in KEYS] for kind in KINDS}
     # What is neither true nor false deletes nothing; and of what came before a deletion nothing is left.
     assert found == {
         "value": ["absent", None, 5],
@@ -85,17 +119,8 @@ def test_a_row_deletes_when_its_condition_holds(
     }
 
 
-def test_a_row_does_what_its_op_column_says(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    batches = [
-        [row("k0", 1), row("k1", 2, "put"), row("k2", 3)],
-        [row("k0", op="delete"), row("k1", 4, "put", m=2), row("k2", op="clear", m=7)],
-        [row("k2", 5)],
-    ]
-    run_query(stream(SCHEMA, batches), "append", one_of_each_kind(service, application, op="op"))
-    with Client(service.proxy) as client:
-        found = {kind: [held(client, application, kind, key) for key in KEYS] for kind in KINDS}
+def test_a_row_does_what_its_op_column_says(ran: Scenario) -> None:
+    found = {kind: [held(ran, f"op_{kind}", key) for key in KEYS] for kind in KINDS}
     assert found == {
         "value": ["absent", 4, 5],
         "map": [{}, {1: 2, 2: 4}, {1: 5}],
@@ -106,26 +131,8 @@ def test_a_row_does_what_its_op_column_says(
     }
 
 
-def test_a_list_that_replaces_does_so_with_rows_that_say_nothing_else(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    batches = [
-        [row("k0", 1), row("k0", 2), row("k1", 3), row("k2", 4)],
-        [row("k0", 5), row("k0", 6), row("k1", 7, "append"), row("k2", 8, "delete")],
-    ]
-    of: dict[str, Any] = {"key": "k", "value": ["v"], "order_by": "v", "max_length": 10, "mode": "replace"}
-    config = service.config(application)
-    sink = queryable.together(
-        queryable.list("by_mode", config=config, **of),
-        queryable.list("by_op", op="op", **of, config=config),
-        queryable.list("by_condition", delete_when="op = 'delete'", **of, config=config),
-    )
-    run_query(stream(SCHEMA, batches), "append", sink)
-    with Client(service.proxy) as client:
-        found = {
-            state: [elements(client, application, state, key) for key in KEYS]
-            for state in ("by_mode", "by_op", "by_condition")
-        }
+def test_a_list_that_replaces_does_so_with_rows_that_say_nothing_else(ran: Scenario) -> None:
+    found = {state: [elements(ran, state, key) for key in KEYS] for state in ("by_mode", "by_op", "by_condition")}
     assert found == {
         "by_mode": [[5, 6], [7], [8]],
         "by_op": [[5, 6], [3, 7], []],
