@@ -10,12 +10,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from keyhole import Client
 from keyhole.coordinator.decisions import OnNewCheckpoint
 from keyhole.spark import queryable
-from keyhole.spark.sink import Sink
 from keyhole.steps import Step
-from tests.support.streams import RunQuery, Service, Stream
+from tests.support.scenario import Scenario, Scenarios
 
 SCHEMA = "k string, v bigint"
 BATCHES = [[{"k": "a", "v": 10}], [{"k": "a", "v": 20}], [{"k": "a", "v": 30}]]
@@ -27,89 +25,111 @@ class Failed(Exception):
 
 @dataclass
 class Told:
-    """What became known of the epochs, in order: each as it is complete, and as `on_commit` is told of it.
+    """What became known of the epochs in one run, in order: each as it is complete, and as `on_commit` is told of it.
 
     Attributes:
+        dies_at: The epoch that is the run's last: it ends once it is complete, and tells nobody.
+        fails: `on_commit` raises, at its first call.
         seen: With each epoch that was told, the epoch and the value that a reader got at that moment.
         places: The processes and threads of those calls.
-        fails_at: At which call of `on_commit`, counted from 1, it raises.
-        dies_at: The epoch that is the first run's last: the run ends once it is complete, and tells nobody.
+        callers: Those on which Spark called.
     """
 
-    service: Service
-    application: str
+    scenario: Scenario
+    dies_at: int = 0
+    fails: bool = False
     steps: list[tuple[str, int]] = field(default_factory=list)
     seen: list[tuple[int, int, int]] = field(default_factory=list)
     places: set[tuple[int, int]] = field(default_factory=set)
-    fails_at: int = 0
-    dies_at: int = 0
+    callers: set[tuple[int, int]] = field(default_factory=set)
 
     def reached(self, step: Step, epoch: int) -> None:
         if step is Step.DRIVER_COMPLETE:
             self.steps.append(("complete", epoch))
             if epoch == self.dies_at:
-                self.dies_at = 0
                 raise Failed("the driver's end")
 
     def on_commit(self, epoch: int) -> None:
         self.steps.append(("told", epoch))
         self.places.add((os.getpid(), threading.get_ident()))
-        with Client(self.service.proxy) as client:
-            answer = client.get(self.application, "last", "a")
+        answer = self.scenario.get("last", "a")
         self.seen.append((epoch, answer.epoch, answer.value.v))
-        if len(self.seen) == self.fails_at:
+        if self.fails:
             raise Failed("what on_commit does")
 
-    def sink(self, on_new_checkpoint: OnNewCheckpoint = "refuse") -> Sink:
-        """Of a new run."""
-        return queryable.value(
+    def run(self, data: DataFrame, checkpoint: str = "checkpoint") -> Told:
+        on_new_checkpoint: OnNewCheckpoint = "refuse" if checkpoint == "checkpoint" else "continue"
+        sink = queryable.value(
             "last",
             key="k",
             key_groups=4,
             on_commit=self.on_commit,
             observer=self,
             on_new_checkpoint=on_new_checkpoint,
-            config=self.service.config(self.application),
+            config=self.scenario.config,
         )
 
+        def feed(batch: DataFrame, batch_id: int) -> None:
+            self.callers.add((os.getpid(), threading.get_ident()))
+            sink(batch, batch_id)
 
-@pytest.fixture
-def told(service: Service, application: str) -> Told:
-    return Told(service, application)
-
-
-def test_it_is_called_in_the_driver_in_order_once_the_epoch_is_readable_and_again_where_it_failed(
-    stream: Stream, run_query: RunQuery, told: Told
-) -> None:
-    data, sink = stream(SCHEMA, BATCHES), told.sink()
-    callers: set[tuple[int, int]] = set()
-
-    def feed(batch: DataFrame, batch_id: int) -> None:
-        callers.add((os.getpid(), threading.get_ident()))
-        sink(batch, batch_id)
-
-    told.fails_at = 1
-    with pytest.raises(StreamingQueryException, match="what on_commit does"):
-        run_query(data, "append", feed)
-    sink = told.sink()
-    run_query(data, "append", feed)
-    assert told.seen == [(1, 1, 10), (1, 1, 10), (2, 2, 20), (3, 3, 30)]
-    assert told.steps == [(what, epoch) for epoch in (1, 1, 2, 3) for what in ("complete", "told")]
-    assert told.places == callers, "in this process, on the threads that Spark calls"
+        self.scenario.run(data, "append", feed, checkpoint=checkpoint)
+        return self
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "epochs"),
-    [("checkpoint", [1, 2, 3]), ("another", [3, 4, 5])],  # a new one leaves out the epoch that may have been begun
-    ids=["the same checkpoint", "a new one"],
-)
-def test_an_epoch_that_a_crash_left_untold_is_told_by_the_next_run_but_not_after_a_new_checkpoint(
-    stream: Stream, run_query: RunQuery, told: Told, checkpoint: str, epochs: list[int]
-) -> None:
-    data = stream(SCHEMA, BATCHES)
-    told.dies_at = 1
+@dataclass(frozen=True)
+class Runs:
+    """Of one query, which was started again after each.
+
+    Attributes:
+        died: Its driver ended between the first epoch's completion and `on_commit`.
+        failed: `on_commit` failed.
+        third: Its driver ended as the first one's, at the last epoch.
+        anew: It had a new checkpoint, and took all batches once more.
+    """
+
+    died: Told
+    failed: Told
+    third: Told
+    anew: Told
+
+
+@pytest.fixture(scope="module")
+def runs(scenarios: Scenarios) -> Runs:
+    scenario = scenarios()
+    data = scenario.stream(SCHEMA, BATCHES)
+    died, failed, third = Told(scenario, dies_at=1), Told(scenario, fails=True), Told(scenario, dies_at=3)
     with pytest.raises(StreamingQueryException, match="the driver's end"):
-        run_query(data, "append", told.sink())
-    assert told.steps == [("complete", 1)]
-    run_query(data, "append", told.sink("continue"), checkpoint=checkpoint)
-    assert [epoch for epoch, *_ in told.seen] == epochs
+        died.run(data)
+    with pytest.raises(StreamingQueryException, match="what on_commit does"):
+        failed.run(data)
+    with pytest.raises(StreamingQueryException, match="the driver's end"):
+        third.run(data)
+    return Runs(died, failed, third, Told(scenario).run(data, "another"))
+
+
+def test_an_epoch_that_a_crash_left_untold_is_told_by_the_next_run(runs: Runs) -> None:
+    assert runs.died.steps == [("complete", 1)]
+    assert [epoch for epoch, *_ in runs.failed.seen] == [1]
+
+
+def test_it_is_called_again_where_it_failed(runs: Runs) -> None:
+    assert runs.failed.steps == [("complete", 1), ("told", 1)]
+    assert runs.third.steps == [("complete", 1), ("told", 1), ("complete", 2), ("told", 2), ("complete", 3)]
+
+
+def test_it_is_called_in_order_once_the_epoch_is_readable(runs: Runs) -> None:
+    assert runs.failed.seen == [(1, 1, 10)]
+    assert runs.third.seen == [(1, 1, 10), (2, 2, 20)]
+    assert runs.anew.steps == [(what, epoch) for epoch in (5, 6, 7) for what in ("complete", "told")]
+
+
+def test_it_is_called_in_the_driver_on_the_threads_that_spark_calls(runs: Runs) -> None:
+    assert runs.failed.places == runs.failed.callers
+    assert runs.third.places == runs.third.callers
+    assert runs.anew.places == runs.anew.callers
+
+
+def test_an_untold_epoch_is_not_told_after_a_new_checkpoint(runs: Runs) -> None:
+    # Which leaves out the epoch that may have been begun.
+    assert runs.anew.seen == [(5, 5, 10), (6, 6, 20), (7, 7, 30)]

@@ -6,15 +6,18 @@ from collections import Counter as Recount
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from keyhole import Client
+from keyhole.config import JobConfig
 from keyhole.spark import queryable
-from tests.spark.test_state_kinds import SCHEMA, random_rows
-from tests.support.streams import RunQuery, Service, Stream
+from keyhole.types import Answer
+from tests.spark.test_state_kinds import KEYS, SCHEMA, random_rows
+from tests.support.scenario import Scenario, Scenarios
 
 
 class Enough(Exception):
@@ -67,59 +70,135 @@ def counted_since(before: Sequence[Counts], counts: Sequence[Counts]) -> dict[st
     return new
 
 
-def test_operator_state_follows_its_subtasks_when_their_number_changes(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    config = service.config(application)
-    batches = random_rows(3)
-    data = stream(SCHEMA, batches)
-    before: list[Counts] = []
-    seen: list[list[list[int]]] = []
-    for number, subtasks in enumerate((2, 5, 1)):
-        options: dict[str, Any] = {"subtasks": subtasks, "config": config}
-        both = queryable.together(
-            queryable.operator("counter", operator=Counter(), result=COUNTED, **options),
-            queryable.operator("witness", operator=Witness(), result="elements array<int>", mode="union", **options),
-        )
+def nothing(data: DataFrame) -> DataFrame:
+    return data.where("false")
 
-        def one_batch(
-            rows: DataFrame, batch_id: int, both: Callable[[DataFrame, int], None] = both, number: int = number
-        ) -> None:
+
+SUBTASKS = (2, 5, 1)
+
+
+@dataclass(frozen=True)
+class AfterBatch:
+    """What an operator's subtasks held after a batch, each run of the query with another number of them.
+
+    Attributes:
+        counters: Of all that there may be; those that aren't found hold nothing.
+        elements: Of the witnesses.
+    """
+
+    subtasks: int
+    counters: Sequence[Answer]
+    elements: Sequence[Sequence[int]]
+
+    @property
+    def held(self) -> list[Any]:
+        return [of.value for of in self.counters if of.found]
+
+    @property
+    def counts(self) -> list[Counts]:
+        return [of.counts for of in self.held[: self.subtasks]]
+
+
+@dataclass(frozen=True)
+class Rescaled:
+    """A query that was started anew for each of its batches, and the states that it staged beside its operators."""
+
+    scenario: Scenario
+    batches: Sequence[Sequence[Mapping[str, Any]]]
+    after: Sequence[AfterBatch]
+
+
+def numbered(subtasks: int, config: JobConfig) -> queryable.Sink:
+    """Operators among states of which some have no rows: Spark leaves a plan that has none out of the job; the
+    partitions after it have other numbers then.
+    """
+    options: dict[str, Any] = {"subtasks": subtasks, "config": config}
+    of: dict[str, Any] = {"key": "k", "value": ["v"], "order_by": "v", "config": config}
+    return queryable.together(
+        queryable.value("none", key_groups=4, **of).of(nothing),
+        queryable.value("before", key_groups=8, **of),
+        queryable.operator("counter", operator=Counter(), result=COUNTED, **options),
+        queryable.value("none_again", key_groups=16, **of).of(nothing),
+        queryable.value("after", key_groups=2, **of),
+        queryable.operator("witness", operator=Witness(), result="elements array<int>", mode="union", **options),
+    )
+
+
+@pytest.fixture(scope="module")
+def rescaled(scenarios: Scenarios) -> Rescaled:
+    scenario, batches, after = scenarios(), random_rows(3), list[AfterBatch]()
+    data = scenario.stream(SCHEMA, batches)
+    for number, subtasks in enumerate(SUBTASKS):
+        sink = numbered(subtasks, scenario.config)
+
+        def one_batch(rows: DataFrame, batch_id: int, sink: queryable.Sink = sink, number: int = number) -> None:
             if batch_id > number:
                 raise Enough
-            both(rows, batch_id)
+            sink(rows, batch_id)
 
         with suppress(StreamingQueryException):
-            run_query(data, "append", one_batch, name="counting")
-        with Client(service.proxy) as client:
-            found = [client.get(application, "counter", index) for index in range(5)]
-            given = [client.get(application, "witness", index) for index in range(subtasks)]
-        held = [of.value for of in found if of.found]
-        assert [sum(of.counts.values()) for of in held] == [of.rows for of in held]
-        assert [len(of.counts) > 0 for of in held] == [True] * subtasks + [False] * (len(held) - subtasks)
-        counts = [of.counts for of in held[:subtasks]]
-        assert counted_since(before, counts) == Recount(row["k"] for row in batches[number])
-        totals = sum((Recount(of) for of in counts), Recount())
-        assert totals == Recount(row["k"] for batch in batches[: number + 1] for row in batch)
-        before = counts
-        seen.append([list(of.value.elements) for of in given])
-    assert seen == [[[0], [1]], [[0, 1]] * 5, [[0, 0, 0, 0, 0, 1, 1, 1, 1, 1]]]
+            scenario.run(data, "append", one_batch, name="counting", partitions=4)
+        counters = [scenario.get("counter", index) for index in range(5)]
+        witnesses = [scenario.get("witness", index) for index in range(subtasks)]
+        after.append(AfterBatch(subtasks, counters, [list(of.value.elements) for of in witnesses]))
+    return Rescaled(scenario, batches, after)
 
 
-def test_a_batch_that_is_run_again_has_the_subtasks_that_it_had_at_first(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
+def test_operator_state_follows_its_subtasks_when_their_number_changes(rescaled: Rescaled) -> None:
+    before: list[Counts] = []
+    for number, after in enumerate(rescaled.after):
+        assert counted_since(before, after.counts) == Recount(row["k"] for row in rescaled.batches[number])
+        totals = sum((Recount(of) for of in after.counts), Recount())
+        assert totals == Recount(row["k"] for batch in rescaled.batches[: number + 1] for row in batch)
+        before = after.counts
+
+
+@pytest.mark.parametrize("number", range(len(SUBTASKS)), ids=[f"{subtasks} subtasks" for subtasks in SUBTASKS])
+def test_each_subtask_has_a_state_and_no_other_one_holds_anything(rescaled: Rescaled, number: int) -> None:
+    after = rescaled.after[number]
+    assert [sum(of.counts.values()) for of in after.held] == [of.rows for of in after.held]
+    others = len(after.held) - after.subtasks
+    assert [len(of.counts) > 0 for of in after.held] == [True] * after.subtasks + [False] * others
+
+
+def test_each_subtask_is_given_all_elements_of_a_union_state(rescaled: Rescaled) -> None:
+    assert [after.elements for after in rescaled.after] == [
+        [[0], [1]],
+        [[0, 1]] * 5,
+        [[0, 0, 0, 0, 0, 1, 1, 1, 1, 1]],
+    ]
+
+
+@pytest.mark.parametrize("state", ["before", "after"])
+def test_of_states_that_one_job_stages_some_may_have_no_rows_and_others_count_their_partitions(
+    rescaled: Rescaled, state: str
 ) -> None:
+    rows = [row for batch in rescaled.batches for row in batch]
+    highest = {key: max(row["v"] for row in rows if row["k"] == key) for key in KEYS}
+    answers = rescaled.scenario.get_many(state, KEYS)
+    assert {key: answer.value.v for key, answer in zip(KEYS, answers, strict=True)} == highest
+    (counter,) = rescaled.after[-1].held[:1]
+    assert counter.rows == len(rows)
+
+
+@pytest.mark.parametrize("state", ["none", "none_again"])
+def test_a_state_that_has_no_rows_has_the_epochs_of_the_others(rescaled: Rescaled, state: str) -> None:
+    answers = rescaled.scenario.get_many(state, KEYS)
+    assert [(answer.found, answer.epoch) for answer in answers] == [(False, 3)] * 5
+
+
+def test_a_batch_that_is_run_again_has_the_subtasks_that_it_had_at_first(scenarios: Scenarios) -> None:
     """Servers may have committed their parts of it: with other subtasks the rest would not fit to them."""
-    config = service.config(application)
+    scenario = scenarios()
     batches = random_rows(4)
-    data = stream(SCHEMA, batches)
+    data = scenario.stream(SCHEMA, batches)
     seen: list[tuple[int, list[Counts]]] = []
     for first, subtasks in ((0, 2), (0, 5), (1, 1), (2, 3)):
 
         def parted(rows: DataFrame, subtasks: int = subtasks) -> DataFrame:
             return rows.repartition(subtasks)
 
-        options: dict[str, Any] = {"operator": Counter(), "result": COUNTED, "config": config}
+        options: dict[str, Any] = {"operator": Counter(), "result": COUNTED, "config": scenario.config}
         both = queryable.together(
             queryable.operator("counter", subtasks=subtasks, **options),
             queryable.operator("by_partition", **options).of(parted),
@@ -134,47 +213,16 @@ def test_a_batch_that_is_run_again_has_the_subtasks_that_it_had_at_first(
         ) -> None:
             both(rows, batch_id)
             counts = []
-            with Client(service.proxy) as client:
-                for state in ("counter", "by_partition"):
-                    held = [of.value.counts for of in client.get_many(application, state, range(5)) if of.found]
-                    counts.append(sum((Recount(of) for of in held), Recount()))
+            for state in ("counter", "by_partition"):
+                held = [of.value.counts for of in scenario.get_many(state, range(5)) if of.found]
+                counts.append(sum((Recount(of) for of in held), Recount()))
             seen.append((batch_id, counts))
             if batch_id == last or not seen[1:]:
                 # Its epoch is complete, and Spark hears nothing of that.
                 raise Enough
 
         with suppress(StreamingQueryException):
-            run_query(data, "append", two_batches, name="counting")
+            scenario.run(data, "append", two_batches, name="counting")
     assert [batch for batch, _ in seen] == [0, 0, 1, 1, 2, 2, 3]
     for batch, counts in seen:
         assert counts == [Recount(row["k"] for of in batches[: batch + 1] for row in of)] * 2
-
-
-def test_of_states_that_one_job_stages_some_may_have_no_rows_and_others_count_their_partitions(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    """Spark leaves a plan that has no rows out of the job; the partitions after it have other numbers then."""
-    config = service.config(application)
-
-    def nothing(data: DataFrame) -> DataFrame:
-        return data.where("false")
-
-    options: dict[str, Any] = {"key": "k", "value": ["v"], "order_by": "v", "config": config}
-    sink = queryable.together(
-        queryable.value("none", key_groups=4, **options).of(nothing),
-        queryable.value("before", key_groups=8, **options),
-        queryable.operator("counter", operator=Counter(), result=COUNTED, subtasks=1, config=config),
-        queryable.value("none_again", key_groups=16, **options).of(nothing),
-        queryable.value("after", key_groups=2, **options),
-    )
-    batches = [[{"k": f"k{n}", "v": n + 10 * batch} for n in range(5)] for batch in range(2)]
-    run_query(stream("k string, v long", batches), "append", sink, name="numbered")
-    keys = [row["k"] for row in batches[0]]
-    with Client(service.proxy) as client:
-        for state in ("before", "after"):
-            answers = client.get_many(application, state, keys)
-            assert [answer.value.v for answer in answers] == [10, 11, 12, 13, 14]
-        for state in ("none", "none_again"):
-            answers = client.get_many(application, state, keys)
-            assert [(answer.found, answer.epoch) for answer in answers] == [(False, 2)] * 5
-        assert client.get(application, "counter", 0).value.rows == 10
