@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pytest
 from confluent_kafka import Message, Producer
@@ -18,7 +19,8 @@ from keyhole.config import JobConfig
 from keyhole.coordinator.stats import stats_of
 from keyhole.spark.dead_letters import DeadLetters, first_broken
 from tests.support import figures
-from tests.support.streams import RunQuery
+from tests.support.scenario import logged
+from tests.support.streams import RunQuery, run_to_end
 
 RULES = {"number is not null": "no number", "number < 100": "too high"}
 RECORDS: Sequence[tuple[bytes | None, bytes | None]] = [
@@ -30,6 +32,9 @@ RECORDS: Sequence[tuple[bytes | None, bytes | None]] = [
     (None, b'{"number": 3}'),
 ]
 BAD = {1: "no number", 3: "no number", 4: "too high"}
+TOO_LARGE = 30_000
+LARGE = [b"small", b"x" * 40_000, b"small again"]
+"""They have no number either; the second one is larger than what the dead-letter topic takes."""
 
 
 def make(kafka: str, topic: str, **config: str) -> None:
@@ -37,13 +42,12 @@ def make(kafka: str, topic: str, **config: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(30)
 
 
-@pytest.fixture
-def topic(kafka: str) -> str:
-    """The records above, in one partition, by their places; a batch of three takes half of them."""
+def filled(kafka: str, records: Sequence[tuple[bytes | None, bytes | None]]) -> str:
+    """A new topic of the records, in one partition, by their places; a batch takes three of them."""
     name = f"numbers-{uuid.uuid4().hex[:8]}"
     make(kafka, name)
     producer = Producer({"bootstrap.servers": kafka})
-    for key, value in RECORDS:
+    for key, value in records:
         producer.produce(name, value, key)
     assert producer.flush(30) == 0
     return name
@@ -64,32 +68,99 @@ def letters(kafka: str, topic: str) -> list[Message]:
     return list(records_before(kafka, topic, topic_ends(kafka, topic)))
 
 
-def test_they_are_kept_byte_for_byte_with_their_place_and_a_reason_before_the_batch_is_done(
-    spark: SparkSession, kafka: str, topic: str, run_query: RunQuery
-) -> None:
-    dead_letters = DeadLetters(spark, kafka, topic)
+def headers(message: Message) -> Mapping[str, bytes]:
+    return dict(message.headers() or ())  # type: ignore[arg-type]  # they have values
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A query that has taken all records, those that are too large included.
+
+    Attributes:
+        taken: The numbers that it got.
+        kept: How many letters there were at each batch's end.
+        counted: How many records were checked and rejected, at each batch's end and once its epoch was told.
+        letters: By their places.
+        sent: How many letters it says it has sent.
+        said: What it logged.
+    """
+
+    topic: str
+    taken: Sequence[int]
+    kept: Sequence[int]
+    counted: Sequence[tuple[float, ...]]
+    letters: Mapping[int, Message]
+    sent: int
+    said: Sequence[logging.LogRecord]
+
+
+@pytest.fixture(scope="module")
+def ran(spark: SparkSession, kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    topic = filled(kafka, [*RECORDS, *((b"key", value) for value in LARGE)])
+    make(kafka, f"{topic}.dead-letter", **{"max.message.bytes": str(TOO_LARGE)})
+    config = JobConfig(application=topic, servers=("127.0.0.1:1",), bootstrap_servers=kafka)
+    dead_letters = DeadLetters(spark, kafka, topic, config=config)
     taken: list[int] = []
     kept: list[int] = []
+    counted: list[tuple[float, ...]] = []
+    metrics = [f"keyhole_job_{what}_records_total" for what in ("checked", "rejected")]
 
-    def take(batch: DataFrame, _: int) -> None:
+    def count() -> None:
+        told = asyncio.run(stats_of(config).read())
+        assert not figures.beyond_the_catalogue(told)
+        assert set(metrics) <= figures.names(told)
+        counted.append(tuple(figures.value(told, metric, application=topic, topic=topic) for metric in metrics))
+
+    def take(batch: DataFrame, number: int) -> None:
         taken.extend(sorted(row.number for row in batch.collect()))
         kept.append(len(letters(kafka, dead_letters.topic)))
+        count()
+        dead_letters.tell(number + 1)
+        count()
 
-    run_query(numbers(spark, kafka, dead_letters, topic), "append", take)
-    assert taken == [1, 2, 3]
-    assert kept == [1, 3]
-    found = letters(kafka, f"{topic}.dead-letter")
+    with logged("keyhole.spark.dead_letters") as said:
+        run_to_end(numbers(spark, kafka, dead_letters, topic), "append", take, tmp_path_factory.mktemp("checkpoint"))
+        dead_letters.tell(len(kept) + 1)  # of none there is nothing to say
+    found = {int(headers(message)["offset"]): message for message in letters(kafka, f"{topic}.dead-letter")}
+    return Ran(topic, taken, kept, counted, found, dead_letters.sent, said)
+
+
+def test_they_are_kept_byte_for_byte_with_their_place_and_a_reason(ran: Ran) -> None:
+    found = [ran.letters[place] for place in BAD]
     assert [(message.key(), message.value()) for message in found] == [RECORDS[place] for place in BAD]
-    assert [dict(message.headers() or ()) for message in found] == [
-        {"topic": topic.encode(), "partition": b"0", "offset": str(place).encode(), "reason": reason.encode()}
+    assert [headers(message) for message in found] == [
+        {"topic": ran.topic.encode(), "partition": b"0", "offset": str(place).encode(), "reason": reason.encode()}
         for place, reason in BAD.items()
     ]
-    assert dead_letters.sent == len(BAD)
+
+
+def test_they_are_kept_before_the_batch_is_done_which_has_the_others(ran: Ran) -> None:
+    assert ran.taken == [1, 2, 3]
+    assert ran.kept == [1, 3, 6]
+    assert ran.sent == len(ran.letters) == 6
+
+
+def test_they_are_counted_by_topic_once_their_epoch_is_told_and_there_is_a_0_before(ran: Ran) -> None:
+    assert ran.counted == [(0, 0), (3, 1), (3, 1), (6, 3), (6, 3), (9, 6)]
+
+
+def test_they_are_logged_once_their_epoch_is_told(ran: Ran) -> None:
+    said = [(of.records, of.kept_in, of.epoch) for of in ran.said]  # type: ignore[attr-defined]
+    assert said == [(number, f"{ran.topic}.dead-letter", number) for number in (1, 2, 3)]
+
+
+def test_of_one_that_is_too_large_for_the_topic_there_is_its_place_and_the_others_are_whole(ran: Ran) -> None:
+    first = len(RECORDS)
+    assert ran.letters.keys() == {*BAD, first, first + 1, first + 2}
+    assert [ran.letters[first + more].value() for more in range(3)] == [b"small", None, b"small again"]
+    assert "omitted" in headers(ran.letters[first + 1])
+    assert ran.letters[first + 1].key() is None
 
 
 def test_of_an_aggregated_stream_too_and_again_where_a_batch_is_run_again(
-    spark: SparkSession, kafka: str, topic: str, run_query: RunQuery
+    spark: SparkSession, kafka: str, run_query: RunQuery
 ) -> None:
+    topic = filled(kafka, RECORDS)
     dead_letters = DeadLetters(spark, kafka, topic)
     totals: list[int] = []
 
@@ -103,59 +174,11 @@ def test_of_an_aggregated_stream_too_and_again_where_a_batch_is_run_again(
         run_query(total, "update", fail_once)
     run_query(total, "update", fail_once)
     assert totals == [3, 3, 6]
-    places = [int(dict(message.headers() or ())["offset"]) for message in letters(kafka, dead_letters.topic)]
+    places = [int(headers(message)["offset"]) for message in letters(kafka, dead_letters.topic)]
     assert places == [1, 1, 3, 4]
 
 
-def test_they_are_logged_and_counted_by_topic_once_their_epoch_is_told_and_there_is_a_0_before(
-    spark: SparkSession, kafka: str, topic: str, run_query: RunQuery, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = JobConfig(application=topic, servers=("127.0.0.1:1",), bootstrap_servers=kafka)
-    dead_letters = DeadLetters(spark, kafka, topic, config=config)
-    counted: list[tuple[float, ...]] = []
-    metrics = [f"keyhole_job_{what}_records_total" for what in ("checked", "rejected")]
-
-    def count() -> None:
-        told = asyncio.run(stats_of(config).read())
-        assert not figures.beyond_the_catalogue(told)
-        assert set(metrics) <= figures.names(told)
-        counted.append(tuple(figures.value(told, metric, application=topic, topic=topic) for metric in metrics))
-
-    def take(batch: DataFrame, number: int) -> None:
-        batch.collect()
-        count()
-        dead_letters.tell(number + 1)
-        count()
-
-    with caplog.at_level(logging.WARNING, "keyhole.spark.dead_letters"):
-        run_query(numbers(spark, kafka, dead_letters, topic), "append", take)
-        dead_letters.tell(3)  # of none there is nothing to say
-    assert counted == [(0, 0), (3, 1), (3, 1), (6, 3)]
-    said = [(record.records, record.kept_in, record.epoch) for record in caplog.records]  # type: ignore[attr-defined]
-    assert said == [(1, f"{topic}.dead-letter", 1), (2, f"{topic}.dead-letter", 2)]
-
-
-def test_a_topic_that_is_there_is_taken_as_it_is(spark: SparkSession, kafka: str, topic: str) -> None:
+def test_a_topic_that_is_there_is_taken_as_it_is(spark: SparkSession, kafka: str) -> None:
+    topic = filled(kafka, RECORDS)
     first, second = DeadLetters(spark, kafka, topic), DeadLetters(spark, kafka, topic)
     assert first.topic == second.topic == f"{topic}.dead-letter"
-
-
-def test_of_one_that_is_too_large_for_the_topic_there_is_its_place_and_the_others_are_whole(
-    spark: SparkSession, kafka: str, topic: str, run_query: RunQuery
-) -> None:
-    make(kafka, f"{topic}.dead-letter", **{"max.message.bytes": "30000"})
-    producer = Producer({"bootstrap.servers": kafka})
-    for value in (b"small", b"x" * 40_000, b"small again"):
-        producer.produce(topic, value, b"key")
-    assert producer.flush(30) == 0
-    run_query(
-        numbers(spark, kafka, DeadLetters(spark, kafka, topic), topic), "append", lambda batch, _: batch.collect()
-    )
-    found = {
-        int(dict(message.headers() or ())["offset"]): message for message in letters(kafka, f"{topic}.dead-letter")
-    }
-    first = len(RECORDS)
-    assert found.keys() == {*BAD, first, first + 1, first + 2}
-    assert [found[first + more].value() for more in range(3)] == [b"small", None, b"small again"]
-    assert "omitted" in dict(found[first + 1].headers() or ())
-    assert found[first + 1].key() is None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame
 
 from keyhole import Client
@@ -22,8 +23,9 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.types import Role, TtlClock
 from services.state_server.app import StateServer
 from tests.support.counting_job import Summary
+from tests.support.scenario import Scenario, Scenarios
 from tests.support.state_servers import AheadClock
-from tests.support.streams import RunQuery, Service, Stream
+from tests.support.streams import RunQuery, Stream
 from tests.support.waiting import LONG_SECONDS, until
 
 SCHEMA = "k string, at timestamp"
@@ -44,49 +46,82 @@ class Total:
         return {"rows": sum(elements)}
 
 
-def test_aggregates_and_operators_begin_anew_where_what_they_held_has_expired(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
+@dataclass(frozen=True)
+class Aging:
+    """A query whose states live for TTL by event time.
+
+    Attributes:
+        counted: After each epoch, how many rows the keys a, b and c have had; None where they aren't found.
+        totals: How many rows the subtasks have had together; None where none is found.
+    """
+
+    scenario: Scenario
+    counted: Sequence[Sequence[int | None]]
+    totals: Sequence[int | None]
+
+
+@pytest.fixture(scope="module")
+def aging(scenarios: Scenarios) -> Aging:
+    scenario = scenarios()
     # The watermark is 10 minutes behind, and counts from the next batch on.
     batches = [
-        [at("a", 0), at("b", 0)],
-        [at("b", 1)],
-        [at("c", 5)],
-        [at("a", 5), at("c", 5), at("c", 5)],
+        [at("a", 0), at("b", 0), at("k0", 0)],
+        [at("b", 1), at("k1", 1), at("k2", 1)],
+        [at("c", 5), at("k1", 5)],
+        [at("a", 5), at("c", 5), at("c", 5), at("k3", 1)],
         [at("b", 5), at("b", 5)],
     ]
     fed_to_operator = {0, 3}
-    options: dict[str, Any] = {"ttl": TTL, "ttl_clock": "event_time", "config": service.config(application)}
+    options: dict[str, Any] = {"ttl": TTL, "ttl_clock": "event_time", "config": scenario.config}
+    of_keys: dict[str, Any] = {"key": "k", "key_groups": 4, **options}
     result = "rows bigint, highest bigint, total bigint"
-    counted = queryable.aggregating("counted", key="k", aggregator=Summary(), result=result, value=["v"], **options)
+    seen = queryable.value("seen", order_by="at", value=["at"], **of_keys)
+    counted = queryable.aggregating("counted", aggregator=Summary(), result=result, value=["v"], **of_keys)
     total = queryable.operator("total", operator=Total(), result="rows bigint", subtasks=2, **options)
     now = 0
 
     def some(rows: DataFrame) -> DataFrame:
-        return rows if now in fed_to_operator else rows.where("false")
+        return rows.where("k IN ('a', 'b', 'c')" if now in fed_to_operator else "false")
 
-    sink = queryable.together(counted, total.of(some))
-    seen: list[tuple[list[int | None], int | None]] = []
+    sink = queryable.together(seen, counted, total.of(some))
+    found: list[list[int | None]] = []
+    totals: list[int | None] = []
 
     def feed(batch: DataFrame, batch_id: int) -> None:
         nonlocal now
         now = batch_id
         sink(batch, batch_id)
-        with Client(service.proxy) as client:
-            of_keys = client.get_many(application, "counted", ["a", "b", "c"])
-            of_subtasks = [of for of in client.get_many(application, "total", [0, 1]) if of.found]
-        rows = [of.value.rows if of.found else None for of in of_keys]
-        seen.append((rows, sum(of.value.rows for of in of_subtasks) if of_subtasks else None))
+        of_keys = scenario.get_many("counted", ["a", "b", "c"])
+        of_subtasks = [of for of in scenario.get_many("total", [0, 1]) if of.found]
+        found.append([of.value.rows if of.found else None for of in of_keys])
+        totals.append(sum(of.value.rows for of in of_subtasks) if of_subtasks else None)
 
-    data = stream(SCHEMA, batches).withWatermark("at", "10 minutes").selectExpr("*", "1L AS v")
-    run_query(data, "append", feed, name="aging")
-    assert seen == [
-        ([1, 1, None], 2),
-        ([1, 2, None], 2),
-        ([1, 2, 1], 2),
+    data = scenario.stream(SCHEMA, batches).withWatermark("at", "10 minutes").selectExpr("*", "1L AS v")
+    scenario.run(data, "append", feed, name="aging")
+    return Aging(scenario, found, totals)
+
+
+def test_an_aggregate_begins_anew_where_what_it_held_has_expired(aging: Aging) -> None:
+    assert aging.counted == [
+        [1, 1, None],
+        [1, 2, None],
+        [1, 2, 1],
         # In the very epoch in which they have expired: they are not removed yet.
-        ([1, None, 3], 3),
-        ([1, 2, 3], 3),
+        [1, None, 3],
+        [1, 2, 3],
+    ]
+
+
+def test_an_operator_begins_anew_where_what_it_held_has_expired(aging: Aging) -> None:
+    assert aging.totals == [2, 2, 2, 3, 3]
+
+
+def test_an_expired_entry_is_not_returned(aging: Aging) -> None:
+    assert [answer.found for answer in aging.scenario.get_many("seen", ["k0", "k1", "k2", "k3"])] == [
+        False,
+        True,
+        False,
+        True,
     ]
 
 
