@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from keyhole import Client
 from keyhole.cli.main import main
-from keyhole.errors import SavepointMismatch
-from keyhole.local.java import Java
-from keyhole.local.kafka import LocalKafka
+from keyhole.errors import KeyholeError, SavepointMismatch
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
-from tests.support.streams import Service, Stream, served
-
-pytestmark = pytest.mark.integration
+from keyhole.types import Answer
+from tests.support.scenario import Scenario, Scenarios
+from tests.support.streams import Service, run_to_end
 
 STATE, QUERY = "sums", "summing"
 PER_TRIGGER = 60
@@ -99,173 +98,172 @@ STATEFUL = Job(lambda events: events.groupBy("k").agg(f.sum("v").alias("v")), va
 STATELESS = Job(lambda events: events, reducing, stateful=False)
 
 
-def sums(service: Service, application: str, keys: Sequence[str], state: str = STATE) -> dict[str, int]:
-    with Client(service.proxy, timeout=10) as client:
-        answers = client.get_many(application, state, keys)
-    return {key: answer.value.v for key, answer in zip(keys, answers, strict=True) if answer.found}
+CHANGED = Job(lambda events: events.withColumn("n", f.lit(1)), reducing, stateful=False)
 
 
-@pytest.fixture
-def source(service: Service, application: str) -> Source:
-    return Source(service.bootstrap_servers, f"events-{application}")
+def savepoint(*arguments: str) -> tuple[int, str, str]:
+    """`keyhole savepoint ...`: its exit code, and what it says."""
+    said, complained = io.StringIO(), io.StringIO()
+    with redirect_stdout(said), redirect_stderr(complained):
+        code = main(["savepoint", *arguments])
+    return code, said.getvalue(), complained.getvalue()
 
 
-def keyhole(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, object]]:
-    """`keyhole savepoint ...`; its rows."""
-    code = main(["savepoint", *arguments, "--json"])
-    shown = capsys.readouterr()
-    assert code == 0, shown.err
-    return json.loads(shown.out)  # type: ignore[no-any-return]  # rows
+def done(*arguments: str) -> list[dict[str, Any]]:
+    """The rows of one that is done."""
+    code, said, complained = savepoint(*arguments, "--json")
+    assert code == 0, complained
+    return json.loads(said)  # type: ignore[no-any-return]  # rows
 
 
-def test_a_savepoint_goes_on_with_other_fields(
-    spark: SparkSession,
-    service: Service,
-    source: Source,
-    application: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Sums that were kept under the old fields are read, and added to, under the new ones."""
+def counted_until(query: StreamingQuery, epoch: int) -> int:
+    """How many events its epochs had by then; the first one is Spark's batch 0."""
+    (progress,) = [of for of in query.recentProgress if of.batchId == epoch - 1]
+    return sum(sum(of.values()) for of in json.loads(progress.sources[0].endOffset).values())
+
+
+EVENTS = [300, 400, 200, 200]
+"""Of which the second are being counted as the savepoint is taken; the others are counted by the changed job."""
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Sums over a savepoint, a changed job that goes on from it, and its restart.
+
+    Attributes:
+        saved: What is said of the savepoint. `path`: where it is.
+        counted: How many events it has in its sums.
+        restored: What is said of its restore, into the application `copy`.
+        unsaved: The exit code and the words where no checkpoint of a stateful query was given.
+        sums: What readers got, and what had been sent: of the first job, the changed one and its restart.
+        last: What readers got at last, by key.
+    """
+
+    scenario: Scenario
+    source: Source
+    path: str
+    copy: str
+    saved: Mapping[str, Any]
+    counted: int
+    restored: Mapping[str, Any]
+    unsaved: tuple[int, str, str] | None
+    sums: Sequence[tuple[Mapping[str, int], Mapping[str, int]]]
+    last: Mapping[str, Answer]
+
+
+def summed(scenario: Scenario, job: Job, changed: Job, **options: Any) -> Summed:
+    """Args: options: What the changed job declares otherwise, beside another name and other key groups."""
+    service, application, directory = scenario.service, scenario.application, scenario.directory
+    source, sums = Source(service.bootstrap_servers, f"events-{application}"), list[tuple[Any, Any]]()
     kafka = ["--bootstrap-servers", service.bootstrap_servers]
-    path, copy = str(tmp_path / "savepoint"), f"{application}-copy"
-    source.send(200, seed=1)
-    with STATELESS.running(source.stream(spark), tmp_path / "old", service, application) as query:
-        query.processAllAvailable()
-        before = source.sums.copy()
-        keyhole(capsys, "create", application, "--to", path, *kafka)
-    arguments = ["--application", copy, "--key-groups", f"{STATE}=12", "--checkpoint", f"{QUERY}={tmp_path / 'new'}"]
-    keyhole(capsys, "restore", path, *arguments, *kafka)
-    source.send(200, seed=2)
-    changed = Job(lambda events: events.withColumn("n", f.lit(1)), reducing, stateful=False)
-    options = {"reducers": {"n": "sum", "v": "sum"}, "defaults": {"n": 1000}, "key_groups": 12}
-    with changed.running(source.stream(spark), tmp_path / "new", service, copy, **options) as query:
-        query.processAllAvailable()
-    with Client(service.proxy, timeout=10) as client:
-        answers = client.get_many(copy, STATE, list(source.sums))
-        assert client.describe_state(copy, STATE).value.version == 2
-    assert {key: answer.value.v for key, answer in zip(source.sums, answers, strict=True)} == source.sums
-    # Of the keys that there were, the new field begins with its default.
-    begun = sum(key in before for key in source.sums)
-    assert sum(answer.value.n for answer in answers) == 1000 * begun + 200
+    path, copy = str(directory / "savepoint"), f"{application}-copy"
 
+    def read(of: str, state: str) -> dict[str, Answer]:
+        keys = list(source.sums)
+        answers = dict(zip(keys, scenario.client.get_many(of, state, keys), strict=True))
+        sums.append(({key: answer.value.v for key, answer in answers.items() if answer.found}, dict(source.sums)))
+        return answers
 
-@pytest.mark.parametrize("job", [pytest.param(STATEFUL, id="stateful"), pytest.param(STATELESS, id="stateless")])
-def test_a_sum_over_a_savepoint_a_changed_job_and_a_restart_is_the_recount(
-    spark: SparkSession,
-    service: Service,
-    source: Source,
-    application: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    job: Job,
-) -> None:
-    kafka = ["--bootstrap-servers", service.bootstrap_servers]
-    path, copy = str(tmp_path / "savepoint"), f"{application}-copy"
-    source.send(300, seed=1)
-    with job.running(source.stream(spark), tmp_path / "old", service, application, key_groups=8) as query:
+    source.send(EVENTS[0], seed=1)
+    with job.running(source.stream(scenario.spark), directory / "old", service, application, key_groups=8) as query:
         query.processAllAvailable()
-        source.send(400, seed=2)  # the savepoint is taken while these are being counted
-        given = ["--checkpoint", f"{QUERY}={tmp_path / 'old'}"] if job.stateful else []
-        (saved,) = keyhole(capsys, "create", application, "--to", path, *given, *kafka)
+        source.send(EVENTS[1], seed=2)
+        unsaved = savepoint("create", application, "--to", f"{path}-none", *kafka) if job.stateful else None
+        given = ["--checkpoint", f"{QUERY}={directory / 'old'}"] if job.stateful else []
+        (saved,) = done("create", application, "--to", path, *given, *kafka)
         query.processAllAvailable()
-    assert sums(service, application, list(source.sums)) == source.sums
-
+        counted = counted_until(query, saved["epoch"])
+    read(application, STATE)
     arguments = ["--application", copy, "--key-groups", f"{STATE}=12", "--rename", f"{STATE}=totals"]
-    (restored,) = keyhole(capsys, "restore", path, *arguments, "--checkpoint", f"{QUERY}={tmp_path / 'new'}", *kafka)
-    assert restored["next_epoch"] == int(str(saved["epoch"])) + 1
-    for seed in (3, 4):  # the changed job, and its restart
-        source.send(200, seed)
-        changed = {"state": "totals", "key_groups": 12}
-        with job.running(source.stream(spark), tmp_path / "new", service, copy, **changed) as query:
+    (restored,) = done("restore", path, *arguments, "--checkpoint", f"{QUERY}={directory / 'new'}", *kafka)
+    for seed, events in enumerate(EVENTS[2:], start=3):
+        source.send(events, seed)
+        declared = {"state": "totals", "key_groups": 12, **options}
+        with changed.running(source.stream(scenario.spark), directory / "new", service, copy, **declared) as query:
             query.processAllAvailable()
-        assert sums(service, copy, list(source.sums), "totals") == source.sums
+        last = read(copy, "totals")
+    return Summed(scenario, source, path, copy, saved, counted, restored, unsaved, sums, last)
 
 
-def test_once_kafka_is_lost_with_all_that_it_held_the_job_goes_on_from_a_savepoint_in_an_empty_one(
-    spark: SparkSession,
-    stream: Stream,
-    jars: list[Path],
-    java: Java,
-    application: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Its source are files, which outlive Kafka: what came after the savepoint is read once more."""
-    draw, directory, savepoint = random.Random(1), tmp_path / "service", str(tmp_path / "savepoint")
-    batches = [[{"k": f"key-{draw.randrange(30)}", "v": draw.randrange(1000)} for _ in range(50)] for _ in range(6)]
-
-    def feed(until: int, checkpoint: Path, service: Service) -> None:
-        with STATELESS.running(stream("k string, v bigint", batches[:until]), checkpoint, service, application) as job:
-            job.processAllAvailable()
-        wanted = Counter[str]()
-        for row in (row for batch in batches[:until] for row in batch):
-            wanted[row["k"]] += row["v"]
-        assert sums(service, application, list(wanted)) == wanted
-
-    lost = LocalKafka(tmp_path / "lost", jars, java)
-    with lost, served(lost.bootstrap_servers, directory) as service:
-        feed(3, tmp_path / "old", service)
-        kafka = ["--bootstrap-servers", lost.bootstrap_servers]
-        given = ["--checkpoint", f"{QUERY}={tmp_path / 'old'}"]
-        (saved,) = keyhole(capsys, "create", application, "--to", savepoint, *given, *kafka)
-        feed(5, tmp_path / "old", service)
-        lost.kill()
-    shutil.rmtree(tmp_path / "lost")
-    shutil.rmtree(tmp_path / "old")
-
-    with LocalKafka(tmp_path / "empty", jars, java) as empty:
-        kafka = ["--bootstrap-servers", empty.bootstrap_servers]
-        assert not AdminClient({"bootstrap.servers": empty.bootstrap_servers}).list_topics(timeout=30).topics
-        given = ["--checkpoint", f"{QUERY}={tmp_path / 'new'}"]
-        (restored,) = keyhole(capsys, "restore", savepoint, *given, *kafka)
-        assert restored["next_epoch"] == int(str(saved["epoch"])) + 1 == 4
-        # Where the stores are that the server of the lost one has filled.
-        with served(empty.bootstrap_servers, directory) as service:
-            feed(6, tmp_path / "new", service)
+@pytest.fixture(scope="module")
+def stateful(scenarios: Scenarios) -> Summed:
+    return summed(scenarios(), STATEFUL, STATEFUL)
 
 
-def test_a_stateful_query_without_its_checkpoint_is_refused_by_name(
-    spark: SparkSession,
-    service: Service,
-    source: Source,
-    application: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    source.send(100, seed=1)
-    with STATEFUL.running(source.stream(spark), tmp_path / "old", service, application, key_groups=8) as query:
-        query.processAllAvailable()
-    arguments = ["--to", str(tmp_path / "savepoint"), "--bootstrap-servers", service.bootstrap_servers]
-    assert main(["savepoint", "create", application, *arguments]) == 1
-    assert f"--checkpoint {QUERY}=" in capsys.readouterr().err
+@pytest.fixture(scope="module")
+def stateless(scenarios: Scenarios) -> Summed:
+    return summed(scenarios(), STATELESS, CHANGED, reducers={"n": "sum", "v": "sum"}, defaults={"n": 1000})
 
 
-def test_a_state_that_the_new_job_does_not_declare_is_refused_by_name_unless_it_may_be_dropped(
-    spark: SparkSession,
-    service: Service,
-    source: Source,
-    application: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    kafka = ["--bootstrap-servers", service.bootstrap_servers]
-    path, copy, place = str(tmp_path / "savepoint"), f"{application}-copy", tmp_path / "new"
-    source.send(100, seed=1)
-    with STATELESS.running(source.stream(spark), tmp_path / "old", service, application) as query:
-        query.processAllAvailable()
-    keyhole(capsys, "create", application, "--to", path, *kafka)
-    keyhole(capsys, "restore", path, "--application", copy, "--checkpoint", f"{QUERY}={place}", *kafka)
-    source.send(100, seed=2)
-    with ExitStack() as stack:
-        refused = reducing(state="others", config=service.config(copy))
-        writer = source.stream(spark).writeStream.queryName(QUERY).option("checkpointLocation", str(place))
-        query = writer.outputMode("append").foreachBatch(refused).start()
-        stack.callback(query.stop)
-        with pytest.raises(Exception, match=STATE):
-            query.processAllAvailable()
-    assert isinstance(refused.failure, SavepointMismatch)
+@pytest.fixture(scope="module", params=["stateful", "stateless"])
+def either(request: pytest.FixtureRequest) -> Summed:
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]  # one of the two above
+
+
+def test_a_sum_over_a_savepoint_a_changed_job_and_a_restart_is_the_recount(either: Summed) -> None:
+    for got, sent in either.sums:
+        assert got == sent
+
+
+def test_a_restored_job_goes_on_with_the_epoch_after_the_savepoints(either: Summed) -> None:
+    assert either.restored["next_epoch"] == either.saved["epoch"] + 1
+
+
+def test_a_savepoint_goes_on_with_other_fields(stateless: Summed) -> None:
+    """Sums that were kept under the old fields are read, and added to, under the new ones."""
+    described = stateless.scenario.client.describe_state(stateless.copy, "totals")
+    assert described.value.version == 2
+    assert {key: answer.value.v for key, answer in stateless.last.items()} == stateless.source.sums
+    # Of the keys that there were, which are all, the new field begins with its default.
+    more = sum(EVENTS) - stateless.counted
+    assert sum(answer.value.n for answer in stateless.last.values()) == 1000 * len(stateless.last) + more
+
+
+def test_a_stateful_query_without_its_checkpoint_is_refused_by_name(stateful: Summed) -> None:
+    assert stateful.unsaved is not None
+    code, _, complained = stateful.unsaved
+    assert code == 1
+    assert f"--checkpoint {QUERY}=" in complained
+
+
+@dataclass(frozen=True)
+class Undeclared:
+    """A job that does not declare a state of its savepoint.
+
+    Attributes:
+        ended: What ended it, as Spark tells it.
+        failure: The same, as the sink has it.
+        others: The sums of the job that may drop it.
+    """
+
+    ended: str
+    failure: KeyholeError | None
+    others: Mapping[str, int]
+
+
+@pytest.fixture(scope="module")
+def undeclared(stateless: Summed) -> Undeclared:
+    scenario, source = stateless.scenario, stateless.source
+    service, copy, place = scenario.service, f"{stateless.copy}-of-others", scenario.directory / "others"
+    arguments = ["--application", copy, "--checkpoint", f"{QUERY}={place}"]
+    done("restore", stateless.path, *arguments, "--bootstrap-servers", service.bootstrap_servers)
+    refused = reducing(state="others", config=service.config(copy))
+    with pytest.raises(StreamingQueryException) as ended:
+        run_to_end(source.stream(scenario.spark), "append", refused, place, QUERY)
     dropping = {"state": "others", "allow_dropped_states": True}
-    with STATELESS.running(source.stream(spark), place, service, copy, **dropping) as query:
+    with STATELESS.running(source.stream(scenario.spark), place, service, copy, **dropping) as query:
         query.processAllAvailable()
-    assert sum(sums(service, copy, list(source.sums), "others").values()) < sum(source.sums.values())
+    answers = zip(source.sums, scenario.client.get_many(copy, "others", list(source.sums)), strict=True)
+    others = {key: answer.value.v for key, answer in answers if answer.found}
+    return Undeclared(str(ended.value), refused.failure, others)
+
+
+def test_a_state_that_the_new_job_does_not_declare_is_refused_by_name(undeclared: Undeclared) -> None:
+    assert STATE in undeclared.ended
+    assert isinstance(undeclared.failure, SavepointMismatch)
+
+
+def test_a_state_that_may_be_dropped_is_and_another_one_begins_with_the_events_after_the_savepoint(
+    undeclared: Undeclared, stateless: Summed
+) -> None:
+    assert 0 < sum(undeclared.others.values()) < sum(stateless.source.sums.values())
