@@ -200,6 +200,20 @@ def test_a_handover_that_breaks_off_after_release_is_undone_under_another_versio
     every_key_can_be_read(world, 2.0)
 
 
+def test_what_was_released_unheard_is_owned_again_before_the_next_epoch(standing_by: World) -> None:
+    world = standing_by
+    world.servers["a"].drain()
+    world.faults_at["a", "Release"] = Fault.ANSWER_IS_LOST
+    world.beat(seconds=-1.0)
+    world.servers["a"]._registry.draining = False
+    world.beat()
+    every_key_can_be_read(world, 1.0)
+    # Nobody has to be staged to again because it owns less than the assignment says.
+    assert world.run_epoch(1, rows(2.0)).rounds == 1
+    world.follow()
+    every_key_can_be_read(world, 2.0)
+
+
 def test_the_records_say_who_follows_and_when_they_were_told(standing_by: World) -> None:
     world = standing_by
     told = control(world)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from keyhole.coordinator.control import read_control
 from keyhole.errors import CheckpointMismatch, ReplayDiffers
+from keyhole.testing.changelog import MemoryChangelog
 from tests.support.simulation import DriverDiedError, Fault, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
@@ -65,6 +67,20 @@ def test_a_dead_drivers_commit_is_done_once_or_not_at_all(world: World, before_t
     world.late_messages_arrive()
     assert [world.kafka.end(world.descriptor.topic, group) for group in range(KEY_GROUPS)] == ends
     assert read(world) == [row(2.0)] * KEY_GROUPS
+
+
+def test_the_complete_record_of_a_replayed_epoch_has_the_markers_of_what_was_there(world: World) -> None:
+    """By them copies are judged, and a changelog that has lost its end."""
+    world.run_epoch(0, rows(1.0))
+    world.faults_at["b", "Commit"] = Fault.DRIVER_DIES
+    with pytest.raises(DriverDiedError):
+        world.run_epoch(1, rows(2.0))  # a has committed it
+    assert world.run_epoch(1, rows(2.0)).replayed
+    complete = read_control(MemoryChangelog(world.kafka, "app").control("reader").read(1.0), "main").complete
+    assert complete is not None
+    topic = world.descriptor.topic
+    logs = [world.kafka.records(topic, group, 0, world.kafka.end(topic, group)) for group in range(KEY_GROUPS)]
+    assert complete.markers["counts"] == [records[-1][0] for records in logs]
 
 
 def test_servers_own_again_what_they_released_to_one_that_then_died(world: World) -> None:

@@ -105,9 +105,9 @@ def test_what_was_restored_can_be_written_on(bench: Bench) -> None:
 
 
 def test_a_store_that_was_away_reads_only_what_it_lacks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.write(1, {A: 1.0, B: 1.0})
+    bench.write(1, {A: 1.0, A2: 1.0, B: 1.0})
     bench.restore()
-    bench.write(2, {A: 2.0})
+    bench.write(2, {A: 2.0, A2: None})
     pieces: list[Batch] = []
     apply = bench.new.store.apply
 
