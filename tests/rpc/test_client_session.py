@@ -9,8 +9,9 @@ import pytest
 
 from keyhole import AsyncClient, Client, Stale
 from keyhole.client.bounds import bounds_of
+from keyhole.client.session import Seen
 from keyhole.errors import EpochNotReached, MalformedRequest
-from keyhole.types import ReadBounds
+from keyhole.types import Answer, ReadBounds, Role, Source
 from tests.support.proxies import fake_servers
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 
@@ -55,6 +56,17 @@ async def test_a_session_asks_for_what_it_has_seen_of_each_state() -> None:
             resumed = client.session(session.epochs)
             with pytest.raises(EpochNotReached):
                 await resumed.get_many(APPLICATION, STATE, ["sensor-1"])
+
+
+def test_an_older_answer_that_comes_after_a_newer_one_takes_nothing_back() -> None:
+    """Reads that are under way at the same time come back in any order."""
+    seen = Seen({})
+    for epoch in (7, 5):
+        source = Source("a", Role.STANDBY, epoch, None, None, 1, 1, unconfirmed=False)
+        seen.note(APPLICATION, STATE, [Answer(False, None, source)])
+    seen.note(APPLICATION, STATE, [])
+    assert seen.epochs == {(APPLICATION, STATE): 7}
+    assert seen.least(APPLICATION, STATE, 8) == 8
 
 
 async def test_a_session_of_threads_does_the_same() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from keyhole.codec import EntryRange
+from keyhole.stores.base import Advance, Batch
 from keyhole.testing.clock import ManualClock
-from keyhole.types import Position, StateDescriptor, TtlClock
+from keyhole.types import START, Position, StateDescriptor, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY, Source
 from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in, row, standing, table
@@ -91,6 +92,17 @@ def test_a_clock_that_is_behind_shows_nothing_that_had_expired_when_the_epoch_wa
     by_clock.follow()
     by_clock.clock.jump(-3600)
     assert shown(by_clock) == {None}
+
+
+def test_nor_what_had_expired_then_and_is_not_removed_yet() -> None:
+    """An epoch looks at a part of the state only, for what it can remove."""
+    made = table(BY_CLOCK, clock=ManualClock(now_ms=0))
+    entry = (2000).to_bytes(8, "big") + row(1.0)
+    advances = {0: Advance(START, Position(offset=9, epoch=1, generation=1, checksum=0))}
+    made.store.apply(Batch(puts=[(KEYS[0], entry)], advances=advances))
+    for committed, row_shown in (1, row(1.0)), (2, None):  # at that many seconds
+        made.publish(made.store.snapshot(), frozenset({0}), standing(committed), {})
+        assert list(made.lookup([KEYS[0]]).rows) == [row_shown]
 
 
 def test_an_epoch_that_only_removes_what_has_expired_is_complete_in_every_key_group(by_clock: World) -> None:

@@ -62,6 +62,31 @@ async def test_a_draining_session_answers_what_is_under_way_and_ends() -> None:
     assert [response async for response in responses] == []
 
 
+async def test_a_draining_session_takes_no_frame_that_comes_later() -> None:
+    work, drained, read_on = _Work(), asyncio.Event(), asyncio.Event()
+
+    async def requests() -> AsyncIterator[pb.LookupRequest]:
+        yield pb.LookupRequest(frame=1)
+        await drained.wait()
+        read_on.set()
+        yield pb.LookupRequest(frame=2)
+
+    session = LookupSession(work.handle)
+    responses = session.run(requests())
+    first = asyncio.ensure_future(anext(responses))
+    while not work.started:  # noqa: ASYNC110 - some turns of the loop
+        await asyncio.sleep(0)
+    session.drain()
+    drained.set()
+    await read_on.wait()
+    await asyncio.sleep(0)
+    assert work.started == [1]
+    work.answer(1)
+    assert (await first).frame == 1
+    assert [response async for response in responses] == []
+    assert work.started == [1]
+
+
 async def test_an_idle_session_that_drains_ends_at_once() -> None:
     session = LookupSession(_Work().handle)
     session.drain()
