@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from fnmatch import fnmatchcase
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keyhole.security.policy import SEEING, Allow, Policy, Verb
 
-NAMES = st.sampled_from(["token:a", "token:ab", "certificate:a", "jwt:a.b", "jwt:axb"])
-WHO = st.sampled_from(["token:a", "token:*", "certificate:a", "jwt:a.b", "*", "token:a*"])
-STATES = st.sampled_from(["app/x", "app/y", "other/x", "app/[xy]"])
-PATTERNS = st.sampled_from(["app/*", "app/x", "*/x", "*/*", "a*/?", "none/*"])
+EVERY_NAME = ("token:a", "token:ab", "certificate:a", "jwt:a.b", "jwt:axb")
+EVERY_WHO = ("token:a", "token:*", "certificate:a", "jwt:a.b", "*", "token:a*")
+EVERY_STATE = ("app/x", "app/y", "other/x", "app/[xy]")
+EVERY_PATTERN = ("app/*", "app/x", "*/x", "*/*", "a*/?", "none/*")
+NAMES = st.sampled_from(EVERY_NAME)
+WHO = st.sampled_from(EVERY_WHO)
+STATES = st.sampled_from(EVERY_STATE)
+PATTERNS = st.sampled_from(EVERY_PATTERN)
 OF_STATES = [verb for verb in Verb if verb is not Verb.METRICS]
 VERBS = st.sampled_from([verb for verb in OF_STATES if verb not in (Verb.PLATFORM, Verb.WRITE)])
 ENTRIES = st.one_of(
@@ -49,6 +55,15 @@ def _allowed(entries: list[Allow], names: list[str], verb: Verb, state: str) -> 
         if verb in entry.verbs and any(fnmatchcase(state, pattern) for pattern in entry.states):
             return True
     return False
+
+
+@pytest.mark.parametrize("who", EVERY_WHO)
+def test_an_entry_alone_allows_exactly_what_it_says(who: str) -> None:
+    entries = [Allow((who,), (Verb.READ,), (pattern,)) for pattern in EVERY_PATTERN]
+    entries += [Allow((who,), (Verb.WRITE,), ("app/*",)), Allow((who,), (Verb.PLATFORM,))]
+    for entry, name, verb, state in itertools.product(entries, EVERY_NAME, OF_STATES, EVERY_STATE):
+        allowed = Policy((entry,)).of([name]).may(verb, *state.split("/"))
+        assert allowed == _allowed([entry], [name], verb, state), (entry, name, verb, state)
 
 
 @given(POLICIES, IDENTITIES, EVERY_VERB, STATES)

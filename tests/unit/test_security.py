@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import stat
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import grpc
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from keyhole.cli.main import main
 from keyhole.config import JobConfig
-from keyhole.errors import InvalidConfiguration, Unauthenticated
+from keyhole.errors import InvalidConfiguration, PermissionDenied, Unauthenticated
+from keyhole.rpc.access import AccessInterceptor
 from keyhole.security import tokens
 from keyhole.security.access import Access, AccessSettings, Shown
 from keyhole.security.audit import Audit
@@ -127,7 +131,7 @@ def test_a_value_changes_with_its_file_and_not_for_one_that_went_wrong(tmp_path:
     assert value.get() == ord("b")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _issuer(answers: list[tuple[int, str]]) -> Iterator[str]:
     """Serves one answer after the other, the last one for ever."""
 
@@ -199,6 +203,46 @@ def test_a_jobs_settings_name_files_and_hold_no_secret() -> None:
     assert "/tls/key" in repr(config.credentials)
 
 
+class _Call:
+    """The context of one call."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self._token}"),)
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
+    def peer(self) -> str:
+        return "somewhere"
+
+
+@pytest.mark.parametrize(("verbs", "let_in"), [("read", False), ("admin", True), ("platform", True)])
+async def test_a_method_that_nobody_has_thought_about_is_for_administrators_and_the_platform(
+    tmp_path: Path, verbs: str, let_in: bool
+) -> None:
+    token, entry = tokens.new("a", None)
+    states = "" if verbs == "platform" else 'states = ["*/*"]\n'
+    (tmp_path / "policy.toml").write_text(f'[[allow]]\nwho = ["token:a"]\nverbs = ["{verbs}"]\n{states}')
+    (tmp_path / "tokens.toml").write_text(entry)
+    interceptor = AccessInterceptor(
+        Access(AccessSettings(str(tmp_path / "policy.toml"), str(tmp_path / "tokens.toml")))
+    )
+
+    async def answer(request: object, context: object) -> str:
+        return "answered"
+
+    async def continuation(_: object) -> Any:
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+    details = cast(grpc.HandlerCallDetails, SimpleNamespace(method="/keyhole.v1.Query/Later", invocation_metadata=()))
+    handler: Any = await interceptor.intercept_service(continuation, details)
+    with contextlib.nullcontext() if let_in else pytest.raises(PermissionDenied):
+        assert await handler.unary_unary(None, _Call(token)) == "answered"
+
+
 @pytest.mark.parametrize("shown", ["Bearer \udcf0\udcff", "Bearer \u00e9", "Bearer \x00", "Bearer", "\udcf0"])
 def test_a_token_that_is_no_text_is_refused_like_any_that_is_not_known(tmp_path: Path, shown: str) -> None:
     (tmp_path / "policy.toml").write_text('[[allow]]\nwho = ["token:a"]\nverbs = ["read"]\nstates = ["*/*"]\n')
@@ -206,3 +250,21 @@ def test_a_token_that_is_no_text_is_refused_like_any_that_is_not_known(tmp_path:
     access = Access(AccessSettings(str(tmp_path / "policy.toml"), str(tmp_path / "tokens.toml")))
     with pytest.raises(Unauthenticated):
         access.caller(Shown(shown, peer="somewhere"))
+
+
+def test_a_token_that_has_expired_is_refused_also_where_it_was_known_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expires = datetime.now(UTC) + timedelta(days=1)
+    token, entry = tokens.new("a", expires)
+    (tmp_path / "policy.toml").write_text('[[allow]]\nwho = ["token:a"]\nverbs = ["read"]\nstates = ["*/*"]\n')
+    (tmp_path / "tokens.toml").write_text(entry)
+    access = Access(AccessSettings(str(tmp_path / "policy.toml"), str(tmp_path / "tokens.toml")))
+    caller = access.caller(Shown(f"Bearer {token}"))
+    assert caller.names == ("token:a",)
+    assert caller.still_known()
+    # What is written of it has no fractions of a second.
+    monkeypatch.setattr("keyhole.security.access.time.time", lambda: float(int(expires.timestamp())))
+    assert not caller.still_known()
+    with pytest.raises(Unauthenticated):
+        access.caller(Shown(f"Bearer {token}"))
