@@ -1,0 +1,66 @@
+"""Of what a reader's process does: coalescing, sessions, errors, decoding."""
+
+from __future__ import annotations
+
+from tests.support.breakages.breakage import Breakage
+
+_COALESCING = "src/keyhole/client/coalescing.py"
+
+CLIENT = (
+    Breakage(
+        "answers of another number than the keys are handed out",
+        "client",
+        _COALESCING,
+        "        if len(answers.values) != len(frame.keys):\n",
+        "        if len(answers.values) < 0:\n",
+        ("test_coalescing.py::test_an_answer_of_another_length_fails_the_frame_instead_of_mixing_up_keys",),
+    ),
+    Breakage(
+        "what waits for a frame has no deadline",
+        "client",
+        _COALESCING,
+        "            late += (part for part in waiting if part.segment.deadline <= now)\n",
+        "",
+        ("test_coalescing.py::test_each_segment_has_its_own_deadline_waiting_or_in_flight",),
+    ),
+    Breakage(
+        "a session does not ask for what it has seen",
+        "client",
+        "src/keyhole/client/session.py",
+        "        return max(min_epoch, self._epochs.get((application, state), 0))\n",
+        "        return min_epoch\n",
+        ("test_client_session.py",),
+    ),
+    Breakage(
+        "a session forgets the highest epoch for the last one",
+        "client",
+        "src/keyhole/client/session.py",
+        "        self._epochs[name] = max(newest, self._epochs.get(name, 0))\n",
+        "        self._epochs[name] = newest\n",
+        ("test_client_session.py",),
+    ),
+    Breakage(
+        "a row of a newer schema is taken for a damaged one",
+        "client",
+        "src/keyhole/codec.py",
+        "        if (newer := _version_of(row)) > version:\n",
+        "        if (newer := _version_of(row)) < 0:\n",
+        ("test_evolution.py::TestRead::test_a_row_of_a_newer_schema_says_that_the_description_is_old",),
+    ),
+    Breakage(
+        "max_staleness below a millisecond means any",
+        "client",
+        "src/keyhole/client/bounds.py",
+        "-(-min(max_staleness, _MOST) // _MILLISECOND))\n",
+        "min(max_staleness, _MOST) // _MILLISECOND)\n",
+        ("test_client_session.py",),
+    ),
+    Breakage(
+        "a lookup that is refused as stale is sent again and again",
+        "client",
+        "src/keyhole/client/lookups.py",
+        "        if batch.again or not isinstance(error, StaleDescriptor):\n",
+        "        if not isinstance(error, StaleDescriptor):\n",
+        ("test_client_lookups.py",),
+    ),
+)

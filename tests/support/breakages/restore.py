@@ -1,0 +1,84 @@
+"""Of what brings a copy up: restoring, following, and what a copy is said to stand for."""
+
+from __future__ import annotations
+
+from tests.support.breakages.breakage import Breakage
+
+_RESTORE = "services/state_server/restore.py"
+_STANDBY = "services/state_server/standby.py"
+_STANDINGS = "services/state_server/standings.py"
+
+RESTORE = (
+    Breakage(
+        "a copy that is ahead of the changelog is kept",
+        "restore",
+        _RESTORE,
+        "        if position.offset > end:\n",
+        "        if position.offset < 0:\n",
+        ("test_restore.py",),
+    ),
+    Breakage(
+        "a copy that was away longer than deletions are kept goes on",
+        "restore",
+        _RESTORE,
+        " and position.commit_time_ms < oldest_ms:\n",
+        " and position.commit_time_ms < 0:\n",
+        ("test_restore.py",),
+    ),
+    Breakage(
+        "a restore passes deletions over",
+        "restore",
+        _RESTORE,
+        "            deletes=[key for key, row in changes if row is None] if len(puts) < len(changes) else (),\n",
+        "            deletes=(),\n",
+        ("test_restore.py",),
+    ),
+    Breakage(
+        "a copy that falls behind compaction shows states that never existed",
+        "restore",
+        _STANDBY,
+        "            if item.marker is None or item.marker.commit_time_ms < oldest_ms:\n",
+        "            if item.marker is None:\n",
+        ("test_standby_gaps.py",),
+    ),
+    Breakage(
+        "what was read for an order before is applied",
+        "restore",
+        _STANDBY,
+        "        if delivery.order != self._order.number:\n            return []\n",
+        "",
+        ("test_standby_gaps.py",),
+    ),
+    Breakage(
+        "a take-over that is broken off leaves half an epoch to be read",
+        "restore",
+        "services/state_server/host.py",
+        "            state.gaps |= wanted.get(name, frozenset()) - state.restored\n",
+        "",
+        ("test_take_over.py",),
+    ),
+    Breakage(
+        "a store takes a batch that does not follow what it holds",
+        "restore",
+        "src/keyhole/stores/rules.py",
+        "        if stored != advance.before:\n",
+        "        if stored > advance.before:\n",
+        ("test_stores.py::TestMemoryStore",),
+    ),
+    Breakage(
+        "a store of a changelog that was made anew is taken for one of the new",
+        "restore",
+        "src/keyhole/stores/on_disk.py",
+        '"state": self.state, "topic_id": self.topic_id}\n',
+        '"state": self.state}\n',
+        ("test_stores.py::TestLmdbStore",),
+    ),
+    Breakage(
+        "a copy one record before its marker stands for the complete epoch",
+        "restore",
+        _STANDINGS,
+        "    if position.offset > marker:\n",
+        "    if position.offset >= marker:\n",
+        ("test_standings.py",),
+    ),
+)

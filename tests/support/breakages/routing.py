@@ -1,0 +1,104 @@
+"""Of where a read goes, and what a copy may answer."""
+
+from __future__ import annotations
+
+from tests.support.breakages.breakage import Breakage
+
+_ROUTING = "src/keyhole/routing.py"
+_FORWARDING = "services/client_proxy/forwarding.py"
+_TABLE = "services/state_server/table.py"
+
+ROUTING = (
+    Breakage(
+        "an owner that was replaced is believed where it has said so first",
+        "routing",
+        _ROUTING,
+        "    owner = max((claim for claim in claims if claim.owner), default=None)\n",
+        "    owner = next((claim for claim in claims if claim.owner), None)\n",
+        (
+            "test_routing.py::test_the_newest_assignment_is_the_owners_and_the_old_one_answers_until_the_new_one_is_ready",
+        ),
+    ),
+    Breakage(
+        "a higher assignment version counts more than a newer generation",
+        "routing",
+        _ROUTING,
+        "    owner: bool\n    generation: int\n    assignment_version: int\n    ready: bool\n    staying",
+        "    owner: bool\n    assignment_version: int\n    generation: int\n    ready: bool\n    staying",
+        ("test_routing.py::test_a_newer_generation_wins_over_a_higher_assignment_version",),
+    ),
+    Breakage(
+        "a server that keeps silent is asked first",
+        "routing",
+        _ROUTING,
+        "    if not claim.answering:\n        return _UNREADY + 1\n",
+        "",
+        ("test_routing.py::test_standbys_come_after_their_owner_and_before_it_while_it_restores_is_silent_or_lost",),
+    ),
+    Breakage(
+        "of two owners alike the one that drains is chosen",
+        "routing",
+        _ROUTING,
+        "        staying=not view.draining,\n",
+        "        staying=True,\n",
+        ("test_routing.py::test_among_equals_the_ready_one_wins_and_a_draining_one_loses",),
+    ),
+    Breakage(
+        "a reader that wants nothing stale is answered by a standby",
+        "routing",
+        _FORWARDING,
+        "        if self._lane.bounds.stale is Stale.NEVER:\n",
+        "        if self._lane.bounds.stale is Stale.ALWAYS:\n",
+        ("test_forwarding.py",),
+    ),
+    Breakage(
+        "nobody watches for a server that keeps silent",
+        "routing",
+        _FORWARDING,
+        "        asked.watch(self._loop, self._directory.hop_seconds)\n",
+        "",
+        ("test_forwarding.py",),
+    ),
+    Breakage(
+        "an owner that was not heard of within its lease answers who wants nothing stale",
+        "routing",
+        _TABLE,
+        "            if stale is Stale.NEVER and self._lease.expired:\n",
+        "            if stale is Stale.NEVER and not self._lease.clock:\n",
+        ("test_table_standby.py",),
+    ),
+    Breakage(
+        "keys are answered together though one of them is before min_epoch",
+        "routing",
+        _TABLE,
+        "            self._check_epoch(min(standing.epoch for standing in standings), min_epoch)\n",
+        "            self._check_epoch(max(standing.epoch for standing in standings), min_epoch)\n",
+        ("test_table.py",),
+    ),
+    Breakage(
+        "a scan that broke off begins again with the pages it had",
+        "routing",
+        "src/keyhole/client/scans.py",
+        "            answer = _Answer(codec)\n",
+        '            answer = locals().get("answer") or _Answer(codec)\n',
+        ("test_scanning.py::test_the_client_begins_again_and_the_answer_is_of_one_copy_and_one_epoch",),
+    ),
+    Breakage(
+        "a scan waits for a silent owner alone",
+        "routing",
+        "services/client_proxy/scanning.py",
+        "        if not done and self._hope and self._loop.time() >= self._due:\n",
+        "        if not done and not self._hope and self._loop.time() >= self._due:\n",
+        (
+            "test_scanning.py::test_where_the_owner_is_silent_the_standby_is_scanned_and_the_owner_again_once_it_is_heard",
+        ),
+    ),
+    Breakage(
+        "a proxy that drains takes frames on",
+        "routing",
+        "services/client_proxy/lookup_session.py",
+        "                if not self._reading:\n                    break\n",
+        "",
+        ("test_lookup_session.py",),
+    ),
+)

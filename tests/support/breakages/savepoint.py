@@ -1,0 +1,54 @@
+"""Of savepoints: what is taken, and what is restored."""
+
+from __future__ import annotations
+
+from tests.support.breakages.breakage import Breakage
+
+_CREATE = "src/keyhole/savepoint/create.py"
+_RESTORE = "src/keyhole/savepoint/restore.py"
+_INTERLEAVED = "test_declaring.py"
+_FOLDER = "src/keyhole/savepoint/folder.py"
+
+SAVEPOINT = (
+    Breakage(
+        "a damaged file of a savepoint is restored",
+        "savepoint",
+        _FOLDER,
+        "    if digest.hexdigest() != saved.sha256:\n",
+        "    if not digest.hexdigest():\n",
+        ("test_savepoints.py::test_any_damage_is_found_before_anything_is_written",),
+    ),
+    Breakage(
+        "a savepoint is taken though compaction has eaten a marker",
+        "savepoint",
+        _CREATE,
+        "            if gone:\n",
+        "            if len(gone) == state.key_groups + 1:\n",
+        ("test_savepoints.py::test_a_marker_that_compaction_has_eaten_is_noticed",),
+    ),
+    Breakage(
+        "a restore is recorded as ended over an application that has gone on",
+        "savepoint",
+        _RESTORE,
+        "            self._still_begun(self._recorded(log))\n            now_ms",
+        "            now_ms",
+        ("test_savepoints.py::test_a_restore_that_wakes_to_another_application_of_its_name_leaves_it_alone",),
+    ),
+    Breakage(
+        "a restore that wakes late writes its rows over those of the job",
+        "savepoint",
+        _RESTORE,
+        "                writer.open(self._deadline)\n                self._confirm(log)\n",
+        "                writer.open(self._deadline)\n",
+        (f"{_INTERLEAVED}::test_of_two_processes_with_the_same_restore_one_ends_it_and_nothing_is_written_after_that",),
+    ),
+    Breakage(
+        "Spark's metadata is laid before the rest of a checkpoint",
+        "savepoint",
+        _RESTORE,
+        "key=lambda names: names[0] == _METADATA):\n",
+        "key=lambda names: names[0] != _METADATA):\n",
+        ("test_killed_savepoints.py",),
+        tier="processes",
+    ),
+)

@@ -1,0 +1,121 @@
+"""Of who is let in, and what they may do."""
+
+from __future__ import annotations
+
+from tests.support.breakages.breakage import Breakage
+
+_ACCESS = "src/keyhole/security/access.py"
+_POLICY = "src/keyhole/security/policy.py"
+_RPC_ACCESS = "src/keyhole/rpc/access.py"
+_WEB_TOKENS = "src/keyhole/security/web_tokens.py"
+
+SECURITY = (
+    Breakage(
+        "a token that has expired is still good",
+        "security",
+        _ACCESS,
+        "        if identity.expires is not None and time.time() >= identity.expires:\n",
+        "        if identity.expires is not None and time.time() < 0:\n",
+        ("test_security.py::test_a_token_that_has_expired_is_refused_also_where_it_was_known_before",),
+    ),
+    Breakage(
+        "a token that was taken out of the file is remembered",
+        "security",
+        _ACCESS,
+        "        if known is None or known[0] != version:\n            identity",
+        "        if known is None:\n            identity",
+        (
+            "test_access.py::test_a_token_that_is_taken_out_of_the_file_ends_its_streams_and_a_new_policy_counts_for_open_ones",
+        ),
+    ),
+    Breakage(
+        "an entry of the policy for one state is taken for all of the application",
+        "security",
+        _POLICY,
+        "fnmatchcase(application, of_application) and fnmatchcase(state, of_state)\n",
+        "fnmatchcase(application, of_application)\n",
+        ("test_policy.py",),
+    ),
+    Breakage(
+        "who is of the platform may write states",
+        "security",
+        _POLICY,
+        "        if self.platform and verb is not Verb.WRITE:\n            return True\n"
+        "        return any(verb in entry.verbs and entry.covers",
+        "        if self.platform:\n            return True\n        return any(verb in entry.verbs and entry.covers",
+        ("test_policy.py",),
+    ),
+    Breakage(
+        "a job writes the states of another application",
+        "security",
+        _RPC_ACCESS,
+        "def _writes(caller: Caller, request: Any) -> None:\n"
+        '    caller.check(Verb.WRITE, request.run.application, "*")\n',
+        "def _writes(caller: Caller, request: Any) -> None:\n    caller.check_infrastructure()\n",
+        ("test_access.py::test_only_the_application_may_write_and_only_the_platform_may_ask_who_owns_what",),
+    ),
+    Breakage(
+        "a method that nobody has thought about is open to all who are known",
+        "security",
+        _RPC_ACCESS,
+        "_anybody_known if method.startswith(_REFLECTION) else _operates)\n",
+        "_anybody_known)\n",
+        ("test_security.py::test_a_method_that_nobody_has_thought_about_is_for_administrators_and_the_platform",),
+    ),
+    Breakage(
+        "frames of lookups are not asked whose they are",
+        "security",
+        "services/client_proxy/query_servicer.py",
+        "        current().check(Verb.READ, request.state.application, request.state.state)\n",
+        "        current()\n",
+        ("test_access.py::test_a_reader_reads_what_it_may_and_nothing_else",),
+    ),
+    Breakage(
+        "a JWT that was made for somebody else is good",
+        "security",
+        _WEB_TOKENS,
+        "            audience=self._audience,\n",
+        '            audience=jwt.decode(token, options={"verify_signature": False}).get("aud"),\n',
+        ("test_access.py::test_who_shows_nothing_or_something_that_is_not_valid_is_refused_in_the_same_words",),
+    ),
+    Breakage(
+        "a port that wants client certificates takes who shows none",
+        "security",
+        "src/keyhole/rpc/tls.py",
+        "(configuration(), configuration, require_client_certificate)\n",
+        "(configuration(), configuration, False)\n",
+        ("test_tls.py::test_with_an_authority_only_clients_with_a_certificate_of_it_are_let_in",),
+    ),
+    Breakage(
+        "a server's certificate is compared with its address, not with the name that was asked for",
+        "security",
+        "src/keyhole/rpc/tls.py",
+        '    return (("grpc.ssl_target_name_override", name),) if name else ()\n',
+        "    return ()\n",
+        ("test_tls.py::test_a_server_that_is_found_by_its_address_is_known_by_the_name_that_is_asked_for",),
+    ),
+    Breakage(
+        "a port listens in plaintext where nobody has chosen that",
+        "security",
+        "src/keyhole/security/door.py",
+        ' and settings.plaintext != "allow" and not is_loopback(host):\n',
+        ' and settings.plaintext == "refuse" and not is_loopback(host):\n',
+        ("test_tls.py::test_plaintext_must_be_chosen_where_others_than_this_machine_can_connect",),
+    ),
+    Breakage(
+        "a token is sent in the clear to another machine",
+        "security",
+        "src/keyhole/security/credentials.py",
+        '            and not is_loopback(target.rpartition(":")[0])\n',
+        '            and is_loopback(target.rpartition(":")[0])\n',
+        ("test_access.py::test_a_token_is_not_sent_in_the_clear_beyond_this_machine",),
+    ),
+    Breakage(
+        "a server takes any number of scans, each of which keeps a snapshot",
+        "security",
+        "services/state_server/scans.py",
+        "        if self._open >= self._limits.most:\n",
+        "        if self._open < 0:\n",
+        ("test_scans.py::test_beyond_so_many_scans_another_one_is_refused_until_one_has_ended",),
+    ),
+)

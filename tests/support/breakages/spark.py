@@ -1,0 +1,70 @@
+"""Of what runs in Spark's driver and tasks."""
+
+from __future__ import annotations
+
+from tests.support.breakages.breakage import Breakage
+
+_RECORDING = "src/keyhole/spark/recording.py"
+
+SPARK = (
+    Breakage(
+        "changes of one key are told as the next one's",
+        "spark",
+        _RECORDING,
+        "        self._settle()\n        self._key = tuple",
+        "        self._key = tuple",
+        ("test_recording.py::test_what_an_initial_state_changes_leaves_with_the_keys_rows_or_at_the_next_chance",),
+    ),
+    Breakage(
+        "a row that clears a key leaves what the batch had for it before",
+        "spark",
+        "src/keyhole/spark/folding.py",
+        "            self._keys[prefix] = {key: row}\n",
+        "            self._keys.setdefault(prefix, {})[key] = row\n",
+        ("test_folding.py",),
+    ),
+    Breakage(
+        "change rows are packed to a partition that is not their key's",
+        "spark",
+        "src/keyhole/spark/packing.py",
+        "ipc_stream(rows.filter(pa.array(places == partition)))",
+        "ipc_stream(rows.filter(pa.array(places >= partition)))",
+        ("test_packing.py",),
+    ),
+    Breakage(
+        "a shuffle is used again whose partitions split key groups",
+        "spark",
+        "src/keyhole/spark/partitioning.py",
+        " and key_groups % layout.partitions == 0\n",
+        " and key_groups >= layout.partitions\n",
+        ("test_spark_partitioning.py",),
+    ),
+    Breakage(
+        "of what owners held a task gets the first message alone",
+        "spark",
+        "src/keyhole/spark/aggregating.py",
+        "                of_target = of_target[len(bases) :]\n",
+        "                of_target = []\n",
+        ("test_aggregating.py::test_a_task_adds_its_rows_to_what_the_owner_held",),
+    ),
+    Breakage(
+        "a task ends before Kafka has its dead letters",
+        "spark",
+        "src/keyhole/spark/dead_letters.py",
+        "    if sender is not None:\n        sender.finish()\n",
+        "",
+        (
+            "test_dead_letters.py::test_they_are_kept_byte_for_byte_with_their_place_and_a_reason_before_the_batch_is_done",
+        ),
+        tier="spark",
+    ),
+    Breakage(
+        "a batch that is run again reads a broadcast state as it is now",
+        "spark",
+        "src/keyhole/spark/pins.py",
+        "        pinned = self.now()\n        assert pinned is not None\n        return pinned\n",
+        "        return content\n",
+        ("test_reading_from_jobs.py::test_a_driver_that_wakes_late_changes_nothing_of_what_its_successor_has_read",),
+        tier="spark",
+    ),
+)

@@ -1,0 +1,32 @@
+"""Of what keeps rows on a server's disk or in its memory."""
+
+from __future__ import annotations
+
+from tests.support.breakages.breakage import Breakage
+
+STORES = (
+    Breakage(
+        "a scan ends before the last entry of its range",
+        "stores",
+        "src/keyhole/stores/lmdb.py",
+        "        if key < first:\n            return\n",
+        "        if key <= first:\n            return\n",
+        ("test_stores.py::TestLmdbStore",),
+    ),
+    Breakage(
+        "a snapshot of RocksDB reads what was written since",
+        "stores",
+        "src/keyhole/stores/rocksdb_database.py",
+        "                if now() == view.sequence:\n                    return rows\n",
+        "                return rows\n",
+        ("test_rocksdb.py::test_a_reader_at_any_moment_of_a_write_sees_all_of_its_snapshot",),
+    ),
+    Breakage(
+        "staged rows that the disk does not give back are committed without",
+        "stores",
+        "services/state_server/spill.py",
+        "            except (OSError, msgspec.MsgspecError) as error:\n                raise",
+        "            except (OSError, msgspec.MsgspecError) as error:\n                return\n                raise",
+        ("test_spill.py",),
+    ),
+)
