@@ -10,7 +10,7 @@ from keyhole.clock import Clock
 from keyhole.codec import StateCodec
 from keyhole.discovery import Discovery
 from keyhole.errors import KeyholeError, NoServer, UnknownApplication, UnknownState
-from keyhole.routing import RouteTable, StateName, build, diff
+from keyhole.routing import RouteTable, StateName, View, build, diff, let_go
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.types import StateDescriptor
 from services.client_proxy.server_link import ServerLink
@@ -40,6 +40,9 @@ class Directory:
         self._tables: dict[StateName, RouteTable] = {}
         self._codecs: dict[StateName, tuple[StateDescriptor, StateCodec]] = {}
         self._remembered: dict[StateName, StateDescriptor] = {}
+        self._views: dict[str, View] = {}
+        # Their last holder has let go of them: they aren't away, but gone, once nobody else tells of them.
+        self._let_go: set[StateName] = set()
         self._discovered = False
         self.silent_calls = 0
         self._task: asyncio.Task[None] | None = None
@@ -73,7 +76,7 @@ class Directory:
 
     @property
     def tables(self) -> dict[StateName, RouteTable]:
-        """Of all states that are, or were, held by any server. Not to be changed."""
+        """Of all states that are held by any server, or were, and were not let go of. Not to be changed."""
         return self._tables
 
     def link(self, address: str) -> ServerLink | None:
@@ -149,14 +152,24 @@ class Directory:
 
     def _changed(self) -> None:
         links = self._links.values()
-        before, self._tables = self._tables, build((link.view for link in links if link.view), self._remembered)
+        views = {link.address: link.view for link in links if link.view}
+        for address, view in views.items():
+            self._let_go |= let_go(self._views.get(address), view)
+        self._let_go -= {name for view in views.values() for name in view.held}
+        self._views = views
+        remembered = {name: of for name, of in self._remembered.items() if name not in self._let_go}
+        before, self._tables = self._tables, build(views.values(), remembered)
         self._remembered = {name: table.descriptor for name, table in self._tables.items()}
+        self._let_go &= self._tables.keys()
         change = diff(before, self._tables)
+        for name in change.removed:
+            self._codecs.pop(name, None)
         if change.added or change.removed or change.moved:
             _log.info(
                 "routes changed",
                 extra={
                     "added": ["/".join(name) for name in sorted(change.added)],
+                    "removed": ["/".join(name) for name in sorted(change.removed)],
                     "moved_key_groups": {"/".join(name): count for name, count in change.moved.items()},
                 },
             )

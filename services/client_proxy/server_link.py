@@ -186,6 +186,7 @@ def _view(address: str, message: state_server_pb2.Ownership) -> View:
         draining=message.draining,
         max_key_bytes=message.max_key_bytes,
         holdings=tuple(_holding(holding) for holding in message.holdings),
+        incarnation=message.incarnation,
     )
 
 

@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 _KAFKA_DEADLINE_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
+_IDLE_LOOK_SECONDS = 1.0
 # For calls under way.
 _STOP_SECONDS = 5.0
 
@@ -64,7 +65,8 @@ class StateServer:
         self._rpc = RpcServer("state-server", config.host, config.port, config)
         self._registry: Registry | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._members: list[ReplicaMember] = []
+        self._members: dict[str, ReplicaMember] = {}
+        self._idle_look: asyncio.Task[None] | None = None
         self._page: serving.MetricsPage | None = None
 
     @property
@@ -118,6 +120,9 @@ class StateServer:
             await self._page.start()
         if registry.replica:
             self._replicate(registry, settings)
+            registry.on_retire(self._leave)
+        else:
+            self._idle_look = asyncio.ensure_future(self._forget_idle(registry))
 
     def _replicate(self, registry: Registry, settings: HostSettings) -> None:
         for application in self._config.applications:
@@ -130,10 +135,21 @@ class StateServer:
                 tell=functools.partial(self._follow, registry, settings, application),
             )
             member.start()
-            self._members.append(member)
+            self._members[application] = member
+
+    def _leave(self, application: str, query: str) -> None:
+        if application in self._members:
+            self._members[application].leave(query)
+
+    async def _forget_idle(self, registry: Registry) -> None:
+        while True:
+            await asyncio.sleep(_IDLE_LOOK_SECONDS)  # a lease passes silently
+            registry.forget_idle()
 
     def _follow(self, registry: Registry, settings: HostSettings, application: str, share: Share) -> None:
-        for query in {descriptor.query for descriptor in share}:
+        member = self._members[application]
+        # It may have been told to leave a query since it said this.
+        for query in {descriptor.query for descriptor in share if not member.has_left(descriptor.query)}:
             host = registry.host_of(application, query, self._changelog, settings)
             states = [
                 StateShare(descriptor, frozenset(), groups)
@@ -188,7 +204,9 @@ class StateServer:
         assert self._registry is not None
         if self._page is not None:
             await self._page.stop()
-        for member in self._members:
+        if self._idle_look is not None:
+            self._idle_look.cancel()
+        for member in self._members.values():
             await member.close()
         await self._registry.close()
         self._engine.close()

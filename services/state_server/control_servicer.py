@@ -47,7 +47,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         """Takes a grant."""
         check(request.protocol_version, f"the driver of {request.run.application}")
         run = _run(request.run)
-        host = self._registry.host_for(run, self._changelog, self._settings)
+        host = self._registry.host_for(run, request.grant, self._changelog, self._settings)
         await host.open_run(run, request.incarnation, request.grant)
         return pb.OpenRunResponse()
 
@@ -144,6 +144,16 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         host.confirm(run, request.assignment_version, alone=request.alone)
         warm = [pb.WarmKeyGroups(state=state, key_groups=sorted(groups)) for state, groups in host.warm().items()]
         return pb.ConfirmResponse(incarnation=self._registry.incarnation, draining=self._registry.draining, warm=warm)
+
+    async def RetireQuery(self, request: pb.RetireQueryRequest, context: _Context) -> pb.RetireQueryResponse:  # noqa: N802 - gRPC
+        """Forgets queries that are over."""
+        run = _run(request.run) if request.HasField("run") else None
+        if not request.application or (run and (run.application, run.query) != (request.application, request.query)):
+            raise MalformedRequest("what is retired is an application's, and a run retires its own query")
+        retired = await self._registry.retire(request.application, request.query, run)
+        return pb.RetireQueryResponse(
+            queries=[pb.RetiredQuery(query=query, states=states) for query, states in retired.items()]
+        )
 
     async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:  # noqa: N802 - gRPC
         """Who this is and what it holds."""

@@ -25,12 +25,12 @@ from keyhole.coordinator.decisions import check_feeder, serial_of
 from keyhole.coordinator.membership import groups_of
 from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import (
-    Fenced,
     KafkaUnreachable,
     KeyholeError,
     NotOwner,
     NotReady,
     StageLost,
+    StillRunning,
 )
 from keyhole.steps import Step, StepObserver
 from keyhole.stored import decode_aggregate, lifetime, living
@@ -42,7 +42,8 @@ from services.state_server.counts import EpochCounts, ServerCounts
 from services.state_server.follow import Follower, MakeFollower
 from services.state_server.hosted import HostedState
 from services.state_server.merging import Epoch
-from services.state_server.restore import AtOnce, restore
+from services.state_server.restore import restore
+from services.state_server.runs import LastRun, check_newest, fenced
 from services.state_server.spill import StagingRoom
 from services.state_server.staged import StagedAttempt
 from services.state_server.standby import Standbys
@@ -112,7 +113,7 @@ class TakeOver(NamedTuple):
 
 
 class QueryHost:
-    """See the module's text. Made at the first OpenRun of a query; lives as long as the server.
+    """See the module's text. Made at the first OpenRun of a query; lives until the server forgets the query, or ends.
 
     Args:
         tables: The server's tables by (application, state); the host adds and removes its own.
@@ -145,6 +146,8 @@ class QueryHost:
         self._hosted: dict[str, HostedState] = {}
         self._staged: dict[Attempt, StagedAttempt] = {}
         self._arriving: set[StagedAttempt] = set()
+        self._committing: set[asyncio.Future[list[GroupCommitted]]] = set()
+        self._closed = False
         self._take_over_under_way: TakeOver | None = None
         self._views_taken = 0
         self._stepping_down: asyncio.Future[None] | None = None
@@ -178,6 +181,57 @@ class QueryHost:
             not self.alone and not self.lease.expired and any(state.table.assigned for state in self._hosted.values())
         )
 
+    @property
+    def states(self) -> list[str]:
+        """Those that it has stores of."""
+        return sorted(self._hosted)
+
+    @property
+    def last_run(self) -> LastRun:
+        """What is to be remembered of it when all else is forgotten."""
+        return LastRun(self._run, self._serial)
+
+    @property
+    def running(self) -> bool:
+        """A run is alive: heard of within the lease, or about to be given what is restored here.
+
+        Where no run speaks to this server (a replica), the control topic has told of one within that time.
+        """
+        under_way = self._take_over_under_way
+        if under_way is not None and not under_way.task.done():
+            return True
+        told = not self._run.generation and self._standbys.told_within(self._settings.lease_seconds)
+        return told or not self.lease.expired
+
+    @property
+    def idle(self) -> bool:
+        """Its run is not alive, and has left it nothing to own or to follow: nobody needs it.
+
+        Not so between a run's grant and its first assignment, however long that takes.
+        """
+        opening = self._changing.locked() or (self._writer is not None and not self._version)
+        tables = [state.table for state in self._hosted.values()]
+        return not (opening or self.running or any(table.assigned or table.followed for table in tables))
+
+    def check_over(self, run: Run | None) -> None:
+        """Whether the query may be retired.
+
+        Args:
+            run: The run that says so; None: somebody else does.
+
+        Raises:
+            StillRunning: Somebody else, and a run is alive.
+            Fenced, NotReady: See `_check_run`.
+        """
+        if run is not None:
+            self._check_run(run)
+        elif self.running:
+            raise StillRunning(
+                f"query {self._query!r} of application {self._application} is running: server {self._settings.server} "
+                f"has heard of its coordinator within {self._settings.lease_seconds:g} s. End the job first",
+                query=self._query,
+            )
+
     def warm(self) -> dict[str, frozenset[int]]:
         """Followed key groups that have caught up, by state."""
         return self._standbys.warm()
@@ -201,10 +255,7 @@ class QueryHost:
         """
         async with self._changing:
             self._check_incarnation(incarnation)
-            if run.generation < self._run.generation or (
-                run.generation == self._run.generation and run.run_id != self._run.run_id
-            ):
-                raise self._fenced(run)
+            check_newest(run, self._run)
             if grant == self._grant:
                 self._check_grant()
                 return
@@ -312,6 +363,8 @@ class QueryHost:
     async def follow(self, states: Sequence[StateShare]) -> None:
         """Follows key groups without any coordinator (on a replica server)."""
         async with self._changing:
+            if self._closed:  # it was to be forgotten meanwhile
+                return
             await self._host([share.descriptor for share in states])
             await self._standbys.follow({share.descriptor.state: share.followed for share in states})
             self._settings.changed()
@@ -606,6 +659,8 @@ class QueryHost:
         for name in epoch.states:
             self._state(name)
         committing = asyncio.ensure_future(self._commit(epoch, version, deadline_seconds))
+        self._committing.add(committing)
+        committing.add_done_callback(self._committing.discard)
         committing.add_done_callback(_told)
         return await asyncio.shield(committing)
 
@@ -681,18 +736,44 @@ class QueryHost:
 
     # --- the rest -------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Lets what is on the host thread end, and closes the stores."""
-        await self._standbys.close()
-        await self._stop_restoring()
-        if self._writer is not None:
-            await self._on_thread(self._writer.close)
-        for state in self._hosted.values():
+    def withdraw(self) -> None:
+        """It is to be closed: nothing of it is read any more, nothing new begun, and a restore stops. Idempotent."""
+        self._closed = True
+        if self._take_over_under_way is not None:
+            self._take_over_under_way.stop.set()
+        for name, state in self._hosted.items():
             state.table.close()
-            await self._on_thread(state.store.close)
-        self._hosted.clear()
-        self._drop_staged(lambda _: True)
-        self._thread.shutdown()
+            self._tables.pop((self._application, name), None)
+
+    async def close(self, *, destroy: bool = False) -> None:
+        """Stops a restore, lets all else that is under way end, and closes the stores.
+
+        Whoever still speaks to it is told what a server tells that has not seen the run: NotReady.
+
+        Args:
+            destroy: Deletes what the stores have on disk, too.
+        """
+        self.withdraw()
+        async with self._changing:
+            self._run, self._version, self._grant = Run(self._application, self._query, 0, ""), 0, ""
+            await self._stop_restoring()
+            await self._standbys.close()
+            if self._committing:
+                await asyncio.wait(self._committing)
+            self.withdraw()  # what was just being opened
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._close_on_thread, destroy)
+            self._hosted.clear()
+            self._drop_staged(lambda _: True)
+            self._thread.shutdown()
+
+    def _close_on_thread(self, destroy: bool) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        for name, state in self._hosted.items():
+            state.store.close()
+            if destroy:
+                self._settings.engine.destroy(self._application, name)
 
     def _publish(self, views: Sequence[View], standing: Standing) -> None:
         for view in views:
@@ -742,16 +823,11 @@ class QueryHost:
             return
         if run.generation > self._run.generation:
             raise NotReady(f"run {run.generation} of query {run.query!r} has not been opened on this server")
-        raise self._fenced(run)
-
-    def _fenced(self, run: Run) -> Fenced:
-        return Fenced(
-            f"run {run.generation} of query {run.query!r} has been superseded by run {self._run.generation}; it must "
-            "stop. Is the job running twice?",
-            generation=self._run.generation,
-        )
+        raise fenced(run, self._run)
 
     async def _on_thread(self, call: Callable[..., _Result], *args: object) -> _Result:
+        if self._closed:
+            raise NotReady(f"server {self._settings.server} is forgetting query {self._query!r}")
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *args)
 
 

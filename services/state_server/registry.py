@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 from collections.abc import Callable, Mapping
 
 from keyhole.changelog.base import Changelog
@@ -13,7 +15,13 @@ from keyhole.types import Run
 from keyhole.v1 import query_pb2, state_server_pb2
 from services.state_server.counts import ServerCounts
 from services.state_server.host import HostSettings, QueryHost
+from services.state_server.runs import LastRun
 from services.state_server.table import Table
+
+_log = logging.getLogger(__name__)
+
+_Name = tuple[str, str]
+"""Application and query."""
 
 
 class Registry:
@@ -45,11 +53,15 @@ class Registry:
         self.replica = replica
         self.counts = ServerCounts()
         self.tables: dict[tuple[str, str], Table] = {}
-        self._hosts: dict[tuple[str, str], QueryHost] = {}
+        self._hosts: dict[_Name, QueryHost] = {}
+        # Of queries that were forgotten: what is being closed, and all that is kept of them.
+        self._leaving: dict[_Name, asyncio.Task[None]] = {}
+        self._last_runs: dict[_Name, LastRun] = {}
         self._started_ms = started_ms
         self._max_key_bytes = max_key_bytes
         self._change = asyncio.Event()
         self._on_change: Callable[[], None] = lambda: None
+        self._on_retire: Callable[[str, str], None] = lambda application, query: None
 
     @property
     def started_ms(self) -> int:
@@ -70,6 +82,10 @@ class Registry:
     def owning(self) -> bool:
         """A coordinator that is alive counts on this server for key groups that others could own."""
         return any(host.owning for host in self._hosts.values())
+
+    def on_retire(self, callback: Callable[[str, str], None]) -> None:
+        """Who else is told, by application and query, what is to be retired, before anything is done (on a replica)."""
+        self._on_retire = callback
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Who else is told of changes (the health service)."""
@@ -110,14 +126,27 @@ class Registry:
             raise NotReady(f"run {run.generation} of query {run.query!r} has not been opened on server {self.server}")
         return host
 
-    def host_for(self, run: Run, changelog: Callable[[str], Changelog], settings: HostSettings) -> QueryHost:
-        """The host of a query, made if absent."""
+    def host_for(
+        self, run: Run, grant: str, changelog: Callable[[str], Changelog], settings: HostSettings
+    ) -> QueryHost:
+        """The host of a query, made if absent.
+
+        Raises:
+            Draining, Unsupported: It takes no query.
+            NotReady: It is still forgetting the query.
+            Fenced, StageLost: It has forgotten the query, and the run or the grant is of before. See LastRun.
+        """
         if self.draining:
             raise Draining(f"server {self.server} is shutting down")
         if self.replica:
             raise Unsupported(
                 f"server {self.server} is a replica: it follows, and owns nothing. Take it off the job's list"
             )
+        key = run.application, run.query
+        if key in self._leaving:
+            raise NotReady(f"server {self.server} is forgetting query {run.query!r}; ask again")
+        if key not in self._hosts and key in self._last_runs:
+            self._last_runs[key].check(run, grant)
         return self.host_of(run.application, run.query, changelog, settings)
 
     def host_of(
@@ -163,8 +192,67 @@ class Registry:
             for holding in table.holdings(descriptor_to_proto(table.descriptor), sizes=sizes)
         ]
 
+    async def retire(self, application: str, query: str = "", run: Run | None = None) -> dict[str, list[str]]:
+        """Forgets queries, and deletes what their stores have on disk; returns when nothing is left of them.
+
+        A caller that goes away does not stop it. May be repeated: what is not there is retired.
+
+        Args:
+            query: Empty: all of the application.
+            run: The run of the query that says so itself; None: somebody else does.
+
+        Returns:
+            The states of each query that was forgotten now.
+
+        Raises:
+            StillRunning, Fenced, NotReady: See QueryHost.check_over. Nothing was changed.
+        """
+
+        def meant(name: _Name) -> bool:
+            return name[0] == application and query in ("", name[1])
+
+        names = [name for name in self._hosts if meant(name)]
+        for name in names:
+            self._hosts[name].check_over(run)
+        for _, of in names or [(application, query)]:
+            self._on_retire(application, of)
+        retired = {name[1]: self._hosts[name].states for name in names}
+        for name in names:
+            self._forget(name, destroy=True)
+        leaving = [task for name, task in self._leaving.items() if meant(name)]
+        if leaving:
+            await asyncio.wait(leaving)
+        for task in leaving:
+            task.result()
+        return retired
+
+    def forget_idle(self) -> None:
+        """Begins to forget the queries that nobody needs here. Their stores' files stay: they may be given back."""
+        for name in [name for name, host in self._hosts.items() if host.idle]:
+            self._forget(name, destroy=False)
+
+    def _forget(self, name: _Name, *, destroy: bool) -> None:
+        host = self._hosts.pop(name)
+        last = host.last_run
+        if last.run.generation:
+            self._last_runs[name] = last
+        host.withdraw()
+        self.changed()
+        task = self._leaving[name] = asyncio.create_task(host.close(destroy=destroy))
+        task.add_done_callback(functools.partial(self._left, name))
+
+    def _left(self, name: _Name, task: asyncio.Task[None]) -> None:
+        del self._leaving[name]
+        application, query = name
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a query was not forgotten in order", extra={"query": query}, exc_info=error)
+        else:
+            _log.info("forgot a query", extra={"application": application, "query": query})
+
     async def close(self) -> None:
         """Closes all hosts, one after the other."""
+        if self._leaving:
+            await asyncio.wait(self._leaving.values())
         for host in self._hosts.values():
             await host.close()
         self._hosts.clear()

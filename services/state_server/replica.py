@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from keyhole.changelog.base import Changelog, ControlTail, Partition, ReplicaGroup
 from keyhole.clock import Clock
-from keyhole.coordinator.control import read_control
+from keyhole.coordinator.control import generations, read_control
 from keyhole.errors import KeyholeError
 from keyhole.types import StateDescriptor
 
@@ -75,11 +75,23 @@ class ReplicaMember:
         self._lingering = Lingering(linger_seconds)
         self._tell = tell
         self._loop = asyncio.get_running_loop()
+        # By query, its last generation; and the queries of which nothing is followed until there is a later one.
+        # Both threads look at them, and change one entry, or all, at a time.
+        self._generations: Mapping[str, int] = {}
+        self._left: dict[str, int] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"keyhole-replica-{application}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    def leave(self, query: str) -> None:
+        """Follows nothing of a query until a later run of it begins, or this process begins anew. Any thread."""
+        self._left[query] = self._generations.get(query, 0)
+
+    def has_left(self, query: str) -> bool:
+        """Whether nothing of it is to be followed."""
+        return query in self._left
 
     async def close(self) -> None:
         """Leaves the group."""
@@ -111,11 +123,14 @@ class ReplicaMember:
                 records = {k: v for k, v in {**records, **changes}.items() if v is not None}
                 if any(name.startswith("state/") for name in changes):
                     descriptors = read_control(records, "").states
+                if any(name.startswith("generation/") for name in changes):
+                    self._note_runs(generations(records))
             if not descriptors:
                 continue
             found = replicas.poll({name: d.key_groups for name, d in descriptors.items()}, _POLL_SECONDS)
             share = share if found is None else found
-            wanted = _by_state(self._lingering.update(share, self._clock.monotonic()), descriptors)
+            followed = {name: d for name, d in descriptors.items() if d.query not in self._left}
+            wanted = _by_state(self._lingering.update(share, self._clock.monotonic()), followed)
             if wanted != told and not self._closed.is_set():
                 told = wanted
                 _log.info(
@@ -126,6 +141,12 @@ class ReplicaMember:
                     },
                 )
                 self._loop.call_soon_threadsafe(self._tell, wanted)
+
+    def _note_runs(self, generations: Mapping[str, int]) -> None:
+        self._generations = generations
+        for query, left in list(self._left.items()):
+            if generations.get(query, 0) > left:
+                del self._left[query]
 
 
 def _by_state(share: frozenset[Partition], descriptors: Mapping[str, StateDescriptor]) -> Share:

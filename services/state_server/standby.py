@@ -116,6 +116,10 @@ class Standbys:
                 views.append(_view(state))
         return views
 
+    def told_within(self, seconds: float) -> bool:
+        """Whether the query's driver has written to the control topic within that time, as far as is known."""
+        return self._told_ms >= 0 and self._clock.monotonic() - self._heard_monotonic <= seconds
+
     def warm(self) -> dict[str, frozenset[int]]:
         """The key groups that have caught up, by state."""
         return {name: state.table.warm for name, state in self._hosted.items() if state.table.warm}
@@ -146,6 +150,8 @@ class Standbys:
             taken.cancel()
 
     async def _taken(self, delivery: Delivery) -> None:
+        if self._closed:
+            return
         if delivery.control is not None:
             await self._hear(delivery.control)
         if delivery.items:

@@ -16,6 +16,7 @@
     ├── UnavailableError      not now: sending it again, inside the deadline, can help
     │   ├── NotOwner, NotReady, StaleDescriptor
     │   ├── EpochNotReached, TooStale, Unconfirmed
+    │   ├── StillRunning
     │   ├── NoServer, ServerLost, Draining, Overloaded
     │   ├── KafkaUnreachable
     │   └── DeadlineExceeded, ClientClosed        (not retryable: there is no time, or no client, left)
@@ -264,6 +265,12 @@ class Unconfirmed(UnavailableError):
     """The caller wants no stale answer, and the owner has not heard of its coordinator for the lease time."""
 
     reason = "UNCONFIRMED"
+
+
+class StillRunning(UnavailableError):
+    """A query is to be retired, and a run of it is alive, or was within the lease."""
+
+    reason, code = "STILL_RUNNING", "FAILED_PRECONDITION"
 
 
 class NoServer(UnavailableError):

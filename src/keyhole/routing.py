@@ -31,6 +31,11 @@ class Holding(msgspec.Struct, frozen=True):
     assignment_version: int
     ready: bool
 
+    @property
+    def name(self) -> StateName:
+        """Whose key groups they are."""
+        return self.descriptor.application, self.descriptor.state
+
 
 class View(msgspec.Struct, frozen=True):
     """The last word of one server, and what the reader knows of their connection.
@@ -40,6 +45,7 @@ class View(msgspec.Struct, frozen=True):
         lost: Empty: the connection stands. Otherwise why it doesn't; the holdings are those from before.
         suspect: The connection stands, but the server has not answered for a while: others are asked before it.
         max_key_bytes: The longest storage key that it takes; 0: unknown.
+        incarnation: Of its process; empty: unknown.
     """
 
     address: str
@@ -49,6 +55,12 @@ class View(msgspec.Struct, frozen=True):
     suspect: bool = False
     max_key_bytes: int = 0
     holdings: tuple[Holding, ...] = ()
+    incarnation: str = ""
+
+    @property
+    def held(self) -> frozenset[StateName]:
+        """The states of which it holds key groups."""
+        return frozenset(holding.name for holding in self.holdings if holding.key_groups)
 
 
 class Routes(msgspec.Struct, frozen=True):
@@ -136,10 +148,19 @@ def build(
     by_state: dict[StateName, list[tuple[View, Holding]]] = {}
     for view in views:
         for holding in view.holdings:
-            name = (holding.descriptor.application, holding.descriptor.state)
-            by_state.setdefault(name, []).append((view, holding))
+            by_state.setdefault(holding.name, []).append((view, holding))
     away = {name: _away(descriptor) for name, descriptor in (remembered or {}).items() if name not in by_state}
     return away | {name: _table(told) for name, told in by_state.items()}
+
+
+def let_go(before: View | None, after: View) -> frozenset[StateName]:
+    """The states of which a server held key groups, and holds nothing now though it lives on: it has forgotten them.
+
+    One that was restarted has forgotten nothing: it waits to be given what it held.
+    """
+    if before is None or after.lost or not after.incarnation or after.incarnation != before.incarnation:
+        return frozenset()
+    return before.held - {holding.name for holding in after.holdings}
 
 
 def diff(before: Mapping[StateName, RouteTable], after: Mapping[StateName, RouteTable]) -> Change:

@@ -147,6 +147,7 @@ class Protocol(RuleBasedStateMachine):
             "it is told to end": server.drain,
             "it has nothing to do any more": lambda: server.die() if server.drained else None,
             "its copies catch up": server.follow,
+            "it forgets the query": server.forget,
         }
         happens[data.draw(st.sampled_from(sorted(happens)))]()
 

@@ -345,6 +345,10 @@ async def test_only_the_application_may_write_and_only_the_platform_may_ask_who_
                         lambda stub=stub, method=method: getattr(stub, method)(requests[method](run=run))
                     )
                     assert isinstance(error, PermissionDenied), (name, method)
+            retire = lambda application, stub=stub: stub.RetireQuery(pb.RetireQueryRequest(application=application))  # noqa: E731
+            for application in ("other",) if name == "job" else ("other", "app"):
+                error = await refusal(lambda retire=retire, application=application: retire(application))
+                assert isinstance(error, PermissionDenied), (name, application)
             header = pb.StageRequest(header=pb.StageHeader(run=other))
             error = await refusal(lambda stub=stub, header=header: stub.Stage(iter([header])))
             assert isinstance(error, PermissionDenied), name

@@ -73,6 +73,7 @@ class Fault(enum.Enum):
     LOSES_THE_TRANSACTION_AND_IS_NOT_ANSWERED = enum.auto()
     KAFKA_IS_DOWN = enum.auto()
     SERVER_IS_TOLD_TO_END = enum.auto()
+    SERVER_FORGETS_THE_QUERY = enum.auto()
     COPIES_CATCH_UP = enum.auto()
     OLD_DRIVERS_WAKE = enum.auto()
     HEARTBEATS_COME = enum.auto()
@@ -191,6 +192,12 @@ class SimulatedServer:
         """As SIGTERM does. Idempotent."""
         if self.servicer is not None:
             self._registry.draining = True
+
+    def forget(self) -> None:
+        """It retires what it has, as the run itself might ask it to. Nothing is under way when it is called."""
+        if self.servicer is not None:
+            for (application, query), host in list(self._registry.hosts.items()):
+                self._loop.run_until_complete(self._registry.retire(application, query, host.last_run.run))
 
     @property
     def drained(self) -> bool:
@@ -434,6 +441,8 @@ class World:
             self.follow()
         if fault is Fault.SERVER_IS_TOLD_TO_END:
             to.drain()
+        if fault is Fault.SERVER_FORGETS_THE_QUERY:
+            to.forget()
         if fault is Fault.HEARTBEATS_COME:
             self.beats_meanwhile()
         if fault in (Fault.SERVER_DIES, Fault.SERVER_LOSES_ITS_STORE):

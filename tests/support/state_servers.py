@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,6 +27,7 @@ from keyhole.types import Run, StateDescriptor
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 from services.state_server.app import StateServer
+from tests.support.waiting import LONG_SECONDS
 
 
 class AheadClock(SystemClock):
@@ -40,6 +42,100 @@ class AheadClock(SystemClock):
         return super().now_ms() + int(1000 * self.ahead_seconds)
 
 
+class Speaker:
+    """A coordinator's part in a server's life: `take`, then `commit`, for one query at a time.
+
+    Args:
+        name: What the names of its grants begin with.
+        address: host:port of the server, asked for at each call.
+    """
+
+    def __init__(self, name: str, address: Callable[[], str], credentials: Credentials = PLAIN) -> None:
+        self._name = name
+        self._address = address
+        self._credentials = credentials
+        self.version = 0
+        self.epoch = 0
+
+    async def take(self, descriptor: StateDescriptor, owned: Sequence[int] = (), followed: Sequence[int] = ()) -> None:
+        """Gives the server these key groups of the state, and no others of its query."""
+        self.descriptor = descriptor
+        self.run = Run(descriptor.application, descriptor.query, 1, "run")
+        self.version += 1
+        async with channels.aio_channel(self._address(), self._credentials) as channel:
+            stub = state_server_pb2_grpc.StateServerStub(channel)
+            incarnation = (await stub.Describe(pb.DescribeRequest())).status.incarnation
+            self._target = Target("server", self._address(), incarnation)
+            run = run_to_proto(self.run)
+            await stub.OpenRun(
+                pb.OpenRunRequest(
+                    run=run,
+                    incarnation=incarnation,
+                    grant=f"{self._name}-{self.version}",
+                    protocol_version=PROTOCOL_VERSION,
+                )
+            )
+            assignment = pb.StateAssignment(
+                descriptor=convert.descriptor_to_proto(descriptor), key_groups=owned, standby_key_groups=followed
+            )
+            request = pb.AssignRequest(run=run, assignment_version=self.version, states=[assignment], wait_ms=5000)
+            async with asyncio.timeout(LONG_SECONDS):
+                while not (await stub.Assign(request)).ready:
+                    pass
+
+    async def commit(self, rows: Mapping[Any, bytes], watermark_ms: int = 0) -> None:
+        """One epoch, committed at 1,000 ms times its number."""
+        self.epoch += 1
+        codec, state = StateCodec(self.descriptor), self.descriptor.state
+        batch = pa.record_batch(
+            {
+                "storage_key": pa.array([codec.storage_key(key) for key in rows], pa.binary()),
+                "value": pa.array(list(rows.values()), pa.binary()),
+            }
+        )
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        run = run_to_proto(self.run)
+        header = pb.StageHeader(
+            run=run,
+            incarnation=self._target.incarnation,
+            assignment_version=self.version,
+            state=state,
+            epoch=self.epoch,
+            attempt_id=self.epoch,
+        )
+        async with channels.aio_channel(self._address(), self._credentials) as channel:
+            stub = state_server_pb2_grpc.StateServerStub(channel)
+            chunks = [pb.StageRequest(header=header), pb.StageRequest(chunk=sink.getvalue().to_pybytes())]
+            staged = await stub.Stage(iter(chunks))
+            part = pb.StateCommit(
+                state=state,
+                winners=[pb.Winner(partition=0, attempt_id=self.epoch)],
+                receipts=staged.receipts,
+            )
+            await stub.Commit(
+                pb.CommitRequest(
+                    run=run,
+                    incarnation=self._target.incarnation,
+                    assignment_version=self.version,
+                    epoch=self.epoch,
+                    states=[part],
+                    commit_time_ms=1000 * self.epoch,
+                    watermark_ms=watermark_ms,
+                )
+            )
+
+    async def retire(self) -> list[str]:
+        """Says of its own query that it is over. Returns the states that were forgotten."""
+        request = pb.RetireQueryRequest(
+            application=self.run.application, query=self.run.query, run=run_to_proto(self.run)
+        )
+        async with channels.aio_channel(self._address(), self._credentials) as channel:
+            answer = await state_server_pb2_grpc.StateServerStub(channel).RetireQuery(request)
+        return [state for of in answer.queries for state in of.states]
+
+
 class RunningServer:
     """A state server, and a coordinator's part in its life: call `own`, then `commit`; or `follow` (a common Kafka)."""
 
@@ -52,14 +148,11 @@ class RunningServer:
         credentials: Credentials = PLAIN,
         port: int = 0,
     ) -> None:
-        self._credentials = credentials
         self.clock = AheadClock()
         self._kafka = kafka or MemoryKafka()
         config = StateServerConfig(bootstrap_servers="memory", id=name, port=port, **(security or {}))  # type: ignore[arg-type]  # settings by name
         self.server = StateServer(config, engine or MemoryEngine(), self._changelog, self.clock, NoObserver())
-        self._name = name
-        self._version = 0
-        self._epoch = 0
+        self._speaker = Speaker(name, lambda: self.address, credentials)
 
     def _changelog(self, application: str) -> MemoryChangelog:
         return MemoryChangelog(self._kafka, application)
@@ -70,95 +163,35 @@ class RunningServer:
 
     async def own(self, descriptor: StateDescriptor, key_groups: Sequence[int] = ()) -> None:
         """These key groups of the state (default: all), whose topic is made anew."""
-        if self._version:
+        if self._speaker.version:
             self._kafka.delete_topic(descriptor.topic)
         self._changelog(descriptor.application).admin().ensure(msgspec.structs.replace(descriptor, topic_id=""), 5)
-        await self._take(descriptor, owned=key_groups or range(descriptor.key_groups))
+        await self._speaker.take(descriptor, owned=key_groups or range(descriptor.key_groups))
 
     async def evolve(self, descriptor: StateDescriptor) -> None:
         """The same state under another descriptor, all key groups."""
-        await self._take(descriptor, owned=range(descriptor.key_groups))
+        await self._speaker.take(descriptor, owned=range(descriptor.key_groups))
 
     async def follow(self, descriptor: StateDescriptor) -> None:
         """All key groups of the state, as a standby."""
-        await self._take(descriptor, followed=range(descriptor.key_groups))
+        await self._speaker.take(descriptor, followed=range(descriptor.key_groups))
 
     def complete(self) -> None:
         """Writes the last epoch to the control topic as complete, now."""
-        of = self._descriptor
+        of, epoch = self._speaker.descriptor, self._speaker.epoch
         markers = [self._kafka.end(of.topic, group) - 2 for group in range(of.key_groups)]
-        told = CompleteRecord(self._epoch, 1, 1000 * self._epoch, 0, 0, {of.state: markers}, "", self.clock.now_ms())
+        told = CompleteRecord(epoch, 1, 1000 * epoch, 0, 0, {of.state: markers}, "", self.clock.now_ms())
         control = self._changelog(of.application).control(of.query)
         control.open(5)
         control.append(record("complete", of.query, told), 5)
 
-    async def _take(self, descriptor: StateDescriptor, owned: Sequence[int] = (), followed: Sequence[int] = ()) -> None:
-        self._descriptor = descriptor
-        self._run = Run(descriptor.application, descriptor.query, 1, "run")
-        self._version += 1
-        async with channels.aio_channel(self.address, self._credentials) as channel:
-            stub = state_server_pb2_grpc.StateServerStub(channel)
-            incarnation = (await stub.Describe(pb.DescribeRequest())).status.incarnation
-            self._target = Target("server", self.address, incarnation)
-            run = run_to_proto(self._run)
-            await stub.OpenRun(
-                pb.OpenRunRequest(
-                    run=run,
-                    incarnation=incarnation,
-                    grant=f"{self._name}-{self._version}",
-                    protocol_version=PROTOCOL_VERSION,
-                )
-            )
-            assignment = pb.StateAssignment(
-                descriptor=convert.descriptor_to_proto(descriptor), key_groups=owned, standby_key_groups=followed
-            )
-            answer = await stub.Assign(
-                pb.AssignRequest(run=run, assignment_version=self._version, states=[assignment], wait_ms=5000)
-            )
-            assert answer.ready
-
     async def commit(self, rows: Mapping[Any, bytes], watermark_ms: int = 0) -> None:
-        """One epoch, committed at 1,000 ms times its number."""
-        self._epoch += 1
-        codec, state = StateCodec(self._descriptor), self._descriptor.state
-        batch = pa.record_batch(
-            {
-                "storage_key": pa.array([codec.storage_key(key) for key in rows], pa.binary()),
-                "value": pa.array(list(rows.values()), pa.binary()),
-            }
-        )
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        run = run_to_proto(self._run)
-        header = pb.StageHeader(
-            run=run,
-            incarnation=self._target.incarnation,
-            assignment_version=self._version,
-            state=state,
-            epoch=self._epoch,
-            attempt_id=self._epoch,
-        )
-        async with channels.aio_channel(self.address, self._credentials) as channel:
-            stub = state_server_pb2_grpc.StateServerStub(channel)
-            chunks = [pb.StageRequest(header=header), pb.StageRequest(chunk=sink.getvalue().to_pybytes())]
-            staged = await stub.Stage(iter(chunks))
-            part = pb.StateCommit(
-                state=state,
-                winners=[pb.Winner(partition=0, attempt_id=self._epoch)],
-                receipts=staged.receipts,
-            )
-            await stub.Commit(
-                pb.CommitRequest(
-                    run=run,
-                    incarnation=self._target.incarnation,
-                    assignment_version=self._version,
-                    epoch=self._epoch,
-                    states=[part],
-                    commit_time_ms=1000 * self._epoch,
-                    watermark_ms=watermark_ms,
-                )
-            )
+        """See Speaker.commit."""
+        await self._speaker.commit(rows, watermark_ms)
+
+    async def retire(self) -> list[str]:
+        """See Speaker.retire."""
+        return await self._speaker.retire()
 
 
 @asynccontextmanager

@@ -4,14 +4,23 @@ and servers, step by step."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
-from keyhole.errors import KafkaUnreachable, KeyholeError, NotOwner, NotReady, TooStale, Unconfirmed
+from keyhole.errors import (
+    Fenced,
+    KafkaUnreachable,
+    KeyholeError,
+    NotOwner,
+    NotReady,
+    StageLost,
+    TooStale,
+    Unconfirmed,
+)
 from keyhole.testing.memory_kafka import MemoryKafka
 from keyhole.types import Stale, StateKind
 from services.state_server.copies import Answers
@@ -198,6 +207,77 @@ def test_a_late_assignment_does_not_take_back_what_others_were_given(monkeypatch
                 world.call(letter)
         groups = {name: server.tables["app", "counts"].groups for name, server in world.servers.items()}
         assert groups == {name: frozenset(owned(world, name)) for name in world.servers}
+
+
+class TestARetiredQuery:
+    """What its server has forgotten must not let through what it would have refused."""
+
+    @pytest.fixture
+    def world(self) -> Iterator[World]:
+        """Two runs of the query, each of two epochs; then it is retired on both servers."""
+        made = World(SUM, "ab")
+        for batch in range(4):
+            made.run_epoch(batch, ONE)
+            made.beat()
+            if batch == 1:
+                made.driver_dies()
+        made.driver_dies()
+        made.clock.advance(10.0)
+        for server in made.servers.values():
+            assert made.run(server._registry.retire("app")) == {"main": ["counts"]}
+        yield made
+        made.close()
+
+    @staticmethod
+    def arrive_again(world: World, letters: Sequence[Letter]) -> list[type[Exception]]:
+        """All of them, each twice; and how each is answered."""
+        refusals: list[type[Exception]] = []
+        for letter in letters:
+            for _ in range(2):
+                try:
+                    world.call(letter)
+                except KeyholeError as error:
+                    refusals.append(type(error))
+        return refusals
+
+    def test_none_of_its_runs_messages_does_anything_where_nobody_knows_it_any_more(self, world: World) -> None:
+        letters = [letter for letter in world.answered if letter.method != "Describe"]
+        assert {letter.method for letter in letters} >= {"OpenRun", "Assign", "Stage", "Commit", "Confirm"}
+        holders, ends = dict(world.kafka._epochs), [epochs(world, group) for group in range(KEY_GROUPS)]
+        refusals = self.arrive_again(world, letters)
+        assert len(refusals) == 2 * len(letters)
+        assert set(refusals) == {NotReady, Fenced, StageLost}
+        # Nobody has taken back a grant that was fenced, nothing was written, and nothing runs for it.
+        assert world.kafka._epochs == holders
+        assert [epochs(world, group) for group in range(KEY_GROUPS)] == ends == [[1, 2, 3, 4]] * KEY_GROUPS
+        assert not any(server._registry.hosts or server.tables for server in world.servers.values())
+
+    def test_none_of_them_does_anything_once_a_later_run_has_begun(self, world: World) -> None:
+        letters = [letter for letter in world.answered if letter.method != "Describe"]
+        world.run_epoch(4, ONE)
+        refusals = self.arrive_again(world, letters)
+        assert len(refusals) == 2 * len(letters)
+        assert set(refusals) <= {NotReady, Fenced, StageLost}
+        world.run_epoch(5, ONE)
+        assert totals(world) == [6.0] * KEY_GROUPS
+        assert [epochs(world, group) for group in range(KEY_GROUPS)] == [[1, 2, 3, 4, 5, 6]] * KEY_GROUPS
+
+    def test_none_of_them_does_anything_while_their_own_run_takes_it_up_again(self) -> None:
+        world = World(SUM, "ab")
+        with contextlib.closing(world):
+            world.run_epoch(0, ONE)
+            letters = [letter for letter in world.answered if letter.method in ("OpenRun", "Assign", "Stage", "Commit")]
+            assert world.coordinator is not None
+            run = world.coordinator._run.run
+            for server in world.servers.values():
+                world.run(server._registry.retire("app", "main", run))
+            self.arrive_again(world, letters)
+            world.beat()  # it finds out, and gives them grants anew
+            self.arrive_again(world, letters)
+            world.run_epoch(1, ONE)
+            self.arrive_again(world, letters)
+            assert totals(world) == [2.0] * KEY_GROUPS
+            assert [epochs(world, group) for group in range(KEY_GROUPS)] == [[1, 2]] * KEY_GROUPS
 
 
 class TestWhoIsConfirmed:

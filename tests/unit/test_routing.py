@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from keyhole.routing import Holding, View, build, diff
+from keyhole.routing import Holding, View, build, diff, let_go
 from keyhole.types import Role, ValueSchema
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
 
@@ -134,6 +134,20 @@ def test_a_state_that_nobody_holds_any_more_is_away_but_not_unknown() -> None:
     table = build([_view("a")], {NAME: descriptor()})[NAME]
     assert set(table.nearest.addresses) == {""}
     assert "no server holds it now" in table.missing
+
+
+def test_a_server_that_lives_on_lets_go_of_what_it_does_not_tell_any_more() -> None:
+    before = _view("a", _holding(LOW), incarnation="1")
+    assert let_go(before, _view("a", incarnation="1")) == {NAME}
+    assert let_go(msgspec.structs.replace(before, lost="gone"), _view("a", incarnation="1")) == {NAME}
+    kept = [
+        _view("a", _holding(frozenset()), incarnation="1"),  # they have moved
+        _view("a", incarnation="2"),  # it was restarted
+        _view("a", incarnation="1", lost="gone"),
+    ]
+    assert all(let_go(before, after) == frozenset() for after in kept)
+    assert let_go(None, before) == let_go(kept[0], _view("a", incarnation="1")) == frozenset()
+    assert let_go(_view("a", _holding()), _view("a")) == frozenset(), "of unknown incarnations nothing can be told"
 
 
 def test_a_key_group_beyond_the_states_is_ignored() -> None:

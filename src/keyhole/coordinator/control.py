@@ -171,6 +171,15 @@ def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
     )
 
 
+def generations(records: Mapping[str, bytes]) -> dict[str, int]:
+    """The generation of each of the application's queries."""
+    return {
+        key.removeprefix("generation/"): msgspec.json.decode(value, type=GenerationRecord).generation
+        for key, value in records.items()
+        if key.startswith("generation/")
+    }
+
+
 def savepoints(records: Mapping[str, bytes]) -> list[SavepointRecord]:
     """What the application's queries were restored from, or are being."""
     found = (value for key, value in records.items() if key.startswith("savepoint/"))

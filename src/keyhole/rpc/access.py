@@ -60,6 +60,10 @@ def _stages(caller: Caller, request: server.StageRequest) -> None:
         caller.check(Verb.WRITE, request.header.run.application, "*")
 
 
+def _retires(caller: Caller, request: server.RetireQueryRequest) -> None:
+    caller.check(Verb.WRITE, request.application, "*")
+
+
 def _dumps(caller: Caller, request: server.DumpRequest) -> None:
     caller.check(Verb.ADMIN, request.application, request.state)
 
@@ -98,6 +102,7 @@ _RULES: dict[str, _Rule] = {
     "/keyhole.v1.StateServer/Commit": _writes,
     "/keyhole.v1.StateServer/Abort": _writes,
     "/keyhole.v1.StateServer/Confirm": _writes,
+    "/keyhole.v1.StateServer/RetireQuery": _retires,
     "/keyhole.v1.StateServer/Describe": _is_infrastructure,
     "/keyhole.v1.StateServer/WatchOwnership": _is_infrastructure,
     "/keyhole.v1.StateServer/Dump": _dumps,

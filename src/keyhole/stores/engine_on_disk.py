@@ -46,6 +46,7 @@ class EngineOnDisk(ABC, Generic[_Store]):
 
     def destroy(self, application: str, state: str) -> None:
         self._refuse_open(application, state)
+        self._stores.pop((application, state), None)
         self._directory.remove(application, state)
 
     def close(self) -> None:

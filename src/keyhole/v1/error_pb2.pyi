@@ -89,6 +89,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """max_staleness"""
     REASON_UNCONFIRMED: _Reason.ValueType  # 52
     """stale=never, and the owner has not heard of its coordinator for the lease time"""
+    REASON_STILL_RUNNING: _Reason.ValueType  # 53
+    """a query is to be retired, and a run of it is alive"""
     REASON_FENCED: _Reason.ValueType  # 60
     """Between the coordinator and the servers.
     a newer run has taken over
@@ -172,6 +174,8 @@ REASON_TOO_STALE: Reason.ValueType  # 51
 """max_staleness"""
 REASON_UNCONFIRMED: Reason.ValueType  # 52
 """stale=never, and the owner has not heard of its coordinator for the lease time"""
+REASON_STILL_RUNNING: Reason.ValueType  # 53
+"""a query is to be retired, and a run of it is alive"""
 REASON_FENCED: Reason.ValueType  # 60
 """Between the coordinator and the servers.
 a newer run has taken over

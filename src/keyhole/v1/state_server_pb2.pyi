@@ -825,6 +825,80 @@ class Ownership(_message.Message):
 Global___Ownership: _TypeAlias = Ownership  # noqa: Y015
 
 @_typing.final
+class RetireQueryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLICATION_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    application: _builtins.str
+    query: _builtins.str
+    """Empty: all queries of the application."""
+    @_builtins.property
+    def run(self) -> Global___Run:
+        """The run of that query which says so itself: the only one that may while it is alive."""
+
+    def __init__(
+        self,
+        *,
+        application: _builtins.str = ...,
+        query: _builtins.str = ...,
+        run: Global___Run | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "query", b"query", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetireQueryRequest: _TypeAlias = RetireQueryRequest  # noqa: Y015
+
+@_typing.final
+class RetireQueryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___RetiredQuery]:
+        """What was forgotten now; none: there was nothing of it."""
+
+    def __init__(
+        self,
+        *,
+        queries: _abc.Iterable[Global___RetiredQuery] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queries", b"queries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetireQueryResponse: _TypeAlias = RetireQueryResponse  # noqa: Y015
+
+@_typing.final
+class RetiredQuery(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    query: _builtins.str
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        query: _builtins.str = ...,
+        states: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["query", b"query", "states", b"states"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetiredQuery: _TypeAlias = RetiredQuery  # noqa: Y015
+
+@_typing.final
 class DumpRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -85,6 +85,11 @@ class StateServerStub:
                 request_serializer=keyhole_dot_v1_dot_state__server__pb2.WatchOwnershipRequest.SerializeToString,
                 response_deserializer=keyhole_dot_v1_dot_state__server__pb2.Ownership.FromString,
                 _registered_method=True)
+        self.RetireQuery = channel.unary_unary(
+                '/keyhole.v1.StateServer/RetireQuery',
+                request_serializer=keyhole_dot_v1_dot_state__server__pb2.RetireQueryRequest.SerializeToString,
+                response_deserializer=keyhole_dot_v1_dot_state__server__pb2.RetireQueryResponse.FromString,
+                _registered_method=True)
         self.Dump = channel.unary_stream(
                 '/keyhole.v1.StateServer/Dump',
                 request_serializer=keyhole_dot_v1_dot_state__server__pb2.DumpRequest.SerializeToString,
@@ -166,6 +171,15 @@ class StateServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RetireQuery(self, request, context):
+        """Queries are over here: the server forgets them, and deletes what it has stored of them. Refused where a run of one of
+        them is alive (STILL_RUNNING, nothing is changed). May be repeated. What is in Kafka stays: a later run of a query has
+        all that was committed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Dump(self, request, context):
         """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`.
         """
@@ -225,6 +239,11 @@ def add_StateServerServicer_to_server(servicer, server):
                     servicer.WatchOwnership,
                     request_deserializer=keyhole_dot_v1_dot_state__server__pb2.WatchOwnershipRequest.FromString,
                     response_serializer=keyhole_dot_v1_dot_state__server__pb2.Ownership.SerializeToString,
+            ),
+            'RetireQuery': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetireQuery,
+                    request_deserializer=keyhole_dot_v1_dot_state__server__pb2.RetireQueryRequest.FromString,
+                    response_serializer=keyhole_dot_v1_dot_state__server__pb2.RetireQueryResponse.SerializeToString,
             ),
             'Dump': grpc.unary_stream_rpc_method_handler(
                     servicer.Dump,
@@ -503,6 +522,33 @@ class StateServer:
             '/keyhole.v1.StateServer/WatchOwnership',
             keyhole_dot_v1_dot_state__server__pb2.WatchOwnershipRequest.SerializeToString,
             keyhole_dot_v1_dot_state__server__pb2.Ownership.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetireQuery(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/keyhole.v1.StateServer/RetireQuery',
+            keyhole_dot_v1_dot_state__server__pb2.RetireQueryRequest.SerializeToString,
+            keyhole_dot_v1_dot_state__server__pb2.RetireQueryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -55,6 +55,11 @@ class StateServerStub:
     Describe: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.DescribeRequest, _state_server_pb2.DescribeResponse]
     WatchOwnership: _grpc.UnaryStreamMultiCallable[_state_server_pb2.WatchOwnershipRequest, _state_server_pb2.Ownership]
     """The whole of what this server owns, at once and after every change."""
+    RetireQuery: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.RetireQueryRequest, _state_server_pb2.RetireQueryResponse]
+    """Queries are over here: the server forgets them, and deletes what it has stored of them. Refused where a run of one of
+    them is alive (STILL_RUNNING, nothing is changed). May be repeated. What is in Kafka stays: a later run of a query has
+    all that was committed.
+    """
     Dump: _grpc.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]
     """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`."""
 
@@ -85,6 +90,11 @@ class StateServerAsyncStub(StateServerStub):
     Describe: _aio.UnaryUnaryMultiCallable[_state_server_pb2.DescribeRequest, _state_server_pb2.DescribeResponse]  # type: ignore[assignment]
     WatchOwnership: _aio.UnaryStreamMultiCallable[_state_server_pb2.WatchOwnershipRequest, _state_server_pb2.Ownership]  # type: ignore[assignment]
     """The whole of what this server owns, at once and after every change."""
+    RetireQuery: _aio.UnaryUnaryMultiCallable[_state_server_pb2.RetireQueryRequest, _state_server_pb2.RetireQueryResponse]  # type: ignore[assignment]
+    """Queries are over here: the server forgets them, and deletes what it has stored of them. Refused where a run of one of
+    them is alive (STILL_RUNNING, nothing is changed). May be repeated. What is in Kafka stays: a later run of a query has
+    all that was committed.
+    """
     Dump: _aio.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]  # type: ignore[assignment]
     """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`."""
 
@@ -172,6 +182,17 @@ class StateServerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_state_server_pb2.Ownership], _abc.AsyncIterator[_state_server_pb2.Ownership]]:
         """The whole of what this server owns, at once and after every change."""
+
+    @_abc_1.abstractmethod
+    def RetireQuery(
+        self,
+        request: _state_server_pb2.RetireQueryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_state_server_pb2.RetireQueryResponse, _abc.Awaitable[_state_server_pb2.RetireQueryResponse]]:
+        """Queries are over here: the server forgets them, and deletes what it has stored of them. Refused where a run of one of
+        them is alive (STILL_RUNNING, nothing is changed). May be repeated. What is in Kafka stays: a later run of a query has
+        all that was committed.
+        """
 
     @_abc_1.abstractmethod
     def Dump(

@@ -67,6 +67,7 @@ const (
 	Reason_REASON_CLIENT_CLOSED     Reason = 50
 	Reason_REASON_TOO_STALE         Reason = 51 // max_staleness
 	Reason_REASON_UNCONFIRMED       Reason = 52 // stale=never, and the owner has not heard of its coordinator for the lease time
+	Reason_REASON_STILL_RUNNING     Reason = 53 // a query is to be retired, and a run of it is alive
 	// Between the coordinator and the servers.
 	Reason_REASON_FENCED          Reason = 60 // a newer run has taken over
 	Reason_REASON_STAGE_LOST      Reason = 61 // the server does not hold exactly what it is asked to commit
@@ -121,6 +122,7 @@ var (
 		50: "REASON_CLIENT_CLOSED",
 		51: "REASON_TOO_STALE",
 		52: "REASON_UNCONFIRMED",
+		53: "REASON_STILL_RUNNING",
 		60: "REASON_FENCED",
 		61: "REASON_STAGE_LOST",
 		62: "REASON_OUTCOME_UNKNOWN",
@@ -170,6 +172,7 @@ var (
 		"REASON_CLIENT_CLOSED":         50,
 		"REASON_TOO_STALE":             51,
 		"REASON_UNCONFIRMED":           52,
+		"REASON_STILL_RUNNING":         53,
 		"REASON_FENCED":                60,
 		"REASON_STAGE_LOST":            61,
 		"REASON_OUTCOME_UNKNOWN":       62,
@@ -293,7 +296,7 @@ const file_keyhole_v1_error_proto_rawDesc = "" +
 	"\n" +
 	"FactsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xd8\t\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xf2\t\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aREASON_UNKNOWN_APPLICATION\x10\x01\x12\x18\n" +
@@ -334,7 +337,8 @@ const file_keyhole_v1_error_proto_rawDesc = "" +
 	"\x18REASON_DEADLINE_EXCEEDED\x101\x12\x18\n" +
 	"\x14REASON_CLIENT_CLOSED\x102\x12\x14\n" +
 	"\x10REASON_TOO_STALE\x103\x12\x16\n" +
-	"\x12REASON_UNCONFIRMED\x104\x12\x11\n" +
+	"\x12REASON_UNCONFIRMED\x104\x12\x18\n" +
+	"\x14REASON_STILL_RUNNING\x105\x12\x11\n" +
 	"\rREASON_FENCED\x10<\x12\x15\n" +
 	"\x11REASON_STAGE_LOST\x10=\x12\x1a\n" +
 	"\x16REASON_OUTCOME_UNKNOWN\x10>\x12\x17\n" +
