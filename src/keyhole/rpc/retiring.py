@@ -1,0 +1,52 @@
+"""Tells a state server that queries are over, for `keyhole retire` and for whoever runs many queries on one server."""
+
+from __future__ import annotations
+
+import time
+
+import grpc
+
+from keyhole.errors import StillRunning
+from keyhole.rpc.channels import sync_channel
+from keyhole.rpc.status import from_rpc_error
+from keyhole.security.credentials import PLAIN, Credentials
+from keyhole.v1 import state_server_pb2 as pb
+from keyhole.v1 import state_server_pb2_grpc
+
+_AGAIN_SECONDS = 0.2
+
+
+def retire(
+    address: str, application: str, query: str = "", *, timeout_seconds: float = 30.0, credentials: Credentials = PLAIN
+) -> dict[str, list[str]]:
+    """Has the server forget queries, and delete what it has stored of them. Blocks; may be repeated.
+
+    While a run is alive the server is asked again, within the time: it counts as alive until its lease has passed.
+
+    Args:
+        address: host:port.
+        query: Empty: all of the application.
+        timeout_seconds: For all of it.
+
+    Returns:
+        The states of each query that was forgotten now; empty: there was nothing of it.
+
+    Raises:
+        StillRunning: Until the end of the time. Nothing was changed.
+        Unsupported: A server of a version that retires nothing.
+        KeyholeError: It can't be reached, or refuses.
+    """
+    until = time.monotonic() + timeout_seconds
+    request = pb.RetireQueryRequest(application=application, query=query)
+    with sync_channel(address, credentials) as channel:
+        stub = state_server_pb2_grpc.StateServerStub(channel)
+        while True:
+            try:
+                answer = stub.RetireQuery(request, timeout=max(_AGAIN_SECONDS, until - time.monotonic()))
+            except grpc.RpcError as error:
+                refusal = from_rpc_error(error, address)
+                if not isinstance(refusal, StillRunning) or time.monotonic() > until:
+                    raise refusal from error
+                time.sleep(_AGAIN_SECONDS)
+            else:
+                return {of.query: list(of.states) for of in answer.queries}

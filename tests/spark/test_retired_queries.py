@@ -1,0 +1,255 @@
+"""A state server through two hundred queries that come and go: what it has of them afterwards, and what readers see."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import psutil
+import pytest
+
+from keyhole import AsyncClient
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.config import StateServerConfig
+from keyhole.coordinator.control import CompleteRecord, GenerationRecord, record
+from keyhole.errors import DeadlineExceeded, KeyholeError, NoServer, StillRunning, UnknownApplication
+from keyhole.local.ports import free_ports
+from keyhole.local.processes import Child
+from keyhole.local.services import start_client_proxy, start_state_server
+from keyhole.rpc.retiring import retire
+from keyhole.steps import NoObserver
+from keyhole.stores.memory import MemoryEngine
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from keyhole.types import StateDescriptor
+from services.state_server.app import StateServer
+from tests.support.proxies import proxy_of
+from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.state_servers import AheadClock, Speaker, state_server
+from tests.support.waiting import LONG_SECONDS, eventually
+
+pytestmark = pytest.mark.integration
+
+QUERIES, AT_A_TIME = 200, 8
+KEY_GROUPS = 4
+# Threads and connections that gRPC and asyncio's pool have at one moment and not at another. A query that stays has 14
+# threads, 24 file descriptors and 3 Kafka clients.
+COME_AND_GO = 20
+
+
+class Counted(NamedTuple):
+    """What the server's process has. `clients`: of Kafka, consumers and producers."""
+
+    threads: int
+    descriptors: int
+    clients: int
+
+    @classmethod
+    def of(cls, process: int) -> Counted:
+        names = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/comm")]
+        return cls(len(names), psutil.Process(process).num_fds(), names.count("rdk:main\n"))
+
+    def within(self, other: Counted) -> bool:
+        """No more than the other, but for what comes and goes by itself."""
+        return (
+            self.threads <= other.threads + COME_AND_GO
+            and self.descriptors <= other.descriptors + COME_AND_GO
+            and self.clients <= other.clients
+        )
+
+
+class Served(NamedTuple):
+    """A server of its own, and a proxy before it."""
+
+    application: str
+    bootstrap_servers: str
+    server: Child
+    address: str
+    proxy: str
+
+    def counted(self) -> Counted:
+        return Counted.of(self.server.pid)
+
+
+@pytest.fixture
+def served(kafka: str, tmp_path: Path) -> Iterator[Served]:
+    port, proxy_port = free_ports(2)
+    environ = dict(os.environ)
+    server = start_state_server("server-a", port, bootstrap_servers=kafka, directory=tmp_path, environ=environ)
+    address = f"127.0.0.1:{port}"
+    try:
+        proxy = start_client_proxy("proxy", proxy_port, servers=[address], directory=tmp_path, environ=environ)
+        try:
+            yield Served(f"app-{uuid.uuid4().hex[:8]}", kafka, server, address, f"127.0.0.1:{proxy_port}")
+        finally:
+            proxy.terminate()
+    finally:
+        server.terminate()
+
+
+async def declared(served: Served, state: str) -> StateDescriptor:
+    """A state of the application, whose changelog there is."""
+    of = msgspec.structs.replace(
+        descriptor(state, application=served.application, topic_id=""), query=state, key_groups=KEY_GROUPS
+    )
+    admin = KafkaChangelog(served.bootstrap_servers, served.application).admin()
+    topic_id = await asyncio.to_thread(admin.ensure, of, LONG_SECONDS)
+    return msgspec.structs.replace(of, topic_id=topic_id)
+
+
+async def runs(speaker: Speaker, of: StateDescriptor) -> None:
+    """The query of the state is given all key groups, and has one more epoch."""
+    await speaker.take(of, owned=range(KEY_GROUPS))
+    await speaker.commit(rows(10))
+
+
+async def test_two_hundred_queries_that_came_and_went_leave_no_thread_descriptor_or_kafka_client(
+    served: Served,
+) -> None:
+    staying = await declared(served, "staying")
+    await runs(Speaker(f"{served.application}-staying", lambda: served.address), staying)
+    before = served.counted()
+
+    async def come_and_go(number: int, queries: int) -> None:
+        """One query after the other, each of which is the only one that feeds the state."""
+        of = await declared(served, f"state-{number}")
+        speaker = Speaker(f"{served.application}-{number}-{queries}", lambda: served.address)
+        for query in range(queries):
+            await runs(speaker, msgspec.structs.replace(of, query=f"query-{number}-{queries}-{query}"))
+            assert await speaker.retire() == [of.state]
+
+    async def many(queries: int) -> Counted:
+        await asyncio.gather(*(come_and_go(number, queries // AT_A_TIME) for number in range(AT_A_TIME)))
+        await eventually(lambda: served.counted().clients == before.clients, LONG_SECONDS)
+        return served.counted()
+
+    first = await many(2 * AT_A_TIME)
+    last = await many(QUERIES - 2 * AT_A_TIME)
+    print(f"before {before}, after {2 * AT_A_TIME} queries {first}, after {QUERIES} {last}")
+    await eventually(lambda: served.counted().within(first), LONG_SECONDS)
+    async with AsyncClient(served.proxy, timeout=LONG_SECONDS) as client:
+        assert [of.state for of in await client.list_states() if of.application == served.application] == ["staying"]
+        assert (await client.get(served.application, "staying", "sensor-7")).value.celsius == 7.0
+
+
+async def becomes(served: Served, state: str, expected: float | str) -> None:
+    """Returns once a reader is told this value, or an error of this reason: the proxy follows its servers."""
+    async with AsyncClient(served.proxy, timeout=LONG_SECONDS) as client, asyncio.timeout(LONG_SECONDS):
+        told: float | str = ""
+        while told != expected:
+            try:
+                told = (await client.get(served.application, state, "sensor-7")).value.celsius
+            except KeyholeError as error:
+                told = error.reason
+            await asyncio.sleep(0.01)
+
+
+async def test_what_was_retired_is_unknown_to_readers_and_all_of_it_is_back_when_its_query_starts_again(
+    served: Served,
+) -> None:
+    gone, staying = await declared(served, "gone"), await declared(served, "staying")
+    going = Speaker(f"{served.application}-going", lambda: served.address)
+    await runs(going, gone)
+    await runs(Speaker(f"{served.application}-staying", lambda: served.address), staying)
+    await becomes(served, "gone", 7.0)
+    await becomes(served, "staying", 7.0)
+    # Nobody says any more that the run is alive: it is waited for until its lease has passed.
+    forgotten = await asyncio.to_thread(
+        retire, served.address, served.application, "gone", timeout_seconds=LONG_SECONDS
+    )
+    assert forgotten == {"gone": ["gone"]}
+    await becomes(served, "gone", "UNKNOWN_STATE")
+    await becomes(served, "staying", 7.0)
+    assert await asyncio.to_thread(retire, served.address, served.application, "gone") == {}
+    await going.take(gone, owned=range(KEY_GROUPS))
+    await becomes(served, "gone", 7.0)
+
+
+async def refusal(client: AsyncClient) -> type[KeyholeError] | None:
+    """What a reader of the state is told; None: its value."""
+    try:
+        await client.get(APPLICATION, STATE, "sensor-7", timeout=0.5)
+    except KeyholeError as error:
+        return type(error)
+    return None
+
+
+async def test_proxies_forget_a_state_once_its_last_holder_has_let_go_of_it_and_not_when_one_was_restarted() -> None:
+    kafka = MemoryKafka()
+    async with state_server("a", kafka) as a, state_server("b", kafka) as b, proxy_of(a.address, b.address) as proxy:
+        directory, name = proxy._directory, (APPLICATION, STATE)
+
+        def held_by(*servers: str) -> bool:
+            held = {link.view.server for link in directory.links if link.view and name in link.view.held}
+            return held == set(servers)
+
+        async with AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
+            await a.own(descriptor())
+            await a.commit(rows(10))
+            await b.follow(descriptor())
+            await eventually(lambda: held_by("a", "b"))
+            await a.retire()
+            await eventually(lambda: held_by("b"))
+            assert await refusal(client) is None, "the other one still answers"
+            await b.retire()
+            await eventually(lambda: held_by())
+            assert await refusal(client) is UnknownApplication
+            assert name not in directory.tables
+            await a.evolve(descriptor())
+            await eventually(lambda: held_by("a"))
+            assert await refusal(client) is None
+            # It is restarted: nobody has said that the query is over.
+            port = int(a.address.rpartition(":")[2])
+            await a.server.stop()
+            async with state_server("a", kafka, port=port):
+                await eventually(lambda: any(link.view and not link.view.lost for link in directory.links[:1]))
+                await eventually(lambda: held_by())
+                assert name in directory.tables
+                assert await refusal(client) in (NoServer, DeadlineExceeded)
+
+
+async def test_a_replica_forgets_a_query_until_a_later_run_of_it_begins() -> None:
+    kafka = MemoryKafka()
+    changelog = MemoryChangelog(kafka, APPLICATION)
+    of = msgspec.structs.replace(descriptor(topic_id=""), topic_id=changelog.admin().ensure(descriptor(topic_id=""), 5))
+    control = changelog.control(of.query)
+    control.open(5)
+
+    def told(generation: int, epoch: int) -> None:
+        """As a driver writes to the control topic."""
+        whole = CompleteRecord(epoch, generation, 1000, 0, 0, {STATE: [-1] * of.key_groups}, told_ms=epoch)
+        run = GenerationRecord(generation, f"run-{generation}")
+        control.append(
+            record("state", STATE, of) | record("generation", of.query, run) | record("complete", of.query, whole), 5
+        )
+
+    told(1, 1)
+    config = StateServerConfig(bootstrap_servers="memory", port=0, role="replica", applications=(APPLICATION,))
+    clock = AheadClock()
+    server = StateServer(config, MemoryEngine(), lambda name: MemoryChangelog(kafka, name), clock, NoObserver())
+    await server.start()
+    try:
+        registry = server._registry
+        assert registry is not None
+        await eventually(lambda: (APPLICATION, STATE) in registry.tables)
+        host = registry.hosts[APPLICATION, of.query]
+        await eventually(lambda: host.running)
+        with pytest.raises(StillRunning):
+            await registry.retire(APPLICATION)
+        clock.ahead_seconds += 10.0
+        assert await registry.retire(APPLICATION) == {of.query: [STATE]}
+        member = server._members[APPLICATION]
+        told(1, 2)
+        # It reads what follows, and of another query's run.
+        control.append(record("generation", "another", GenerationRecord(1, "run-1")), 5)
+        await eventually(lambda: "another" in member._generations)
+        assert member.has_left(of.query)
+        assert not registry.tables
+        told(2, 2)
+        await eventually(lambda: (APPLICATION, STATE) in registry.tables)
+    finally:
+        await server.stop()
