@@ -13,10 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from keyhole.cli.main import main
+from keyhole.testing.changelog import MemoryKafka
 from keyhole.types import KeyType, StateKind
 from tests.support.entries import hourly
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
+from tests.support.state_servers import state_server
 from tests.support.waiting import LONG_SECONDS
 
 PATH = f"{APPLICATION}/{STATE}"
@@ -215,3 +217,30 @@ def test_reading_imports_neither_spark_nor_kafka_nor_numpy() -> None:
     )
     told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert told.strip() == "[]"
+
+
+async def test_retire_has_all_servers_forget_and_says_what_each_has_forgotten(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kafka = MemoryKafka()
+    async with state_server("a", kafka) as a, state_server("b", kafka) as b, proxy_of(a.address, b.address) as proxy:
+
+        async def run(*arguments: str) -> int:
+            return await asyncio.to_thread(main, ["retire", *arguments])
+
+        await a.own(descriptor())
+        await b.follow(descriptor())
+        assert await run(APPLICATION, "--proxy", proxy.address, "--timeout", "0.1") == 1
+        assert "query 'main' of application weather is running" in capsys.readouterr().err
+        for server in (a, b):
+            server.clock.ahead_seconds += 10.0
+        assert await run(APPLICATION, "another", "--proxy", proxy.address, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["retired"] == []
+        assert await run(APPLICATION, "main", "--servers", f"{a.address},{unused_address()}", "--json") == 1
+        told = json.loads(capsys.readouterr().out)
+        assert told["retired"] == [{"server": a.address, "query": "main", "states": [STATE]}]
+        assert len(told["not_asked"]) == 1
+        assert await run(APPLICATION, "--proxy", proxy.address) == 0
+        shown = capsys.readouterr().out
+        assert f"forgotten of {APPLICATION}" in shown
+        assert re.search(rf"b +│ main +│ {STATE} ", shown)

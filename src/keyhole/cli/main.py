@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_reads(commands)
     _add_savepoint(commands)
     _add_verify(commands)
+    _add_retire(commands)
     _add_token(commands)
     for name, program in SERVICES.items():
         service = commands.add_parser(name, help=f"run a {name} here, configured by the environment")
@@ -146,6 +147,12 @@ def _add_proxy(command: argparse.ArgumentParser) -> None:
         default=f"127.0.0.1:{DEFAULT_PROXY_PORT}",
         metavar="HOST:PORT",
         help="the client proxy to ask (%(default)s)",
+    )
+
+
+def _add_servers(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--servers", type=lambda text: text.split(","), metavar="HOST:PORT,...", help="in place of those a proxy knows"
     )
 
 
@@ -225,9 +232,7 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     verify.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
     verify.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
     _add_proxy(verify)
-    verify.add_argument(
-        "--servers", type=lambda text: text.split(","), metavar="HOST:PORT,...", help="in place of those a proxy knows"
-    )
+    _add_servers(verify)
     verify.add_argument(
         "--show", type=int, default=0, metavar="N", help="also the first N storage keys of each kind, in hexadecimal"
     )
@@ -239,6 +244,25 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     verify.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
     _add_credentials(verify)
     verify.set_defaults(run=_verify)
+
+
+def _add_retire(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    retire = commands.add_parser("retire", help="have all state servers forget a query whose job is over for good")
+    retire.add_argument("application", metavar="APP")
+    retire.add_argument("query", metavar="QUERY", nargs="?", default="", help="default: all of the application")
+    _add_proxy(retire)
+    _add_servers(retire)
+    retire.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="of each server; a job that has just ended counts as running for 3 s (%(default)s)",
+    )
+    retire.add_argument("--format", choices=("table", "json"), default="table")
+    retire.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    _add_credentials(retire)
+    retire.set_defaults(run=_retire)
 
 
 class _Version(argparse.Action):
@@ -360,6 +384,13 @@ def _verify(options: argparse.Namespace) -> int:
     from keyhole.cli import reads, verify_state
 
     return verify_state.run(options, _credentials(options), reads.Output(as_json=options.format == "json"))
+
+
+def _retire(options: argparse.Namespace) -> int:
+    _require("keyhole retire", "cli", _TO_READ)
+    from keyhole.cli import reads, retire
+
+    return retire.run(options, _credentials(options), reads.Output(as_json=options.format == "json"))
 
 
 def _become(program: Program, options: argparse.Namespace) -> int:

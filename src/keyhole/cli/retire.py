@@ -1,0 +1,65 @@
+"""`keyhole retire APP [QUERY]`: has all state servers forget a query that is over."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any, NamedTuple
+
+from keyhole import Client
+from keyhole.cli.reads import Output
+from keyhole.errors import KeyholeError, StillRunning
+from keyhole.rpc.retiring import retire
+from keyhole.security.credentials import Credentials
+
+
+class _Asked(NamedTuple):
+    """A server. `away`: why it is not asked; empty: it is."""
+
+    server: str
+    address: str
+    away: str = ""
+
+
+def run(options: argparse.Namespace, credentials: Credentials, output: Output) -> int:
+    """Exit code 1 where a server could not be asked: of that, nothing is known.
+
+    Raises:
+        StillRunning: A server takes a run for alive; those after it were not asked.
+    """
+    retired: list[dict[str, Any]] = []
+    away: dict[str, str] = {}
+    for server in _servers(options, credentials):
+        if server.away:
+            away[server.server] = server.away
+            continue
+        try:
+            found = retire(
+                server.address,
+                options.application,
+                options.query,
+                timeout_seconds=options.timeout,
+                credentials=credentials,
+            )
+        except StillRunning:
+            raise
+        except KeyholeError as error:
+            away[server.server] = error.message
+        else:
+            retired += [{"server": server.server, "query": query, "states": states} for query, states in found.items()]
+    if output.as_json:
+        print(json.dumps({"application": options.application, "retired": retired, "not_asked": away}))
+        return 1 if away else 0
+    output.rows([row | {"states": ", ".join(row["states"])} for row in retired], f"forgotten of {options.application}")
+    for name, why in away.items():
+        print(f"not asked: {name}: {why}")
+    return 1 if away else 0
+
+
+def _servers(options: argparse.Namespace, credentials: Credentials) -> list[_Asked]:
+    """Owners first: they know best whether a run is alive, and replicas forget nothing where one is."""
+    if options.servers:
+        return [_Asked(address, address) for address in options.servers]
+    with Client(options.proxy, timeout=options.timeout, credentials=credentials) as client:
+        known = sorted(client.status(), key=lambda status: (status.replica, status.server))
+    return [_Asked(status.server or status.address, status.address, status.unreachable) for status in known]
