@@ -11,19 +11,21 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from keyhole import Client
 from keyhole.config import JobConfig
 from keyhole.local.ports import free_ports
 from keyhole.local.services import start_client_proxy, start_state_server
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from keyhole.rpc.retiring import retire
+from keyhole.spark.running import ROCKSDB
+from keyhole.spark.session import local_settings, start_session
+from tests.support.waiting import LONG_SECONDS
 
 Rows = Sequence[Mapping[str, object]]
 Stream = Callable[..., "DataFrame"]
@@ -132,48 +134,65 @@ def run_until(tmp_path: Path) -> RunUntil:
 
 @dataclass(frozen=True)
 class Service:
-    """A state server and a proxy before it, shared by the tests of a file. Addresses as host:port."""
+    """A state server and a proxy before it, shared by all tests of this process. Addresses as host:port."""
 
     bootstrap_servers: str
     server: str
     proxy: str
+    _retiring: Executor
+    _retired: list[Future[None]] = field(default_factory=list)
 
     def config(self, application: str) -> JobConfig:
         """For `queryable.value(..., config=...)`."""
         return JobConfig(application, (self.server,), self.bootstrap_servers, epoch_deadline_seconds=120)
 
+    def retire(self, application: str) -> None:
+        """Has the server forget an application, and those whose names begin with its name, whose queries have ended.
 
-@contextmanager
-def served(bootstrap_servers: str, directory: Path) -> Iterator[Service]:
-    """Real processes, whose stores and logs are in the directory; they end at the end."""
+        Nobody waits for it but `check_retired`: it is not before the leases have passed.
+        """
+        self._retired.append(self._retiring.submit(self._retire, application))
+
+    def _retire(self, application: str) -> None:
+        with Client(self.server, timeout=LONG_SECONDS) as client:
+            found = {state.application for state in client.list_states() if state.application.startswith(application)}
+        for name in sorted(found):
+            retire(self.server, name, timeout_seconds=LONG_SECONDS)
+
+    def check_retired(self) -> None:
+        """Raises what kept an application from being retired: a query that a test has not ended, say."""
+        for retired in self._retired:
+            retired.result()
+
+
+@pytest.fixture(scope="session")
+def service(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Real processes. A test uses an application of its own, and doesn't stop them."""
+    directory = tmp_path_factory.mktemp("service")
     server, proxy = free_ports(2)
-    environ = dict(os.environ)
     children = [
-        start_state_server(
-            "server-0", server, bootstrap_servers=bootstrap_servers, directory=directory, environ=environ
-        )
+        start_state_server("server-0", server, bootstrap_servers=kafka, directory=directory, environ=dict(os.environ))
     ]
     try:
         children.append(
-            start_client_proxy("proxy", proxy, servers=[f"127.0.0.1:{server}"], directory=directory, environ=environ)
+            start_client_proxy(
+                "proxy", proxy, servers=[f"127.0.0.1:{server}"], directory=directory, environ=dict(os.environ)
+            )
         )
-        yield Service(bootstrap_servers, f"127.0.0.1:{server}", f"127.0.0.1:{proxy}")
+        with ThreadPoolExecutor(4, thread_name_prefix="retiring") as retiring:
+            made = Service(kafka, f"127.0.0.1:{server}", f"127.0.0.1:{proxy}", retiring)
+            yield made
+            made.check_retired()
     finally:
         for child in reversed(children):
             child.terminate()
 
 
-@pytest.fixture(scope="module")
-def service(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Real processes. A test uses an application of its own, and doesn't stop them.
-
-    Not for the whole session: a server goes on following what all tests have written, which takes half a core at last.
-    """
-    with served(kafka, tmp_path_factory.mktemp("service")) as running:
-        yield running
-
-
 @pytest.fixture
-def application() -> str:
-    """A name that no other test uses."""
-    return new_application()
+def application(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A name that no other test uses. The shared service, where the test uses it, forgets what was made under it."""
+    name = f"app-{uuid.uuid4().hex[:10]}"
+    service: Service | None = request.getfixturevalue("service") if "service" in request.fixturenames else None
+    yield name
+    if service is not None:
+        service.retire(name)
