@@ -42,7 +42,7 @@ from services.state_server.counts import EpochCounts, ServerCounts
 from services.state_server.follow import Follower, MakeFollower
 from services.state_server.hosted import HostedState
 from services.state_server.merging import Epoch
-from services.state_server.restore import restore
+from services.state_server.restore import AtOnce, restore
 from services.state_server.runs import LastRun, check_newest, fenced
 from services.state_server.spill import StagingRoom
 from services.state_server.staged import StagedAttempt

@@ -125,6 +125,14 @@ def logged(logger: str, level: int = logging.WARNING) -> Iterator[list[logging.L
 
 @pytest.fixture(scope="module")
 def scenarios(spark: SparkSession, service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenarios]:
-    """Makes a new scenario at each call, with an application of its own."""
+    """Makes a new scenario at each call, with an application of its own, which the service forgets at the end."""
+    made: list[str] = []
+
+    def scenario() -> Scenario:
+        made.append(new_application())
+        return Scenario(spark, service, made[-1], client, tmp_path_factory.mktemp("scenario"))
+
     with Client(service.proxy, timeout=PATIENCE_SECONDS) as client:
-        yield lambda: Scenario(spark, service, new_application(), client, tmp_path_factory.mktemp("scenario"))
+        yield scenario
+    for application in made:
+        service.retire(application)

@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +24,10 @@ from keyhole.config import JobConfig
 from keyhole.local.ports import free_ports
 from keyhole.local.services import start_client_proxy, start_state_server
 from keyhole.rpc.retiring import retire
-from keyhole.spark.running import ROCKSDB
-from keyhole.spark.session import local_settings, start_session
 from tests.support.waiting import LONG_SECONDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Rows = Sequence[Mapping[str, object]]
 Stream = Callable[..., "DataFrame"]
@@ -81,11 +83,6 @@ def run_to_end(
         query.stop()
 
 
-def new_application() -> str:
-    """A name that nothing else uses."""
-    return f"app-{uuid.uuid4().hex[:10]}"
-
-
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path) -> Stream:
     """(schema, the rows of each micro-batch) -> a streaming data frame. `name`: where a test has several."""
@@ -134,7 +131,7 @@ def run_until(tmp_path: Path) -> RunUntil:
 
 @dataclass(frozen=True)
 class Service:
-    """A state server and a proxy before it, shared by all tests of this process. Addresses as host:port."""
+    """A state server and a proxy before it. Addresses as host:port."""
 
     bootstrap_servers: str
     server: str
@@ -165,33 +162,44 @@ class Service:
             retired.result()
 
 
-@pytest.fixture(scope="session")
-def service(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Real processes. A test uses an application of its own, and doesn't stop them."""
-    directory = tmp_path_factory.mktemp("service")
+@contextmanager
+def served(bootstrap_servers: str, directory: Path) -> Iterator[Service]:
+    """Real processes, whose stores and logs are in the directory; they end at the end."""
     server, proxy = free_ports(2)
+    environ = dict(os.environ)
     children = [
-        start_state_server("server-0", server, bootstrap_servers=kafka, directory=directory, environ=dict(os.environ))
+        start_state_server(
+            "server-0", server, bootstrap_servers=bootstrap_servers, directory=directory, environ=environ
+        )
     ]
     try:
         children.append(
-            start_client_proxy(
-                "proxy", proxy, servers=[f"127.0.0.1:{server}"], directory=directory, environ=dict(os.environ)
-            )
+            start_client_proxy("proxy", proxy, servers=[f"127.0.0.1:{server}"], directory=directory, environ=environ)
         )
         with ThreadPoolExecutor(4, thread_name_prefix="retiring") as retiring:
-            made = Service(kafka, f"127.0.0.1:{server}", f"127.0.0.1:{proxy}", retiring)
-            yield made
-            made.check_retired()
+            yield Service(bootstrap_servers, f"127.0.0.1:{server}", f"127.0.0.1:{proxy}", retiring)
     finally:
         for child in reversed(children):
             child.terminate()
 
 
+@pytest.fixture(scope="session")
+def service(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One for all tests of this process. A test uses an application of its own, and doesn't stop the processes."""
+    with served(kafka, tmp_path_factory.mktemp("service")) as running:
+        yield running
+        running.check_retired()
+
+
+def new_application() -> str:
+    """A name that no other test uses."""
+    return f"app-{uuid.uuid4().hex[:10]}"
+
+
 @pytest.fixture
 def application(request: pytest.FixtureRequest) -> Iterator[str]:
     """A name that no other test uses. The shared service, where the test uses it, forgets what was made under it."""
-    name = f"app-{uuid.uuid4().hex[:10]}"
+    name = new_application()
     service: Service | None = request.getfixturevalue("service") if "service" in request.fixturenames else None
     yield name
     if service is not None:

@@ -32,8 +32,6 @@ from tests.support.readings import APPLICATION, STATE, descriptor, rows
 from tests.support.state_servers import AheadClock, Speaker, state_server
 from tests.support.waiting import LONG_SECONDS, eventually
 
-pytestmark = pytest.mark.integration
-
 QUERIES, AT_A_TIME = 200, 8
 KEY_GROUPS = 4
 # Threads and connections that gRPC and asyncio's pool have at one moment and not at another. A query that stays has 14
