@@ -743,7 +743,8 @@ class QueryHost:
             self._take_over_under_way.stop.set()
         for name, state in self._hosted.items():
             state.table.close()
-            self._tables.pop((self._application, name), None)
+            if self._tables.get((self._application, name)) is state.table:
+                del self._tables[self._application, name]
 
     async def close(self, *, destroy: bool = False) -> None:
         """Stops a restore, lets all else that is under way end, and closes the stores.
@@ -761,19 +762,21 @@ class QueryHost:
             if self._committing:
                 await asyncio.wait(self._committing)
             self.withdraw()  # what was just being opened
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._close_on_thread, destroy)
-            self._hosted.clear()
-            self._drop_staged(lambda _: True)
-            self._thread.shutdown()
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._close_on_thread, destroy)
+            finally:  # a disk may refuse what is to be deleted
+                self._hosted.clear()
+                self._drop_staged(lambda _: True)
+                self._thread.shutdown()
 
     def _close_on_thread(self, destroy: bool) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        for name, state in self._hosted.items():
+        for state in self._hosted.values():
             state.store.close()
-            if destroy:
-                self._settings.engine.destroy(self._application, name)
+        for name in self._hosted if destroy else ():
+            self._settings.engine.destroy(self._application, name)
 
     def _publish(self, views: Sequence[View], standing: Standing) -> None:
         for view in views:

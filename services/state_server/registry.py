@@ -243,6 +243,8 @@ class Registry:
 
     def _left(self, name: _Name, task: asyncio.Task[None]) -> None:
         del self._leaving[name]
+        if not self.closing:
+            self.changed()  # a store that was just being opened may have been told of since
         application, query = name
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a query was not forgotten in order", extra={"query": query}, exc_info=error)

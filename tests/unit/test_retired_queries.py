@@ -290,6 +290,29 @@ async def test_a_restore_counts_as_a_run_that_is_alive_and_is_stopped_by_its_own
         await assigning
 
 
+async def test_a_store_that_is_being_opened_is_closed_again_and_told_of_no_more(
+    hosted: Hosted, registry: Registry
+) -> None:
+    await hosted.open()
+    held, entered = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        assert held.wait(30)
+
+    hosted.host._thread.submit(hold)
+    await asyncio.to_thread(entered.wait, 30)
+    assert not await hosted.assign(wait=0.0)
+    retiring = asyncio.ensure_future(registry.retire("app", "main", hosted.run))
+    await asyncio.sleep(0)
+    change = registry.next_change()
+    held.set()
+    await retiring
+    assert change.is_set()
+    assert not registry.tables
+    hosted.engine.open("app", "counts", "").close()
+
+
 async def test_rows_that_are_still_arriving_are_refused_and_leave_nothing_behind(
     hosted: Hosted, registry: Registry
 ) -> None:
