@@ -6,21 +6,23 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
-from keyhole.errors import InvalidConfiguration, ValueMismatch
+from keyhole.errors import KeyholeError, ValueMismatch
 from keyhole.reducers import REDUCERS as ALL_REDUCERS
 from keyhole.spark import queryable
 from keyhole.steps import Step
 from tests.support.counting_job import STATE
 from tests.support.pipeline import EVENTS_PER_KILL, Pipeline
-from tests.support.streams import RunQuery, Service, Stream
+from tests.support.scenario import Scenario, Scenarios
 
 
 @pytest.fixture
@@ -87,6 +89,7 @@ def test_batches_that_a_restarted_driver_runs_again_are_added_once(pipeline: Pip
 
 SCHEMA = "k string, batch int, m int, whole int, exact decimal(10,2), rough float, word string"
 KEYS = [f"k{number}" for number in range(5)]
+MOST = (1 << 63) - 1
 REDUCERS = {
     "whole": "sum",
     "exact": "sum",
@@ -150,68 +153,92 @@ def aggregates() -> list[Column]:
     ]
 
 
-@pytest.mark.parametrize("place", [("k",), ("k", "m")], ids=["by key", "by key and map key"])
-def test_the_fields_are_what_sparks_own_aggregates_are_of_all_rows(
-    spark: SparkSession,
-    stream: Stream,
-    run_query: RunQuery,
-    service: Service,
-    application: str,
-    place: tuple[str, ...],
-) -> None:
-    assert {reducer.split("(")[0] for reducer in REDUCERS.values()} == set(ALL_REDUCERS)
-    rows, key, map_key = random_rows(3), place[0], place[1:]
+@dataclass(frozen=True)
+class Summed:
+    """Two states of all rows, one by key, the other by key and map key; and the rows as Spark has them at once."""
+
+    scenario: Scenario
+    everything: DataFrame
+
+
+@pytest.fixture(scope="module")
+def summed(scenarios: Scenarios) -> Summed:
+    scenario, rows = scenarios(), random_rows(3)
     # One that has nothing to go by, of which max_by and min_by are null.
     rows[1].append({"k": "timeless", "batch": 1, "m": 0, "exact": "1.50", "word": "b"})
-    config = service.config(application)
-    sink = queryable.reducing("sums", key=key, map_key=map_key, key_groups=8, reducers=REDUCERS, config=config)
-    run_query(widened(stream(SCHEMA, rows)), "append", sink)
+    of: dict[str, Any] = {"key": "k", "key_groups": 8, "reducers": REDUCERS, "config": scenario.config}
+    sink = queryable.together(queryable.reducing("by_key", **of), queryable.reducing("by_entry", map_key="m", **of))
+    scenario.run(widened(scenario.stream(SCHEMA, rows)), "append", sink)
     lines = [json.dumps(row) for batch in rows for row in batch]
-    everything = spark.read.schema(SCHEMA).json(spark.sparkContext.parallelize(lines))
+    spark = scenario.spark
+    return Summed(scenario, widened(spark.read.schema(SCHEMA).json(spark.sparkContext.parallelize(lines))))
+
+
+@pytest.mark.parametrize(
+    ("state", "place"),
+    [("by_key", ("k",)), ("by_entry", ("k", "m"))],
+    ids=["by key", "by key and map key"],
+)
+def test_the_fields_are_what_sparks_own_aggregates_are_of_all_rows(
+    summed: Summed, state: str, place: tuple[str, ...]
+) -> None:
+    assert {reducer.split("(")[0] for reducer in REDUCERS.values()} == set(ALL_REDUCERS)
     expected = {
         row[: len(place)]: tuple(value.asDict() if isinstance(value, Row) else value for value in row[len(place) :])
-        for row in widened(everything).groupBy(*place).agg(*aggregates()).collect()
+        for row in summed.everything.groupBy(*place).agg(*aggregates()).collect()
     }
-    with Client(service.proxy) as client:
-        found = {names: client.get(application, "sums", names).value for names in expected}
-        assert {names: tuple(value.asdict().values()) for names, value in found.items()} == expected
-        if map_key:
-            entries = {
-                (of, entry.map_key) for of in [*KEYS, "timeless"] for entry in client.scan(application, "sums", of)
-            }
-            assert entries == expected.keys()
+    found = {names: summed.scenario.get(state, names).value for names in expected}
+    assert {names: tuple(value.asdict().values()) for names, value in found.items()} == expected
 
 
-@pytest.mark.parametrize("mode", ["update", "complete"])
-def test_running_results_of_a_streaming_aggregation_are_refused(
-    stream: Stream, run_query: RunQuery, service: Service, application: str, mode: str
-) -> None:
-    sink = queryable.reducing("sums", key="k", reducers={"n": "sum"}, config=service.config(application))
-    counts = stream(SCHEMA, random_rows(1)).groupBy("k").agg(F.count("*").alias("n"))
-    with pytest.raises(StreamingQueryException, match=f"reducing state 'sums' can't be fed .* {mode} mode"):
-        run_query(counts, mode, sink)
-    assert isinstance(sink.failure, InvalidConfiguration)
+def test_the_entries_of_a_reducing_map_are_those_that_have_had_rows(summed: Summed) -> None:
+    entries = {(key, entry.map_key) for key in [*KEYS, "timeless"] for entry in summed.scenario.scan("by_entry", key)}
+    assert entries == {tuple(row) for row in summed.everything.select("k", "m").distinct().collect()}
 
 
-def test_what_other_stateful_operators_let_through_is_reduced(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    sink = queryable.reducing("firsts", key="k", reducers={"word": "count"}, config=service.config(application))
-    rows = random_rows(2)
-    distinct = stream(SCHEMA, rows).filter("word is not null").dropDuplicates(["k", "word"])
-    run_query(distinct, "update", sink)
-    words = {row["word"] for batch in rows for row in batch if row["k"] == "k0" and "word" in row}
-    with Client(service.proxy) as client:
-        assert client.get(application, "firsts", "k0").value.word == len(words)
+BATCHES = [
+    *random_rows(2),
+    [{"k": "full", "word": "a", "whole": 1}],
+    [{"k": "full", "word": "b", "whole": 2}, {"k": "k0", "word": "none has had it yet"}],
+]
 
 
-def test_a_sum_that_outgrows_bigint_ends_the_query_and_changes_nothing(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    sink = queryable.reducing("sums", key="k", reducers={"v": "sum"}, config=service.config(application))
-    batches = [[{"k": "a", "v": (1 << 63) - 1}], [{"k": "a", "v": 1}]]
-    with pytest.raises(StreamingQueryException, match="the sum in field v does not fit its type bigint"):
-        run_query(stream("k string, v long", batches), "append", sink)
-    assert isinstance(sink.failure, ValueMismatch)
-    with Client(service.proxy) as client:
-        assert client.get(application, "sums", "a").value.v == (1 << 63) - 1
+@dataclass(frozen=True)
+class Outgrown:
+    """A query in update mode, which has ended as a sum outgrew its type.
+
+    Attributes:
+        ended: What ended it, as Spark tells it.
+        failure: The same, as the sink has it.
+    """
+
+    scenario: Scenario
+    ended: str
+    failure: KeyholeError | None
+
+
+@pytest.fixture(scope="module")
+def outgrown(scenarios: Scenarios) -> Outgrown:
+    scenario = scenarios()
+    of: dict[str, Any] = {"key": "k", "key_groups": 4, "config": scenario.config}
+    sink = queryable.together(
+        queryable.reducing("firsts", reducers={"word": "count"}, **of),
+        queryable.reducing("sums", reducers={"v": "sum"}, **of).of(
+            lambda rows: rows.where("k = 'full'").selectExpr("k", f"if(whole = 1, {MOST}, 1L) AS v")
+        ),
+    )
+    distinct = scenario.stream(SCHEMA, BATCHES).filter("word is not null").dropDuplicates(["k", "word"])
+    with pytest.raises(StreamingQueryException) as ended:
+        scenario.run(distinct, "update", sink)
+    return Outgrown(scenario, str(ended.value), sink.failure)
+
+
+def test_what_other_stateful_operators_let_through_is_reduced(outgrown: Outgrown) -> None:
+    words = {row["word"] for batch in BATCHES[:2] for row in batch if row["k"] == "k0" and "word" in row}
+    assert outgrown.scenario.get("firsts", "k0").value.word == len(words)
+
+
+def test_a_sum_that_outgrows_bigint_ends_the_query_and_changes_nothing(outgrown: Outgrown) -> None:
+    assert "the sum in field v does not fit its type bigint" in outgrown.ended
+    assert isinstance(outgrown.failure, ValueMismatch)
+    assert outgrown.scenario.get("sums", "full").value.v == MOST

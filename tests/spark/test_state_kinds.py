@@ -362,45 +362,6 @@ class Coded:
         return str(row._0).encode()
 
 
-def test_windows_are_entries_of_a_map_until_the_watermark_has_passed_their_ttl(scenarios: Scenarios) -> None:
-    scenario = scenarios()
-
-    def at(k: str, minutes: int) -> dict[str, Any]:
-        return {"k": k, "at": (START + timedelta(minutes=minutes)).isoformat()}
-
-    # The watermark is an hour behind, and Spark drops rows by that of the batch before: in the third one the row of k0
-    # at 5 minutes comes too late for its window, that at 130 just in time.
-    batches = [
-        [at(KEYS[n % 2], 7 * n) for n in range(30)],
-        [at("k1", 220)],
-        [at("k0", 5), at("k0", 130), at("k1", 9 * 60)],
-        [at("k0", 9 * 60 + 1)],
-    ]
-    counts = (
-        scenario.stream("k string, at timestamp", batches)
-        .withWatermark("at", "1 hour")
-        .groupBy("k", F.window("at", "1 hour").alias("w"))
-        .count()
-        .select("k", F.col("w.start").alias("hour"), "count")
-    )
-    lives: dict[str, Any] = {"ttl": timedelta(hours=4), "ttl_clock": "event_time"}
-    sink = queryable.map("per_hour", key="k", map_key="hour", key_groups=4, config=scenario.config, **lives)
-    seen: list[dict[int, int]] = []
-
-    def feed(batch: DataFrame, batch_id: int) -> None:
-        sink(batch, batch_id)
-        of = scenario.scan("per_hour", "k0")
-        seen.append({(entry.map_key - START) // timedelta(hours=1): entry.value["count"] for entry in of})
-
-    scenario.run(counts, "update", feed)
-    # By hour of k0: of the rows at 0, 14, 28 minutes and so on.
-    hours = {hour: sum(minute // 60 == hour for minute in range(0, 210, 14)) for hour in range(4)}
-    written_again = {2: hours[2] + 1}
-    assert seen[:3] == [hours, hours, hours | written_again]
-    # The watermark is at eight hours. After the first batch it was at two and a half, after the third where it is now.
-    assert seen[3] == written_again | {9: 1}
-
-
 def event(of: str, k: str, minute: int, v: int = 0) -> dict[str, Any]:
     return {"of": of, "k": k, "at": (START + timedelta(minutes=minute)).isoformat(), "v": v}
 
