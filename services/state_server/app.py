@@ -143,7 +143,7 @@ class StateServer:
 
     async def _forget_idle(self, registry: Registry) -> None:
         while True:
-            await asyncio.sleep(_IDLE_LOOK_SECONDS)  # a lease passes silently
+            await self._clock.pause(_IDLE_LOOK_SECONDS)  # a lease passes silently
             registry.forget_idle()
 
     def _follow(self, registry: Registry, settings: HostSettings, application: str, share: Share) -> None:
