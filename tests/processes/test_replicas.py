@@ -18,7 +18,7 @@ from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
 from keyhole.types import Role
 from tests.support.counting_job import STATE
-from tests.support.pipeline import PATIENCE_SECONDS, Pipeline, Recount
+from tests.support.pipeline import PATIENCE_SECONDS, Pipeline, Recount, counted
 
 
 class Replicated:
@@ -60,8 +60,7 @@ class Replicated:
         keys = sorted(self.pipeline.expected)
         with Client(self.proxy, timeout=5) as client:
             found = client.get_many(self.pipeline.application, STATE, keys)
-        values = {k: (a.value.events, a.value.highest) for k, a in zip(keys, found, strict=True) if a.found}
-        return values, {answer.role for answer in found}
+        return counted(keys, found), {answer.role for answer in found}
 
     def await_answers(self, role: Role) -> None:
         """Every key as it was counted, by servers in this role alone."""
@@ -90,7 +89,7 @@ class Replicated:
 @pytest.fixture
 def replicated(kafka: str, spark_jars: list[Path], tmp_path: Path) -> Iterator[Replicated]:
     with ExitStack() as cleanup:
-        pipeline = Pipeline(tmp_path, kafka, spark_jars)
+        pipeline = Pipeline(tmp_path, kafka, spark_jars, mode="update")
         cleanup.callback(pipeline.close)
         running = Replicated(pipeline)
         cleanup.callback(running.close)
@@ -104,7 +103,9 @@ def end_the_job(pipeline: Pipeline) -> None:
     pipeline.driver = pipeline.server = None
 
 
-def test_replicas_serve_without_the_job_and_step_back_when_it_returns(replicated: Replicated) -> None:
+def test_replicas_serve_without_the_job_step_back_when_it_returns_and_take_over_from_one_that_was_killed(
+    replicated: Replicated,
+) -> None:
     pipeline = replicated.pipeline
     pipeline.produce(1000)
     pipeline.start_server()
@@ -127,15 +128,6 @@ def test_replicas_serve_without_the_job_and_step_back_when_it_returns(replicated
     shutil.rmtree(pipeline.directory / "server-0")
     replicated.await_answers(Role.STANDBY)
 
-
-def test_the_replicas_that_are_left_take_over_from_one_that_was_killed(replicated: Replicated) -> None:
-    pipeline = replicated.pipeline
-    pipeline.produce(600)
-    pipeline.start_server()
-    pipeline.start_driver(per_trigger=200)
-    pipeline.await_recount()
-    pipeline.await_(lambda: replicated.shares() == [4, 4], "balanced replicas")
-    end_the_job(pipeline)
     replicated.replicas[0].kill()
     pipeline.await_(lambda: replicated.shares()[-1] == 8, "one replica with all key groups")
     replicated.await_answers(Role.STANDBY)

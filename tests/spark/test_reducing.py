@@ -1,14 +1,12 @@
-"""A reducing state with real processes: killed within an epoch, it adds each event once; what it refuses of Spark."""
+"""A reducing state fed by Spark: its fields are what Spark's aggregates are; what it refuses of Spark.
+
+Killed at any step of an epoch: test_kill_server.py, test_kill_driver.py.
+"""
 
 from __future__ import annotations
 
 import json
 import random
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -19,72 +17,9 @@ from keyhole import Client
 from keyhole.errors import KeyholeError, ValueMismatch
 from keyhole.reducers import REDUCERS as ALL_REDUCERS
 from keyhole.spark import queryable
-from keyhole.steps import Step
-from tests.support.counting_job import STATE
-from tests.support.pipeline import EVENTS_PER_KILL, Pipeline
-from tests.support.scenario import Scenario, Scenarios
+from tests.integration.conftest import RunQuery, Service, Stream
 
-
-@pytest.fixture
-def pipeline(kafka: str, spark_jars: list[Path], tmp_path: Path) -> Iterator[Pipeline]:
-    running = Pipeline(tmp_path, kafka, spark_jars, mode="reducing")
-    yield running
-    running.close()
-
-
-def totals(events: int, keys: int = 40, seed: int = 7) -> Counter[str]:
-    """The sums of what Pipeline.produce sends."""
-    draw, total = random.Random(seed), Counter[str]()
-    for _ in range(events):
-        key = f"key-{draw.randrange(keys)}"
-        total[key] += draw.randrange(1_000_000)
-    return total
-
-
-def await_recount(pipeline: Pipeline, events: int) -> None:
-    """Counts, maxima and sums."""
-    pipeline.await_recount()
-    expected = totals(events)
-    with Client(pipeline.address, timeout=5) as client:
-        found = client.get_many(pipeline.application, STATE, sorted(expected))
-    assert [answer.value.total for answer in found] == [expected[key] for key in sorted(expected)]
-
-
-def test_a_server_killed_within_epochs_adds_nothing_twice(pipeline: Pipeline) -> None:
-    steps = [Step.SERVER_STAGED, Step.SERVER_TRANSACTION_COMMITTED, Step.SERVER_STORE_WRITTEN, Step.SERVER_COMMITTED]
-    events = EVENTS_PER_KILL * (len(steps) + 1)
-    pipeline.produce(events)
-    pipeline.kill_server_at(steps)
-    await_recount(pipeline, events)
-    assert pipeline.driver is not None
-    assert pipeline.driver.exit_code is None  # the same query: it never ended
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        pytest.param([Step.DRIVER_COMPLETE], id="before on_commit"),
-        pytest.param(
-            [Step.DRIVER_BEFORE_COMMIT, Step.DRIVER_COMMITTED],
-            id="before the epoch is complete",
-            marks=pytest.mark.thorough("an aggregating state's batches, and a server's death, run always"),
-        ),
-    ],
-)
-def test_batches_that_a_restarted_driver_runs_again_are_added_once(pipeline: Pipeline, steps: list[Step]) -> None:
-    events = EVENTS_PER_KILL * (len(steps) + 1)
-    pipeline.produce(events)
-    pipeline.start_server()
-    pipeline.kill_driver_at(steps)
-    await_recount(pipeline, events)
-
-    def published() -> dict[int, int]:
-        return {int(path.name): int(path.read_text()) for path in (pipeline.directory / "published").iterdir()}
-
-    # And what it wrote elsewhere as its epochs were complete, which is a moment after readers see them.
-    pipeline.await_(lambda: sum(published().values()) >= events, "what the last epoch writes elsewhere")
-    assert sorted(published()) == list(range(1, len(published()) + 1))
-    assert sum(published().values()) == events
+pytestmark = pytest.mark.integration
 
 
 SCHEMA = "k string, batch int, m int, whole int, exact decimal(10,2), rough float, word string"

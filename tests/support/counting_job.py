@@ -1,11 +1,11 @@
-"""A driver in a process of its own, so that it can be killed: counts and maxima per key, from Kafka.
+"""A driver in a process of its own, so that it can be killed: counts, maxima and sums per key, from Kafka.
 
 `python -m tests.support.counting_job`; KEYHOLE_JOB_* as any job, and COUNTING_JOB, JSON: topic, bootstrap_servers,
-checkpoint, directory, jars, per_trigger, mode ("update" | "complete" | "reducing" | "aggregating").
+checkpoint, directory, jars, per_trigger, mode ("update" | "reducing" | "aggregating").
 
-Reducing: Spark keeps no state, the rows are merged in the state servers; values have the field `total` too, a sum. And
-each batch is written elsewhere too: `published/<epoch>` in the directory, the number of its rows, moved there once the
-epoch is complete. Aggregating: the same values, made by a class in the tasks.
+Update: Spark keeps the state, and its results replace those before. Reducing: Spark keeps none, the rows are merged in
+the state servers; and each batch is written elsewhere too: `published/<epoch>` in the directory, the number of its
+rows, moved there once the epoch is complete. Aggregating: the same values, made by a class in the tasks.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def events(spark: SparkSession, topic: str, bootstrap_servers: str, per_trigger:
 
 
 def counts(of: DataFrame) -> DataFrame:
-    """One row per key: how many events, and the highest value."""
-    return of.groupBy("k").agg(f.count("*").alias("events"), f.max("v").alias("highest"))
+    """One row per key: how many events, the highest value, and the sum."""
+    return of.groupBy("k").agg(f.count("*").alias("events"), f.max("v").alias("highest"), f.sum("v").alias("total"))
 
 
 def rows(of: DataFrame) -> DataFrame:

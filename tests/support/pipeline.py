@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import sys
 import time
 import uuid
@@ -23,29 +24,35 @@ from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
 from keyhole.steps import Step
 from keyhole.testing.kill_points import KillPoints
+from keyhole.types import Answer
 from tests.support.counting_job import STATE
 
 # Nothing takes this long on an idle machine; on a busy one starting Spark alone may take a minute.
 PATIENCE_SECONDS = 600
-EVENTS_PER_KILL = 300
+_EVENTS_PER_KILL = 200
 _EVENTS_PER_EPOCH = 100
 
-Recount = dict[str, tuple[int, int]]
-"""By key: events, highest value."""
+Recount = dict[str, tuple[int, int, int]]
+"""By key: events, highest value, sum."""
 
 
 @dataclass
 class Pipeline:
-    """One application of its own. `close` ends all its processes."""
+    """One application of its own. `close` ends all its processes.
+
+    Its state is a sum, unless another mode of tests.support.counting_job is wanted: what is applied twice shows.
+    """
 
     directory: Path
     bootstrap_servers: str
     jars: Sequence[Path]
-    mode: str = "update"
+    mode: str = "reducing"
     application: str = field(default_factory=lambda: f"counting-{uuid.uuid4().hex[:8]}")
     expected: Recount = field(default_factory=dict)
     server: Child | None = None
     driver: Child | None = None
+    _kills: int = 0
+    _recounted_epoch: int = 0
 
     def __post_init__(self) -> None:
         self.topic = f"events-{self.application}"
@@ -64,8 +71,8 @@ class Pipeline:
         for _ in range(events):
             key, value = f"key-{draw.randrange(keys)}", draw.randrange(1_000_000)
             producer.produce(self.topic, json.dumps({"k": key, "v": value}))
-            count, highest = self.expected.get(key, (0, -1))
-            self.expected[key] = count + 1, max(highest, value)
+            count, highest, total = self.expected.get(key, (0, -1, 0))
+            self.expected[key] = count + 1, max(highest, value), total + value
         assert producer.flush(30) == 0
 
     def start_server(self, environ: Mapping[str, str] | None = None, *, killable: bool = False) -> Child:
@@ -102,35 +109,43 @@ class Pipeline:
         return self.driver
 
     def kill_server_at(self, steps: Sequence[Step], environ: Mapping[str, str] | None = None) -> None:
-        """The server is killed at each of the steps, every third epoch, while one driver goes on; at last one lives.
+        """The server is killed at each of the steps, every second epoch, while one driver goes on; at last one lives.
 
-        The topic must have EVENTS_PER_KILL for each step, and as many again.
+        Sends the events that this takes.
         """
-        for number, step in enumerate(steps, 1):
-            server = self.start_server({**(environ or {}), **self._killed(step, number)}, killable=True)
+        if self.server is not None:
+            self.server.kill()
+        for environ_at, marker in self._kill_points(steps):
+            server = self.start_server({**(environ or {}), **environ_at}, killable=True)
             if self.driver is None:
                 self.start_driver()
-            self.await_(self._server_has_ended, f"death of the server at {step}")
-            assert self._marker(step).exists(), server.output()[-3000:]
+            self.await_(self._server_has_ended, f"death of the server ({marker.name})")
+            assert marker.exists(), server.output()[-3000:]
         self.start_server(environ)
 
     def kill_driver_at(self, steps: Sequence[Step]) -> None:
         """The same with the driver, which is started again each time; at last one lives."""
-        for number, step in enumerate(steps, 1):
-            driver = self.start_driver(self._killed(step, number))
-            assert driver.wait(PATIENCE_SECONDS) is not None, step
-            assert self._marker(step).exists(), driver.output()[-3000:]
+        if self.driver is not None:
+            self.driver.kill()
+        for environ_at, marker in self._kill_points(steps):
+            driver = self.start_driver(environ_at)
+            assert driver.wait(PATIENCE_SECONDS) is not None, marker.name
+            assert marker.exists(), driver.output()[-3000:]
         self.start_driver()
 
-    def _killed(self, step: Step, number: int) -> dict[str, str]:
-        epoch = number * EVENTS_PER_KILL // _EVENTS_PER_EPOCH
-        return KillPoints.environ(step, epoch, self._marker(step))
+    def _kill_points(self, steps: Sequence[Step]) -> list[tuple[dict[str, str], Path]]:
+        """What kills a process at each of the steps, a few epochs after the one before; and what it leaves there."""
+        self.produce(_EVENTS_PER_KILL * (len(steps) + 1))
+        points = []
+        for number, step in enumerate(steps, 1):
+            self._kills += 1
+            marker = self.directory / f"killed-{self._kills}-{step}"
+            epoch = self._recounted_epoch + number * _EVENTS_PER_KILL // _EVENTS_PER_EPOCH
+            points.append((KillPoints.environ(step, epoch, marker), marker))
+        return points
 
     def _server_has_ended(self) -> bool:
         return self.server is None or self.server.exit_code is not None
-
-    def _marker(self, step: Step) -> Path:
-        return self.directory / f"killed-{step}"
 
     def answers(self) -> tuple[Recount, int]:
         """What the server says of every expected key now, and how many entries it holds in all."""
@@ -139,12 +154,14 @@ class Pipeline:
             found = client.get_many(self.application, STATE, keys)
             held = [holding for server in client.status() for holding in server.holdings]
             entries = sum(holding.entries for holding in held)
-        values = {k: (a.value.events, a.value.highest) for k, a in zip(keys, found, strict=True) if a.found}
-        return values, entries
+        return counted(keys, found), entries
 
     def await_recount(self) -> None:
         """Waits until every key is answered as counted here, and nothing else is there."""
         self.await_(lambda: self.answers() == (self.expected, len(self.expected)), "the recount")
+        with Client(self.address, timeout=PATIENCE_SECONDS) as client:
+            answers = client.get_many(self.application, STATE, sorted(self.expected))
+        self._recounted_epoch = max(answer.epoch for answer in answers)
 
     def await_(self, done: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + PATIENCE_SECONDS
@@ -162,7 +179,22 @@ class Pipeline:
                 raise AssertionError(f"no {what} within {PATIENCE_SECONDS} s ({last}); driver:\n{log}")
             time.sleep(0.2)
 
+    def lose_store(self) -> None:
+        """The server is killed, and its directory deleted."""
+        assert self.server is not None
+        self.server.kill()
+        shutil.rmtree(self.directory / "server-0")
+
     def close(self) -> None:
         for child in (self.driver, self.server):
             if child is not None:
                 child.kill()
+
+
+def counted(keys: Sequence[str], answers: Sequence[Answer]) -> Recount:
+    """What the answers say, of the keys that are there."""
+    return {
+        key: (of.value.events, of.value.highest, of.value.total)
+        for key, of in zip(keys, answers, strict=True)
+        if of.found
+    }
