@@ -195,23 +195,19 @@ def test_what_a_history_holds_lives_from_its_watermark_on(
     assert found() == [True, False, True]
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        Step.DRIVER_COMMITTED,
-        pytest.param(Step.DRIVER_COMPLETE, marks=pytest.mark.thorough("the step before runs always")),
-    ],
-)
 @pytest.mark.usefixtures("history")
-def test_a_driver_killed_in_the_bootstrap_or_right_after_it_counts_each_row_once(
-    spark: SparkSession, service: Service, tmp_path: Path, application: str, step: Step
+def test_a_driver_killed_in_the_bootstrap_and_again_right_after_it_counts_each_row_once(
+    spark: SparkSession, service: Service, tmp_path: Path, application: str
 ) -> None:
     (tmp_path / "stream").mkdir()
     for number, rows in enumerate(BATCHES):
         (tmp_path / "stream" / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
     paths = {name: str(tmp_path / name) for name in ("history", "stream", "checkpoint")}
     config = service.config(application)
-    run_until_killed("tests.support.bootstrapping_job", paths, config, tmp_path, step, 1)
+    for step in (Step.DRIVER_COMMITTED, Step.DRIVER_COMPLETE):
+        directory = tmp_path / step
+        directory.mkdir()
+        run_until_killed("tests.support.bootstrapping_job", paths, config, directory, step, 1)
     feed(spark, **paths, config=config)
     with Client(service.proxy) as client:
         found = client.get_many(application, STATE, CUSTOMERS)
