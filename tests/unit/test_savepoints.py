@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
@@ -27,7 +28,7 @@ from keyhole.replayed import Replayed
 from keyhole.savepoint import create as creating
 from keyhole.savepoint import restore as restoring
 from keyhole.savepoint.create import CreateSettings, create
-from keyhole.savepoint.folder import Folder, part_of
+from keyhole.savepoint.folder import Folder, SavedFile, part_of
 from keyhole.savepoint.listing import listing, load
 from keyhole.savepoint.manifest import INCOMPLETE, MANIFEST, Savepoint
 from keyhole.savepoint.plan import RestoreOptions
@@ -130,26 +131,52 @@ def test_a_stateless_query_gets_a_checkpoint_that_says_its_batch_is_done(
 def test_what_batches_have_settled_is_found_under_the_names_that_states_have_from_now_on(
     application: Application, saved: Folder, tmp_path: Path
 ) -> None:
-    old, new = tmp_path / "old", tmp_path / "checkpoint"
+    new = tmp_path / "checkpoint"
     settled = {"keyhole/subtasks/counts/1": "8", "keyhole/broadcast/app.counts/1": "rules"}
+    # The last one is of a state that is no more, whose name another one gets.
+    take_with_checkpoint(application, saved, tmp_path / "old", settled | {"keyhole/subtasks/sums/1": "3"})
+    named = RestoreOptions(application="copy", states={"counts": "sums"}, checkpoints={"main": str(new)})
+    bring_back(saved, MemoryKafka(), named)
+    laid = {str(path.relative_to(new)): path.read_text() for path in (new / "keyhole").rglob("*") if path.is_file()}
+    assert laid == settled | {"keyhole/subtasks/sums/1": "8", "keyhole/broadcast/copy.sums/1": "rules"}
+
+
+def take_with_checkpoint(
+    application: Application, target: Folder, checkpoint: Path, settled: Mapping[str, str]
+) -> None:
     files = {
         "metadata": f'{{"id":"{application.spark_query_id}"}}',
         "offsets/1": application.entry,
         "commits/1": 'v1\n{"nextBatchWatermarkMs":2000}',
         **settled,
-        # Of a state that is no more, whose name another one gets.
-        "keyhole/subtasks/sums/1": "3",
     }
     for name, text in files.items():
-        (old / name).parent.mkdir(parents=True, exist_ok=True)
-        (old / name).write_text(text)
-    changelog = application.changelog
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text(text)
     settings = CreateSettings(kafka_deadline_seconds=1)
-    create("app", changelog, saved, {"main": Folder(str(old))}, ManualClock(), settings)
-    named = RestoreOptions(application="copy", states={"counts": "sums"}, checkpoints={"main": str(new)})
-    bring_back(saved, MemoryKafka(), named)
-    laid = {str(path.relative_to(new)): path.read_text() for path in (new / "keyhole").rglob("*") if path.is_file()}
-    assert laid == settled | {"keyhole/subtasks/sums/1": "8", "keyhole/broadcast/copy.sums/1": "rules"}
+    create("app", application.changelog, target, {"main": Folder(str(checkpoint))}, ManualClock(), settings)
+
+
+def test_a_checkpoint_gets_its_metadata_when_all_the_rest_is_there(
+    application: Application, saved: Folder, options: RestoreOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is broken off before that is no checkpoint: Spark begins a new query there, which Keyhole refuses."""
+    take_with_checkpoint(
+        application, saved, tmp_path / "old", {"state/0/0/1.delta": "rows", "state/0/0/2.delta": "rows"}
+    )
+    new = Path(options.checkpoints["main"])
+    before: list[set[str]] = []
+    copy_file = restoring.copy_file
+
+    def copied(*arguments: Any) -> SavedFile:
+        before.append({str(path.relative_to(new)) for path in new.rglob("*") if path.is_file()})
+        return copy_file(*arguments)
+
+    monkeypatch.setattr(restoring, "copy_file", copied)
+    bring_back(saved, MemoryKafka(), options)
+    assert (new / "metadata").exists()
+    assert [len(there) for there in before] == list(range(len(before)))
+    assert "metadata" not in set().union(*before)
 
 
 def test_the_original_is_untouched_and_nobody_is_fenced(application: Application, saved: Folder) -> None:

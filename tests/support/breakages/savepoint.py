@@ -48,7 +48,6 @@ SAVEPOINT = (
         _RESTORE,
         "key=lambda names: names[0] == _METADATA):\n",
         "key=lambda names: names[0] != _METADATA):\n",
-        ("test_killed_savepoints.py",),
-        tier="processes",
+        ("test_savepoints.py::test_a_checkpoint_gets_its_metadata_when_all_the_rest_is_there",),
     ),
 )
