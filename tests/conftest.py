@@ -101,9 +101,3 @@ def pytest_xdist_auto_num_workers() -> int:
     Most of what takes long waits for other processes, so that one process leaves half of a machine idle.
     """
     return max(2, min(4, (os.cpu_count() or 2) // 2))
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items if not config.getoption("--thorough") else ():
-        if marked := item.get_closest_marker("thorough"):
-            item.add_marker(pytest.mark.skip(reason=f"only with --thorough; {marked.args[0]}"))

@@ -13,8 +13,6 @@ import pytest
 from keyhole.steps import Step
 from tests.support.pipeline import Pipeline
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def pipeline(kafka: str, spark_jars: list[Path], tmp_path: Path) -> Iterator[Pipeline]:

@@ -15,7 +15,6 @@ from tests.support.counting_job import STATE
 from tests.support.pipeline import PATIENCE_SECONDS, Pipeline, counted
 from tests.support.waiting import LONG_SECONDS
 
-
 # Kafka may be away for as long as a busy machine takes to start it again.
 PATIENT = {
     "KEYHOLE_JOB_KAFKA_DEADLINE_SECONDS": str(PATIENCE_SECONDS),

@@ -1,26 +1,24 @@
 """A reducing state fed by Spark: its fields are what Spark's aggregates are; what it refuses of Spark.
 
-Killed at any step of an epoch: test_kill_server.py, test_kill_driver.py.
+Killed at any step of an epoch: tests/processes/test_kill_server.py, test_kill_driver.py.
 """
 
 from __future__ import annotations
 
 import json
 import random
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
-from keyhole import Client
 from keyhole.errors import KeyholeError, ValueMismatch
 from keyhole.reducers import REDUCERS as ALL_REDUCERS
 from keyhole.spark import queryable
-from tests.integration.conftest import RunQuery, Service, Stream
-
-pytestmark = pytest.mark.integration
-
+from tests.support.scenario import Scenario, Scenarios
 
 SCHEMA = "k string, batch int, m int, whole int, exact decimal(10,2), rough float, word string"
 KEYS = [f"k{number}" for number in range(5)]
