@@ -1,7 +1,7 @@
 """A driver in a process of its own, so that it can be killed: counts, maxima and sums per key, from Kafka.
 
 `python -m tests.support.counting_job`; KEYHOLE_JOB_* as any job, and COUNTING_JOB, JSON: topic, bootstrap_servers,
-checkpoint, directory, jars, per_trigger, mode ("update" | "reducing" | "aggregating").
+checkpoint, directory, jars, per_trigger, mode ("update" | "reducing" | "aggregating"), standbys.
 
 Update: Spark keeps the state, and its results replace those before. Reducing: Spark keeps none, the rows are merged in
 the state servers; and each batch is written elsewhere too: `published/<epoch>` in the directory, the number of its
@@ -99,7 +99,13 @@ def main() -> None:
         reducers = {"events": "count", "highest": "max", "total": "sum"}
         outbox = Outbox(directory)
         sums = queryable.reducing(
-            STATE, key="k", reducers=reducers, key_groups=8, observer=observer, on_commit=outbox.publish
+            STATE,
+            key="k",
+            reducers=reducers,
+            key_groups=8,
+            standbys=options["standbys"],
+            observer=observer,
+            on_commit=outbox.publish,
         )
         writing = rows(source).writeStream.outputMode("append")
 

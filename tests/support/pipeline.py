@@ -41,12 +41,16 @@ class Pipeline:
     """One application of its own. `close` ends all its processes.
 
     Its state is a sum, unless another mode of tests.support.counting_job is wanted: what is applied twice shows.
+
+    Attributes:
+        standbys: Of each key group, where there are more servers than one: only of the mode "reducing".
     """
 
     directory: Path
     bootstrap_servers: str
     jars: Sequence[Path]
     mode: str = "reducing"
+    standbys: int = 0
     application: str = field(default_factory=lambda: f"counting-{uuid.uuid4().hex[:8]}")
     expected: Recount = field(default_factory=dict)
     server: Child | None = None
@@ -94,6 +98,7 @@ class Pipeline:
             "directory": str(self.directory),
             "jars": [str(jar) for jar in self.jars],
             "mode": self.mode,
+            "standbys": self.standbys,
             "per_trigger": per_trigger,
         }
         settings = {
