@@ -1,9 +1,17 @@
-"""What a job is refused, by name, with nothing lost: changed states, foreign topics, a Kafka that is not there."""
+"""What a job is refused, by name, with nothing lost: changed states, foreign topics, a Kafka that is not there.
+
+One query runs all of it: a batch whose sink is refused raises the sink's error, and the query goes on. That the error
+ends a query that doesn't look after it is shown with one of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 import keyhole
 from keyhole.config import JobConfig
@@ -19,111 +27,94 @@ from keyhole.errors import (
 from keyhole.local.ports import free_ports
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
-from tests.support.streams import RunQuery, Service, Stream
+from tests.support.micro_batches import MicroBatches
+from tests.support.streams import Service
 
-SCHEMA = "k string, v bigint"
-ROWS = [[{"k": "a", "v": 1}]]
+ROWS = [{"k": "a", "v": 1}]
 
 
-def value(service: Service, application: str, key: str = "a") -> int | None:
+@pytest.fixture(scope="module")
+def batches(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MicroBatches]:
+    with MicroBatches(spark, tmp_path_factory.mktemp("job"), "k string, v bigint") as batches:
+        yield batches
+
+
+def last(config: JobConfig, *, query: str = "", key_groups: int = 4) -> Sink:
+    """The state `last`, of a query of its application's own name."""
+    return queryable.value("last", key="k", query=query or config.application, key_groups=key_groups, config=config)
+
+
+def value(service: Service, application: str) -> int:
+    """Of the key a."""
     with keyhole.Client(service.proxy) as client:
-        answer = client.get(application, "last", key)
-    return answer.value.v if answer.found else None
+        found: int = client.get(application, "last", "a").value.v
+    return found
 
 
-def refused(run_query: RunQuery, sink: Sink, rows: object, match: str, **options: str) -> BaseException:
-    """Runs the query, which must end with an error that says `match`; returns the sink's own."""
-    with pytest.raises(Exception, match=match):
-        run_query(rows, "append", sink, **options)
-    assert sink.failure is not None
-    return sink.failure
-
-
-@pytest.fixture
-def ran(stream: Stream, run_query: RunQuery, service: Service, application: str) -> None:
-    """One epoch of the state `last`, by the query `last`."""
-    run_query(stream(SCHEMA, ROWS), "append", queryable.value("last", key="k", config=service.config(application)))
-
-
-@pytest.mark.usefixtures("ran")
 def test_a_second_state_under_the_same_name_is_refused(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
+    batches: MicroBatches, service: Service, application: str
 ) -> None:
     """F02."""
-    other = queryable.value("last", key="k", query="other", config=service.config(application))
-    error = refused(run_query, other, stream(SCHEMA, [[{"k": "a", "v": 9}]]), "fed by query", checkpoint="other")
-    assert isinstance(error, StateConflict)
-    assert value(service, application) == 1
-
-
-@pytest.mark.usefixtures("ran")
-@pytest.mark.parametrize(
-    ("schema", "declaration", "difference"),
-    [
-        (SCHEMA, {"key_groups": 32}, "key_groups was 64, is 32"),
-        ("k string, v double", {}, "field 'v' was bigint and is double"),
-        ("k bigint, v bigint", {}, "key was k string, is k bigint"),
-        (SCHEMA, {"order_by": "v"}, "order_by was none, is v"),
-    ],
-)
-def test_a_state_that_is_declared_otherwise_is_refused_with_the_difference(
-    stream: Stream,
-    run_query: RunQuery,
-    service: Service,
-    application: str,
-    schema: str,
-    declaration: dict[str, object],
-    difference: str,
-) -> None:
-    sink = queryable.value("last", key="k", config=service.config(application), **declaration)  # type: ignore[arg-type]
-    rows = stream(schema, [*ROWS, [{"k": 5, "v": 2}]])
-    assert isinstance(refused(run_query, sink, rows, difference), StateChanged)
+    batches.run(ROWS, last(service.config(application)))
+    other = last(service.config(application), query="other")
+    with pytest.raises(StateConflict, match="fed by query") as refused:
+        batches.run([{"k": "a", "v": 9}], other)
+    assert other.failure is refused.value
     assert value(service, application) == 1
 
 
 def test_a_topic_of_another_making_is_refused_with_the_difference(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
+    batches: MicroBatches, service: Service, application: str
 ) -> None:
     topic = f"keyhole.{application}.last"
     admin = AdminClient({"bootstrap.servers": service.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
-    sink = queryable.value("last", key="k", config=service.config(application))
-    error = refused(run_query, sink, stream(SCHEMA, ROWS), "partitions")
-    assert isinstance(error, TopicMismatch)
-    assert "cleanup.policy" in error.message
+    with pytest.raises(TopicMismatch, match="partitions") as refused:
+        batches.run(ROWS, last(service.config(application)))
+    assert "cleanup.policy" in refused.value.message
 
 
 def test_a_null_key_is_refused_by_its_column_and_nothing_of_the_epoch_is_there(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
+    batches: MicroBatches, service: Service, application: str
 ) -> None:
-    sink = queryable.value("last", key="k", config=service.config(application))
-    rows = stream(SCHEMA, [ROWS[0], [{"k": "a", "v": 2}, {"v": 3}]])
-    assert isinstance(refused(run_query, sink, rows, "null"), NullKey)
+    sink = last(service.config(application))
+    batches.run(ROWS, sink)
+    with pytest.raises(NullKey, match="null"):
+        batches.run([{"k": "a", "v": 2}, {"v": 3}], sink)
     assert value(service, application) == 1
 
 
 def test_a_key_longer_than_the_store_takes_is_refused_with_the_limit(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
+    batches: MicroBatches, service: Service, application: str
 ) -> None:
-    sink = queryable.value("last", key="k", config=service.config(application))
-    rows = stream(SCHEMA, [ROWS[0], [{"k": "x" * 600, "v": 2}]])
-    assert isinstance(refused(run_query, sink, rows, "511"), KeyTooLong)
+    sink = last(service.config(application))
+    batches.run(ROWS, sink)
+    with pytest.raises(KeyTooLong, match="511"):
+        batches.run([{"k": "x" * 600, "v": 2}], sink)
     assert value(service, application) == 1
 
 
-def test_a_kafka_that_is_not_there_is_named(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
+def test_a_kafka_that_is_not_there_is_named(batches: MicroBatches, service: Service, application: str) -> None:
     (port,) = free_ports(1)
     config = JobConfig(application, (service.server,), f"127.0.0.1:{port}", kafka_deadline_seconds=3)
-    sink = queryable.value("last", key="k", config=config)
-    assert isinstance(refused(run_query, sink, stream(SCHEMA, ROWS), f"127.0.0.1:{port}"), KafkaUnreachable)
+    with pytest.raises(KafkaUnreachable, match=f"127.0.0.1:{port}"):
+        batches.run(ROWS, last(config))
 
 
-def test_state_servers_that_are_not_there_are_named(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
+def test_state_servers_that_are_not_there_are_named(batches: MicroBatches, service: Service, application: str) -> None:
     (port,) = free_ports(1)
     config = JobConfig(application, (f"127.0.0.1:{port}",), service.bootstrap_servers, epoch_deadline_seconds=3)
-    sink = queryable.value("last", key="k", config=config)
-    assert isinstance(refused(run_query, sink, stream(SCHEMA, ROWS), f"127.0.0.1:{port}"), EpochFailed)
+    with pytest.raises(EpochFailed, match=f"127.0.0.1:{port}"):
+        batches.run(ROWS, last(config))
+
+
+def test_a_state_that_is_declared_otherwise_ends_the_query_with_the_difference(
+    batches: MicroBatches, service: Service, application: str
+) -> None:
+    batches.run(ROWS, last(service.config(application)))
+    batches.stop()
+    otherwise = last(service.config(application), key_groups=8)
+    with pytest.raises(StreamingQueryException, match="key_groups was 4, is 8"):
+        batches.fail([{"k": "a", "v": 2}], otherwise)
+    assert isinstance(otherwise.failure, StateChanged)
+    assert value(service, application) == 1

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import types as spark
 
 from keyhole.config import JobConfig
-from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, ValueMismatch
+from keyhole.coordinator.decisions import settled
+from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, StateChanged, ValueMismatch
 from keyhole.spark import queryable
 from keyhole.spark.batch import OutputMode
 from keyhole.spark.reducing import check_increments
@@ -251,6 +252,24 @@ def test_a_column_that_does_not_fit_is_refused_by_its_name(
     assert "max_temperature" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("schema", "changes", "difference"),
+    [
+        ("k string, v bigint", {"key_groups": 32}, "key_groups was 64, is 32"),
+        ("k string, v double", {}, "field 'v' was bigint and is double"),
+        ("k bigint, v bigint", {}, "key was k string, is k bigint"),
+        ("k string, v bigint", {"order_by": "v"}, "order_by was none, is v"),
+    ],
+)
+def test_a_state_that_is_declared_otherwise_is_refused_with_the_difference(
+    schema: str, changes: dict[str, Any], difference: str
+) -> None:
+    before = describe(declared(key=("k",)), "app", "query", parse("k string, v bigint"))
+    now = describe(declared(key=("k",), **changes), "app", "query", parse(schema))
+    with pytest.raises(StateChanged, match=difference):
+        settled(before, now)
+
+
 def test_a_column_that_exists_twice_is_refused() -> None:
     schema = parse("k string, v int, v int")
     with pytest.raises(ValueMismatch, match="'v' exists 2 times"):
@@ -270,6 +289,7 @@ TYPES: dict[str, spark.DataType] = {
     "string": spark.StringType(),
     "double": spark.DoubleType(),
     "int": spark.IntegerType(),
+    "bigint": spark.LongType(),
     "tinyint": spark.ByteType(),
     "decimal(9,2)": spark.DecimalType(9, 2),
     "timestamp_ntz": spark.TimestampNTZType(),
