@@ -1,110 +1,131 @@
-"""Checkpoints that are deleted, set back or replaced: refused by name, or continued, or reset."""
+"""Checkpoints that are set back or replaced, a changelog that is deleted: refused by name, or continued, or reset.
+
+One application, whose query is started again and again; what each run is refused without a query stands in
+tests/unit/test_decisions.py.
+"""
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from pyspark.errors import StreamingQueryException
 
-import keyhole
 from keyhole.coordinator.decisions import OnNewCheckpoint
-from keyhole.errors import ChangelogRecreated, CheckpointMismatch
+from keyhole.errors import ChangelogRecreated, CheckpointMismatch, KeyholeError
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
-from tests.support.streams import RunQuery, Service, Stream
+from tests.support.scenario import Scenario, Scenarios
+from tests.support.streams import Rows
 
-SCHEMA = "k string, v bigint"
-FIRST = [[{"k": "a", "v": 1}], [{"k": "b", "v": 2}], [{"k": "c", "v": 3}]]
-
-
-def sink(service: Service, application: str, on_new_checkpoint: OnNewCheckpoint = "refuse") -> Sink:
-    return queryable.value("last", key="k", config=service.config(application), on_new_checkpoint=on_new_checkpoint)
+FIRST: Sequence[Rows] = [[{"k": "a", "v": 1}], [{"k": "b", "v": 2}], [{"k": "c", "v": 3}]]
 
 
-def held(service: Service, application: str) -> tuple[dict[str, int], int]:
-    with keyhole.Client(service.proxy) as client:
-        answers = client.get_many(application, "last", list("abcdef"))
-    return {k: a.value.v for k, a in zip("abcdef", answers, strict=True) if a.found}, max(a.epoch for a in answers)
+@dataclass(frozen=True)
+class Held:
+    """What readers have, and at which epoch."""
+
+    values: Mapping[str, int]
+    epoch: int
 
 
-@pytest.fixture
-def ran(stream: Stream, run_query: RunQuery, service: Service, application: str) -> None:
-    """Three epochs have been committed under the checkpoint `checkpoint`."""
-    run_query(stream(SCHEMA, FIRST), "append", sink(service, application))
+@dataclass(frozen=True)
+class Job:
+    """One application; its runs come from checkpoints and sources by name."""
+
+    scenario: Scenario
+
+    def run(
+        self,
+        batches: Sequence[Rows],
+        checkpoint: str,
+        source: str,
+        on_new_checkpoint: OnNewCheckpoint = "refuse",
+        refused: AbstractContextManager[object] | None = None,
+    ) -> Sink:
+        config = self.scenario.config
+        sink = queryable.value("last", key="k", key_groups=4, config=config, on_new_checkpoint=on_new_checkpoint)
+        rows = self.scenario.stream("k string, v bigint", batches, source)
+        with refused or nullcontext():
+            self.scenario.run(rows, "append", sink, checkpoint=checkpoint)
+        return sink
+
+    def held(self) -> Held:
+        answers = dict(zip("abcdefg", self.scenario.get_many("last", "abcdefg"), strict=True))
+        values = {key: answer.value.v for key, answer in answers.items() if answer.found}
+        return Held(values, max(answer.epoch for answer in answers.values()))
 
 
-@pytest.mark.usefixtures("ran")
-def test_a_run_from_the_same_checkpoint_goes_on(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    run_query(stream(SCHEMA, [*FIRST, [{"k": "d", "v": 4}]]), "append", sink(service, application))
-    assert held(service, application) == ({"a": 1, "b": 2, "c": 3, "d": 4}, 4)
+@dataclass
+class Story:
+    """What readers have after each run, and what two of them were refused with."""
+
+    held: dict[str, Held] = field(default_factory=dict)
+    refused: dict[str, KeyholeError | None] = field(default_factory=dict)
 
 
-@pytest.mark.usefixtures("ran")
-def test_a_deleted_checkpoint_is_refused_with_the_ways_out_and_nothing_changes(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    refused = sink(service, application)
-    with pytest.raises(Exception, match="checkpoint"):
-        run_query(stream(SCHEMA, FIRST), "append", refused, checkpoint="another")
-    assert isinstance(refused.failure, CheckpointMismatch)
-    for way_out in ("continue", "reset", "savepoint"):
-        assert way_out in refused.failure.message
-    assert held(service, application) == ({"a": 1, "b": 2, "c": 3}, 3)
+@pytest.fixture(scope="module")
+def story(scenarios: Scenarios) -> Story:
+    scenario, story = scenarios(), Story()
+    job = Job(scenario)
+    job.run(FIRST, "checkpoint", "source")
+    story.held["first"] = job.held()
+    gone_on = [*FIRST, [{"k": "d", "v": 4}]]
+    job.run(gone_on, "checkpoint", "source")
+    story.held["again"] = job.held()
 
-
-@pytest.mark.usefixtures("ran")
-def test_a_checkpoint_that_was_set_back_is_refused(
-    stream: Stream, run_query: RunQuery, service: Service, application: str, tmp_path: Path
-) -> None:
-    checkpoint = tmp_path / "checkpoint"
     for folder in ("offsets", "commits"):
-        for batch in ("1", "2"):
-            for file in (checkpoint / folder).glob(f"*{batch}*"):
-                if file.name in (batch, f".{batch}.crc"):
-                    file.unlink()
-    refused = sink(service, application)
-    with pytest.raises(Exception, match="set back"):
-        run_query(stream(SCHEMA, FIRST), "append", refused)
-    assert isinstance(refused.failure, CheckpointMismatch)
-    assert held(service, application) == ({"a": 1, "b": 2, "c": 3}, 3)
+        for name in ("2", ".2.crc", "3", ".3.crc"):
+            (scenario.directory / "checkpoint" / folder / name).unlink()
+    ended = pytest.raises(StreamingQueryException, match="set back")
+    story.refused["set back"] = job.run(gone_on, "checkpoint", "source", refused=ended).failure
+    story.held["set back"] = job.held()
 
+    job.run([[{"k": "e", "v": 5}], [{"k": "a", "v": 6}]], "another", "others", "continue")
+    story.held["continue"] = job.held()
+    others = [[{"k": "f", "v": 7}], [{"k": "g", "v": 8}]]
+    job.run(others, "a third", "after the reset", "reset")
+    story.held["reset"] = job.held()
 
-@pytest.mark.usefixtures("ran")
-def test_continue_keeps_the_state_and_adds_to_it(
-    stream: Stream, run_query: RunQuery, service: Service, application: str, tmp_path: Path
-) -> None:
-    shutil.rmtree(tmp_path / "source")
-    rows = stream(SCHEMA, [[{"k": "d", "v": 4}], [{"k": "a", "v": 5}]])
-    run_query(rows, "append", sink(service, application, "continue"), checkpoint="another")
-    assert held(service, application) == ({"a": 5, "b": 2, "c": 3, "d": 4}, 6)
-
-
-@pytest.mark.usefixtures("ran")
-def test_reset_empties_the_state_with_the_first_epoch(
-    stream: Stream, run_query: RunQuery, service: Service, application: str, tmp_path: Path
-) -> None:
-    shutil.rmtree(tmp_path / "source")
-    rows = stream(SCHEMA, [[{"k": "d", "v": 4}], [{"k": "e", "v": 5}]])
-    run_query(rows, "append", sink(service, application, "reset"), checkpoint="another")
-    assert held(service, application) == ({"d": 4, "e": 5}, 6)
-
-
-@pytest.mark.usefixtures("ran")
-def test_a_changelog_that_was_deleted_is_refused_and_reset_begins_anew(
-    stream: Stream, run_query: RunQuery, service: Service, application: str, tmp_path: Path
-) -> None:
-    admin = AdminClient({"bootstrap.servers": service.bootstrap_servers})
-    topic = f"keyhole.{application}.last"
+    topic = f"keyhole.{scenario.application}.last"
+    admin = AdminClient({"bootstrap.servers": scenario.service.bootstrap_servers})
     admin.delete_topics([topic])[topic].result(30)
-    refused = sink(service, application)
-    with pytest.raises(Exception, match=topic):
-        run_query(stream(SCHEMA, [*FIRST, [{"k": "d", "v": 4}]]), "append", refused)
-    assert isinstance(refused.failure, ChangelogRecreated)
-    shutil.rmtree(tmp_path / "source")
-    rows = stream(SCHEMA, [[{"k": "e", "v": 5}]])
-    run_query(rows, "append", sink(service, application, "reset"), checkpoint="another")
-    assert held(service, application)[0] == {"e": 5}
+    ended = pytest.raises(StreamingQueryException, match=topic)
+    more = [*others, [{"k": "d", "v": 9}]]
+    story.refused["deleted"] = job.run(more, "a third", "after the reset", refused=ended).failure
+    job.run([[{"k": "e", "v": 10}]], "a fourth", "anew", "reset")
+    story.held["anew"] = job.held()
+    return story
+
+
+def test_a_run_from_the_same_checkpoint_goes_on(story: Story) -> None:
+    assert story.held["first"] == Held({"a": 1, "b": 2, "c": 3}, 3)
+    assert story.held["again"] == Held({"a": 1, "b": 2, "c": 3, "d": 4}, 4)
+
+
+def test_a_checkpoint_that_was_set_back_is_refused_with_the_ways_out_and_nothing_changes(story: Story) -> None:
+    refused = story.refused["set back"]
+    assert isinstance(refused, CheckpointMismatch)
+    for way_out in ("continue", "reset", "savepoint"):
+        assert way_out in refused.message
+    assert story.held["set back"] == story.held["again"]
+
+
+def test_continue_keeps_the_state_and_adds_to_it(story: Story) -> None:
+    # Epoch 5 is never used: someone may have begun it.
+    assert story.held["continue"] == Held({"a": 6, "b": 2, "c": 3, "d": 4, "e": 5}, 7)
+
+
+def test_reset_empties_the_state_with_the_first_epoch(story: Story) -> None:
+    assert story.held["reset"] == Held({"f": 7, "g": 8}, 10)
+
+
+def test_a_changelog_that_was_deleted_is_refused(story: Story) -> None:
+    assert isinstance(story.refused["deleted"], ChangelogRecreated)
+
+
+def test_reset_begins_a_changelog_that_was_deleted_anew(story: Story) -> None:
+    assert story.held["anew"].values == {"e": 10}

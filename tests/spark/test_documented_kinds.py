@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
 from keyhole.spark import queryable
+from keyhole.spark.running import ROCKSDB
+from tests.support.micro_batches import MicroBatches, session_settings
 from tests.support.snippets import SNIPPETS, snippet
-from tests.support.streams import Service, Stream
+from tests.support.streams import Rows, Service, file_stream, new_application
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 TUESDAY = MONDAY + timedelta(days=1)
@@ -28,14 +32,25 @@ def minute(number: int) -> str:
 
 @dataclass
 class Scene:
-    """Where a snippet runs: a job that is configured by its environment, and what a snippet takes for granted."""
+    """Where a snippet runs: a job that is configured by its environment, and what a snippet takes for granted.
+
+    Attributes:
+        batches: What a snippet only makes is fed in these; their columns are all that snippets ask for.
+    """
 
     spark: SparkSession
-    stream: Stream
+    service: Service
     client: Client
+    batches: MicroBatches
     application: str
-    proxy: str
     directory: Path
+
+    @property
+    def proxy(self) -> str:
+        return self.service.proxy
+
+    def stream(self, schema: str, batches: Sequence[Rows], name: str = "source") -> DataFrame:
+        return file_stream(self.spark, self.directory / name, schema, batches)
 
     def run(self, code: str, **names: Any) -> dict[str, Any]:
         """What it defines, `sink` among it where it ends by making one; its queries have come to their end."""
@@ -47,23 +62,43 @@ class Scene:
         }.items():
             code = f"\n{code}".replace(written, here).removeprefix("\n")
         defined = {"__name__": "__main__", "queryable": queryable, "F": F, "spark": self.spark, **names}
-        exec(compile(code, "docs/kinds.md", "exec"), defined)
-        self.end()
+        others = {query.id for query in self.spark.streams.active}
+        with self._environment():
+            exec(compile(code, "docs/kinds.md", "exec"), defined)
+            for query in self.spark.streams.active:
+                if query.id not in others:
+                    try:
+                        query.processAllAvailable()
+                    finally:
+                        query.stop()
         return defined
 
-    def feed(self, data: DataFrame, sink: Callable[[DataFrame, int], None]) -> None:
-        """All that there is, in append mode."""
-        data.writeStream.foreachBatch(sink).start()
-        self.end()
+    @contextmanager
+    def _environment(self) -> Iterator[None]:
+        config = self.service.config(self.application)
+        settings = {
+            "spark.sql.streaming.checkpointLocation": str(self.directory / "checkpoints-of-snippets"),
+            "spark.sql.shuffle.partitions": "2",
+            **ROCKSDB,
+        }
+        with pytest.MonkeyPatch.context() as patch, session_settings(self.spark, settings):
+            patch.setenv("KEYHOLE_JOB_APPLICATION", self.application)
+            patch.setenv("KEYHOLE_JOB_SERVERS", ",".join(config.servers))
+            patch.setenv("KEYHOLE_JOB_BOOTSTRAP_SERVERS", config.bootstrap_servers)
+            patch.setenv("KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS", str(config.epoch_deadline_seconds))
+            yield
 
-    def end(self) -> None:
-        for query in self.spark.streams.active:
-            query.processAllAvailable()
-            query.stop()
+    def feed(self, sink: Callable[[DataFrame, int], None], *batches: Rows) -> None:
+        """In append mode."""
+        columns = list(batches[0][0])
+        for rows in batches:
+            self.batches.run(rows, lambda data, batch_id: sink(data.select(*columns), batch_id))
 
-    def rules(self, schema: str, *rules: Mapping[str, object]) -> queryable.BroadcastReader:
-        """Broadcast."""
-        self.feed(self.stream(schema, [rules], "rules"), queryable.broadcast("rules", key="rule"))
+    def rules(self, schema: str, rule: tuple[object, ...]) -> queryable.BroadcastReader:
+        """One, broadcast."""
+        config = self.service.config(self.application)
+        sink = queryable.broadcast("rules", key="rule", query="rules", config=config)
+        assert sink.bootstrap(self.spark.createDataFrame([rule], schema))
         return queryable.BroadcastReader(f"{self.application}/rules", proxy=self.proxy)
 
     def values(self, state: str, keys: Sequence[Any]) -> list[Any]:
@@ -72,41 +107,44 @@ class Scene:
     def entries(self, state: str, key: Any) -> dict[Any, Any]:
         return {entry.map_key: entry.value for entry in self.client.scan(self.application, state, key)}
 
+    @cached_property
+    def hours(self) -> dict[Any, Any]:
+        """What `per_hour` has of a tweet, once the snippet that makes it has run."""
+        events = [{"tweet": "tweet-1", "at": minute(25 * n)} for n in range(10)]
+        self.run(snippet("hourly = ("), events=self.stream("tweet string, at timestamp", [events]))
+        return self.entries("per_hour", "tweet-1")
 
-@pytest.fixture
-def scene(
-    spark: SparkSession,
-    rocksdb: None,
-    stream: Stream,
-    service: Service,
-    application: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Scene]:
-    config = service.config(application)
-    monkeypatch.setenv("KEYHOLE_JOB_APPLICATION", application)
-    monkeypatch.setenv("KEYHOLE_JOB_SERVERS", ",".join(config.servers))
-    monkeypatch.setenv("KEYHOLE_JOB_BOOTSTRAP_SERVERS", config.bootstrap_servers)
-    monkeypatch.setenv("KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS", str(config.epoch_deadline_seconds))
-    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "checkpoints-of-snippets"))
-    try:
-        with Client(service.proxy) as client:
-            yield Scene(spark, stream, client, application, service.proxy, tmp_path)
-    finally:
-        for query in spark.streams.active:
-            query.stop()
-        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+
+@pytest.fixture(scope="module")
+def batches(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MicroBatches]:
+    columns = "sensor string, celsius double, customer string, rule string, amount long"
+    columns += ", tweet string, hour timestamp, count long"
+    with MicroBatches(spark, tmp_path_factory.mktemp("fed"), columns) as batches:
+        yield batches
+
+
+@pytest.fixture(scope="module")
+def scenes(
+    spark: SparkSession, service: Service, batches: MicroBatches, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Scene]]:
+    """Makes a scene, of an application of its own."""
+    with Client(service.proxy) as client:
+        yield lambda: Scene(spark, service, client, batches, new_application(), tmp_path_factory.mktemp("scene"))
+
+
+@pytest.fixture(scope="module")
+def scene_of_hours(scenes: Callable[[], Scene]) -> Scene:
+    """For two snippets: what one makes the other reads."""
+    return scenes()
 
 
 def hourly(scene: Scene, code: str) -> None:
-    events = [{"tweet": "tweet-1", "at": minute(25 * n)} for n in range(10)]
-    scene.run(code, events=scene.stream("tweet string, at timestamp", [events]))
-    counts = scene.entries("per_hour", "tweet-1")
-    assert [(hour.hour, value["count"]) for hour, value in counts.items()] == [(0, 3), (1, 2), (2, 3), (3, 2)]
+    assert code == snippet("hourly = (")
+    assert [(hour.hour, value["count"]) for hour, value in scene.hours.items()] == [(0, 3), (1, 2), (2, 3), (3, 2)]
 
 
 def reads(scene: Scene, code: str) -> None:
-    hourly(scene, snippet("hourly = ("))
+    assert scene.hours
     names = {"client": scene.client, "monday": MONDAY, "tuesday": TUESDAY}
     ranged, last, one = (eval(line.replace('"app"', repr(scene.application)), names) for line in code.splitlines())
     assert [entry.map_key.hour for entry in ranged] == [0, 1, 2, 3]
@@ -120,23 +158,24 @@ def mean(scene: Scene, code: str) -> None:
         [{"sensor": "a", "celsius": 20.5}, {"sensor": "a", "celsius": 21.0}],
         [{"sensor": "a", "celsius": -1.5}],
     ]
-    scene.feed(scene.stream("sensor string, celsius double", readings), sink)
+    scene.feed(sink, *readings)
     (value,) = scene.values("mean", ["a"])
     assert (value.mean, value.readings) == (pytest.approx(40 / 3), 3)
 
 
 def broadcast(scene: Scene, code: str) -> None:
-    scene.rules("rule string, limit long", {"rule": "high", "limit": 100})
-    names = {"sink": queryable.value("alerts", key="customer"), "alerts": lambda of: of.where("amount > limit")}
+    scene.rules("rule string, limit long", ("high", 100))
+    sink = queryable.value("alerts", key="customer", config=scene.service.config(scene.application))
+    names = {"sink": sink, "alerts": lambda of: of.where("amount > limit")}
     process = scene.run(code, **names)["process"]
     payments = [{"customer": f"c{amount}", "rule": "high", "amount": amount} for amount in (50, 150)]
-    scene.feed(scene.stream("customer string, rule string, amount long", [payments]), process)
+    scene.feed(process, payments)
     answers = scene.client.get_many(scene.application, "alerts", ["c50", "c150"])
     assert [(answer.found and answer.value.limit) for answer in answers] == [False, 100]
 
 
 def bonuses(scene: Scene, code: str) -> None:
-    rules = scene.rules("rule string, bonus long", {"rule": "welcome", "bonus": 5})
+    rules = scene.rules("rule string, bonus long", ("welcome", 5))
     payments = [[{"customer": "a", "amount": 10}], [{"customer": "a", "amount": 20}, {"customer": "b", "amount": 1}]]
     scene.run(code, rules=rules, payments=scene.stream("customer string, amount long", payments))
     assert [value.spent for value in scene.values("spent", ["a", "b"])] == [30, 1]
@@ -153,7 +192,7 @@ def several(scene: Scene, code: str) -> None:
 
     sink = scene.run(code, top_tweets=top_tweets, published=published.append)["sink"]
     rows = [{"tweet": f"tweet-{n}", "hour": minute(0), "count": n} for n in range(3)]
-    scene.feed(scene.stream("tweet string, hour timestamp, count long", [rows]), sink)
+    scene.feed(sink, rows)
     assert [value.tweet for value in scene.values("top", [MONDAY])] == ["tweet-2"]
     assert [value["count"] for value in scene.entries("per_hour", "tweet-1").values()] == [1]
     assert published == [1]
@@ -226,6 +265,8 @@ SCENES: dict[str, Callable[[Scene, str], None]] = {
 
 
 @pytest.mark.parametrize("code", SNIPPETS, ids=lambda code: re.match(r"[\w .]+", code)[0].strip())
-def test_what_the_page_shows_runs_and_makes_what_it_says(scene: Scene, code: str) -> None:
+def test_what_the_page_shows_runs_and_makes_what_it_says(
+    scenes: Callable[[], Scene], scene_of_hours: Scene, code: str
+) -> None:
     (play,) = (play for beginning, play in SCENES.items() if code.startswith(beginning))
-    play(scene, code)
+    play(scene_of_hours if play in (hourly, reads) else scenes(), code)

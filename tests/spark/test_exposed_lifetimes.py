@@ -8,15 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from keyhole import Client
-from keyhole.errors import InvalidConfiguration
 from keyhole.spark import queryable
 from keyhole.types import TtlClock
-from tests.support.streams import RunQuery, RunUntil, Service, Stream
+from tests.support.micro_batches import session_settings
+from tests.support.streams import RunUntil, Service, Stream
 
 pytestmark = pytest.mark.usefixtures("rocksdb")
 
@@ -54,10 +53,10 @@ def entries(client: Client, application: str) -> dict[str, int]:
 
 
 def test_each_exposed_state_lives_as_its_processor_or_its_declaration_says(
-    stream: Stream, run_until: RunUntil, service: Service, application: str
+    spark: SparkSession, stream: Stream, run_until: RunUntil, service: Service, application: str
 ) -> None:
     exposing = queryable.QueryableProcessor(Forgetful(), key="k", expose=EXPOSED)
-    sink = queryable.exposed(exposing, key_groups=8, config=service.config(application))
+    sink = queryable.exposed(exposing, key_groups=4, config=service.config(application))
     data = stream("k string, v bigint", [[{"k": "a", "v": 1}], [{"k": "b", "v": 2}]])
     seen: list[tuple[dict[str, list[bool]], dict[str, int]]] = []
     enough = threading.Event()
@@ -73,7 +72,9 @@ def test_each_exposed_state_lives_as_its_processor_or_its_declaration_says(
         if batch_id == 2:
             enough.set()
 
-    run_until(exposing.transform(data, "k string", time_mode="processingTime"), "update", feed, enough)
+    changes = exposing.transform(data, "k string", time_mode="processingTime")
+    with session_settings(spark, {"spark.sql.shuffle.partitions": "2"}):
+        run_until(changes, "update", feed, enough)
     both, first, neither = [True, True], [True, False], [False, False]
     assert seen[:3] == [
         # Hidden at once, and removed along with the next epochs, also with one that has no rows.
@@ -101,17 +102,3 @@ def test_the_ttl_given_to_all_is_of_those_that_have_none_of_their_own(
         "daily": (86_400_000, "processing_time"),
         "lasting": (3_600_000, clock),
     }
-
-
-def test_a_ttl_by_event_time_of_an_exposed_state_needs_a_watermark(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    daily = queryable.ExposedValue("v bigint", ttl=DAY, ttl_clock="event_time")
-    exposing = queryable.QueryableProcessor(Forgetful(), key="k", expose={"daily": daily})
-    sink = queryable.exposed(exposing, config=service.config(application))
-    changes = exposing.transform(
-        stream("k string, v bigint", [[{"k": "a", "v": 1}]]), "k string", time_mode="processingTime"
-    )
-    with pytest.raises(StreamingQueryException, match="the ttl of state 'daily' goes by event time, and the query has"):
-        run_query(changes, "update", sink)
-    assert isinstance(sink.failure, InvalidConfiguration)

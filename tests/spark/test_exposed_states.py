@@ -1,39 +1,61 @@
-"""The states of a transformWithState processor, read from servers: as Spark has them, without another shuffle."""
+"""The states of a transformWithState processor, read from servers: as Spark has them, without another shuffle.
+
+One query has all the sinks: each of its two batches is given to one after the other.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import json
 import uuid
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from keyhole import Client
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.errors import DeadlineExceeded, InvalidConfiguration
 from keyhole.spark import queryable, staging
 from keyhole.spark.batch import classic
 from keyhole.spark.changes import own_rows, split
+from keyhole.spark.running import ROCKSDB
+from keyhole.spark.sink import Sink
 from keyhole.spark.staging import StagedState
-from tests.support.streams import RunQuery, Service, Stream
+from tests.support.micro_batches import session_settings
+from tests.support.scenario import Scenario, Scenarios
 
-pytestmark = pytest.mark.usefixtures("rocksdb")
+SCHEMA = "k string, v long, n long"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _rocksdb(spark: SparkSession) -> Iterator[None]:
+    with session_settings(spark, ROCKSDB):
+        yield
 
 
 class Highest(StatefulProcessor):
-    """Per key the last value, all values since the last negative one, and how often each came."""
+    """Per key the last value, all values since the last negative one, and how often each came.
+
+    Args:
+        taken: Counts the rows that it is given.
+    """
+
+    def __init__(self, taken: Accumulator[int] | None = None) -> None:
+        self._taken = taken
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._last = handle.getValueState("last", "v bigint")
         self._all = handle.getListState("values", "v bigint")
+        handle.getValueState("unexposed", "v bigint")
         self._times = handle.getMapState("times", "of bigint", "n bigint")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
@@ -50,6 +72,8 @@ class Highest(StatefulProcessor):
             self._all.appendValue((row.v,))
             (times,) = self._times.getValue((row.v,)) or (0,)
             self._times.updateValue((row.v,), (times + 1,))
+        if self._taken is not None:
+            self._taken.add(count)
         yield Row(k=key[0], rows=count)
 
     def close(self) -> None:
@@ -61,130 +85,23 @@ EXPOSE: Any = {
     "values": queryable.ExposedList("v bigint"),
     "times": queryable.ExposedMap("of bigint", "n bigint"),
 }
-VALUES = [
+BATCHES = [
     [("a", 3), ("a", 3), ("b", 5), ("c", 1), ("c", -1)],
     [("a", 4), ("b", -1), ("b", 7), ("b", 7)],
 ]
+OWN_ROWS = [("a", 1), ("a", 2), ("b", 1), ("b", 3), ("c", 2)]
+"""Of both batches."""
+
+PARTITIONS = 3
+IN_PLACE, SHUFFLED = 6, 4
+"""Key groups: as many as go into Spark's partitions, and as many as don't."""
 
 
-def held(receipts: Sequence[PartitionReceipt]) -> dict[tuple[str, int], Any]:
-    """What servers hold of each partition, whoever has staged it."""
-    return {(of.state, of.partition): [sorted(server.groups, key=str) for server in of.servers] for of in receipts}
-
-
-@pytest.mark.parametrize(("key_groups", "shuffles"), [(8, 0), (3, 1)], ids=["Spark's partitions", "shuffled once more"])
-def test_the_states_of_a_processor_are_read_as_spark_has_them(
-    stream: Stream,
-    run_query: RunQuery,
-    service: Service,
-    application: str,
-    key_groups: int,
-    shuffles: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    passes: list[int] = []
-
-    def stage(staged: Sequence[StagedState], order: StageOrder) -> list[PartitionReceipt]:
-        for one in staged:
-            plans = [classic(plan)._jdf.queryExecution().executedPlan().toString() for plan in one.receipts(order)]
-            passes.extend(plan.count("Exchange ") for plan in plans)
-        # As where a server was lost: a batch's rows are staged anew, and are the same.
-        first, again = all_receipts(staged, order), all_receipts(staged, order)
-        assert held(first) == held(again)
-        return again
-
-    all_receipts = staging.stage_all
-    monkeypatch.setattr(staging, "stage_all", stage)
-    numbers = iter(range(100))
-    batches = [[{"k": k, "v": v, "n": next(numbers)} for k, v in batch] for batch in VALUES]
-    exposing = queryable.QueryableProcessor(Highest(), key="k", expose=EXPOSE)
-    own: list[tuple[int, str, int]] = []
-
-    def take(rows: DataFrame, batch_id: int) -> None:
-        own.extend((batch_id, row.k, row.rows) for row in rows.collect())
-
-    sink = queryable.exposed(exposing, rows=take, key_groups=key_groups, config=service.config(application))
-    run_query(exposing.transform(stream("k string, v long, n long", batches), "k string, rows int"), "update", sink)
-    with Client(service.proxy) as client:
-        last = {key: client.get(application, "last", key) for key in "abc"}
-        assert {key: of.value.v for key, of in last.items() if of.found} == {"a": 4, "b": 7}
-        values = {key: [of.v for of in client.scan(application, "values", key).values] for key in "abc"}
-        assert values == {"a": [3, 3, 4], "b": [7, 7], "c": []}
-        times = {key: [(of.map_key, of.value.n) for of in client.scan(application, "times", key)] for key in "abc"}
-        assert times == {"a": [(3, 2), (4, 1)], "b": [(7, 2)], "c": []}
-        assert {client.scan(application, state, "a").epoch for state in ("values", "times")} == {2}
-    # One pass of a batch stages all three, and shuffles it at most once.
-    assert passes == [shuffles, shuffles]
-    assert sorted(own) == [(0, "a", 2), (0, "b", 1), (0, "c", 2), (1, "a", 1), (1, "b", 3)]
-
-
-def test_a_state_that_is_not_declared_is_not_served_and_declared_again_it_has_what_it_had_and_what_changes_from_then_on(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    batches: list[list[dict[str, Any]]] = []
-    runs: list[tuple[str, list[tuple[str, int]]]] = [
-        ("last", [("a", 1), ("b", 1)]),
-        ("values", [("a", 2), ("b", 2)]),
-        ("last", [("b", 3), ("c", 3)]),
-    ]
-    for exposed, rows in runs:
-        batches.append([{"k": k, "v": v, "n": v} for k, v in rows])
-        exposing = queryable.QueryableProcessor(Highest(), key="k", expose={exposed: EXPOSE[exposed]})
-        sink = queryable.exposed(exposing, query="main", config=service.config(application))
-        run_query(exposing.transform(stream("k string, v long, n long", batches), "k string, rows int"), "update", sink)
-    with Client(service.proxy) as client:
-        last = {key: client.get(application, "last", key).value.v for key in "abc"}
-        assert last == {"a": 1, "b": 3, "c": 3}, "Spark has 2 of a, as docs/spark.md says"
-        with pytest.raises(DeadlineExceeded, match=r"holds 0 of 64 key groups"):
-            client.scan(application, "values", "a", timeout=3)
-
-
-BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
-
-
-def test_joined_rows_are_staged_alike_when_spark_knows_how_small_the_batch_is(
-    spark: SparkSession,
-    stream: Stream,
-    run_query: RunQuery,
-    service: Service,
-    application: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It then broadcasts the batch, in place of moving it to where the other rows of its keys are."""
-
-    def stage(staged: Sequence[StagedState], order: StageOrder) -> list[PartitionReceipt]:
-        first = all_receipts(staged, order)
-        plans = [plan._jdf.queryExecution().executedPlan().toString() for one in staged for plan in one.receipts(order)]
-        assert any("BroadcastHashJoin" in plan for plan in plans), "Spark plans otherwise now"
-        again = all_receipts(staged, order)
-        assert held(first) == held(again)
-        return again
-
-    def wide(batch: DataFrame) -> DataFrame:
-        joined = own_rows(batch).join(many, "k").select("k", "rows", "w")
-        assert "SortMergeJoin" in classic(joined)._jdf.queryExecution().executedPlan().toString()
-        return joined
-
-    all_receipts = staging.stage_all
-    monkeypatch.setattr(staging, "stage_all", stage)
-    many = spark.range(20_000).selectExpr("CASE WHEN id < 3 THEN char(97 + id) ELSE string(id) END AS k", "id AS w")
-    exposing = queryable.QueryableProcessor(Highest(), key="k", expose={"last": EXPOSE["last"]})
-    config = service.config(application)
-    sink = queryable.together(
-        queryable.exposed(exposing, key_groups=8, config=config),
-        queryable.value("wide", key="k", key_groups=8, config=config).of(wide),
+def exposing(*states: str, of: StatefulProcessor | None = None) -> queryable.QueryableProcessor:
+    """All of them, where none is named."""
+    return queryable.QueryableProcessor(
+        of or Highest(), key="k", expose={name: EXPOSE[name] for name in states or EXPOSE}
     )
-    # What the file is as long for is not read; but Spark takes a batch that it hasn't seen for as large as its source.
-    rows = [{"k": k, "v": v, "n": n, "unread": "-" * 10_000} for n, (k, v) in enumerate(VALUES[0])]
-    before = spark.conf.get(BROADCAST)
-    spark.conf.set(BROADCAST, "10KB")
-    try:
-        run_query(exposing.transform(stream("k string, v long, n long", [rows]), "k string, rows int"), "update", sink)
-    finally:
-        spark.conf.set(BROADCAST, before)
-    with Client(service.proxy) as client:
-        answers = {key: client.get(application, "wide", key).value for key in "abc"}
-    assert {key: (of.rows, of.w) for key, of in answers.items()} == {"a": (2, 0), "b": (1, 1), "c": (2, 2)}
 
 
 def write_json(folder: Path, batches: Iterator[pa.RecordBatch]) -> None:
@@ -197,83 +114,258 @@ def read_nothing(folder: Path, batches: Iterator[pa.RecordBatch]) -> None:
     (folder / uuid.uuid4().hex).write_text("[]")
 
 
-@pytest.mark.parametrize("write", [write_json, read_nothing])
-@pytest.mark.parametrize("others", [False, True], ids=["alone", "beside another state"])
-@pytest.mark.parametrize("key_groups", [8, 3], ids=["Spark's partitions", "shuffled once more"])
-def test_own_rows_are_written_in_tasks_and_the_batch_runs_once(
-    spark: SparkSession,
-    stream: Stream,
-    run_query: RunQuery,
-    service: Service,
-    application: str,
-    tmp_path: Path,
-    key_groups: int,
-    others: bool,
-    write: Callable[[Path, Iterator[pa.RecordBatch]], None],
-) -> None:
-    batches = [[{"k": k, "v": v, "n": n} for n, (k, v) in enumerate(batch)] for batch in VALUES]
-    files = tmp_path / "files"
+@dataclass(frozen=True)
+class Writing:
+    """One of the sinks that write the processor's own rows in its tasks."""
+
+    key_groups: int
+    beside_another_state: bool
+    write: Callable[[Path, Iterator[pa.RecordBatch]], None]
+
+    def __str__(self) -> str:
+        place = "in place" if self.key_groups == IN_PLACE else "shuffled once more"
+        return f"{self.write.__name__}, {'beside another state' if self.beside_another_state else 'alone'}, {place}"
+
+
+WRITING = [Writing(*of) for of in itertools.product((IN_PLACE, SHUFFLED), (False, True), (write_json, read_nothing))]
+WRITING_BY_NAME = {str(writing): writing for writing in WRITING}
+
+Held = dict[tuple[str, int], Any]
+"""By state and partition, what servers hold, whoever has staged it."""
+
+
+@dataclass
+class Fed:
+    """What the query has shown, by sink.
+
+    Attributes:
+        passes: The exchanges of each pass of each batch, beside the batch's own.
+        own: The rows that `rows=` was given, each with its batch.
+        held: What servers hold of an epoch after it was staged once, and when it was staged anew, as where a server was
+            lost.
+        plans: By which each batch was staged.
+        wide: By which its joined rows would be made before it is known how few they are.
+        taken: The rows that the processor has been given, of both batches.
+    """
+
+    scenario: Scenario
+    passes: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    own: dict[int, list[tuple[int, str, int]]] = field(default_factory=lambda: defaultdict(list))
+    held: dict[str, list[tuple[Held, Held]]] = field(default_factory=lambda: defaultdict(list))
+    plans: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    wide: list[str] = field(default_factory=list)
+    taken: Counter[str] = field(default_factory=Counter)
+    refused: InvalidConfiguration | None = None
+
+    def application(self, name: str) -> str:
+        """Of a sink."""
+        return f"{self.scenario.application}-{name.translate({ord(' '): '-', ord(','): None})}"
+
+    def query(self, name: str) -> Any:
+        """What tells a sink from the others: each has an application of its own, and is one of the query's names."""
+        application = self.application(name)
+        return {"config": self.scenario.service.config(application), "query": application}
+
+    def get(self, name: str, state: str, keys: str = "abc") -> dict[str, Any]:
+        """The values that there are."""
+        answers = self.scenario.client.get_many(self.application(name), state, list(keys))
+        return {key: answer.value for key, answer in zip(keys, answers, strict=True) if answer.found}
+
+    @contextlib.contextmanager
+    def staged_twice(self, name: str) -> Iterator[None]:
+        stage_all = staging.stage_all
+
+        def stage(staged: Sequence[StagedState], order: StageOrder) -> list[PartitionReceipt]:
+            first = stage_all(staged, order)
+            plans = [classic(plan)._jdf.queryExecution() for one in staged for plan in one.receipts(order)]
+            self.plans[name] += [plan.executedPlan().toString() for plan in plans]
+            again = stage_all(staged, order)
+            self.held[name].append((held(first), held(again)))
+            return again
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(staging, "stage_all", stage)
+            yield
+
+
+def held(receipts: Sequence[PartitionReceipt]) -> Held:
+    return {(of.state, of.partition): [sorted(server.groups, key=str) for server in of.servers] for of in receipts}
+
+
+def plain_sink(fed: Fed, key_groups: int) -> Sink:
+    def take(rows: DataFrame, batch_id: int) -> None:
+        fed.own[key_groups].extend((batch_id, row.k, row.rows) for row in rows.collect())
+
+    return queryable.exposed(exposing(), rows=take, key_groups=key_groups, **fed.query(f"plain-{key_groups}"))
+
+
+def joined_sink(fed: Fed) -> Sink:
+    """A state of the processor's own rows with those of a table of which Spark doesn't know that few are wanted."""
+    choose = "CASE WHEN id < 3 THEN char(97 + id) ELSE string(id) END AS k"
+    many = fed.scenario.spark.range(20_000).selectExpr(choose, "id AS w")
+
+    def wide(batch: DataFrame) -> DataFrame:
+        joined = own_rows(batch).join(many, "k").select("k", "rows", "w")
+        fed.wide.append(classic(joined)._jdf.queryExecution().executedPlan().toString())
+        return joined
+
+    options = fed.query("joined")
+    config = options["config"]
+    return queryable.together(
+        queryable.exposed(exposing("last"), key_groups=IN_PLACE, config=config),
+        queryable.value("wide", key="k", key_groups=IN_PLACE, config=config).of(wide),
+        **options,
+    )
+
+
+def writing_sink(fed: Fed, of: Writing, files: Path) -> Sink:
     files.mkdir()
+    options, write = fed.query(str(of)), functools.partial(of.write, files)
+    if not of.beside_another_state:
+        return queryable.exposed(exposing(), write=write, key_groups=of.key_groups, **options)
+    config = options["config"]
+    sink = queryable.exposed(exposing(), write=write, key_groups=of.key_groups, config=config)
+    rows = queryable.value("rows", key="k", value=["rows"], key_groups=4, config=config)
+    return queryable.together(sink, rows.of(own_rows), **options)
+
+
+def some_sink(fed: Fed, key_groups: int) -> Sink:
+    """Of one of the states whose changes the batch holds."""
+    files = fed.scenario.directory / f"some-{key_groups}"
+    files.mkdir()
+    write = functools.partial(read_nothing, files)
+    return queryable.exposed(exposing("last"), write=write, key_groups=key_groups, **fed.query(f"some-{key_groups}"))
+
+
+@pytest.fixture(scope="module")
+def fed(spark: SparkSession, scenarios: Scenarios) -> Fed:
+    fed = Fed(scenarios())
     taken = spark.sparkContext.accumulator(0)
+    twice = {"joined": joined_sink(fed)}  # first, as Spark hasn't seen anything of the batch yet
+    twice |= {f"plain-{key_groups}": plain_sink(fed, key_groups) for key_groups in (IN_PLACE, SHUFFLED)}
+    once = {name: writing_sink(fed, of, fed.scenario.directory / name) for name, of in WRITING_BY_NAME.items()}
+    once |= {f"some-{key_groups}": some_sink(fed, key_groups) for key_groups in (IN_PLACE, SHUFFLED)}
+    expose = {"last": EXPOSE["last"], "unexposed": queryable.ExposedValue("v bigint")}
+    refused = queryable.exposed(queryable.QueryableProcessor(Highest(), key="k", expose=expose), **fed.query("refused"))
 
-    @F.udf("long", useArrow=False)
-    def counted(v: int) -> int:
-        taken.add(1)
-        return v
+    def feed(batch: DataFrame, batch_id: int) -> None:
+        for name, sink in twice.items():
+            with fed.staged_twice(name):
+                sink(batch, batch_id)
+        for name, sink in once.items():
+            before = taken.value
+            sink(batch, batch_id)
+            fed.taken[name] += taken.value - before
+        with pytest.raises(InvalidConfiguration) as error:
+            refused(batch, batch_id)
+        fed.refused = error.value
 
-    config = service.config(application)
-    exposing = queryable.QueryableProcessor(Highest(), key="k", expose=EXPOSE)
-    sink = queryable.exposed(exposing, write=functools.partial(write, files), key_groups=key_groups, config=config)
-    if others:
-        rows = queryable.value("rows", key="k", value=["rows"], key_groups=4, config=config)
-        sink = queryable.together(sink, rows.of(own_rows))
-    data = stream("k string, v long, n long", batches).withColumn("v", counted("v"))
-    run_query(exposing.transform(data, "k string, rows int"), "update", sink, name="written")
-    found = [(row["k"], row["rows"]) for file in files.iterdir() for row in json.loads(file.read_text())]
-    assert sorted(found) == ([("a", 1), ("a", 2), ("b", 1), ("b", 3), ("c", 2)] if write is write_json else [])
-    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
-    assert len(list(files.iterdir())) == partitions * len(batches), "once in each task"
-    assert taken.value == sum(map(len, batches))
-    with Client(service.proxy) as client:
-        last = {key: client.get(application, "last", key) for key in "abc"}
-        assert {key: of.value.v for key, of in last.items() if of.found} == {"a": 4, "b": 7}
-        if others:
-            assert [client.get(application, "rows", key).value.rows for key in "abc"] == [1, 3, 2]
+    numbers = itertools.count()
+    # What makes files so long is not read; but Spark takes a batch that it hasn't seen for as large as its source.
+    batches = [[{"k": k, "v": v, "n": next(numbers), "unread": "-" * 10_000} for k, v in batch] for batch in BATCHES]
+    changes = exposing(of=Highest(taken)).transform(fed.scenario.stream(SCHEMA, batches), "k string, rows int")
+    with session_settings(spark, {"spark.sql.autoBroadcastJoinThreshold": "10KB"}):
+        fed.scenario.run(changes, "update", feed, partitions=PARTITIONS)
+    for key_groups in (IN_PLACE, SHUFFLED):
+        fed.passes[key_groups] = [plan.count("Exchange ") for plan in fed.plans[f"plain-{key_groups}"]]
+    return fed
 
 
-@pytest.mark.parametrize("key_groups", [8, 3], ids=["Spark's partitions", "shuffled once more"])
-def test_changes_of_states_that_the_sink_does_not_have_are_left_out(
-    stream: Stream, run_query: RunQuery, service: Service, application: str, tmp_path: Path, key_groups: int
+placed = pytest.mark.parametrize("key_groups", [IN_PLACE, SHUFFLED], ids=["Spark's partitions", "shuffled once more"])
+written = pytest.mark.parametrize("name", WRITING_BY_NAME)
+
+
+@placed
+def test_the_states_of_a_processor_are_read_as_spark_has_them(fed: Fed, key_groups: int) -> None:
+    name, scan = (
+        f"plain-{key_groups}",
+        functools.partial(fed.scenario.client.scan, fed.application(f"plain-{key_groups}")),
+    )
+    assert {key: value.v for key, value in fed.get(name, "last").items()} == {"a": 4, "b": 7}
+    values = {key: [of.v for of in scan("values", key).values] for key in "abc"}
+    assert values == {"a": [3, 3, 4], "b": [7, 7], "c": []}
+    times = {key: [(of.map_key, of.value.n) for of in scan("times", key)] for key in "abc"}
+    assert times == {"a": [(3, 2), (4, 1)], "b": [(7, 2)], "c": []}
+    assert {scan(state, "a").epoch for state in ("values", "times")} == {2}
+
+
+@placed
+def test_one_pass_of_a_batch_stages_all_states_and_shuffles_it_at_most_once(fed: Fed, key_groups: int) -> None:
+    shuffles = {IN_PLACE: 0, SHUFFLED: 1}[key_groups]
+    assert fed.passes[key_groups] == [shuffles, shuffles]
+
+
+@pytest.mark.parametrize("name", [f"plain-{IN_PLACE}", f"plain-{SHUFFLED}", "joined"])
+def test_rows_that_are_staged_anew_are_the_same(fed: Fed, name: str) -> None:
+    assert len(fed.held[name]) == len(BATCHES)
+    assert all(first == again for first, again in fed.held[name])
+
+
+@placed
+def test_a_processors_own_rows_are_given_once_each_with_their_batch(fed: Fed, key_groups: int) -> None:
+    assert sorted(fed.own[key_groups]) == [(0, "a", 2), (0, "b", 1), (0, "c", 2), (1, "a", 1), (1, "b", 3)]
+
+
+def test_joined_rows_are_staged_alike_when_spark_knows_how_small_the_batch_is(fed: Fed) -> None:
+    """It then broadcasts the batch, in place of moving it to where the other rows of its keys are."""
+    assert all("SortMergeJoin" in plan for plan in fed.wide)
+    assert any("BroadcastHashJoin" in plan for plan in fed.plans["joined"]), "Spark plans otherwise now"
+    answers = fed.get("joined", "wide")
+    assert {key: (of.rows, of.w) for key, of in answers.items()} == {"a": (1, 0), "b": (3, 1), "c": (2, 2)}
+
+
+@written
+def test_own_rows_are_written_once_in_each_task(fed: Fed, name: str) -> None:
+    files = list((fed.scenario.directory / name).iterdir())
+    assert len(files) == PARTITIONS * len(BATCHES)
+    found = sorted((row["k"], row["rows"]) for file in files for row in json.loads(file.read_text()))
+    assert found == (OWN_ROWS if WRITING_BY_NAME[name].write is write_json else [])
+
+
+@written
+def test_a_batch_whose_own_rows_are_written_runs_once(fed: Fed, name: str) -> None:
+    assert fed.taken[name] == sum(map(len, BATCHES))
+
+
+@written
+def test_states_are_staged_beside_own_rows_that_are_written(fed: Fed, name: str) -> None:
+    assert {key: of.v for key, of in fed.get(name, "last").items()} == {"a": 4, "b": 7}
+    if WRITING_BY_NAME[name].beside_another_state:
+        assert {key: of.rows for key, of in fed.get(name, "rows").items()} == {"a": 1, "b": 3, "c": 2}
+
+
+@placed
+def test_changes_of_states_that_the_sink_does_not_have_are_left_out(fed: Fed, key_groups: int) -> None:
+    assert {key: of.v for key, of in fed.get(f"some-{key_groups}", "last").items()} == {"a": 4, "b": 7}
+
+
+def test_a_state_that_the_batches_processor_does_not_expose_is_refused_by_name(fed: Fed) -> None:
+    assert fed.refused is not None
+    assert "no changes of state 'unexposed': its processor doesn't expose it" in fed.refused.message
+
+
+def test_a_state_that_is_not_declared_is_not_served_and_declared_again_it_has_what_it_had_and_what_changes_from_then_on(
+    scenarios: Scenarios,
 ) -> None:
-    batches = [[{"k": k, "v": v, "n": n} for n, (k, v) in enumerate(batch)] for batch in VALUES]
-    every = queryable.QueryableProcessor(Highest(), key="k", expose=EXPOSE)
-    last = queryable.QueryableProcessor(Highest(), key="k", expose={"last": EXPOSE["last"]})
-    write = functools.partial(read_nothing, tmp_path)
-    sink = queryable.exposed(last, write=write, key_groups=key_groups, config=service.config(application))
-    run_query(every.transform(stream("k string, v long, n long", batches), "k string, rows int"), "update", sink)
-    with Client(service.proxy) as client:
-        found = {key: client.get(application, "last", key) for key in "abc"}
-        assert {key: of.value.v for key, of in found.items() if of.found} == {"a": 4, "b": 7}
+    scenario = scenarios()
+    batches: list[list[dict[str, Any]]] = []
+    runs: list[tuple[str, list[tuple[str, int]]]] = [
+        ("last", [("a", 1), ("b", 1)]),
+        ("values", [("a", 2), ("b", 2)]),
+        ("last", [("b", 3), ("c", 3)]),
+    ]
+    for exposed, rows in runs:
+        batches.append([{"k": k, "v": v, "n": v} for k, v in rows])
+        processor = exposing(exposed)
+        sink = queryable.exposed(processor, query="main", key_groups=4, config=scenario.config)
+        scenario.run(processor.transform(scenario.stream(SCHEMA, batches), "k string, rows int"), "update", sink)
+    last = {key: scenario.get("last", key).value.v for key in "abc"}
+    assert last == {"a": 1, "b": 3, "c": 3}, "Spark has 2 of a, as docs/spark.md says"
+    with pytest.raises(DeadlineExceeded, match=r"holds 0 of 4 key groups"):
+        scenario.scan("values", "a", timeout=3)
 
 
-def test_what_the_processor_says_is_not_said_again(spark: SparkSession, service: Service, application: str) -> None:
-    exposing = queryable.QueryableProcessor(Highest(), key="k", expose=EXPOSE)
-    with pytest.raises(InvalidConfiguration, match="delete_when, op can't be given: the processor says what is done"):
-        queryable.exposed(exposing, op="o", delete_when="v < 0", config=service.config(application))
-
-
-def test_a_state_that_the_batches_processor_does_not_expose_is_refused_by_name(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    last = queryable.QueryableProcessor(Highest(), key="k", expose={"last": EXPOSE["last"]})
-    both = queryable.QueryableProcessor(Highest(), key="k", expose={name: EXPOSE[name] for name in ("last", "times")})
-    sink = queryable.exposed(both, config=service.config(application))
-    changes = last.transform(stream("k string, v long, n long", [[{"k": "a", "v": 1, "n": 1}]]), "k string, rows int")
-    with pytest.raises(StreamingQueryException, match="no changes of state 'times': its processor doesn't expose it"):
-        run_query(changes, "update", sink)
-
-
-def test_a_states_name_is_no_sql(stream: Stream, run_query: RunQuery) -> None:
+def test_a_states_name_is_no_sql(spark: SparkSession) -> None:
     name = "it's `one`, ü"
 
     class Named(StatefulProcessor):
@@ -287,11 +379,7 @@ def test_a_states_name_is_no_sql(stream: Stream, run_query: RunQuery) -> None:
         def close(self) -> None:
             pass
 
-    seen: list[tuple[Any, ...]] = []
-    exposing = queryable.QueryableProcessor(Named(), key="k", expose={name: queryable.ExposedValue("v bigint")})
-    run_query(
-        exposing.transform(stream("k string, v long", [[{"k": "a", "v": 1}, {"k": "a", "v": 2}]]), "k string"),
-        "update",
-        lambda batch, batch_id: seen.extend(split(batch).changes[name].collect()),
-    )
-    assert list(map(tuple, seen)) == [("put", "a", 3)]
+    processor = queryable.QueryableProcessor(Named(), key="k", expose={name: queryable.ExposedValue("v bigint")})
+    # A table: what is given out is the same as of a stream.
+    batch = processor.transform(spark.createDataFrame([("a", 1), ("a", 2)], "k string, v long"), "k string")
+    assert list(map(tuple, split(batch).changes[name].collect())) == [("put", "a", 3)]

@@ -21,6 +21,7 @@ from jobs.fraud_detection.source import MINUTE_MS, Shape
 from keyhole import Client
 from keyhole.config import FraudDetectionConfig
 from keyhole.spark.changes import split
+from tests.support.micro_batches import session_settings
 from tests.support.odd_records import NO_OBJECTS, odd_records
 from tests.support.streams import RunQuery, Service, Stream
 
@@ -175,7 +176,8 @@ def test_a_stream_of_payments_gives_the_alerts_and_totals_of_the_recount_late_on
     data = stream(
         "value string", [[{"value": source.payment_record(payment).decode()} for payment in batch] for batch in batches]
     )
-    run_query(pipeline.paired(pipeline.payments(data), pipeline.exposing()), "update", collect)
+    with session_settings(spark, {"spark.sql.shuffle.partitions": "2"}):
+        run_query(pipeline.paired(pipeline.payments(data), pipeline.exposing()), "update", collect)
 
     recount, patient = Recount(), Recount()
     for batch in batches:

@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from keyhole import Client
 from keyhole.spark import queryable
 from keyhole.spark.changes import own_rows
+from tests.support.micro_batches import session_settings
 from tests.support.snippets import snippet
 from tests.support.streams import RunQuery, Service, Stream
 
@@ -33,7 +34,7 @@ def at(user: str, *minutes: int) -> list[dict[str, Any]]:
 
 
 def test_open_sessions_are_entries_until_they_are_closed_and_closed_ones_entries_of_another_state(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
+    spark: SparkSession, stream: Stream, run_query: RunQuery, service: Service, application: str
 ) -> None:
     # The watermark is 30 minutes behind; the rows at 8 and 24 minutes come late, and make sessions longer.
     batches = [at("a", 0, 16), at("a", 8, 50, 24), at("b", 65), at("b", 110)]
@@ -50,8 +51,8 @@ def test_open_sessions_are_entries_until_they_are_closed_and_closed_ones_entries
         time_mode="eventTime",
     )
     sink = queryable.together(
-        queryable.exposed(exposing, key_groups=8, config=config),
-        queryable.map("closed", key="user", map_key="since", key_groups=8, config=config).of(own_rows),
+        queryable.exposed(exposing, key_groups=4, config=config),
+        queryable.map("closed", key="user", map_key="since", key_groups=4, config=config).of(own_rows),
     )
     seen: list[dict[str, list[tuple[str, int, int, int]]]] = []
 
@@ -72,7 +73,8 @@ def test_open_sessions_are_entries_until_they_are_closed_and_closed_ones_entries
     def minute(of: datetime) -> int:
         return (of - START) // timedelta(minutes=1)
 
-    run_query(sessions, "update", feed)
+    with session_settings(spark, {"spark.sql.shuffle.partitions": "2"}):
+        run_query(sessions, "update", feed)
     assert seen == [
         {"open": [("a", 0, 10, 1), ("a", 16, 26, 1)], "closed": []},
         {"open": [("a", 0, 34, 4), ("a", 50, 60, 1)], "closed": []},

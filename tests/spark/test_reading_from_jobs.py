@@ -1,14 +1,17 @@
-"""Jobs that read states: live ones beside their rows, and broadcast ones that stay the same for a batch."""
+"""Jobs that read states: live ones beside their rows, and broadcast ones that stay the same for a batch.
+
+What they read begins with tables. One query runs the batches of all tests.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,15 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
 from keyhole.codec import encode_row
-from keyhole.errors import InvalidConfiguration, KeyMismatch, NotReady, ServerLost, UnknownApplication, UnknownState
+from keyhole.errors import (
+    InvalidConfiguration,
+    KeyholeError,
+    KeyMismatch,
+    NotReady,
+    ServerLost,
+    UnknownApplication,
+    UnknownState,
+)
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy
@@ -28,131 +39,143 @@ from keyhole.spark import queryable
 from keyhole.testing.fake_server import FakeServer
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.spark.test_state_kinds import Packed
-from tests.support.streams import RunQuery, Service, Stream
+from tests.support.micro_batches import MicroBatches
+from tests.support.scenario import Scenario, Scenarios
+from tests.support.streams import Service
 
 SCHEMA = "k string, v long"
+KEPT_BATCHES = 2
+
+
+@pytest.fixture(scope="module")
+def batches(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MicroBatches]:
+    kept = {"spark.sql.streaming.minBatchesToRetain": str(KEPT_BATCHES)}
+    with MicroBatches(spark, tmp_path_factory.mktemp("reading"), SCHEMA, settings=kept) as batches:
+        yield batches
 
 
 Announce = Callable[[int], None]
 
 
 @pytest.fixture
-def announce(spark: SparkSession, run_query: RunQuery, service: Service, application: str, tmp_path: Path) -> Announce:
+def announce(spark: SparkSession, service: Service, application: str) -> Announce:
     """Broadcasts a rule: from now on k0 has this threshold."""
 
     def announce(threshold: int) -> None:
-        folder = tmp_path / f"rules-{threshold}"
-        folder.mkdir()
-        (folder / "0.json").write_text(json.dumps({"k": "k0", "threshold": threshold}))
-        sink = queryable.broadcast("rules", key="k", config=service.config(application), on_new_checkpoint="continue")
-        data = spark.readStream.schema("k string, threshold long").json(str(folder))
-        run_query(data, "append", sink, name="rules", checkpoint=f"checkpoint-{threshold}")
+        config = service.config(application)
+        sink = queryable.broadcast("rules", key="k", query="rules", config=config, on_new_checkpoint="reset")
+        assert sink.bootstrap(
+            spark.createDataFrame([("k0", threshold)], "k string, threshold long"), name=f"rules-{threshold}"
+        )
         with Client(service.proxy) as client:
             assert client.get(application, "rules", "k0").value.threshold == threshold
 
     return announce
 
 
-def test_rows_get_the_live_state_of_another_application(
-    spark: SparkSession, stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
+@pytest.fixture(scope="module")
+def states(scenarios: Scenarios) -> Scenario:
+    """An application with `rich`, a value; `last`, another one, and `log`, a list; and `packed`, a broadcast state."""
+    scenario = scenarios()
+    spark, config = scenario.spark, scenario.config
     schema = "k string, d date, tags array<string>, of map<string,int>, inner struct<a:int,b:string>, n decimal(10,2)"
-    row = {"k": "k0", "d": "2026-01-02", "tags": ["x"], "of": {"a": 1}, "inner": {"a": 1, "b": "y"}, "n": "1.50"}
-    sink = queryable.value("rich", key=["k", "d"], config=service.config(application))
-    run_query(stream(schema, [[row]]), "append", sink)
+    rows = [("k0", date(2026, 1, 2), ["x"], {"a": 1}, (1, "y"), Decimal("1.50"))]
+    rich = queryable.value("rich", key=["k", "d"], query="rich", key_groups=4, config=config)
+    assert rich.bootstrap(spark.createDataFrame(rows, schema))
+    numbers = queryable.together(
+        queryable.value("last", key="k", key_groups=4, config=config),
+        queryable.list("log", key="k", max_length=3, key_groups=4, config=config),
+        query="numbers",
+    )
+    assert numbers.bootstrap(spark.createDataFrame([(f"k{n}", n) for n in range(20)], SCHEMA))
+    packed = queryable.broadcast("packed", key="k", codec=Packed(), query="packed", config=config)
+    assert packed.bootstrap(spark.createDataFrame([("k0", 1), ("k1", 2)], SCHEMA))
+    return scenario
+
+
+def test_rows_get_the_live_state_of_another_application(spark: SparkSession, states: Scenario) -> None:
+    of, proxy = f"{states.application}/rich", states.service.proxy
     rows = spark.createDataFrame(
         [("k0", date(2026, 1, 2)), ("k1", date(2026, 1, 2)), (None, date(2026, 1, 2)), ("k0", date(2026, 1, 2))],
         "name string, day date",
     )
-    found = queryable.lookup(rows, f"{application}/rich", key=["name", "day"], proxy=service.proxy).collect()
+    found = queryable.lookup(rows, of, key=["name", "day"], proxy=proxy).collect()
     assert [one.name for one in found if one.rich is not None] == ["k0", "k0"]
     rich = next(one.rich for one in found if one.rich is not None)
     assert rich == Row(tags=["x"], of={"a": 1}, inner=Row(a=1, b="y"), n=rich.n)
     assert str(rich.n) == "1.50"
     with pytest.raises(KeyMismatch, match="Cast them"):
-        queryable.lookup(rows, f"{application}/rich", key=["day", "name"], proxy=service.proxy)
+        queryable.lookup(rows, of, key=["day", "name"], proxy=proxy)
     with pytest.raises(InvalidConfiguration, match="name another one with into="):
-        queryable.lookup(rows, f"{application}/rich", key=["name", "day"], proxy=service.proxy, into="day")
+        queryable.lookup(rows, of, key=["name", "day"], proxy=proxy, into="day")
     with pytest.raises(UnknownState):
-        queryable.lookup(rows, f"{application}/poor", key="name", proxy=service.proxy)
+        queryable.lookup(rows, f"{states.application}/poor", key="name", proxy=proxy)
 
 
 def test_a_list_is_not_looked_up_and_the_columns_of_the_rows_may_have_any_name(
-    spark: SparkSession, stream: Stream, run_query: RunQuery, service: Service, application: str
+    spark: SparkSession, states: Scenario
 ) -> None:
-    config = service.config(application)
-    sink = queryable.together(
-        queryable.value("last", key="k", config=config), queryable.list("log", key="k", max_length=3, config=config)
-    )
-    run_query(stream(SCHEMA, [[{"k": "k0", "v": 1}]]), "append", sink)
-    rows = spark.createDataFrame([("k0", 1)], "`a.b` string, `c``d` int")
-    (found,) = queryable.lookup(rows, f"{application}/last", key="a.b", proxy=service.proxy).collect()
-    assert found.asDict() == {"a.b": "k0", "c`d": 1, "last": Row(v=1)}
-    with pytest.raises(InvalidConfiguration, match=f"state {application}/log is a list, which has no one value"):
-        queryable.lookup(rows, f"{application}/log", key="a.b", proxy=service.proxy)
+    rows = spark.createDataFrame([("k3", 1)], "`a.b` string, `c``d` int")
+    proxy = states.service.proxy
+    (found,) = queryable.lookup(rows, f"{states.application}/last", key="a.b", proxy=proxy).collect()
+    assert found.asDict() == {"a.b": "k3", "c`d": 1, "last": Row(v=3)}
+    with pytest.raises(InvalidConfiguration, match=f"state {states.application}/log is a list, which has no one value"):
+        queryable.lookup(rows, f"{states.application}/log", key="a.b", proxy=proxy)
 
 
-def test_a_stream_is_enriched_batch_by_batch(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    sink = queryable.value("last", key="k", config=service.config(application))
-    rows = [[{"k": f"k{n}", "v": n} for n in range(20)]]
-    run_query(stream(SCHEMA, rows), "append", sink, checkpoint="first")
+def test_a_stream_is_enriched_batch_by_batch(batches: MicroBatches, states: Scenario) -> None:
+    of, proxy = f"{states.application}/last", states.service.proxy
+
+    def enrich(data: DataFrame, batch_id: int) -> list[Row]:
+        return queryable.lookup(data, of, key="k", proxy=proxy, into="was").collect()
+
     seen: list[Row] = []
-
-    def enrich(data: DataFrame, batch_id: int) -> None:
-        seen.extend(queryable.lookup(data, f"{application}/last", key="k", proxy=service.proxy, into="was").collect())
-
-    run_query(stream(SCHEMA, rows), "append", enrich, checkpoint="second")
+    for half in (range(10), range(10, 20)):
+        seen += batches.run([{"k": f"k{n}", "v": n} for n in half], enrich)
     assert sorted((row.k, row.was.v) for row in seen) == sorted((f"k{n}", n) for n in range(20))
 
 
-def test_rules_that_a_job_has_encoded_are_read_as_its_bytes(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    data = stream(SCHEMA, [[{"k": "k0", "v": 1}, {"k": "k1", "v": 2}]])
-    sink = queryable.broadcast("rules", key="k", codec=Packed(), config=service.config(application))
-    run_query(data, "append", sink, checkpoint="rules")
-    rules = queryable.BroadcastReader(f"{application}/rules", proxy=service.proxy)
-    read: list[tuple[str, bytes]] = []
+def test_rules_that_a_job_has_encoded_are_read_as_its_bytes(batches: MicroBatches, states: Scenario) -> None:
+    rules = queryable.BroadcastReader(f"{states.application}/packed", proxy=states.service.proxy)
+    read = batches.run([{"k": "k0", "v": 1}], lambda data, _: rules.read(data).collect())
+    assert [(row.k, bytes(row.value)) for row in read] == [("k0", b"\xff\x001"), ("k1", b"\xff\x002")]
 
-    def process(batch: DataFrame, batch_id: int) -> None:
-        read.extend((row.k, bytes(row.value)) for row in rules.read(batch).collect())
 
-    run_query(data, "append", process, checkpoint="elements")
-    assert read == [("k0", b"\xff\x001"), ("k1", b"\xff\x002")]
+def test_only_a_broadcast_state_is_read_whole(batches: MicroBatches, states: Scenario) -> None:
+    reader = queryable.BroadcastReader(f"{states.application}/last", proxy=states.service.proxy)
+    with pytest.raises(InvalidConfiguration, match="only a broadcast state can be read whole"):
+        batches.run([{"k": "k0", "v": 1}], lambda data, _: reader.read(data))
 
 
 def test_a_batch_that_is_run_again_reads_the_rules_that_it_read_before(
-    stream: Stream, run_query: RunQuery, service: Service, application: str, announce: Announce
+    batches: MicroBatches, service: Service, application: str, announce: Announce
 ) -> None:
     announce(1)
     rules = queryable.BroadcastReader(f"{application}/rules", proxy=service.proxy)
     read: list[tuple[int, int, int]] = []
 
-    class Broken(Exception):
-        pass
-
     def process(data: DataFrame, batch_id: int) -> None:
         found = rules.read(data)
         (rule,) = data.join(F.broadcast(found), "k").collect()
         read.append((batch_id, rule.threshold, rules.epoch(data)))
-        if len(read) == 2:
-            raise Broken("as if it was killed, after its first stage")
 
-    rows = [[{"k": "k0", "v": 10}], [{"k": "k0", "v": 11}], [{"k": "k0", "v": 12}]]
-    elements = stream(SCHEMA, rows)
+    def broken(data: DataFrame, batch_id: int) -> None:
+        process(data, batch_id)
+        raise ValueError("as if it was killed, after its first stage")
+
+    batches.run([{"k": "k0", "v": 10}], process)
     with pytest.raises(StreamingQueryException, match="as if it was killed"):
-        run_query(elements, "append", process, checkpoint="elements")
+        batches.fail([{"k": "k0", "v": 11}], broken)
     announce(2)
-    run_query(elements, "append", process, checkpoint="elements")
-    assert [(batch, threshold) for batch, threshold, _ in read] == [(0, 1), (1, 1), (1, 1), (2, 2)]
+    batches.again(process)
+    batches.run([{"k": "k0", "v": 12}], process)
+    first = read[0][0]
+    assert [(batch - first, threshold) for batch, threshold, _ in read] == [(0, 1), (1, 1), (1, 1), (2, 2)]
     assert read[1][2] == read[2][2] < read[3][2]
 
 
 def test_a_driver_that_wakes_late_changes_nothing_of_what_its_successor_has_read(
-    stream: Stream,
-    run_query: RunQuery,
+    batches: MicroBatches,
     service: Service,
     application: str,
     announce: Announce,
@@ -173,54 +196,48 @@ def test_a_driver_that_wakes_late_changes_nothing_of_what_its_successor_has_read
         read.append([tuple(row) for row in late.read(data).collect()])
         read.append([tuple(row) for row in successor.read(data).collect()])
 
-    run_query(stream(SCHEMA, [[{"k": "k0", "v": 10}]]), "append", process, checkpoint="elements")
+    batches.run([{"k": "k0", "v": 10}], process)
     assert read == [[("k0", 1)]] * 3
 
 
 def test_nothing_broadcast_yet_is_refused_or_read_as_no_entries_again_too(
-    stream: Stream, run_query: RunQuery, service: Service, application: str, announce: Announce
+    batches: MicroBatches, service: Service, application: str, announce: Announce
 ) -> None:
     of, columns = f"{application}/rules", "k string, threshold long"
     rules = queryable.BroadcastReader(of, proxy=service.proxy, or_empty=columns, config=service.config(application))
     read: list[tuple[int, list[tuple[str, int]], bool]] = []
 
     def process(data: DataFrame, batch_id: int) -> None:
-        if not read:
-            with pytest.raises((UnknownApplication, UnknownState)):
-                queryable.BroadcastReader(of, proxy=service.proxy).read(data)
         read.append((batch_id, [tuple(row) for row in rules.read(data).collect()], rules.epoch(data) > 0))
-        if len(read) == 1:
-            raise ValueError("as if it was killed")
 
-    elements = stream(SCHEMA, [[{"k": "k0", "v": 10}], [{"k": "k0", "v": 11}]])
+    def broken(data: DataFrame, batch_id: int) -> None:
+        with pytest.raises((UnknownApplication, UnknownState)):
+            queryable.BroadcastReader(of, proxy=service.proxy).read(data)
+        process(data, batch_id)
+        raise ValueError("as if it was killed")
+
     with pytest.raises(StreamingQueryException, match="as if it was killed"):
-        run_query(elements, "append", process, checkpoint="elements")
+        batches.fail([{"k": "k0", "v": 10}], broken)
     announce(1)
-    run_query(elements, "append", process, checkpoint="elements")
-    assert read == [(0, [], False), (0, [], False), (1, [("k0", 1)], True)]
+    batches.again(process)
+    batches.run([{"k": "k0", "v": 11}], process)
+    first = read[0][0]
+    assert read == [(first, [], False), (first, [], False), (first + 1, [("k0", 1)], True)]
 
 
 def test_what_batches_have_read_is_kept_as_long_as_spark_keeps_their_logs(
-    spark: SparkSession,
-    stream: Stream,
-    run_query: RunQuery,
-    service: Service,
-    application: str,
-    announce: Announce,
-    tmp_path: Path,
+    batches: MicroBatches, service: Service, application: str, announce: Announce
 ) -> None:
     announce(1)
     rules = queryable.BroadcastReader(f"{application}/rules", proxy=service.proxy)
-    kept = "spark.sql.streaming.minBatchesToRetain"
-    before = spark.conf.get(kept)
-    spark.conf.set(kept, "2")
-    try:
-        elements = stream(SCHEMA, [[{"k": "k0", "v": batch}] for batch in range(4)])
-        run_query(elements, "append", lambda data, _: rules.read(data), checkpoint="elements")
-    finally:
-        spark.conf.set(kept, str(before))
-    folder = tmp_path / "elements" / "keyhole" / "broadcast" / f"{application}.rules"
-    assert sorted(path.name for path in folder.glob("[0-9]*")) == ["2", "3"]
+
+    def process(data: DataFrame, batch_id: int) -> int:
+        rules.read(data)
+        return batch_id
+
+    numbers = [batches.run([{"k": "k0", "v": number}], process) for number in range(4)]
+    folder = batches.checkpoint / "keyhole" / "broadcast" / f"{application}.rules"
+    assert sorted(int(path.name) for path in folder.glob("[0-9]*")) == numbers[-KEPT_BATCHES:]
 
 
 @contextmanager
@@ -280,11 +297,10 @@ def test_a_lookup_asks_for_the_keys_of_a_partition_together(
 
 
 def test_no_batch_reads_less_than_those_before_it_from_servers_that_are_behind_or_know_nothing_yet(
-    stream: Stream, run_query: RunQuery
+    batches: MicroBatches,
 ) -> None:
     field = ValueSchema(1, (ValueField("threshold", "bigint"),))
     rules = StateDescriptor("rules", "rules", "q", StateKind.BROADCAST, 1, (KeyColumn("k", KeyType.STRING),), field)
-    seen: list[tuple[int, int, int]] = []
     with fake_server() as (server, change):
 
         def broadcast(epoch: int, threshold: int) -> None:
@@ -294,35 +310,31 @@ def test_no_batch_reads_less_than_those_before_it_from_servers_that_are_behind_o
             "rules/rules", proxy=server.address, timeout=1.0, or_empty="k string, threshold long"
         )
 
-        def process(data: DataFrame, batch_id: int) -> None:
+        def process(data: DataFrame, batch_id: int) -> tuple[int, int]:
             ((_, threshold),) = reader.read(data).collect()
-            seen.append((batch_id, threshold, reader.epoch(data)))
+            return threshold, reader.epoch(data)
 
-        elements = stream(SCHEMA, [[{"k": "k0", "v": n}] for n in range(2)])
+        def late(data: DataFrame, batch_id: int) -> tuple[int, int]:
+            change(lambda: broadcast(1, 10))
+            with pytest.raises(KeyholeError, match="at epoch 1"):
+                process(data, batch_id)
+            change(server.states.clear)
+            with pytest.raises((UnknownApplication, UnknownState), match="rules"):
+                process(data, batch_id)
+            change(lambda: broadcast(3, 30))
+            return process(data, batch_id)
+
         change(lambda: broadcast(2, 20))
-
-        def first_only(data: DataFrame, batch_id: int) -> None:
-            process(data, batch_id)
-            if batch_id == 0:
-                change(lambda: broadcast(1, 10))
-
-        with pytest.raises(StreamingQueryException, match="at epoch 1"):
-            run_query(elements, "append", first_only)
-        change(server.states.clear)
-        with pytest.raises(StreamingQueryException, match="rules"):
-            run_query(elements, "append", process)
-        change(lambda: broadcast(3, 30))
-        run_query(elements, "append", process)
-    assert seen == [(0, 20, 2), (1, 30, 3)]
+        assert batches.run([{"k": "k0", "v": 0}], process) == (20, 2)
+        assert batches.run([{"k": "k0", "v": 1}], late) == (30, 3)
 
 
 def test_a_first_batch_is_not_empty_because_the_servers_have_only_just_started(
-    stream: Stream, run_query: RunQuery, service: Service, application: str, announce: Announce
+    batches: MicroBatches, service: Service, application: str, announce: Announce
 ) -> None:
     announce(7)
     field = ValueSchema(1, (ValueField("threshold", "bigint"),))
     of = StateDescriptor(application, "rules", "q", StateKind.BROADCAST, 1, (KeyColumn("k", KeyType.STRING),), field)
-    read: list[list[Row]] = []
     with fake_server() as (server, change):
 
         def reader(timeout: float) -> queryable.BroadcastReader:
@@ -337,58 +349,42 @@ def test_a_first_batch_is_not_empty_because_the_servers_have_only_just_started(
         def restored() -> None:
             server.host(of, {("k0",): encode_row(1, [7])}).epoch = 1
 
-        def process(data: DataFrame, batch_id: int) -> None:
+        def process(data: DataFrame, batch_id: int) -> list[Row]:
             with pytest.raises(NotReady, match="though it has a changelog"):
                 reader(1.0).read(data)
             restoring = threading.Timer(2.0, lambda: change(restored))
             restoring.start()
-            read.append(reader(60.0).read(data).collect())
+            read = reader(60.0).read(data).collect()
             restoring.join()
+            return read
 
-        run_query(stream(SCHEMA, [[{"k": "k0", "v": 10}]]), "append", process)
-    assert read == [[("k0", 7)]]
+        assert batches.run([{"k": "k0", "v": 10}], process) == [("k0", 7)]
 
 
 def test_a_batch_waits_for_a_proxy_that_is_not_there_yet(
-    stream: Stream, run_query: RunQuery, service: Service, application: str, announce: Announce, tmp_path: Path
+    batches: MicroBatches, service: Service, application: str, announce: Announce, tmp_path: Path
 ) -> None:
     announce(1)
     (port,) = free_ports(1)
     rules = queryable.BroadcastReader(f"{application}/rules", proxy=f"127.0.0.1:{port}")
     late: list[Child] = []
-    read: list[list[Row]] = []
 
     def start() -> None:
         late.append(
             start_client_proxy("late", port, servers=[service.server], directory=tmp_path, environ=dict(os.environ))
         )
 
-    def process(data: DataFrame, batch_id: int) -> None:
+    def process(data: DataFrame, batch_id: int) -> list[Row]:
         with pytest.raises(ServerLost):
             queryable.BroadcastReader(f"{application}/rules", proxy=f"127.0.0.1:{port}", timeout=0.5).read(data)
         starting = threading.Timer(2.0, start)
         starting.start()
-        read.append(rules.read(data).collect())
+        read = rules.read(data).collect()
         starting.join()
+        return read
 
     try:
-        run_query(stream(SCHEMA, [[{"k": "k0", "v": 10}]]), "append", process)
+        assert batches.run([{"k": "k0", "v": 10}], process) == [("k0", 1)]
     finally:
         for child in late:
             child.terminate()
-    assert read == [[("k0", 1)]]
-
-
-def test_only_a_broadcast_state_is_read_whole(
-    stream: Stream, run_query: RunQuery, service: Service, application: str
-) -> None:
-    rows = [[{"k": "k0", "v": 1}]]
-    sink = queryable.value("last", key="k", config=service.config(application))
-    run_query(stream(SCHEMA, rows), "append", sink, checkpoint="first")
-    reader = queryable.BroadcastReader(f"{application}/last", proxy=service.proxy)
-
-    def process(data: DataFrame, batch_id: int) -> None:
-        reader.read(data)
-
-    with pytest.raises(StreamingQueryException, match="only a broadcast state can be read whole"):
-        run_query(stream(SCHEMA, rows), "append", process, checkpoint="second")

@@ -14,6 +14,7 @@ from keyhole.clock import SystemClock
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.manifest import SavedCheckpoint
 from keyhole.savepoint.spark_checkpoint import copy_checkpoint
+from tests.support.micro_batches import session_settings
 from tests.support.streams import Stream
 
 SCHEMA = "k string, v bigint, t timestamp"
@@ -101,20 +102,11 @@ def test_a_query_goes_on_from_a_copy_that_was_cut_at_an_earlier_batch(
     plan: Callable[[DataFrame], DataFrame],
     mode: str,
 ) -> None:
-    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
+    with session_settings(spark, {**settings, "spark.sql.shuffle.partitions": "2"}):
         first = outputs(plan(stream(SCHEMA, BATCHES)), mode, tmp_path / "checkpoint")
         saved = copied(tmp_path / "checkpoint", tmp_path / "saved", CUT)
         assert not any(f"/{CUT + 2}" in file.path for file in saved.files if "/state/" in file.path)
         again = outputs(plan(stream(SCHEMA, BATCHES)), mode, tmp_path / "saved" / "copy")
-    finally:
-        for name, earlier in before.items():
-            if earlier is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, earlier)
     assert min(again) == CUT + 1
     later = {batch: rows for batch, rows in first.items() if batch > CUT}
     # The file source has noted all files already, and gives them in one batch.

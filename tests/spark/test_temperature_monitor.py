@@ -33,9 +33,11 @@ from keyhole import Client
 from keyhole.arrow import OP
 from keyhole.cli.batch_logs import BatchLogs
 from keyhole.cli.reads import Bounds, Output, Range, scan
+from keyhole.spark import queryable
 from keyhole.spark.batch import classic
 from keyhole.spark.changes import split
 from keyhole.spark.keeping import kept
+from tests.support.micro_batches import session_settings
 from tests.support.odd_records import NO_OBJECTS, odd_records
 from tests.support.streams import RunQuery, Service, Stream
 
@@ -157,22 +159,16 @@ def test_a_jump_beyond_its_sensors_threshold_is_an_alert(spark: SparkSession) ->
 
 
 def test_a_fall_to_zero_is_an_alert_whose_infinite_ratio_readers_get_in_python_and_in_json(
-    spark: SparkSession,
-    stream: Stream,
-    run_query: RunQuery,
-    service: Service,
-    application: str,
-    capsys: pytest.CaptureFixture[str],
+    spark: SparkSession, service: Service, application: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     thresholds = spark.createDataFrame([("a", 1.5)], THRESHOLD_SCHEMA)
-    log = alert_log(service.config(application))
-    falls = [
-        {"sensor": "a", "reading": n, "last": 5.0, "new": new, "ratio": str(ratio(5.0, new))}
-        for n, new in enumerate((4.0, 0.0, -5.0), 2)
-    ]
-    read = stream("sensor string, reading bigint, last double, new double, ratio string", [falls])
-    jumps = read.withColumns({"time_ms": f.lit(1).cast("bigint"), "ratio": f.col("ratio").cast("double")})
-    run_query(jumps, "append", log.of(lambda batch: alerts(batch, thresholds)))
+    falls = [("a", n, 1, 5.0, new, ratio(5.0, new)) for n, new in enumerate((4.0, 0.0, -5.0), 2)]
+    jumps = spark.createDataFrame(
+        falls, "sensor string, reading bigint, time_ms bigint, last double, new double, ratio double"
+    )
+    log = alert_log(service.config(application)).of(lambda batch: alerts(batch, thresholds))
+    # From a table, which is staged as a batch is.
+    assert queryable.together(log, query="alerts").bootstrap(jumps)
     with Client(service.proxy) as client:
         (alert,) = client.scan(application, ALERTS, "a").values
         scan(client, Output(as_json=True), f"{application}/{ALERTS}", "a", Range(None, None, False, None), Bounds())
@@ -228,7 +224,8 @@ def test_a_stream_gives_what_the_recount_makes_of_its_batches_and_forgets_silent
         draw.shuffle(rows[-1])
     schema = "sensor string, time_ms bigint, temperature double, kafka_partition int, kafka_offset bigint"
     data = stream(schema, rows).withColumn("time", f.timestamp_millis("time_ms"))
-    run_query(tracked(data, exposing()), "update", take)
+    with session_settings(spark, {"spark.sql.shuffle.partitions": "2"}):
+        run_query(tracked(data, exposing()), "update", take)
 
     logs = BatchLogs(tmp_path / "checkpoint", tmp_path / "none")
     recount = Recount()

@@ -14,6 +14,7 @@ from jobs.tweet_impressions.pipeline import events, tweet_hours
 from jobs.tweet_impressions.recount import Counted, event_of
 from jobs.tweet_impressions.source import FIRST_TWEET, HOUR_MS, MINUTE_MS, Event, Shape
 from jobs.tweet_impressions.top_tweets import RESULT, Ranked, TopTweets
+from tests.support.micro_batches import session_settings
 from tests.support.odd_records import NO_OBJECTS, odd_records
 from tests.support.streams import RunQuery, Stream
 
@@ -89,7 +90,9 @@ def test_every_event_is_counted_once_in_its_hour(spark: SparkSession) -> None:
     assert len({hour for _, hour in counted}) == 5
 
 
-def test_in_a_stream_late_events_count_and_those_that_are_too_late_do_not(stream: Stream, run_query: RunQuery) -> None:
+def test_in_a_stream_late_events_count_and_those_that_are_too_late_do_not(
+    spark: SparkSession, stream: Stream, run_query: RunQuery
+) -> None:
     shape = Shape(tweets=10, events_per_hour=60, too_late=0.05)
     sent = list(itertools.islice(source.events(3, BEGIN_MS, shape), 60 * 8))
     # Late by hours for certain: an empty batch between them and the others lets Spark move its watermark.
@@ -109,7 +112,8 @@ def test_in_a_stream_late_events_count_and_those_that_are_too_late_do_not(stream
             state[key] = counts
 
     data = stream("value string", [[{"value": value.decode()} for value in batch] for batch in batches])
-    run_query(tweet_hours(events(data)), "update", upsert)
+    with session_settings(spark, {"spark.sql.shuffle.partitions": "2"}):
+        run_query(tweet_hours(events(data)), "update", upsert)
 
     assert len([number for number in seen if number]) == 4  # the last batch had nothing to say
     assert state.keys() <= counted.keys()

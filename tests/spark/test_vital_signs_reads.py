@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from jobs.vital_signs import source
 from jobs.vital_signs.__main__ import states
@@ -23,6 +23,7 @@ from keyhole import Client
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.spark import staging
 from keyhole.spark.staging import StagedState
+from tests.support.micro_batches import session_settings
 from tests.support.streams import RunQuery, Service, Stream
 from tests.support.vital_signs import BEGIN_US
 
@@ -162,6 +163,7 @@ def silent(stored: Sequence[Segment], begin: int, end: int) -> set[int]:
 
 
 def test_a_wave_is_read_in_one_piece_while_its_blobs_close_and_its_gaps_by_one_range_query(
+    spark: SparkSession,
     stream: Stream,
     run_query: RunQuery,
     service: Service,
@@ -192,7 +194,8 @@ def test_a_wave_is_read_in_one_piece_while_its_blobs_close_and_its_gaps_by_one_r
     seconds = [[{"value": source.record(item).decode()} for item in items] for items in BY_SECOND]
     batches = [[*itertools.chain(*seconds[first : first + OF_BATCH])] for first in range(0, len(seconds), OF_BATCH)]
     try:
-        run_query(monitored(chunks(stream("value string", batches)), processor), "update", epoch)
+        with session_settings(spark, {"spark.sql.shuffle.partitions": "2"}):
+            run_query(monitored(chunks(stream("value string", batches)), processor), "update", epoch)
     finally:
         readers.end()
 

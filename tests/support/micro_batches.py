@@ -11,8 +11,10 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+from pyspark.errors import StreamingQueryException
 
 from tests.support.streams import Rows, file_stream
 
@@ -27,16 +29,21 @@ def _as_it_is(data: DataFrame) -> DataFrame:
     return data
 
 
+def _nothing(data: DataFrame, batch_id: int) -> None:
+    pass
+
+
 class MicroBatches:
     """Use as a context manager, at whose end the query ends.
 
     Each call blocks until Spark has run its micro-batch. Python calls the function on the thread of Spark's callback.
 
     Args:
-        directory: For the source's files and the checkpoint.
+        directory: For the source's files, and the folder `checkpoint`.
         plan: What the query makes of its source.
         name: The query's.
         partitions: `spark.sql.shuffle.partitions`.
+        settings: Others of the session's with which it starts.
     """
 
     def __init__(
@@ -49,18 +56,20 @@ class MicroBatches:
         mode: str = "append",
         name: str | None = None,
         partitions: int = 2,
+        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._spark = spark
-        self._directory = directory
+        self.checkpoint = directory / "checkpoint"
         self._schema = schema
         self._plan = plan
         self._mode = mode
         self._name = name
-        self._partitions = partitions
+        self._settings = {"spark.sql.shuffle.partitions": str(partitions), **settings}
         self._source = directory / "source"
         self._source.mkdir()
         self._count = 0
         self._query: StreamingQuery | None = None
+        self._failed = False
         self._waiting: list[InBatch] = []
         self._made: Any = None
 
@@ -88,11 +97,13 @@ class MicroBatches:
         os.utime(written, (1_600_000_000 + self._count,) * 2)  # Spark takes the oldest first
         written.rename(self._source / f"{self._count:03}.json")
         self._count += 1
-        return self._run(function)
+        # The batch that the query has failed in comes again first.
+        return self._run([_nothing, function] if self._failed else [function])
 
     def again(self, function: InBatch) -> Any:
         """Starts a query that has failed again, which runs the batch again that it failed in."""
-        return self._run(function)
+        assert self._failed
+        return self._run([function])
 
     def stop(self) -> None:
         """Ends the query; the next call starts it again, from its checkpoint."""
@@ -100,31 +111,30 @@ class MicroBatches:
             self._query.stop()
             self._query = None
 
-    def _run(self, function: InBatch) -> Any:
-        self._waiting.append(function)
+    def _run(self, functions: list[InBatch]) -> Any:
+        self._waiting, self._failed = functions, False
         if self._query is None:
             self._query = self._started()
         try:
             self._query.processAllAvailable()
-        except BaseException:
+        except StreamingQueryException:
+            self._failed = True
             self.stop()
             raise
-        finally:
-            self._waiting.clear()
         return self._made
 
     def _started(self) -> StreamingQuery:
         data = file_stream(self._spark, self._source, self._schema, [])
-        with settings(self._spark, {"spark.sql.shuffle.partitions": str(self._partitions)}):
+        with session_settings(self._spark, self._settings):
             writer = self._plan(data).writeStream.outputMode(self._mode)
-            writer = writer.option("checkpointLocation", str(self._directory / "checkpoint"))
+            writer = writer.option("checkpointLocation", str(self.checkpoint))
             if self._name is not None:
                 writer = writer.queryName(self._name)
             return writer.foreachBatch(self._next).start()
 
     def _next(self, data: DataFrame, batch_id: int) -> None:
         if self._waiting:  # else it is one without rows
-            self._made = self._waiting.pop()(data, batch_id)
+            self._made = self._waiting.pop(0)(data, batch_id)
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +146,7 @@ class MicroBatches:
 
 
 @contextlib.contextmanager
-def settings(spark: SparkSession, given: Mapping[str, str]) -> Iterator[None]:
+def session_settings(spark: SparkSession, given: Mapping[str, str]) -> Iterator[None]:
     """Settings of the session, which a query takes when it starts; as before at the end."""
     before = {name: spark.conf.get(name, None) for name in given}
     for name, value in given.items():

@@ -40,9 +40,10 @@ class TestStart:
             check_start("q", QueryRecord("spark-1", base=1), complete(7), "spark-1", batch, 0, "refuse")
         assert all(word in caught.value.message for word in ("savepoint", "continue", "reset"))
 
-    def test_another_checkpoint_is_refused(self) -> None:
-        with pytest.raises(CheckpointMismatch, match=r"spark-1.*spark-2"):
+    def test_another_checkpoint_is_refused_with_the_ways_out(self) -> None:
+        with pytest.raises(CheckpointMismatch, match=r"spark-1.*spark-2.*checkpoint was deleted") as caught:
             check_start("q", QueryRecord("spark-1", base=1), complete(7), "spark-2", 0, 0, "refuse")
+        assert all(word in caught.value.message for word in ("savepoint", "continue", "reset"))
 
     def test_another_checkpoint_is_taken_while_nothing_was_complete(self) -> None:
         known = QueryRecord("spark-1", base=1)

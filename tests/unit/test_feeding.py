@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import StructType
 
+from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration
+from keyhole.spark import queryable
 from keyhole.spark.batch import MicroBatch, OutputMode
 from keyhole.spark.feeding import check_feed
 from keyhole.spark.schema import Declaration
@@ -15,6 +21,7 @@ from keyhole.types import StateKind, TtlClock
 
 AGGREGATION = ("StateStoreRestoreExec", "StateStoreSaveExec")
 HOUR = 3_600_000
+DAILY = StructType().add("v", "long")
 
 
 class Node:
@@ -86,6 +93,26 @@ def test_a_ttl_by_event_time_is_refused_without_a_watermark_anywhere_in_the_plan
         check_feed(by_event_time, batch(mode), ())
     check_feed(by_event_time, batch(mode, WATERMARKED), ())
     check_feed(declared(ttl_ms=HOUR), batch(mode), ())
+
+
+class Daily(StatefulProcessor):
+    """Has a state that lives as long as the job says."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        handle.getValueState("daily", DAILY)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        return iter(())
+
+
+def test_a_ttl_by_event_time_of_an_exposed_state_needs_a_watermark() -> None:
+    daily = queryable.ExposedValue(DAILY, ttl=timedelta(days=1), ttl_clock="event_time")
+    exposing = queryable.QueryableProcessor(Daily(), key="k", expose={"daily": daily})
+    config = JobConfig("app", ("127.0.0.1:7410",), "127.0.0.1:9092")
+    (part,) = queryable.exposed(exposing, config=config).parts_alone()
+    with refused("the ttl of state 'daily' goes by event time, and the query has no watermark"):
+        check_feed(part.declaration, batch(OutputMode.UPDATE), ["TransformWithStateInPySparkExec"])
+    check_feed(part.declaration, batch(OutputMode.UPDATE, WATERMARKED), ["TransformWithStateInPySparkExec"])
 
 
 @pytest.mark.parametrize("aggregator", [Sum(), None])

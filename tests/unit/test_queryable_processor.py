@@ -12,6 +12,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DayTimeIntervalType, StructType
 
 from keyhole.errors import InvalidConfiguration, KeyholeError, ValueMismatch
+from keyhole.spark.changes import changes_schema
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue, exposed_in, grouping_key, output_schema
 from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.ttl import Ttl
@@ -105,6 +106,14 @@ def test_the_output_has_the_processors_columns_and_tells_the_schemas_of_what_it_
     assert grouping_key(schema) == {0: "_keyhole_key_sensor", 1: "_keyhole_key_day"}
     assert grouping_key(told["last"]) == {0: "sensor", 1: "day"}
     assert grouping_key(own) == {}
+
+
+def test_a_state_that_the_batchs_processor_does_not_expose_is_refused_by_name() -> None:
+    key = StructType().add("sensor", "string")
+    batch = output_schema(key, key, exposing().states)
+    assert changes_schema("last", batch).names == ["_keyhole_op", "sensor", "celsius"]
+    with pytest.raises(InvalidConfiguration, match="no changes of state 'hours': its processor doesn't expose it"):
+        changes_schema("hours", batch)
 
 
 @pytest.mark.parametrize(

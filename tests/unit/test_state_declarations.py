@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StringType, StructField
 
 from keyhole.config import JobConfig
@@ -38,6 +39,14 @@ class Elements:
 
     def result(self, elements: Sequence[Any]) -> tuple[int]:
         return (len(elements),)
+
+
+class Nothing(StatefulProcessor):
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        return iter(())
 
 
 GOOD: dict[Callable[..., Any], dict[str, Any]] = {
@@ -182,6 +191,12 @@ def test_what_is_no_sink_or_no_function_or_no_processor_is_refused() -> None:
         one.of("SELECT 1")  # type: ignore[arg-type]
     with pytest.raises(InvalidConfiguration, match="exposed takes a QueryableProcessor, not a Count"):
         queryable.exposed(Count(), config=CONFIG)  # type: ignore[arg-type]
+
+
+def test_what_a_processor_says_of_its_states_is_not_said_again() -> None:
+    exposing = queryable.QueryableProcessor(Nothing(), key="k", expose={"last": queryable.ExposedValue("v bigint")})
+    with pytest.raises(InvalidConfiguration, match="delete_when, op can't be given: the processor says what is done"):
+        queryable.exposed(exposing, op="o", delete_when="v < 0", config=CONFIG)
 
 
 def test_a_state_that_is_fed_twice_by_one_query_is_refused() -> None:
