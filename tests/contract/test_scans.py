@@ -113,9 +113,14 @@ class Served:
         return [key[0] if len(key) == 1 else key for key in keys]
 
     async def refusal(self, request: pb.ScanRequest, seconds: float = 5.0) -> KeyholeError:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.pages(request, seconds)
-        return status.from_rpc_error(caught.value)
+        """Within the deadline; on a machine so slow that it passes before the answer comes, within a longer one."""
+        for deadline in (seconds, 4 * seconds, 20 * seconds):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await self.pages(request, deadline)
+            error = status.from_rpc_error(caught.value)
+            if not isinstance(error, errors.DeadlineExceeded):
+                break
+        return error
 
 
 @pytest.fixture(params=["fake", "fake behind a proxy", "state server", "state server behind a proxy"])
@@ -331,9 +336,14 @@ class Copied:
         return pages[0]
 
     async def refusal(self, stub: Any, seconds: float = 5.0, **options: Any) -> KeyholeError:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.scan(stub, seconds, **options)
-        return status.from_rpc_error(caught.value)
+        """Within the deadline; on a machine so slow that it passes before the answer comes, within a longer one."""
+        for deadline in (seconds, 4 * seconds, 20 * seconds):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await self.scan(stub, deadline, **options)
+            error = status.from_rpc_error(caught.value)
+            if not isinstance(error, errors.DeadlineExceeded):
+                break
+        return error
 
 
 @pytest.fixture(params=["fake", "state server"])

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,10 +20,8 @@ from jobs.vital_signs.pipeline import chunks, exposing, monitored
 from jobs.vital_signs.recount import chunk_of
 from jobs.vital_signs.source import Sent, Shape
 from keyhole.spark.changes import split
-from keyhole.spark.running import ROCKSDB
-from tests.support.micro_batches import session_settings
 from tests.support.odd_records import NO_OBJECTS, odd_records
-from tests.support.streams import file_stream, run_to_end
+from tests.support.streams import RunQuery, Stream
 from tests.support.vital_signs import BEGIN_US, BLOB_US, chunk
 
 
@@ -126,9 +122,9 @@ def blobs_of(sent: Iterable[Sent], blob_us: int) -> set[tuple[str, int]]:
 class Written:
     """A sink: the files of the blobs that are closed."""
 
-    def __init__(self, folder: Path, blobs: Sequence[tuple[str, int]] = ()) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.blobs = list(blobs)
+        self.blobs: list[tuple[str, int]] = []
 
     def __call__(self, batch: DataFrame, _: int) -> None:
         rows = split(batch).rows.toArrow()
@@ -144,53 +140,29 @@ class Written:
             assert len(times) == 10 * len(starts)
 
 
-@dataclass(frozen=True)
-class Begun:
-    """The job after its first two batches, with blobs of a minute: what is after the first one is open, and a timer set
-    to the second one. Each test goes on from a copy of it.
-    """
+@pytest.mark.usefixtures("rocksdb")
+def test_a_stream_of_chunks_ends_up_in_files_each_once(stream: Stream, run_query: RunQuery, tmp_path: Path) -> None:
+    written = Written(tmp_path / "blobs")
+    data = stream("value string", rows_of(BATCHES))
+    run_query(monitored(chunks(data), exposing(BLOB_US)), "update", written)
 
-    data: DataFrame
-    checkpoint: Path
-    written: Written
-
-    def go_on(self, directory: Path, blob_us: int) -> Written:
-        """With all batches."""
-        shutil.copytree(self.checkpoint, directory / "checkpoint")
-        shutil.copytree(self.written.folder, directory / "blobs")
-        written = Written(directory / "blobs", self.written.blobs)
-        run(self.data, blob_us, written, directory / "checkpoint")
-        return written
-
-
-def run(data: DataFrame, blob_us: int, written: Written, checkpoint: Path) -> None:
-    with session_settings(data.sparkSession, {**ROCKSDB, "spark.sql.shuffle.partitions": "2"}):
-        run_to_end(monitored(chunks(data), exposing(blob_us)), "update", written, checkpoint)
-
-
-@pytest.fixture(scope="module")
-def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Begun:
-    directory = tmp_path_factory.mktemp("begun")
-    written = Written(directory / "blobs")
-    data = file_stream(spark, directory / "source", "value string", rows_of(BATCHES[:2]))
-    run(data, BLOB_US, written, directory / "checkpoint")
-    data = file_stream(spark, directory / "source", "value string", rows_of(BATCHES))
-    return Begun(data, directory / "checkpoint", written)
-
-
-def test_a_stream_of_chunks_ends_up_in_files_each_once(begun: Begun, tmp_path: Path) -> None:
-    written = begun.go_on(tmp_path, BLOB_US)
     expected = blobs_of(SENT, BLOB_US)
     assert sorted(written.blobs) == sorted(expected)
     assert len(expected) >= 8
     written.assert_has_all_once()
 
 
+@pytest.mark.usefixtures("rocksdb")
 @pytest.mark.parametrize("then_seconds", [25, 90], ids=["shorter", "longer"])
 def test_a_checkpoint_goes_on_with_blobs_of_another_length_and_no_chunk_is_lost_or_twice(
-    begun: Begun, tmp_path: Path, then_seconds: int
+    stream: Stream, run_query: RunQuery, tmp_path: Path, then_seconds: int
 ) -> None:
-    written = begun.go_on(tmp_path, then_seconds * SECOND_US)
+    written = Written(tmp_path / "blobs")
+    # At the end of the first run what is after the first minute is open, and a timer set to the second one.
+    for batches, blob_us in [(BATCHES[:2], BLOB_US), (BATCHES, then_seconds * SECOND_US)]:
+        data = stream("value string", rows_of(batches))
+        run_query(monitored(chunks(data), exposing(blob_us)), "update", written)
+
     lengths = {path.parent.name for path in written.folder.glob("*/*/*/*.parquet")}
     assert lengths == {"60s", f"{then_seconds}s"}
     written.assert_has_all_once()

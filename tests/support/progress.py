@@ -45,6 +45,8 @@ class Progress:
             return "passed", "", ""
         if report.skipped and not hasattr(report, "wasxfail"):
             return "skipped", "", ""
+        if report.failed:
+            return "failed" if report.when == "call" else "error", "", "FAILED"
         return None
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -65,7 +67,7 @@ class Progress:
         """Three for each test."""
         if report.failed:
             self._counts["failed"] += 1
-            self._write(f"FAILED {report.nodeid} ({report.when})", lasting=True)
+            self._write(f"FAILED {report.nodeid} ({report.when})", lasts=True)
         if report.when == "teardown":
             self._counts["done"] += 1
             self._running.pop(report.nodeid, None)
@@ -87,10 +89,10 @@ class Progress:
         running = ", ".join(nodeid.removeprefix("tests/") for nodeid in self._running)
         self._write(f"{part}  {done} of {self._total}, {failed} failed, {seconds // 60}:{seconds % 60:02}  {running}")
 
-    def _write(self, line: str, *, lasting: bool = False) -> None:
+    def _write(self, line: str, *, lasts: bool = False) -> None:
         if not self._terminal:
             self._reporter.write_line(line[:200])
-        elif lasting:
+        elif lasts:
             self._reporter.rewrite("", erase=True)
             self._reporter.write_line(line)
         else:
