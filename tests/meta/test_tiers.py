@@ -50,6 +50,11 @@ def test_who_is_refused_is_told_which_tiers_there_are() -> None:
     assert "(platform)" in refusal("processes", ["built"])
 
 
+@pytest.fixture
+def java() -> None:
+    """Of its name only."""
+
+
 def test_of_what_a_test_asks_for_as_it_runs_the_same_holds(request: pytest.FixtureRequest) -> None:
     with pytest.raises(pytest.fail.Exception, match="the tier 'core' doesn't have"):
         request.getfixturevalue("java")

@@ -131,11 +131,16 @@ def run_until(tmp_path: Path) -> RunUntil:
 
 @dataclass(frozen=True)
 class Service:
-    """A state server and a proxy before it. Addresses as host:port."""
+    """A state server and a proxy before it. Addresses as host:port.
+
+    Attributes:
+        http: Where the proxy answers over HTTP.
+    """
 
     bootstrap_servers: str
     server: str
     proxy: str
+    http: str
     _retiring: Executor
     _retired: list[Future[None]] = field(default_factory=list)
 
@@ -165,19 +170,18 @@ class Service:
 @contextmanager
 def served(bootstrap_servers: str, directory: Path) -> Iterator[Service]:
     """Real processes, whose stores and logs are in the directory; they end at the end."""
-    server, proxy = free_ports(2)
-    environ = dict(os.environ)
+    ports = free_ports(3)
+    server, proxy, http = (f"127.0.0.1:{port}" for port in ports)
+    environ = {**os.environ, "KEYHOLE_CLIENT_PROXY_HTTP": http}
     children = [
         start_state_server(
-            "server-0", server, bootstrap_servers=bootstrap_servers, directory=directory, environ=environ
+            "server-0", ports[0], bootstrap_servers=bootstrap_servers, directory=directory, environ=environ
         )
     ]
     try:
-        children.append(
-            start_client_proxy("proxy", proxy, servers=[f"127.0.0.1:{server}"], directory=directory, environ=environ)
-        )
+        children.append(start_client_proxy("proxy", ports[1], servers=[server], directory=directory, environ=environ))
         with ThreadPoolExecutor(4, thread_name_prefix="retiring") as retiring:
-            yield Service(bootstrap_servers, f"127.0.0.1:{server}", f"127.0.0.1:{proxy}", retiring)
+            yield Service(bootstrap_servers, server, proxy, http, retiring)
     finally:
         for child in reversed(children):
             child.terminate()
