@@ -32,15 +32,13 @@ from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 from tests.unit.test_host import Gate, SlowChangelog
 
-pytestmark = pytest.mark.usefixtures("nobody_sleeps")
-
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 ROWS = {name: row(1.0) for name in KEYS}
 A = KEYS[0]
 
 
 @pytest.fixture
-def world(nobody_sleeps: None) -> Iterator[World]:
+def world() -> Iterator[World]:
     """Two servers, and a state whose rows replace each other."""
     made = World(descriptor(), "ab")
     yield made

@@ -14,9 +14,9 @@ PROTOCOL = (
     Breakage(
         "an earlier run is let in after a newer one",
         "protocol",
-        _HOST,
-        "            if run.generation < self._run.generation or (\n",
-        "            if (\n",
+        "services/state_server/runs.py",
+        "    if run.generation < last.generation or (",
+        "    if (",
         ("test_host_protocol.py",),
     ),
     Breakage(
@@ -224,8 +224,8 @@ PROTOCOL = (
         "a server that is told to end does so before anybody has taken over",
         "protocol",
         "services/state_server/app.py",
-        "        while self._registry.owning and self._clock.monotonic() < until:  # noqa",
-        "        while self._registry.owning and self._clock.monotonic() > until:  # noqa",
+        "        while self._registry.owning and self._clock.monotonic() < until:  # a",
+        "        while self._registry.owning and self._clock.monotonic() > until:  # a",
         ("test_draining.py::test_a_server_that_is_told_to_end_hands_its_key_groups_over_without_one_failed_read",),
         tier="processes",
     ),

@@ -53,9 +53,7 @@ SPARK = (
         "src/keyhole/spark/dead_letters.py",
         "    if sender is not None:\n        sender.finish()\n",
         "",
-        (
-            "test_dead_letters.py::test_they_are_kept_byte_for_byte_with_their_place_and_a_reason_before_the_batch_is_done",
-        ),
+        ("test_dead_letters.py::test_they_are_kept_before_the_batch_is_done_which_has_the_others",),
         tier="spark",
     ),
     Breakage(
