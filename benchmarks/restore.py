@@ -39,7 +39,7 @@ from keyhole.stores.lmdb import LmdbEngine
 from keyhole.types import StateDescriptor
 from services.state_server.copies import Lease
 from services.state_server.hosted import HostedState
-from services.state_server.restore import restore
+from services.state_server.restore import AtOnce, restore
 from services.state_server.table import Table
 
 DEADLINE = 60.0
@@ -154,6 +154,7 @@ def restored_by_a_server(bootstrap_servers: str, state: StateDescriptor, records
                 away_limit_ms=10**12,
                 deadline_seconds=DEADLINE,
                 stop=threading.Event(),
+                at_once=AtOnce(),
             )
 
         measured = measure(run, records)

@@ -17,7 +17,7 @@ from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.clock import SystemClock
 from keyhole.types import START, Position, StateDescriptor
-from services.state_server.restore import restore
+from services.state_server.restore import AtOnce, restore
 from tests.support.changelogs import DEADLINE, grant
 from tests.support.states import KEY_GROUPS, content, descriptor, hosted
 
@@ -141,6 +141,7 @@ def test_a_restore_from_a_compacted_changelog_gives_the_last_values(overwritten:
         away_limit_ms=10**12,
         deadline_seconds=DEADLINE,
         stop=threading.Event(),
+        at_once=AtOnce(),
     )
     expected: dict[bytes, bytes] = {}
     for group in range(KEY_GROUPS):
