@@ -56,7 +56,7 @@ def test_who_comes_by_a_relayed_port_is_told_to_come_back_by_the_relay(
     inside, relay = free_ports(2)
     with LocalKafka(tmp_path, jars, java, relayed={inside: relay}) as broker:
         for port, told in ((inside, relay), (port_of(broker), port_of(broker))):
-            metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=10)
+            metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=60)
             assert [known.port for known in metadata.brokers.values()] == [told]
 
 
