@@ -6,6 +6,8 @@ itself, and this is silent.
 
 from __future__ import annotations
 
+import shutil
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -22,11 +24,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Only where the run is reported: not in pytest-xdist's processes."""
     config = session.config
     if not hasattr(config, "workerinput") and config.option.verbose == 0 and not config.option.collectonly:
-        config.pluginmanager.register(Progress(config.pluginmanager.getplugin("terminalreporter")), "keyhole-progress")
+        progress = Progress(config.pluginmanager.getplugin("terminalreporter"))
+        config.pluginmanager.register(progress, "keyhole-progress")
+        # Not beside tests: some of them count threads.
+        if getattr(config.option, "numprocesses", None):
+            progress.tick()
 
 
 class Progress:
-    """Counts tests as they begin and end. One thread: pytest's."""
+    """Counts tests as they begin and end. Any thread."""
 
     def __init__(self, reporter: Any) -> None:
         self._reporter = reporter
@@ -36,7 +42,18 @@ class Progress:
         self._counts: Counter[str] = Counter()
         self._running: dict[str, None] = {}
         self._told = 0.0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
         self._terminal = bool(reporter.isatty)
+
+    def tick(self) -> None:
+        """From now on the line goes on while nothing begins or ends: some tests take minutes."""
+        threading.Thread(target=self._tick, name="keyhole-progress", daemon=True).start()
+
+    def _tick(self) -> None:
+        while not self._ended.wait(1.0):
+            if self._total:  # before, pytest-xdist tells how far it is
+                self._tell()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
@@ -75,25 +92,28 @@ class Progress:
 
     def pytest_sessionfinish(self) -> None:
         """The line gives way to the summary."""
+        self._ended.set()
         if self._terminal:
             self._write("")
 
     def _tell(self) -> None:
         now = time.monotonic()
-        if now - self._told < (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS):
-            return
-        self._told = now
+        with self._lock:
+            if now - self._told < (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS):
+                return
+            self._told = now
         seconds = int(now - self._began)
         done, failed = self._counts["done"], self._counts["failed"]
         part = f"{100 * done // self._total:3} %" if self._total else "    "
-        running = ", ".join(nodeid.removeprefix("tests/") for nodeid in self._running)
+        running = ", ".join(nodeid.removeprefix("tests/") for nodeid in list(self._running))
         self._write(f"{part}  {done} of {self._total}, {failed} failed, {seconds // 60}:{seconds % 60:02}  {running}")
 
     def _write(self, line: str, *, lasts: bool = False) -> None:
-        if not self._terminal:
-            self._reporter.write_line(line[:200])
-        elif lasts:
-            self._reporter.rewrite("", erase=True)
-            self._reporter.write_line(line)
-        else:
-            self._reporter.rewrite(line[: self._reporter.screen_width - 1], erase=True)
+        with self._lock:
+            if not self._terminal:
+                self._reporter.write_line(line[:200])
+            elif lasts:
+                self._reporter.rewrite("", erase=True)
+                self._reporter.write_line(line)
+            else:
+                self._reporter.rewrite(line[: shutil.get_terminal_size().columns - 1], erase=True)
