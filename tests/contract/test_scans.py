@@ -16,7 +16,7 @@ import pytest
 from keyhole import AsyncClient, errors
 from keyhole.codec import StateCodec
 from keyhole.errors import KeyholeError
-from keyhole.rpc import channels, convert, status
+from keyhole.rpc import channels, convert
 from keyhole.testing.fake_server import FakeServer
 from keyhole.types import KeyType, StateDescriptor, StateKind
 from keyhole.v1 import query_pb2 as pb
@@ -26,6 +26,7 @@ from tests.support.copies import Copies, copies
 from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, hourly, hours, key_of, row, scan_request
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import descriptor as readings
+from tests.support.refusals import refusal_of
 from tests.support.state_servers import RunningServer, state_server
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -113,14 +114,7 @@ class Served:
         return [key[0] if len(key) == 1 else key for key in keys]
 
     async def refusal(self, request: pb.ScanRequest, seconds: float = 5.0) -> KeyholeError:
-        """Within the deadline; on a machine so slow that it passes before the answer comes, within a longer one."""
-        for deadline in (seconds, 4 * seconds, 20 * seconds):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await self.pages(request, deadline)
-            error = status.from_rpc_error(caught.value)
-            if not isinstance(error, errors.DeadlineExceeded):
-                break
-        return error
+        return await refusal_of(lambda deadline: self.pages(request, deadline), seconds)
 
 
 @pytest.fixture(params=["fake", "fake behind a proxy", "state server", "state server behind a proxy"])
@@ -336,14 +330,7 @@ class Copied:
         return pages[0]
 
     async def refusal(self, stub: Any, seconds: float = 5.0, **options: Any) -> KeyholeError:
-        """Within the deadline; on a machine so slow that it passes before the answer comes, within a longer one."""
-        for deadline in (seconds, 4 * seconds, 20 * seconds):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await self.scan(stub, deadline, **options)
-            error = status.from_rpc_error(caught.value)
-            if not isinstance(error, errors.DeadlineExceeded):
-                break
-        return error
+        return await refusal_of(lambda deadline: self.scan(stub, deadline, **options), seconds)
 
 
 @pytest.fixture(params=["fake", "state server"])

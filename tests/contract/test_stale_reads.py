@@ -21,6 +21,7 @@ from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
 from tests.support.copies import Copies, copies
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
+from tests.support.refusals import refusal_of
 from tests.support.state_servers import state_server
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -42,14 +43,7 @@ class Served:
         return response.answer
 
     async def refusal(self, stub: Any, seconds: float = 5.0, **options: Any) -> KeyholeError:
-        """Within the deadline; on a machine so slow that it passes before the answer comes, within a longer one."""
-        for deadline in (seconds, 4 * seconds, 20 * seconds):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await self.get(stub, deadline, **options)
-            error = status.from_rpc_error(caught.value)
-            if not isinstance(error, errors.DeadlineExceeded):
-                break
-        return error
+        return await refusal_of(lambda deadline: self.get(stub, deadline, **options), seconds)
 
 
 @pytest.fixture(params=["fake", "state server"])
