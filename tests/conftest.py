@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from rich.console import Console
 
 from keyhole.cli.fetching import fetch_jars
-from keyhole.errors import JarsUnavailable
+from keyhole.cli.preparing import prepare_classes
+from keyhole.errors import JarsUnavailable, JavaMissing
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
@@ -37,7 +38,8 @@ _WITHOUT_JARS = ("unit", "property", "meta", "chart", "rpc")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Fetches the jars once, before there are workers, where a person sees how far it is: a worker shows nothing."""
+    """Fetches the jars and has classes archived once, before there are workers, where a person sees it: a worker shows
+    nothing."""
     config = session.config
     tests = Path(__file__).parent
     given = [Path(config.invocation_params.dir, argument.partition("::")[0]).resolve() for argument in config.args]
@@ -48,8 +50,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     capturing = config.pluginmanager.getplugin("capturemanager")
     with capturing.global_and_fixture_disabled() if capturing else contextlib.nullcontext():
         try:
-            fetch_jars(console, os.environ)
-        except JarsUnavailable as error:  # what needs them fails by it, in its turn; all else runs
+            jars = fetch_jars(console, os.environ)
+            prepare_classes(console, os.environ, find_java(os.environ), jars.kafka)
+        except (JarsUnavailable, JavaMissing) as error:  # what needs them fails by it, in its turn; all else runs
             console.print(error.message, markup=False, soft_wrap=True)
 
 

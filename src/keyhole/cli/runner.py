@@ -18,6 +18,7 @@ from keyhole.cli import batch_logs
 from keyhole.cli.batch_logs import BatchLogs
 from keyhole.cli.fetching import fetch_jars
 from keyhole.cli.local_jobs import LocalJob
+from keyhole.cli.preparing import prepare_classes
 from keyhole.cli.signals import StopSignals
 from keyhole.cli.verify import Verdict, entries_by_state, topic_ends
 from keyhole.cli.waiting import Waiting
@@ -89,6 +90,7 @@ def run_locally(job: LocalJob, view: View, options: RunOptions) -> int:
         with StopSignals() as signals:
             java = find_java(os.environ)
             jars = fetch_jars(console, os.environ)
+            prepare_classes(console, os.environ, java, jars.kafka)
             stack = Stack(
                 jars, java, os.environ, lambda what: console.print(f"starting {what}"), uninterrupted=signals.deferred
             )

@@ -23,6 +23,7 @@ import requests
 from jgo.config import GlobalSettings
 from jgo.maven import MavenContext
 
+from keyhole.caches import cache_dir
 from keyhole.errors import JarsUnavailable
 from keyhole.ready import ready
 
@@ -66,8 +67,7 @@ def locked(kind: JarSet) -> list[Jar]:
 
 def default_cache_dir(environ: Mapping[str, str]) -> Path:
     """XDG_CACHE_HOME/keyhole/jars, or ~/.cache/keyhole/jars."""
-    base = environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "keyhole" / "jars"
+    return cache_dir(environ, "jars")
 
 
 def maven(repo_cache: Path) -> MavenContext:

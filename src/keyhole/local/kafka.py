@@ -5,6 +5,7 @@ For the demo and for tests, not for anything that must last: one copy of everyth
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from keyhole.class_archive import archive_path, reading
 from keyhole.errors import MachineError, PortTaken
 from keyhole.local.java import Java
 from keyhole.local.kafka_node import EXPIRED, SESSION_SECONDS, START_TIMEOUT_SECONDS, STARTED, KafkaNode, Listener
@@ -34,6 +36,8 @@ class LocalKafka:
         relayed: Further ports to listen on, each with the port that clients who come there are told to come back to:
             that of a relay in between, which leads here.
         more: Listeners beside those.
+        options: Of its JVMs. Default: those by which they take their classes from this machine's archive, if it has
+            one.
     """
 
     def __init__(
@@ -46,9 +50,12 @@ class LocalKafka:
         settings: Mapping[str, str] | None = None,
         relayed: Mapping[int, int] | None = None,
         more: Sequence[Listener] = (),
+        options: Sequence[str] | None = None,
     ) -> None:
         self._directory = directory
-        self._node = KafkaNode(directory, java.executable, jars, heap_megabytes, settings or {})
+        if options is None:
+            options = reading(archive_of_kafka(os.environ, java.executable, jars))
+        self._node = KafkaNode(directory, java.executable, jars, heap_megabytes, settings or {}, options)
         self._wanted_port = port
         self._port = port
         self._relayed = dict(relayed or {})
@@ -163,6 +170,11 @@ class LocalKafka:
             )
         if done.returncode != 0:
             raise MachineError(f"Kafka's storage can't be formatted; see {self.log}", log=self.log)
+
+
+def archive_of_kafka(environ: Mapping[str, str], java: Path, jars: Sequence[Path]) -> Path:
+    """Of the broker's classes. See keyhole.class_archive."""
+    return archive_path(environ, "kafka", java, jars)
 
 
 def _listener(name: str, port: int, told: int) -> Listener:

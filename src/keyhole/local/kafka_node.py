@@ -78,16 +78,24 @@ class KafkaNode:
         jars: The broker's.
         heap_megabytes: The Java heap's maximum.
         settings: Broker settings that come before the built-in ones.
+        options: Further options of its JVMs.
     """
 
     def __init__(
-        self, directory: Path, java: Path, jars: Sequence[Path], heap_megabytes: int, settings: Mapping[str, str]
+        self,
+        directory: Path,
+        java: Path,
+        jars: Sequence[Path],
+        heap_megabytes: int,
+        settings: Mapping[str, str],
+        options: Sequence[str] = (),
     ) -> None:
         self._directory = directory
         self._data = directory / "data"
         self._settings = settings
         self._java = java
         self._options = [
+            *options,
             f"-Xmx{heap_megabytes}m",
             # Small footprint, and nothing to tune on a machine that runs everything else too.
             "-XX:+UseSerialGC",

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from keyhole.caches import cache_dir
 from keyhole.changelog.record_topics import make_topics
 from keyhole.config import DEFAULT_EXPORTER_PORT, DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
 from keyhole.errors import MachineError
-from keyhole.local.jars import default_cache_dir
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import Reservations, free_ports
@@ -100,7 +100,7 @@ class Stack:
         # Errors while it is removed are for nobody: what could still write there is being killed.
         temporary = tempfile.TemporaryDirectory(prefix="keyhole-", ignore_cleanup_errors=True)
         self.directory = Path(self._cleanup.enter_context(temporary))
-        self._ports = self._cleanup.enter_context(Reservations(default_cache_dir(self._environ).with_name("ports")))
+        self._ports = self._cleanup.enter_context(Reservations(cache_dir(self._environ, "ports")))
         # All that the children and their JVMs put in the system's temporary directory goes with ours.
         scratch = self.directory / "tmp"
         scratch.mkdir()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
+
+from keyhole.class_archive import archive_path, reading
 
 
 def local_settings(jars: Sequence[Path], directory: Path, *, cores: int = 2, partitions: int = 4) -> dict[str, str]:
@@ -18,6 +22,8 @@ def local_settings(jars: Sequence[Path], directory: Path, *, cores: int = 2, par
         directory: For all that Spark writes beside checkpoints (shuffle files, warehouse, temporary files).
         partitions: `spark.sql.shuffle.partitions`. A stateful query keeps the number of its checkpoint.
     """
+    archive = archive_of_spark(os.environ)
+    classes = reading(archive) if archive is not None else []
     return {
         **_of_every_job(jars, partitions),
         "spark.master": f"local[{cores}]",
@@ -28,10 +34,31 @@ def local_settings(jars: Sequence[Path], directory: Path, *, cores: int = 2, par
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
         "spark.local.dir": str(directory),
-        # A JVM that is killed leaves its temporary files behind, where they belong to nobody.
-        "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={directory}" -XX:-UsePerfData',
+        "spark.driver.extraJavaOptions": java_options(directory, classes),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
+
+
+def java_options(directory: Path, classes: Sequence[str]) -> str:
+    """The driver's JVM's, as Spark takes them.
+
+    Args:
+        classes: Those of its archive of classes.
+    """
+    # A JVM that is killed leaves its temporary files behind, where they belong to nobody.
+    options = [f"-Djava.io.tmpdir={directory}", "-XX:-UsePerfData", *classes]
+    return " ".join(f'"{option}"' for option in options)
+
+
+def archive_of_spark(environ: Mapping[str, str]) -> Path | None:
+    """Of the classes of the Spark that a session here runs on (keyhole.class_archive); None: it is nowhere to be found,
+    and its session will say so."""
+    java = Path(environ["JAVA_HOME"], "bin", "java") if environ.get("JAVA_HOME") else shutil.which("java")
+    jars = list(Path(_find_spark_home(), "jars").glob("*.jar"))
+    try:
+        return archive_path(environ, "spark", Path(java), jars) if java is not None else None
+    except FileNotFoundError:
+        return None
 
 
 def cluster_settings(jars: Sequence[Path], *, partitions: int) -> dict[str, str]:

@@ -1,0 +1,97 @@
+"""Archives of classes: which one a JVM begins with, and what is left where one can't be made."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from keyhole.class_archive import archive_path, reading
+from keyhole.cli import preparing
+from keyhole.cli.preparing import prepare_classes
+from keyhole.errors import MachineError
+from keyhole.local.class_archives import make_archives
+from keyhole.local.java import Java
+
+
+def made(path: Path) -> None:
+    path.write_bytes(b"classes")
+
+
+def failed(path: Path) -> None:
+    path.write_bytes(b"half of it")
+    raise MachineError("it did not start")
+
+
+def test_another_java_and_other_jars_have_archives_of_their_own(tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    java, other, jar, newer = (tmp_path / name for name in ("java", "other", "a.jar", "b.jar"))
+    for file in (java, other, jar, newer):
+        file.write_bytes(b"1")
+    of = archive_path(environ, "kafka", java, [jar, newer])
+    assert of == archive_path(environ, "kafka", java, [newer, jar])
+    assert of.parent == tmp_path / "cache" / "keyhole" / "classes"
+    others = {
+        archive_path(environ, "spark", java, [jar, newer]),
+        archive_path(environ, "kafka", other, [jar, newer]),
+        archive_path(environ, "kafka", java, [jar]),
+    }
+    os.utime(jar, (1, 1))
+    others.add(archive_path(environ, "kafka", java, [jar, newer]))
+    jar.write_bytes(b"12")
+    others.add(archive_path(environ, "kafka", java, [jar, newer]))
+    assert len(others - {of}) == 5
+
+
+def test_a_jvm_begins_with_an_archive_only_where_there_is_one(tmp_path: Path) -> None:
+    archive = tmp_path / "spark-1.jsa"
+    assert reading(archive) == []
+    archive.touch()
+    assert reading(archive) == []
+    archive.write_bytes(b"classes")
+    os.utime(archive, (1, 1))
+    assert reading(archive)[0] == f"-XX:SharedArchiveFile={archive}"
+    # In use: it is none of those that are removed.
+    assert archive.stat().st_mtime > 1
+
+
+def test_what_can_not_be_made_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    cache = tmp_path / "classes"
+    whole, broken, none = (cache / f"{name}-1.jsa" for name in ("kafka", "spark", "other"))
+    reasons = make_archives({whole: made, broken: failed, none: lambda _: None})
+    assert reasons == ["spark-1.jsa: it did not start"]
+    assert {path.name: path.read_bytes() for path in cache.iterdir()} == {"kafka-1.jsa": b"classes", "other-1.jsa": b""}
+
+
+def test_of_each_kind_those_that_were_used_last_are_kept(tmp_path: Path) -> None:
+    for age in range(5):
+        old = tmp_path / f"spark-{age}.jsa"
+        made(old)
+        os.utime(old, (1000 - age,) * 2)
+    assert make_archives({tmp_path / "spark-new.jsa": made, tmp_path / "kafka-new.jsa": made}) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "kafka-new.jsa",
+        "spark-0.jsa",
+        "spark-1.jsa",
+        "spark-new.jsa",
+    ]
+
+
+def test_a_person_is_told_once_that_classes_are_prepared_and_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "spark-1.jsa"
+    java = Java(Path("java"), 17)
+
+    def shown() -> str:
+        file = io.StringIO()
+        prepare_classes(Console(file=file, width=200), {}, java, [])
+        return file.getvalue()
+
+    monkeypatch.setattr(preparing, "missing", lambda *_: {archive: failed})
+    assert "once for this Java\ngoing on without: spark-1.jsa: it did not start\n" in shown()
+    monkeypatch.setattr(preparing, "missing", lambda *_: {})
+    assert shown() == ""
