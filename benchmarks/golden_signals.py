@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
         folder = Path(directory) / "records"
         write_records(folder, records, FILES_PER_BATCH)
         expected = recount(itertools.chain.from_iterable(records))
-        settings = local_settings([], Path(directory) / "spark", cores=CORES, partitions=PARTITIONS)
+        settings = local_settings([], Path(directory) / "spark", cores=CORES, partitions=PARTITIONS, quick=False)
         spark = start_session("golden-signals", settings | {"spark.log.level": "ERROR"})
         bench = Bench(spark, folder, batches, running, port, Processes(running.pids | {"redis": redis_pid}), expected)
         for side in SIDES:

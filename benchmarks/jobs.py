@@ -325,7 +325,9 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=5)
     options = parser.parse_args()
     with cluster() as running, tempfile.TemporaryDirectory(prefix="keyhole-jobs-") as directory:
-        settings = local_settings([], Path(directory) / "spark", partitions=PARTITIONS) | {"spark.log.level": "ERROR"}
+        settings = local_settings([], Path(directory) / "spark", partitions=PARTITIONS, quick=False) | {
+            "spark.log.level": "ERROR"
+        }
         spark = start_session("jobs", settings)
         for name in options.jobs.split(","):
             folder = Path(directory) / name

@@ -109,7 +109,9 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(CASES))
     options = parser.parse_args()
     with cluster() as running, tempfile.TemporaryDirectory(prefix="keyhole-overhead-") as directory:
-        spark = start_session("overhead", local_settings([], Path(directory)) | {"spark.log.level": "ERROR"})
+        spark = start_session(
+            "overhead", local_settings([], Path(directory), quick=False) | {"spark.log.level": "ERROR"}
+        )
         source = Path(directory) / "source"
         write_source(source, options.rows, WARM_BATCHES + options.batches, options.keys)
         for kind in options.kinds.split(","):

@@ -6,11 +6,12 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from py4j.java_gateway import JavaObject, JVMView
-from pyspark.sql import DataFrame
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.errors import InvalidConfiguration, Unsupported
+from keyhole.spark.jvm import java_class
 
 # Spark sets it on the thread that runs a query, which is also the one that calls foreachBatch back.
 _QUERY_ID = "sql.streaming.queryId"
@@ -85,11 +86,9 @@ def current(data: ClassicDataFrame, batch_id: int | None = None) -> MicroBatch:
             "called outside of a streaming query; give the sink to writeStream.foreachBatch(...), or call it there, on "
             "the thread that Spark calls, with the data frame and the batch id that Spark gave"
         )
-    jvm = session._jvm
-    assert jvm is not None
     # The session of the batch is a copy made for the query, whose own list of queries is empty; this one is shared.
     queries = session._jsparkSession.sharedState().activeStreamingQueries()
-    query = queries.get(jvm.java.util.UUID.fromString(query_id))
+    query = queries.get(java_class(session, "java.util.UUID").fromString(query_id))
     execution = query.lastExecution()
     name = query.name()
     log = query.offsetLog()
@@ -103,15 +102,15 @@ def current(data: ClassicDataFrame, batch_id: int | None = None) -> MicroBatch:
         # Written before the batch begins. As text it is the sources' offsets alone: without the line that holds the
         # time at which the batch was first planned.
         offsets=entry.toString(),
-        log_entry=_serialized(jvm, log, entry),
+        log_entry=_serialized(session, log, entry),
         watermark_ms=int(execution.offsetSeqMetadata().batchWatermarkMs()),
         query=query,
         execution=execution,
     )
 
 
-def _serialized(jvm: JVMView, log: JavaObject, entry: JavaObject) -> str:
-    stream = jvm.java.io.ByteArrayOutputStream()
+def _serialized(session: SparkSession, log: JavaObject, entry: JavaObject) -> str:
+    stream = java_class(session, "java.io.ByteArrayOutputStream")()
     log.serialize(entry, stream)
     return str(stream.toString("UTF-8"))
 

@@ -23,7 +23,7 @@ from keyhole.changelog.brokers import java_settings
 from keyhole.changelog.record_topics import await_topic
 from keyhole.config import CLUSTER, JobConfig, TopicJobConfig, load
 from keyhole.errors import InvalidConfiguration, KeyholeError
-from keyhole.spark.session import cluster_settings, local_settings, start_session
+from keyhole.spark.session import FILE_CHECKPOINTS, cluster_settings, local_settings, start_session
 
 ROCKSDB: Mapping[str, str] = MappingProxyType(
     {
@@ -63,6 +63,8 @@ def session(application: str, config: TopicJobConfig, more: Mapping[str, str] = 
     jars = [Path(jar) for jar in config.jars]
     if config.spark == CLUSTER:
         settings = cluster_settings(jars, partitions=config.shuffle_partitions)
+        if config.checkpoint.startswith("file:"):
+            settings.update(FILE_CHECKPOINTS)
     else:
         settings = local_settings(jars, config.directory, partitions=config.shuffle_partitions)
     return start_session(application, {**settings, **more})

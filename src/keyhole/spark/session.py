@@ -7,20 +7,36 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from keyhole.class_archive import archive_path, reading
+from keyhole.spark.jvm import remember_classes
+
+_QUICK = ("-XX:TieredStopAtLevel=1",)
+
+_CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
+FILE_CHECKPOINTS: Mapping[str, str] = MappingProxyType(
+    {"spark.sql.streaming.checkpointFileManagerClass": f"{_CHECKPOINTING}.FileSystemBasedCheckpointFileManager"}
+)
+"""For checkpoints in a local or mounted directory, where Spark's default starts five processes for each file that it
+writes, thirty in a batch of four partitions. Layout, checksums and the rename at the end of each file are the same, so
+that either reads what the other has written."""
 
 
-def local_settings(jars: Sequence[Path], directory: Path, *, cores: int = 2, partitions: int = 4) -> dict[str, str]:
+def local_settings(
+    jars: Sequence[Path], directory: Path, *, cores: int = 2, partitions: int = 4, quick: bool = True
+) -> dict[str, str]:
     """Spark's settings for one machine.
 
     Args:
         jars: The connector's jars (keyhole.local.jars), by path: `spark.jars.packages` can't leave one out.
         directory: For all that Spark writes beside checkpoints (shuffle files, warehouse, temporary files).
         partitions: `spark.sql.shuffle.partitions`. A stateful query keeps the number of its checkpoint.
+        quick: Without the JVM's optimising compiler: on two cores it takes as much processor time as all else until a
+            query has run for some minutes. For much data, or long runs, say False.
     """
     archive = archive_of_spark(os.environ)
     classes = reading(archive) if archive is not None else []
@@ -34,19 +50,16 @@ def local_settings(jars: Sequence[Path], directory: Path, *, cores: int = 2, par
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
         "spark.local.dir": str(directory),
-        "spark.driver.extraJavaOptions": java_options(directory, classes),
+        "spark.driver.extraJavaOptions": java_options(directory, [*classes, *(_QUICK if quick else ())]),
+        **FILE_CHECKPOINTS,
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
 
 
-def java_options(directory: Path, classes: Sequence[str]) -> str:
-    """The driver's JVM's, as Spark takes them.
-
-    Args:
-        classes: Those of its archive of classes.
-    """
+def java_options(directory: Path, more: Sequence[str]) -> str:
+    """Those of the driver's JVM, as Spark takes them."""
     # A JVM that is killed leaves its temporary files behind, where they belong to nobody.
-    options = [f"-Djava.io.tmpdir={directory}", "-XX:-UsePerfData", *classes]
+    options = [f"-Djava.io.tmpdir={directory}", "-XX:-UsePerfData", *more]
     return " ".join(f'"{option}"' for option in options)
 
 
@@ -72,7 +85,11 @@ def cluster_settings(jars: Sequence[Path], *, partitions: int) -> dict[str, str]
 
 
 def _of_every_job(jars: Sequence[Path], partitions: int) -> dict[str, str]:
-    settings = {"spark.sql.shuffle.partitions": str(partitions), "spark.sql.session.timeZone": "UTC"}
+    settings = {
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.python.daemon.module": "keyhole.spark.daemon",
+    }
     if jars:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars)
     return settings
@@ -89,4 +106,6 @@ def start_session(application: str, settings: Mapping[str, str]) -> SparkSession
     builder = SparkSession.builder.appName(application)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    remember_classes(session)
+    return session

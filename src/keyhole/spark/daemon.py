@@ -1,0 +1,20 @@
+"""`python -m keyhole.spark.daemon`: forks Spark's Python workers, with all loaded that a worker of ours needs.
+
+Spark starts it by `spark.python.daemon.module`. Its own daemon has PySpark loaded and nothing else, so that each worker
+loads pandas, Arrow, gRPC and Keyhole anew: 1.4 s of processor time each, four times before a job's first batch ends.
+None of them may have a thread at work when it is loaded, or a lock that one of them held would be locked in the worker
+for ever: tests/spark/test_daemon.py knows those that they have, which are made anew in a worker.
+"""
+
+from __future__ import annotations
+
+import pandas  # noqa: F401
+import pyspark.sql.streaming.transform_with_state_driver_worker
+import pyspark.worker  # noqa: F401
+from pyspark.daemon import manager
+
+import keyhole.spark.processor_task
+import keyhole.spark.task  # noqa: F401
+
+if __name__ == "__main__":
+    manager()
