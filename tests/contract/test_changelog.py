@@ -256,8 +256,27 @@ def test_a_topic_that_is_gone_or_made_anew_is_refused(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("state", ["control", "no spaces", "ümlaut", "long" * 100])
 def test_a_name_that_kafka_or_keyhole_has_no_place_for_is_refused(cluster: Cluster, state: str) -> None:
-    with pytest.raises(InvalidConfiguration):
-        cluster.changelog().admin().ensure(descriptor(cluster, state), DEADLINE)
+    admin = cluster.changelog().admin()
+    for ask in (admin.ensure, admin.check):
+        with pytest.raises(InvalidConfiguration):
+            ask(descriptor(cluster, state), DEADLINE)
+
+
+def test_a_topic_is_looked_at_without_being_made(cluster: Cluster) -> None:
+    admin, wanted = cluster.changelog().admin(), descriptor(cluster, key_groups=3)
+    for _ in range(2):
+        assert not admin.check(wanted, DEADLINE)
+    made = admin.ensure(wanted, DEADLINE)
+    assert admin.check(wanted, DEADLINE)
+    assert admin.check(descriptor(cluster, key_groups=3, topic_id=made), DEADLINE)
+    with pytest.raises(TopicMismatch, match=r"it has 3 partitions, the state has 4 key groups"):
+        admin.check(descriptor(cluster, key_groups=4), DEADLINE)
+    with pytest.raises(ChangelogRecreated, match=wanted.topic):
+        admin.check(descriptor(cluster, key_groups=3, topic_id="another"), DEADLINE)
+    cluster.delete_topic(wanted.topic)
+    with pytest.raises(ChangelogRecreated, match=wanted.topic):
+        admin.check(descriptor(cluster, key_groups=3, topic_id=made), DEADLINE)
+    assert not admin.check(wanted, DEADLINE)
 
 
 def test_the_control_log_keeps_the_last_value_of_each_key(cluster: Cluster) -> None:
@@ -281,6 +300,19 @@ def test_the_control_logs_of_two_queries_share_their_records_and_do_not_fence_ea
     assert first.read(DEADLINE) == second.read(DEADLINE) == {"generation/q1": b"2", "generation/q2": b"1"}
     first.close()
     second.close()
+
+
+def test_what_is_decided_is_read_without_opening_the_log_and_nobody_is_fenced(cluster: Cluster) -> None:
+    first, reader = (cluster.changelog().control("q") for _ in range(2))
+    with pytest.raises(ChangelogRecreated):  # there is no such topic
+        reader.read_decided(DEADLINE)
+    first.open(DEADLINE)
+    assert reader.read_decided(DEADLINE) == {}
+    for number in (b"1", b"2"):
+        first.append({"generation/q": number}, DEADLINE)
+        assert reader.read_decided(DEADLINE) == {"generation/q": number}
+    first.close()
+    reader.close()
 
 
 def test_of_two_coordinators_of_a_query_the_later_one_wins(cluster: Cluster) -> None:

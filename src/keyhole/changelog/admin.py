@@ -30,20 +30,37 @@ class KafkaAdmin:
         self._application = application
 
     def ensure(self, descriptor: StateDescriptor, deadline_seconds: float) -> str:
-        if descriptor.state == CONTROL:
-            raise InvalidConfiguration(f"no state may be called {CONTROL!r}: the control topic has this name")
-        topic = topic_name(self._application, descriptor.state)
         deadline = Deadline(deadline_seconds)
+        topic = self._topic(descriptor)
         with closing(Topics(self._bootstrap_servers)) as topics:
             if descriptor.topic_id:
-                found = topics.describe(topic, deadline)
-                if found is None or str(found.topic_id) != descriptor.topic_id:
-                    raise ChangelogRecreated(
-                        f"topic {topic} {'is gone' if found is None else 'was deleted and made anew'}, and with it the "
-                        "durable copy of the state: restore the topic from a copy, or drop the state and begin again",
-                        topic=topic,
-                    )
+                self._found(topics, descriptor, deadline)
             return topics.ensure(topic, descriptor.key_groups, deadline)
+
+    def check(self, descriptor: StateDescriptor, deadline_seconds: float) -> bool:
+        deadline = Deadline(deadline_seconds)
+        with closing(Topics(self._bootstrap_servers)) as topics:
+            found = self._found(topics, descriptor, deadline)
+            if found is not None:
+                topics.check(self._topic(descriptor), descriptor.key_groups, found, deadline)
+            return found is not None
+
+    def _topic(self, descriptor: StateDescriptor) -> str:
+        if descriptor.state == CONTROL:
+            raise InvalidConfiguration(f"no state may be called {CONTROL!r}: the control topic has this name")
+        return topic_name(self._application, descriptor.state)
+
+    def _found(self, topics: Topics, descriptor: StateDescriptor, deadline: Deadline) -> TopicDescription | None:
+        """The topic that is there. Raises ChangelogRecreated: it isn't the one that the state has."""
+        topic = self._topic(descriptor)
+        found = topics.describe(topic, deadline)
+        if descriptor.topic_id and (found is None or str(found.topic_id) != descriptor.topic_id):
+            raise ChangelogRecreated(
+                f"topic {topic} {'is gone' if found is None else 'was deleted and made anew'}, and with it the "
+                "durable copy of the state: restore the topic from a copy, or drop the state and begin again",
+                topic=topic,
+            )
+        return found
 
     def fence(self, grant: str, deadline_seconds: float) -> None:
         fencer = Transactions(self._bootstrap_servers, grant)
@@ -67,7 +84,7 @@ class Topics:
             self._create(topic, partitions, deadline)
             found = self._appeared(topic, deadline)
             await_partitions(self._bootstrap_servers, {topic: partitions}, deadline)
-        self._check(topic, partitions, found, deadline)
+        self.check(topic, partitions, found, deadline)
         return str(found.topic_id)
 
     def describe(self, topic: str, deadline: Deadline) -> TopicDescription | None:
@@ -107,7 +124,8 @@ class Topics:
                 raise as_ours(error, self._bootstrap_servers, f"make topic {topic}")
             time.sleep(_RETRY_SECONDS)
 
-    def _check(self, topic: str, partitions: int, found: TopicDescription, deadline: Deadline) -> None:
+    def check(self, topic: str, partitions: int, found: TopicDescription, deadline: Deadline) -> None:
+        """Raises TopicMismatch: it is not as ChangelogAdmin.ensure would make it."""
         doing = f"read the settings of topic {topic}"
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:

@@ -211,6 +211,14 @@ class ChangelogAdmin(Protocol):
             KafkaUnreachable: Nothing is known to have happened.
         """
 
+    def check(self, descriptor: StateDescriptor, deadline_seconds: float) -> bool:
+        """Whether there is the state's topic, which `ensure` would find as it is to be. Nothing is made or changed.
+
+        Raises:
+            TopicMismatch, ChangelogRecreated: As `ensure` would.
+            KafkaUnreachable: Nobody could be asked.
+        """
+
     def fence(self, grant: str, deadline_seconds: float) -> None:
         """Makes every writer under the grant's id fail for ever, and waits until its transaction is decided."""
 
@@ -225,7 +233,17 @@ class ControlLog(Protocol):
         """Makes or checks the topic, then fences every earlier coordinator of this query: their `append` fails."""
 
     def read(self, deadline_seconds: float) -> Mapping[str, bytes]:
-        """The last committed value by key, of all queries of the application. Deleted keys are missing."""
+        """The last committed value by key, of all queries of the application. Deleted keys are missing.
+
+        What others have written behind a transaction that is still open is missing, too; nothing of one's own is.
+        """
+
+    def read_decided(self, deadline_seconds: float) -> Mapping[str, bytes]:
+        """As `read`, but nothing is missing that was written before the call, by whomever. Writes and fences nothing.
+
+        Raises:
+            KafkaUnreachable: Also where one of these transactions stays open for longer.
+        """
 
     def append(self, records: Mapping[str, bytes | None], deadline_seconds: float) -> None:
         """Writes all in one transaction; None deletes. When it returns they are committed.

@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from keyhole.backoff import Backoff
 from keyhole.changelog.admin import Topics
 from keyhole.changelog.clients import Deadline, unreachable
+from keyhole.changelog.offsets import TopicOffsets
 from keyhole.changelog.reader import CommittedLog
 from keyhole.changelog.settings import (
     CONTROL,
@@ -43,9 +44,18 @@ class KafkaControlLog:
         self._transactions.open(deadline.left)
 
     def read(self, deadline_seconds: float) -> Mapping[str, bytes]:
+        return self._read(self._appended_offset + 1, Deadline(deadline_seconds))
+
+    def read_decided(self, deadline_seconds: float) -> Mapping[str, bytes]:
         deadline = Deadline(deadline_seconds)
+        with closing(TopicOffsets(self._bootstrap_servers)) as offsets:
+            # Also of transactions that are open: what is committed ends before the first of them.
+            written = offsets.ends({self._topic: [_PARTITION]}, deadline.left)
+        return self._read(written.get((self._topic, _PARTITION), 0), deadline)
+
+    def _read(self, least_end: int, deadline: Deadline) -> Mapping[str, bytes]:
         part = (self._topic, _PARTITION)
-        end = self._end(deadline)
+        end = self._end(least_end, deadline)
         latest: dict[str, bytes] = {}
         for run in self._log.read({part: (0, end)}, deadline.left):
             for message in run.records:
@@ -64,16 +74,16 @@ class KafkaControlLog:
         for offset in self._transactions.write(batches, deadline_seconds):
             self._appended_offset = offset
 
-    def _end(self, deadline: Deadline) -> int:
-        """The end, once it has what we appended: Kafka answers a commit before readers see it."""
+    def _end(self, least: int, deadline: Deadline) -> int:
+        """The end, once it is as far as that: Kafka answers a commit before readers see it."""
         part = (self._topic, _PARTITION)
         end = self._log.ends([part], deadline.left)[part]
         backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
-        while end <= self._appended_offset:
+        while end < least:
             if deadline.passed:
                 why = (
-                    "the last transaction is committed, but not readable: another one, begun before it, is still open, "
-                    "because a driver died in it, or was suspended. Kafka ends it at most "
+                    "what was written last is not readable: a transaction, begun before it, is still open, because a "
+                    "driver died in it, or was suspended. Kafka ends it at most "
                     f"{CONTROL_TRANSACTION_MOST_SECONDS} s after it began: start the query again then. If that doesn't "
                     "help, see docs/changelog.md"
                 )

@@ -108,12 +108,19 @@ class MemoryAdmin:
         self._application = application
 
     def ensure(self, descriptor: StateDescriptor, deadline_seconds: float) -> str:
+        self.check(descriptor, deadline_seconds)
+        return self._kafka.ensure(topic_name(self._application, descriptor.state), descriptor.key_groups)
+
+    def check(self, descriptor: StateDescriptor, deadline_seconds: float) -> bool:
         if descriptor.state == CONTROL:
             raise InvalidConfiguration(f"no state may be called {CONTROL!r}: the control topic has this name")
         topic = topic_name(self._application, descriptor.state)
-        if descriptor.topic_id and self._kafka.topic_id(topic) != descriptor.topic_id:
+        found = self._kafka.topic_id(topic)
+        if descriptor.topic_id and found != descriptor.topic_id:
             raise ChangelogRecreated(f"topic {topic} is gone, or was made anew", topic=topic)
-        return self._kafka.ensure(topic, descriptor.key_groups)
+        if found is not None:
+            self._kafka.ensure(topic, descriptor.key_groups)  # which is there, so that nothing is made
+        return found is not None
 
     def fence(self, grant: str, deadline_seconds: float) -> None:
         self._kafka.bump(grant)
@@ -136,6 +143,9 @@ class MemoryControlLog:
         end = self._kafka.end(self._topic, 0)
         latest = {key.decode(): value for _, key, value in self._kafka.records(self._topic, 0, 0, end)}
         return {name: value for name, value in latest.items() if value is not None}
+
+    def read_decided(self, deadline_seconds: float) -> Mapping[str, bytes]:
+        return self.read(deadline_seconds)  # no transaction is ever open
 
     def append(self, records: Mapping[str, bytes | None], deadline_seconds: float) -> None:
         encoded = [(name.encode(), value) for name, value in records.items()]
