@@ -11,7 +11,8 @@ from keyhole.arrow import encode
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
-from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
+from keyhole.coordinator.coordinator import Coordinator
+from keyhole.coordinator.epochs import EpochBatch, StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.staging import stage_partition
 from keyhole.rpc.channels import sync_channel

@@ -43,7 +43,8 @@ def check_newest(run: Run, last: Run) -> None:
 def fenced(run: Run, by: Run) -> Fenced:
     """What a run is told that was superseded."""
     return Fenced(
-        f"run {run.generation} of query {run.query!r} has been superseded by run {by.generation}; it must "
-        "stop. Is the job running twice?",
+        f"run {run.generation} of query {run.query!r} has been superseded by run {by.generation} (run id {by.run_id}); "
+        "it must stop. Is the job running twice?",
         generation=by.generation,
+        run_id=by.run_id,
     )

@@ -28,7 +28,8 @@ from keyhole.arrow import encode
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.clock import Clock
 from keyhole.config import job_config
-from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
+from keyhole.coordinator.coordinator import Coordinator
+from keyhole.coordinator.epochs import EpochBatch, StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.staging import stage_partition
 from keyhole.coordinator.stats import stats_of

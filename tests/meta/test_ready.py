@@ -19,7 +19,15 @@ FOLDERS = {"src/keyhole": "keyhole", "services": "services", "jobs": "jobs"}
 PARAMETERS = {
     "keyhole.coordinator.control": (
         "kind",
-        {"GenerationRecord", "QueryRecord", "CompleteRecord", "AssignmentRecord", "GrantRecord", "SavepointRecord"},
+        {
+            "OpenedRecord",
+            "GenerationRecord",
+            "QueryRecord",
+            "CompleteRecord",
+            "AssignmentRecord",
+            "GrantRecord",
+            "SavepointRecord",
+        },
     ),
     "keyhole.codec": ("kind", set()),  # of a scalar, which is stored as a built-in type
     "keyhole.coordinator.receipts": ("cls", {"PartitionReceipt"}),

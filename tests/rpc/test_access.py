@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hmac
 import json
 import logging
@@ -27,6 +28,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from keyhole import AsyncClient, Client, Credentials
 from keyhole.clock import SystemClock
 from keyhole.config import ClientProxyConfig
+from keyhole.coordinator.fleet import Fleet
 from keyhole.discovery import StaticDiscovery
 from keyhole.errors import InvalidConfiguration, KeyholeError, PermissionDenied, Unauthenticated, UnknownState
 from keyhole.logs import JsonFormatter
@@ -357,6 +359,13 @@ async def test_only_the_application_may_write_and_only_the_platform_may_ask_who_
                 assert isinstance(await refusal(describe), PermissionDenied)
             else:
                 assert (await describe()).status.server == "a"
+            may_write = lambda application, stub=stub: stub.Describe(pb.DescribeRequest(writes=application))  # noqa: E731
+            for application in ("other", "app"):
+                if (name, application) == ("job", "app"):
+                    assert (await may_write(application)).status.server == "a"
+                else:
+                    error = await refusal(lambda may=may_write, application=application: may(application))
+                    assert isinstance(error, PermissionDenied), (name, application)
             dump = stub.Dump(pb.DumpRequest(application="app", state="counts"))
             if name in ("proxy", "operator"):
                 assert [chunk async for chunk in dump]
@@ -368,6 +377,19 @@ async def test_only_the_application_may_write_and_only_the_platform_may_ask_who_
         smuggled = pb.AssignRequest(run=run)
         smuggled.states.add().descriptor.application = "other"
         assert isinstance(await refusal(lambda: stub.Assign(smuggled)), PermissionDenied)
+
+
+async def test_a_driver_hears_before_it_takes_a_query_who_would_refuse_it(cluster: Cluster) -> None:
+    target = cluster.server.address
+    refusing: dict[str, list[type[KeyholeError]]] = {}
+    for name in ("job", "proxy", "stranger"):
+        with contextlib.closing(Fleet(lambda: (target,), cluster.certificate(name))) as fleet:
+            seen = await asyncio.to_thread(fleet.observe)
+            targets = [sighting.target for sighting in seen.values()]
+            refusals = await asyncio.to_thread(fleet.refusing, "app", targets) if seen else fleet.refused.values()
+            refusing[name] = [type(error) for error in refusals]
+            assert not fleet.mismatched
+    assert refusing == {"job": [], "proxy": [PermissionDenied], "stranger": [PermissionDenied]}
 
 
 async def test_every_method_of_every_service_needs_an_identity_but_health(cluster: Cluster) -> None:

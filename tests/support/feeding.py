@@ -13,7 +13,8 @@ from keyhole.changelog.base import Changelog
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import JobConfig
-from keyhole.coordinator.coordinator import HEARTBEAT_SECONDS, Coordinator, EpochBatch, EpochResult, StatePlan
+from keyhole.coordinator.coordinator import HEARTBEAT_SECONDS, Coordinator
+from keyhole.coordinator.epochs import EpochBatch, EpochResult, StatePlan
 from keyhole.coordinator.fleet import Addresses
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.staging import stage_partition

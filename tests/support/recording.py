@@ -13,8 +13,8 @@ import msgspec
 import pyarrow as pa
 
 from keyhole.config import JobConfig
-from keyhole.coordinator.coordinator import EpochBatch, EpochResult
 from keyhole.coordinator.decisions import Proceed, decide
+from keyhole.coordinator.epochs import EpochBatch, EpochResult
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder, Target
 from keyhole.errors import by_reason
 from keyhole.spark.parts import Part

@@ -26,8 +26,9 @@ from keyhole.clock import Clock
 from keyhole.codec import StateCodec
 from keyhole.config import JobConfig
 from keyhole.coordinator.control import CompleteRecord
-from keyhole.coordinator.coordinator import Coordinator, EpochBatch, EpochResult, StatePlan
+from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.decisions import OnNewCheckpoint
+from keyhole.coordinator.epochs import EpochBatch, EpochResult, StatePlan
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.membership import Sighting
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
@@ -37,7 +38,7 @@ from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
 from keyhole.steps import NoObserver, Step
 from keyhole.stores.base import StoreEngine
 from keyhole.stores.memory import MemoryEngine
-from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, NextCommit
+from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog, MemoryKafka, NextCommit
 from keyhole.testing.clock import ManualClock
 from keyhole.types import Run, StateDescriptor
 from keyhole.v1 import state_server_pb2 as pb
@@ -270,7 +271,7 @@ class World:
     ) -> EpochResult:
         """Runs the batch in the running driver, or in a new one. Raises as Coordinator.run_epoch, or DriverDied."""
         if self.coordinator is None:
-            self.coordinator = self._new_coordinator(on_new_checkpoint, strict)
+            self.coordinator = self.another_driver(on_new_checkpoint, strict=strict)
         self._last_batch = self.batch(batch_id, rows, replace, spark_query_id, offsets_hash)
         if bootstrap:
             self._last_batch = dataclasses.replace(self._last_batch, spark_query_id="", bootstrap=bootstrap)
@@ -342,8 +343,12 @@ class World:
             self.coordinator = None
 
     def old_drivers_wake(self, expects: type[KeyholeError] = KeyholeError) -> None:
-        """Each goes on with its batch. Raises AssertionError where one gets through with it."""
-        woken, self.suspended = self.suspended, []
+        """Each goes on with its batch, but for those that nobody has replaced yet, as the next driver only looks on.
+
+        Raises AssertionError where one gets through with it.
+        """
+        replaced = [of for of in self.suspended if self._is_replaced(of[0])]
+        woken, self.suspended = replaced, [of for of in self.suspended if of not in replaced]
         for coordinator, batch in woken:
             try:
                 coordinator.run_epoch(batch)
@@ -355,13 +360,26 @@ class World:
                 coordinator.close()
             raise AssertionError("a driver that was replaced has completed an epoch")
 
+    def _is_replaced(self, driver: Coordinator) -> bool:
+        log = driver._control
+        assert isinstance(log, MemoryControlLog)
+        return self.kafka._epochs.get(log._id) != log._epoch
+
     def driver_dies(self) -> None:
         """Idempotent. What was sent late may still arrive."""
         if self.coordinator is not None:
             self.coordinator.close()
             self.coordinator = None
 
-    def _new_coordinator(self, on_new_checkpoint: OnNewCheckpoint, strict: bool) -> Coordinator:
+    def another_driver(
+        self,
+        on_new_checkpoint: OnNewCheckpoint,
+        *,
+        strict: bool = False,
+        allow_dropped_states: bool = False,
+        fleet: Fleet | None = None,
+    ) -> Coordinator:
+        """A driver of the same query, beside the one that runs."""
         config = JobConfig(
             application=self.descriptor.application,
             servers=tuple(f"{name}:1" for name in self.servers),
@@ -377,8 +395,9 @@ class World:
             self.clock,
             on_new_checkpoint=on_new_checkpoint,
             strict=strict,
+            allow_dropped_states=allow_dropped_states,
             observer=_Observer(self),
-            fleet=SimulatedFleet(self),
+            fleet=fleet or SimulatedFleet(self),
             heartbeat_seconds=1e6,
             patience=Patience(lost=0.0, draining=0.0),
         )
@@ -568,7 +587,7 @@ class SimulatedFleet(Fleet):
 
     def __post_init__(self) -> None:
         self._links = {f"{name}:1": SimulatedLink(self.world, name) for name in self.world.servers}
-        self.mismatched = {}
+        self._note_refusals({})
 
     def addresses(self) -> list[str]:
         return list(self._links)
@@ -579,10 +598,14 @@ class SimulatedFleet(Fleet):
     def observe(self) -> dict[str, Sighting]:
         """As ever; but where all servers are down one is started, so that nobody waits for a deadline to pass."""
         answers = self.each({address: link.describe for address, link in self._links.items()})
+        self._note_refusals(answers)
         seen = {answer.target.server: answer for answer in answers.values() if isinstance(answer, Sighting)}
         if not seen:
-            next(iter(self.world.servers.values())).start()
+            self._start_one()
         return seen
+
+    def _start_one(self) -> None:
+        next(iter(self.world.servers.values())).start()
 
     def ask(
         self, what: str, calls: Mapping[str, tuple[ServerLink, Callable[[], _Result]]]

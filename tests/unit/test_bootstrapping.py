@@ -112,7 +112,7 @@ def test_asking_whether_it_is_done_fences_nobody(world: World) -> None:
     world.run_epoch(0, ONE)
     running = world.coordinator
     world.coordinator = None
-    other = world._new_coordinator("refuse", strict=False)
+    other = world.another_driver("refuse")
     assert other.bootstrapped("history")
     with pytest.raises(StateConflict):
         other.bootstrapped("another")

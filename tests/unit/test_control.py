@@ -10,6 +10,7 @@ from keyhole.coordinator.control import (
     CompleteRecord,
     GenerationRecord,
     GrantRecord,
+    OpenedRecord,
     QueryControl,
     QueryRecord,
     read_control,
@@ -19,6 +20,7 @@ from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerR
 from tests.support.states import descriptor
 
 GRANT = GrantRecord("server-a", "i", 3, "keyhole.app.main.server-a.i.3.1")
+OPENED = OpenedRecord("run-4", "host", 4711, "spark-1")
 GENERATION = GenerationRecord(3, "run-3")
 QUERY = QueryRecord("spark-1", base=5, reset_epoch=6, first_epoch=6)
 COMPLETE = CompleteRecord(8, 3, 1000, 500, 2**64 - 1, {"counts": [4, -1, 7, 0]})
@@ -40,6 +42,7 @@ def test_an_empty_topic_knows_nothing() -> None:
 def test_every_record_is_read_as_it_was_written() -> None:
     records = written(
         record("state", "counts", descriptor(topic_id="t")),
+        record("opened", "main", OPENED),
         record("generation", "main", GENERATION),
         record("query", "main", QUERY),
         record("complete", "main", COMPLETE),
@@ -49,6 +52,8 @@ def test_every_record_is_read_as_it_was_written() -> None:
     assert read_control(records, "main") == QueryControl(
         states={"counts": descriptor(topic_id="t")},
         generation=3,
+        run_id="run-3",
+        opened=OPENED,
         query=QUERY,
         complete=COMPLETE,
         assignment=ASSIGNMENT,

@@ -7,7 +7,8 @@ import contextlib
 import pytest
 
 from keyhole.config import JobConfig
-from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
+from keyhole.coordinator.coordinator import Coordinator
+from keyhole.coordinator.epochs import EpochBatch, StatePlan
 from keyhole.coordinator.fleet import Fleet
 from keyhole.errors import EpochFailed
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 
 import pytest
 
 from keyhole.config import JobConfig
 from keyhole.coordinator.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
-from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
+from keyhole.coordinator.coordinator import Coordinator
+from keyhole.coordinator.epochs import EpochBatch, StatePlan
 from keyhole.coordinator.fleet import Fleet
+from keyhole.coordinator.membership import Sighting
+from keyhole.coordinator.receipts import Target
 from keyhole.coordinator.restored import check_restored, dropped_states, settled_records
-from keyhole.errors import EpochFailed, SavepointMismatch
+from keyhole.errors import EpochFailed, KeyholeError, SavepointMismatch
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from tests.support.applications import control_of
@@ -57,12 +61,22 @@ def test_a_query_goes_on_that_earlier_versions_let_begin_beside_a_restore_that_w
         check_restored(read_control(records, "main"))
 
 
+class OneThatIsGone(Fleet):
+    """A server is there when it is looked for, and not when it is asked for something."""
+
+    def observe(self) -> dict[str, Sighting]:
+        return {"a": Sighting(Target("a", "127.0.0.1:1", "a-1"))}
+
+    def refusing(self, application: str, targets: Iterable[Target]) -> list[KeyholeError]:
+        return []
+
+
 def first_run(kafka: MemoryKafka, state: str, *, allowed: bool = False) -> None:
-    """The job's first batch after the restore; no state server answers, so it gets no further than the checks."""
+    """The job's first batch after the restore. Its state server takes no grant, so it gets no further than that."""
     config = JobConfig("app", ("127.0.0.1:1",), "memory", epoch_deadline_seconds=0.01, server_wait_seconds=0.01)
     changelog = MemoryChangelog(kafka, "app")
     coordinator = Coordinator(
-        config, "main", changelog, ManualClock(), allow_dropped_states=allowed, fleet=Fleet(lambda: ())
+        config, "main", changelog, ManualClock(), allow_dropped_states=allowed, fleet=OneThatIsGone(tuple)
     )
     batch = EpochBatch("spark", 2, 0, 0, (StatePlan(descriptor(state=state)),), 1, lambda _: ())
     with contextlib.closing(coordinator):
@@ -87,7 +101,7 @@ def restored() -> MemoryKafka:
 
 
 def test_the_first_run_takes_note_and_goes_on(restored: MemoryKafka) -> None:
-    with pytest.raises(EpochFailed):  # there is no state server
+    with pytest.raises(EpochFailed):  # its state server is gone
         first_run(restored, "counts")
     records = control_of(restored, "app")
     assert read_control(records, "main").savepoint is None
@@ -103,6 +117,6 @@ def test_a_run_that_declares_another_state_changes_nothing(restored: MemoryKafka
 
 
 def test_a_state_that_was_dropped_is_not_found_again_by_a_later_run(restored: MemoryKafka) -> None:
-    with pytest.raises(EpochFailed):  # there is no state server
+    with pytest.raises(EpochFailed):  # its state server is gone
         first_run(restored, "sums", allowed=True)
     assert set(read_control(control_of(restored, "app"), "main").states) == {"sums"}

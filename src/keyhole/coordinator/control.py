@@ -1,7 +1,7 @@
 """The records of the control topic as frozen values. Pure. docs/changelog.md lists them for other languages.
 
 state/<state>                          StateDescriptor, with its topic id and the query that feeds it
-opened/<query>                         null: written to be read as far as that
+opened/<query>                         OpenedRecord: written to be read as far as that; who has begun last
 generation/<query>                     GenerationRecord: the run that holds the query now
 query/<query>                          QueryRecord: which Spark checkpoint its epochs come from
 complete/<query>                       CompleteRecord: the last complete epoch
@@ -21,6 +21,21 @@ from keyhole.ready import ready
 from keyhole.types import StateDescriptor
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
+
+
+@ready
+class OpenedRecord(msgspec.Struct, frozen=True):
+    """The run that has opened the control log last. It may have no generation yet, or was refused then.
+
+    Attributes:
+        process: Its id on the host.
+        spark_query_id: Empty: it begins with a bootstrap.
+    """
+
+    run_id: str
+    host: str = ""
+    process: int = 0
+    spark_query_id: str = ""
 
 
 @ready
@@ -128,10 +143,14 @@ class QueryControl(msgspec.Struct, frozen=True):
     Attributes:
         restoring: The savepoint that is being restored into the application, or of which that was broken off; empty:
             none.
+        run_id: Of the run with that generation.
+        opened: None: nobody has begun, or one of an earlier version.
     """
 
     states: dict[str, StateDescriptor]
     generation: int = 0
+    run_id: str = ""
+    opened: OpenedRecord | None = None
     query: QueryRecord | None = None
     complete: CompleteRecord | None = None
     assignment: AssignmentRecord | None = None
@@ -158,6 +177,8 @@ def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
             if key.startswith("state/")
         },
         generation=generation.generation if generation else 0,
+        run_id=generation.run_id if generation else "",
+        opened=one(OpenedRecord, f"opened/{query}"),
         query=one(QueryRecord, f"query/{query}"),
         complete=one(CompleteRecord, f"complete/{query}"),
         assignment=one(AssignmentRecord, f"assignment/{query}"),

@@ -10,17 +10,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
-
-import msgspec
 
 from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator import bootstrapping
+from keyhole.coordinator.admission import Admission, agreed
 from keyhole.coordinator.control import CompleteRecord, QueryControl, QueryRecord
 from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.decisions import (
@@ -28,17 +27,15 @@ from keyhole.coordinator.decisions import (
     Proceed,
     Restage,
     check_batch,
-    check_start,
     decide,
-    evolve,
-    settled,
 )
+from keyhole.coordinator.epochs import EpochBatch, EpochResult
 from keyhole.coordinator.fleet import Addresses, Fleet
 from keyhole.coordinator.membership import Membership, groups_of
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
-from keyhole.coordinator.restored import dropped_states, settled_records
 from keyhole.coordinator.run import QueryRun
 from keyhole.coordinator.servers import run_to_proto, state_commit
+from keyhole.coordinator.starting import Start, StartOptions, decide_start
 from keyhole.coordinator.urgency import Patience, Urgency
 from keyhole.discovery import discovery_of
 from keyhole.errors import (
@@ -51,63 +48,11 @@ from keyhole.errors import (
     by_reason,
 )
 from keyhole.steps import NoObserver, Step, StepObserver
-from keyhole.types import StateDescriptor
 from keyhole.v1 import state_server_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class StatePlan:
-    """A state as the batch declares it.
-
-    Attributes:
-        replace: The batch is the whole state (complete mode).
-        standbys: On how many servers beside the owner each key group is followed, if there are as many.
-    """
-
-    descriptor: StateDescriptor
-    replace: bool = False
-    standbys: int = 0
-
-
-@dataclass(frozen=True)
-class EpochBatch:
-    """A micro-batch, as the coordinator needs to know it.
-
-    Attributes:
-        offsets_hash: decisions.offsets_hash of the batch's source offsets.
-        watermark_ms: Event-time watermark in milliseconds since 1970; 0: none.
-        partitions: Number of partitions that `stage` will give receipts of, for each state, or by state.
-        stage: Runs the batch's tasks once, over all partitions. Called once per round; the rows must be the same.
-        offsets: The batch's entry in Spark's offset log; empty: unknown.
-        stateful: Spark keeps state of its own for the query.
-        next_watermark_ms: The watermark after the batch, asked for once its rows are staged; None: nobody needs it.
-        bootstrap: The name of the bootstrap that the batch is, of no stream; empty: it is one of a stream.
-    """
-
-    spark_query_id: str
-    batch_id: int
-    offsets_hash: int
-    watermark_ms: int
-    states: tuple[StatePlan, ...]
-    partitions: int | Mapping[str, int]
-    stage: Callable[[StageOrder], Sequence[PartitionReceipt]]
-    offsets: str = ""
-    stateful: bool = False
-    next_watermark_ms: Callable[[], int] | None = None
-    bootstrap: str = ""
-
-
-@dataclass(frozen=True)
-class EpochResult:
-    """`replayed`: at least one key group had been committed by an earlier run. `rounds`: 1 where nothing failed."""
-
-    epoch: int
-    replayed: bool
-    rounds: int
 
 
 class _Staging(NamedTuple):
@@ -149,9 +94,8 @@ class Coordinator:
         self._config = config
         self._query = query
         self._clock = clock
-        self._on_new_checkpoint = on_new_checkpoint
+        self._options = StartOptions(on_new_checkpoint, allow_dropped_states)
         self._strict = strict
-        self._allow_dropped_states = allow_dropped_states
         self._observer = observer or NoObserver()
         self._control = changelog.control(query)
         # What looks for servers ends with the coordinator.
@@ -160,6 +104,7 @@ class Coordinator:
         self._heartbeat_seconds = heartbeat_seconds
         self._counts = counts or QueryCounts()
         self._run = QueryRun(config, query, changelog, self._control, self._fleet, clock)
+        self._admission = Admission(config, changelog, self._run, clock, on_new_checkpoint)
         self._record: QueryRecord | None = None
         self._fenced: Fenced | None = None
         self._patience = patience or Patience()
@@ -184,11 +129,15 @@ class Coordinator:
             StateConflict: They have begun otherwise, and it may not take the place of what they hold.
             KafkaUnreachable: Nobody could be asked.
         """
-        control = self._run.known()
-        if bootstrapping.done(control.query, control.complete, name):
-            return True
-        self._bootstrap_record(control, name)
-        return False
+        reset = self._options.on_new_checkpoint == "reset"
+
+        def done(control: QueryControl) -> bool:
+            if bootstrapping.done(control.query, control.complete, name):
+                return True
+            bootstrapping.check_bootstrap(self._query, control.query, control.complete, name, reset=reset)
+            return False
+
+        return agreed(self._run, done)
 
     def run_epoch(self, batch: EpochBatch) -> EpochResult:
         """Makes the batch one epoch of the query's states; returns when it is complete.
@@ -208,8 +157,9 @@ class Coordinator:
             try:
                 result = self._run_epoch(batch)
             except Fenced as error:
-                self._be_fenced(error)
-                raise
+                if error is self._fenced:
+                    raise
+                raise self._be_fenced(error) from error
             except KeyholeError as error:
                 self._counts.failed[error.reason] += 1
                 raise
@@ -218,8 +168,10 @@ class Coordinator:
             self._count(result, self._clock.monotonic() - began)
             return result
 
-    def _be_fenced(self, error: Fenced) -> None:
-        self._fenced, self._counts.fenced = error, True
+    def _be_fenced(self, error: Fenced) -> Fenced:
+        """What the query ends with, from now on whatever it does."""
+        self._fenced, self._counts.fenced = self._run.superseded(error), True
+        return self._fenced
 
     def _note_membership(self) -> None:
         membership = self._run.membership
@@ -290,39 +242,19 @@ class Coordinator:
         return EpochResult(epoch, replayed, number + 1)
 
     def _start(self, batch: EpochBatch) -> int:
-        control = self._run.take()
-        if batch.bootstrap:
-            record = self._bootstrap_record(control, batch.bootstrap)
-        else:
-            record = self._stream_record(control, batch)
-        record = msgspec.structs.replace(record, stateful=batch.stateful)
-        declared = self._names(batch)
-        dropped = dropped_states(self._query, control.savepoint, declared, allowed=self._allow_dropped_states)
-        states = {
-            settled(control.states.get(plan.descriptor.state), plan.descriptor): plan.standbys for plan in batch.states
-        }
-        if evolve(control.states, states):
-            record = msgspec.structs.replace(record, evolved_epoch=record.base + batch.batch_id)
-        self._run.declare(control, states, self._on_new_checkpoint, record)
-        self._run.settle(settled_records(self._query, control.savepoint, dropped))
-        self._record = record
+        def decide(control: QueryControl) -> Start:
+            return decide_start(self._query, control, batch, self._options)
+
+        # What is refused leaves an earlier run as it is.
+        self._admission.check(decide)
+        control = self._run.take(batch.spark_query_id)
+        # Once more: until now others could record.
+        start = decide(control)
+        self._run.declare(control, start.states, self._options.on_new_checkpoint, start.query)
+        self._run.settle(start.over)
+        self._record = start.query
         self._heartbeat.start()
-        return record.base + batch.batch_id
-
-    def _stream_record(self, control: QueryControl, batch: EpochBatch) -> QueryRecord:
-        return check_start(
-            self._query,
-            control.query,
-            control.complete,
-            batch.spark_query_id,
-            batch.batch_id,
-            batch.offsets_hash,
-            self._on_new_checkpoint,
-        )
-
-    def _bootstrap_record(self, control: QueryControl, name: str) -> QueryRecord:
-        reset = self._on_new_checkpoint == "reset"
-        return bootstrapping.check_bootstrap(self._query, control.query, control.complete, name, reset=reset)
+        return start.query.base + batch.batch_id
 
     def _watermark_ms(self, batch: EpochBatch, epoch: int) -> int:
         """The batch's, and never below that of the last complete epoch, unless the states begin anew.
@@ -510,8 +442,8 @@ class Coordinator:
         while not self._clock.wait(self._closed, self._heartbeat_seconds):
             try:
                 self.beat()
-            except Fenced:
-                _log.error("a newer run has taken over", extra={"query": self._query})
+            except Fenced as error:
+                _log.error("a newer run has taken over", extra={"query": self._query, "why": error.message})
                 return
             except KeyholeError as error:
                 _log.warning("heartbeat failed", extra={"query": self._query, "why": error.message})
@@ -551,8 +483,7 @@ class Coordinator:
                 self._distrust(server)
             self._run.converge(self._clock.monotonic() + patience)
         except Fenced as error:
-            self._be_fenced(error)
-            raise
+            raise self._be_fenced(error) from error
         finally:
             self._note_membership()
             self._lock.release()

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from keyhole.coordinator.bootstrapping import first_of_stream, unused_epoch
-from keyhole.coordinator.control import CompleteRecord, QueryRecord
+from keyhole.coordinator.control import CompleteRecord, OpenedRecord, QueryControl, QueryRecord
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, Target
 from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
 from keyhole.evolution import evolved
-from keyhole.types import KeyColumn, StateDescriptor
+from keyhole.types import KeyColumn, Run, StateDescriptor
 
 OnNewCheckpoint = Literal["refuse", "continue", "reset"]
 
@@ -239,6 +239,36 @@ def _commits_of(server: str, receipts: Sequence[PartitionReceipt], states: Itera
             groups=tuple(sorted((g for _, s in mine for g in s.groups), key=lambda group: group.key_group)),
         )
     return commits
+
+
+def taken_over_by(control: QueryControl, run: Run) -> tuple[str, dict[str, str]]:
+    """Who has taken a query over from a run that was fenced: in words, and the same as facts.
+
+    Args:
+        control: As it was read after that.
+    """
+    opened = control.opened
+    newer = control.generation > run.generation
+    if newer and (opened is None or opened.run_id != control.run_id):
+        # Of an earlier version; or somebody else has opened the log since.
+        opened = OpenedRecord(control.run_id)
+    elif opened is None or opened.run_id == run.run_id:
+        return "nobody is on record who has: a start that was ended at once, or a restore of a savepoint", {}
+    facts = {"run_id": opened.run_id}
+    told = [f"run id {opened.run_id}"]
+    if opened.host:
+        facts |= {"host": opened.host, "process": str(opened.process)}
+        told.append(f"process {opened.process} on {opened.host}")
+    if opened.spark_query_id:
+        facts["spark_query_id"] = opened.spark_query_id
+        told.append(f"Spark query {opened.spark_query_id}")
+    details = ", ".join(told)
+    if newer:
+        return f"by run {control.generation} ({details}). Is the job running twice?", {
+            **facts,
+            "generation": str(control.generation),
+        }
+    return f"by a start that has no generation yet, or was refused ({details})", facts
 
 
 def transactional_id(application: str, query: str, target: Target, generation: int, serial: int) -> str:

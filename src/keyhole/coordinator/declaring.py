@@ -10,16 +10,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-
 from keyhole.backoff import Backoff
 from keyhole.changelog.base import Changelog, ControlLog
 from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.clock import Clock
 from keyhole.coordinator.control import record
-from keyhole.coordinator.decisions import OnNewCheckpoint, settled
+from keyhole.coordinator.decisions import settled
 from keyhole.coordinator.turns import Turns
-from keyhole.errors import ChangelogRecreated, ConflictError, EpochFailed, Fenced
+from keyhole.errors import ConflictError, EpochFailed, Fenced
 from keyhole.types import StateDescriptor
 
 DECLARING = "*"
@@ -74,7 +72,7 @@ def declare_new(
             return declared
         if declared is not None:
             # With the turn passed on: it may be a query of this process.
-            _look_for_another(wanted, known, clock)
+            look_for_another(wanted, known, clock)
             raise declared
         if clock.monotonic() > until:
             raise EpochFailed(
@@ -85,7 +83,7 @@ def declare_new(
         clock.sleep(backoff.next())
 
 
-def _look_for_another(wanted: Sequence[StateDescriptor], known: Known, clock: Clock) -> None:
+def look_for_another(wanted: Sequence[StateDescriptor], known: Known, clock: Clock) -> None:
     """What stands in the way may be what another query has just made, and goes on to declare: then it is named.
 
     Looks, and doesn't open the log under the shared id, which would keep that query from it.
@@ -123,38 +121,3 @@ def _attempt(
     except Fenced:
         return None
     return made
-
-
-def with_topic(
-    changelog: Changelog, descriptor: StateDescriptor, on_new_checkpoint: OnNewCheckpoint, deadline_seconds: float
-) -> StateDescriptor:
-    """The state with the id of its topic, which is made if there is none.
-
-    Raises:
-        ConflictError: See ChangelogAdmin.ensure. Not where the topic was made anew, and so may the state be.
-    """
-    admin = changelog.admin()
-    try:
-        topic_id = admin.ensure(descriptor, deadline_seconds)
-    except ChangelogRecreated:
-        if on_new_checkpoint == "refuse":
-            raise
-        topic_id = admin.ensure(msgspec.structs.replace(descriptor, topic_id=""), deadline_seconds)
-    return msgspec.structs.replace(descriptor, topic_id=topic_id)
-
-
-def refuse_foreign_records(changelog: Changelog, descriptor: StateDescriptor, deadline_seconds: float) -> None:
-    """For a state that is not on record.
-
-    Raises:
-        ChangelogRecreated: Its topic holds records all the same.
-    """
-    with contextlib.closing(changelog.reader()) as reader:
-        ends = reader.ends({descriptor.state: range(descriptor.key_groups)}, deadline_seconds)
-    if any(ends.values()):
-        raise ChangelogRecreated(
-            f"topic {descriptor.topic} holds records, but the control topic knows no state {descriptor.state!r}: "
-            "they belong to another application of this name, or the control topic was deleted. Delete the "
-            "changelog topic if no job feeds it, or choose another application or state name",
-            topic=descriptor.topic,
-        )

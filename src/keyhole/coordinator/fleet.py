@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Protocol, TypeVar
 
 from keyhole.coordinator.membership import Sighting
 from keyhole.coordinator.receipts import Target
 from keyhole.coordinator.servers import ServerLink
-from keyhole.errors import KeyholeError, ProtocolMismatch, ServerLost
+from keyhole.errors import KeyholeError, PermissionDenied, ProtocolMismatch, ServerLost, Unauthenticated
 from keyhole.security.credentials import PLAIN, Credentials
 
 _log = logging.getLogger(__name__)
@@ -19,6 +20,8 @@ _Result = TypeVar("_Result")
 
 # Threads are made as they are needed: two for each server, because a long commit must not hold up the heartbeat.
 _MOST_THREADS = 256
+
+_REFUSALS = (ProtocolMismatch, Unauthenticated, PermissionDenied)
 
 
 class Addresses(Protocol):
@@ -43,6 +46,8 @@ class Fleet:
 
     Attributes:
         mismatched: By address, the servers that spoke another version of the protocol when they were observed last.
+        refused: By address, what all said that refused this driver when they were observed last: those, and who does
+            not know it, or lets it see nothing.
     """
 
     def __init__(self, addresses: Callable[[], Collection[str]], credentials: Credentials = PLAIN) -> None:
@@ -51,6 +56,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._links: dict[str, ServerLink] = {}
         self.mismatched: dict[str, ProtocolMismatch] = {}
+        self.refused: dict[str, KeyholeError] = {}
         self._unanswered: dict[tuple[str, str], Future[object]] = {}
         self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="keyhole-coordinator")
 
@@ -81,12 +87,22 @@ class Fleet:
         for address in links.keys() - set(known):
             if isinstance(answers[address], KeyholeError):
                 self._forget(address)
-        self.mismatched = {at: of for at, of in answers.items() if isinstance(of, ProtocolMismatch)}
+        self._note_refusals(answers)
         found = [sighting for sighting in answers.values() if isinstance(sighting, Sighting)]
         # One that took a name over counts, not the one of that name that drains or whose pod is gone; of two that both
         # stay it is always the same one.
         found.sort(key=lambda of: (not of.draining, of.target.address in known, of.target.address))
         return {sighting.target.server: sighting for sighting in found}
+
+    def _note_refusals(self, answers: Mapping[str, object]) -> None:
+        self.refused = {at: of for at, of in answers.items() if isinstance(of, _REFUSALS)}
+        self.mismatched = {at: of for at, of in self.refused.items() if isinstance(of, ProtocolMismatch)}
+
+    def refusing(self, application: str, targets: Iterable[Target]) -> list[KeyholeError]:
+        """What servers say that would take no run of the application. Who doesn't answer says nothing. As `observe`."""
+        links = [self.link(target) for target in targets]
+        answers = self.ask("Describe", {link.address: (link, partial(link.describe, application)) for link in links})
+        return [answer for answer in answers.values() if isinstance(answer, _REFUSALS)]
 
     def _forget(self, address: str) -> None:
         with self._lock:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import logging
 import operator
+import os
+import socket
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +21,7 @@ from functools import partial
 
 import msgspec
 
-from keyhole.changelog.base import Changelog, ControlLog, Partition
-from keyhole.changelog.readable import await_readable
+from keyhole.changelog.base import Changelog, ControlLog
 from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
@@ -29,23 +30,26 @@ from keyhole.coordinator.control import (
     CompleteRecord,
     GenerationRecord,
     GrantRecord,
+    OpenedRecord,
     QueryControl,
     QueryRecord,
     read_control,
     record,
 )
-from keyhole.coordinator.decisions import OnNewCheckpoint, transactional_id
-from keyhole.coordinator.declaring import Make, declare_new, refuse_foreign_records, with_topic
+from keyhole.coordinator.decisions import OnNewCheckpoint, taken_over_by, transactional_id
+from keyhole.coordinator.declaring import Make, declare_new
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.membership import Held, Member, Membership, Sighting, followed_by, groups_of, takers
 from keyhole.coordinator.plan import Change, Needs, plan_change
 from keyhole.coordinator.receipts import Target
 from keyhole.coordinator.restored import check_restored
 from keyhole.coordinator.servers import Confirmed, Share
+from keyhole.coordinator.topics import check_complete, refuse_foreign_records, with_topic
 from keyhole.coordinator.turns import turns_of
 from keyhole.errors import (
     ChangelogRecreated,
     EpochFailed,
+    Fenced,
     KeyholeError,
     NoServer,
     OutcomeUnknown,
@@ -104,25 +108,41 @@ class QueryRun:
         self._unchanging: object = None
         self.changes = 0
         self.run = Run(config.application, query, 0, uuid.uuid4().hex)
+        self._opened = OpenedRecord(self.run.run_id, socket.gethostname(), os.getpid())
         self.descriptors: dict[str, StateDescriptor] = {}
         self.complete: CompleteRecord | None = None
         self.membership = Membership({}, AssignmentRecord(0, (), {}))
 
-    def known(self) -> QueryControl:
-        """What the control topic says, without taking the query over: nobody is fenced."""
+    def known(self, *, decided: bool = False) -> QueryControl:
+        """What the control topic says, without taking the query over: nobody is fenced.
+
+        Args:
+            decided: Nothing is missing that was recorded before: what is behind an open transaction is waited for.
+
+        Raises:
+            KafkaUnreachable: Also where that is open for longer than `open_seconds`.
+        """
+        deadline = self._config.kafka_deadline_seconds
         try:
-            records = self._control.read(self._config.kafka_deadline_seconds)
+            if decided:
+                records = self._control.read_decided(deadline + self._open_seconds)
+            else:
+                records = self._control.read(deadline)
         except ChangelogRecreated:
             records = {}  # there is no control topic: the application is new
         return read_control(records, self._query)
 
-    def take(self) -> QueryControl:
+    def take(self, spark_query_id: str = "") -> QueryControl:
         """Takes the query over from any earlier run, which can record nothing from now on.
+
+        Args:
+            spark_query_id: What others are told of this run, beside its process; empty: none.
 
         Raises:
             KafkaUnreachable: Also where what earlier runs have recorded can't be read yet. May be called again.
             SavepointMismatch: The application is being restored.
         """
+        self._opened = msgspec.structs.replace(self._opened, spark_query_id=spark_query_id)
         self._control.open(self._config.kafka_deadline_seconds)
         # Of earlier runs' last grants, which must be fenced, and of their generation none may be missing.
         control = self._recorded()
@@ -136,6 +156,18 @@ class QueryRun:
         _log.info("took the query", extra={"query": self._query, "generation": generation})
         return control
 
+    def superseded(self, error: Fenced) -> Fenced:
+        """The error, and who has taken the query over, as far as the control topic tells."""
+        try:
+            who, facts = taken_over_by(self.known(), self.run)
+        except KeyholeError as unread:
+            who, facts = f"by whom could not be read ({unread.message})", {}
+        return Fenced(
+            f"query {self._query!r} was taken over from its run {self.run.generation}, which must stop: {who}. "
+            f"({error.message})",
+            **(error.facts | facts),
+        )
+
     def _recorded(self) -> QueryControl:
         """What the control topic says, with all that was recorded, by whomever, before this is called.
 
@@ -145,7 +177,7 @@ class QueryRun:
         Raises:
             SavepointMismatch: The application is being restored.
         """
-        self._append(record("opened", self._query, None))
+        self._append(record("opened", self._query, self._opened))
         records = self._control.read(self._config.kafka_deadline_seconds + self._open_seconds)
         return check_restored(read_control(records, self._query))
 
@@ -288,7 +320,7 @@ class QueryRun:
             if not takers(seen):
                 for mismatch in self._fleet.mismatched.values():
                     raise mismatch  # no waiting makes it another version
-                waiting_for = self._nobody()
+                waiting_for = self._nobody(seen)
             elif complete or not patience:
                 try:
                     if self._converge_once(seen, deadline_monotonic):
@@ -302,8 +334,41 @@ class QueryRun:
                 raise EpochFailed(f"gave up waiting for the state servers: {reason}") from waiting_for
             self._clock.sleep(_RETRY_SECONDS)
 
-    def _nobody(self) -> NoServer:
+    def await_server(self) -> bool:
+        """Returns once a server answers that takes a run, and all who do let this application be written.
+
+        Returns:
+            Whether it had to wait.
+
+        Raises:
+            ProtocolMismatch, Unauthenticated, PermissionDenied: Those that answer refuse this driver.
+            EpochFailed: None takes a run; not before the epoch's deadline.
+        """
+        began = told = self._clock.monotonic()
+        deadline = began + self._config.epoch_deadline_seconds
+        waited = False
+        while True:
+            seen = self.look()
+            able = [of.target for of in seen.values() if not (of.draining or of.replica)]
+            refusals = self._fleet.refusing(self._config.application, able) if able else self._fleet.refused.values()
+            for refusal in refusals:
+                raise refusal
+            if able:
+                return waited
+            told = self._tell_progress(seen, deadline, told)
+            if self._clock.monotonic() > deadline:
+                nobody = self._nobody(seen)
+                raise EpochFailed(f"gave up waiting for the state servers: {nobody.message}") from nobody
+            waited = True
+            self._clock.sleep(_RETRY_SECONDS)
+
+    def _nobody(self, seen: Mapping[str, Sighting]) -> NoServer:
         known = self._fleet.addresses()
+        if seen:
+            return NoServer(
+                f"{', '.join(sorted(seen))} are shutting down, or are replicas: no other state server answers at "
+                f"{', '.join(known)}"
+            )
         if known:
             return NoServer(f"no state server answers at {', '.join(known)}")
         return NoServer(
@@ -362,7 +427,9 @@ class QueryRun:
             self.membership = replace(self.membership, released=True)
             self._release(change.release, timeout)
         if not handover:
-            self._check_changelogs()
+            # Everyone who could write has been fenced, or stays.
+            timeout = self._config.kafka_deadline_seconds
+            check_complete(self._changelog, self.complete, self.descriptors, self._clock, timeout)
         self._append(record("assignment", self._query, change.assignment))
         opened = {name: Member(seen[name].target, grant.grant) for name, grant in granted.items()}
         # A failure from here on begins again with this assignment: its version is never used for another one, because a
@@ -377,34 +444,6 @@ class QueryRun:
         if forgotten or new:
             self._append(functools.reduce(operator.or_, new, forgotten))
         self._grants = (*(grant for grant in self._grants if grant.grant not in fenced), *granted)
-
-    def _check_changelogs(self) -> None:
-        """Compares the changelogs' ends with the last complete epoch's markers.
-
-        Everyone who could write has been fenced, or stays: what such a server has committed Kafka may still be
-        completing, and is waited for. A broker that died at a bad moment can lose the end of a committed transaction
-        (docs/changelog.md, "A known hole in Kafka"); a restore would then quietly give an older state.
-
-        Raises:
-            ChangelogRecreated: Committed records are missing.
-        """
-        markers = self.complete.markers if self.complete is not None else {}
-        ends = {
-            Partition(name, group): offset + 1
-            for name, offsets in markers.items()
-            if name in self.descriptors
-            for group, offset in enumerate(offsets)
-        }
-        deadline = self._config.kafka_deadline_seconds
-        lost = await_readable(self._changelog, ends, self._clock, deadline) if ends else []
-        if lost:
-            names = ", ".join(f"{part.state} key group {part.key_group}" for part in lost[:10])
-            raise ChangelogRecreated(
-                f"the changelog lacks records that were complete ({names}): the topic was truncated, or a broker lost "
-                "them. Restore the topic or a savepoint, or delete the changelog topics and start with "
-                'on_new_checkpoint="reset"',
-                key_groups=len(lost),
-            )
 
     def _release(self, release: Mapping[str, Mapping[str, Sequence[int]]], timeout: float) -> None:
         def give_up(name: str) -> None:

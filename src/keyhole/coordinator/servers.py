@@ -56,14 +56,19 @@ class ServerLink:
         self._channel = sync_channel(address, credentials)
         self._stub = state_server_pb2_grpc.StateServerStub(self._channel)
 
-    def describe(self) -> Sighting:
+    def describe(self, writes: str = "") -> Sighting:
         """Who listens there.
+
+        Args:
+            writes: The application that the caller is about to write; empty: none.
 
         Raises:
             UnavailableError: Nobody.
             ProtocolMismatch: A server of another version.
+            Unauthenticated, PermissionDenied: It does not know the caller; or does not let it do that.
         """
-        status = self._call(lambda: self._stub.Describe(pb.DescribeRequest(), timeout=_ASK_SECONDS)).status
+        request = pb.DescribeRequest(writes=writes)
+        status = self._call(lambda: self._stub.Describe(request, timeout=_ASK_SECONDS)).status
         check(status.protocol_version, f"state server {status.server} ({self.address})")
         target = Target(status.server, self.address, status.incarnation)
         return Sighting(target, draining=status.draining, replica=status.replica)

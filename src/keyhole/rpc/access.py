@@ -80,6 +80,12 @@ def _is_infrastructure(caller: Caller, _: object) -> None:
     caller.check_infrastructure()
 
 
+def _describes_server(caller: Caller, request: server.DescribeRequest) -> None:
+    caller.check_infrastructure()
+    if request.writes:
+        caller.check(Verb.WRITE, request.writes, "*")
+
+
 def _anybody_known(caller: Caller, request: object) -> None:
     """What it may see is decided frame by frame (the servicer asks `current()`), or in the answer."""
 
@@ -103,7 +109,7 @@ _RULES: dict[str, _Rule] = {
     "/keyhole.v1.StateServer/Abort": _writes,
     "/keyhole.v1.StateServer/Confirm": _writes,
     "/keyhole.v1.StateServer/RetireQuery": _retires,
-    "/keyhole.v1.StateServer/Describe": _is_infrastructure,
+    "/keyhole.v1.StateServer/Describe": _describes_server,
     "/keyhole.v1.StateServer/WatchOwnership": _is_infrastructure,
     "/keyhole.v1.StateServer/Dump": _dumps,
 }

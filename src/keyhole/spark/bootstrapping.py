@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from keyhole.coordinator.coordinator import EpochBatch
+from keyhole.coordinator.epochs import EpochBatch
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.parts import Part
 from keyhole.spark.staging import StagedState, staging_of

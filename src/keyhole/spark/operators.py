@@ -17,7 +17,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.arrow import VALUE
 from keyhole.codec import StateCodec
-from keyhole.coordinator.coordinator import StatePlan
+from keyhole.coordinator.epochs import StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.staging import NotTaken
 from keyhole.ready import ready

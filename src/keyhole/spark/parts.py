@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from keyhole.coordinator.coordinator import StatePlan
+from keyhole.coordinator.epochs import StatePlan
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.batch import MicroBatch, classic

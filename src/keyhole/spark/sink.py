@@ -19,8 +19,8 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 from keyhole.config import JobConfig
-from keyhole.coordinator.coordinator import EpochBatch, EpochResult
 from keyhole.coordinator.decisions import offsets_hash
+from keyhole.coordinator.epochs import EpochBatch, EpochResult
 from keyhole.coordinator.fleet import Addresses
 from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration, KeyholeError

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes P
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.arrow import OP, Op
-from keyhole.coordinator.coordinator import StatePlan
+from keyhole.coordinator.epochs import StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.aggregating import Aggregation

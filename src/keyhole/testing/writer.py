@@ -16,7 +16,8 @@ from keyhole.arrow import OP, SEQUENCE, Op, encode, spark_name
 from keyhole.changelog.kafka import KafkaChangelog
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
-from keyhole.coordinator.coordinator import Coordinator, EpochBatch, StatePlan
+from keyhole.coordinator.coordinator import Coordinator
+from keyhole.coordinator.epochs import EpochBatch, StatePlan
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.staging import stage_partition
 from keyhole.errors import InvalidConfiguration, KeyMismatch

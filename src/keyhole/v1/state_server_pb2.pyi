@@ -737,12 +737,19 @@ Global___WarmKeyGroups: _TypeAlias = WarmKeyGroups  # noqa: Y015
 class DescribeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    WRITES_FIELD_NUMBER: _builtins.int
+    writes: _builtins.str
+    """An application that the caller is about to write: refused where it may not. Empty: none. An older server passes it
+    over.
+    """
     def __init__(
         self,
+        *,
+        writes: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["writes", b"writes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
