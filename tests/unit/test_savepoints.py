@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +24,7 @@ from keyhole.errors import (
     OutcomeUnknown,
     SavepointDamaged,
     SavepointMismatch,
+    TopicMismatch,
     UnknownApplication,
 )
 from keyhole.replayed import Replayed
@@ -33,7 +36,7 @@ from keyhole.savepoint.listing import listing, load
 from keyhole.savepoint.manifest import INCOMPLETE, MANIFEST, Savepoint
 from keyhole.savepoint.plan import RestoreOptions
 from keyhole.savepoint.restore import plan_of, restore
-from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from tests.support.applications import FILE_ENTRY, Application, control_of, next_epoch, numbers_of
 from tests.support.states import descriptor
@@ -530,6 +533,57 @@ def test_a_folder_with_another_checkpoint_is_refused(taken: Folder, options: Res
     with pytest.raises(SavepointMismatch, match="empty folder"):
         bring_back(taken, empty, options)
     assert empty.topic_id("keyhole.app.control") is None
+
+
+def with_a_topic(kafka: MemoryKafka, *, partitions: int = 4, records: bool = False) -> None:
+    kafka.ensure("keyhole.app.other", partitions)
+    if records:
+        kafka.commit("foreign", kafka.bump("foreign"), [("keyhole.app.other", 0, [(b"\0\0k", b"row")])])
+
+
+def with_a_restore(kafka: MemoryKafka) -> None:
+    of = SavepointRecord("another", "fingerprint", ("counts",), finished=False)
+    with closing(MemoryChangelog(kafka, "app").control("restoring")) as log:
+        log.open(1)
+        log.append(record("savepoint", "main", of), 1)
+
+
+@pytest.mark.parametrize(
+    ("arrange", "error", "why"),
+    [
+        (lambda kafka: Application(kafka).run(3, NUMBERS), SavepointMismatch, "in use"),
+        (with_a_restore, SavepointMismatch, "is under way, or was broken off, with other options"),
+        (functools.partial(with_a_topic, records=True), SavepointMismatch, r"keyhole\.app\.other holds records"),
+        (functools.partial(with_a_topic, partitions=5), TopicMismatch, "it has 5 partitions"),
+    ],
+)
+def test_a_restore_that_is_refused_changes_nothing(
+    saved: Folder, tmp_path: Path, arrange: Callable[[MemoryKafka], None], error: type[KeyholeError], why: str
+) -> None:
+    """Neither a topic is made, nor anything recorded, nor a query of the application fenced."""
+    both = Application()
+    both.run(3, NUMBERS)
+    # Its topic comes after that of the other state.
+    Application(both.kafka, descriptor(state="other", query="second"), spark_query_id="another").run(8, {"x": 1.0})
+    take(both, saved)
+    places = {query: str(tmp_path / query) for query in ("main", "second")}
+    kafka = MemoryKafka()
+    arrange(kafka)
+    before = copy.deepcopy((kafka._topics, kafka._epochs))
+    with pytest.raises(error, match=why):
+        bring_back(saved, kafka, RestoreOptions(checkpoints=places))
+    assert (kafka._topics, kafka._epochs) == before
+    assert not any(Path(place).exists() for place in places.values())
+
+
+def test_a_restore_that_can_not_read_yet_that_it_was_begun_is_not_refused_for_the_rows_that_are_there(
+    broken_off: MemoryKafka, taken: Folder, options: RestoreOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = MemoryControlLog.read
+    monkeypatch.setattr(MemoryControlLog, "read", lambda log, seconds: {} if log._epoch < 0 else read(log, seconds))
+    monkeypatch.setattr(MemoryControlLog, "read_decided", read)
+    assert bring_back(taken, broken_off, options)
+    assert numbers_of(broken_off, descriptor()) == EXPECTED
 
 
 @pytest.fixture

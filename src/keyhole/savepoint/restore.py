@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from keyhole.backoff import Backoff
 from keyhole.changelog.base import Changelog, ChangelogWriter, ControlLog, Marker, Partition, PartitionChanges
@@ -20,6 +20,7 @@ from keyhole.coordinator.control import record
 from keyhole.coordinator.declaring import DECLARING
 from keyhole.errors import (
     ChangelogRecreated,
+    ConflictError,
     Fenced,
     KafkaUnreachable,
     KeyholeError,
@@ -42,6 +43,7 @@ from keyhole.savepoint.plan import (
 )
 from keyhole.savepoint.rows import Rows, read_rows
 from keyhole.savepoint.spark_log import checkpoint_of
+from keyhole.types import StateDescriptor
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +78,8 @@ def restore(source: Folder, plan: Plan, changelog: Changelog, clock: Clock, dead
         deadline_seconds: How long one call to Kafka may take.
 
     Raises:
-        SavepointMismatch: The target is in use.
+        SavepointMismatch, TopicMismatch: The target is in use, or can't be restored into. Nothing was changed, unless
+            that came about after this has begun.
         Fenced: Another process has begun the same restore meanwhile, and goes on with it; or jobs and restores are
             begun all the time. May be called again: then it is told whose the target is.
         KafkaUnreachable, OutcomeUnknown: May be called again, and goes on.
@@ -134,9 +137,7 @@ class _Restore:
         self.claimed = False
 
     def run(self) -> bool:
-        # First without opening anything: that would fence a job that runs there.
-        begun = check_target(self._plan, self._read_control())
-        self._check_checkpoints()
+        begun = self._looked()
         with contextlib.ExitStack() as stack:
             controls = [
                 stack.enter_context(contextlib.closing(self._changelog.control(query.query)))
@@ -159,11 +160,31 @@ class _Restore:
             log.append(final_records(self._plan, topic_ids, markers, now_ms), self._deadline)
         return resumed
 
-    def _read_control(self) -> Mapping[str, bytes]:
+    def _looked(self) -> bool:
+        """Whether this very restore was begun. Opens and makes nothing: that would fence a job that runs there.
+
+        Raises:
+            ConflictError: All that refuses a restore, by what is on record now. `_claim` looks once more.
+        """
+        reader = self._changelog.control(_READER)
         try:
-            return self._changelog.control(_READER).read(self._deadline)
+            begun = self._look(lambda: reader.read(self._deadline))
+        except ConflictError:
+            # Behind a transaction that is open, records may be missing.
+            begun = self._look(lambda: reader.read_decided(self._deadline + CONTROL_TRANSACTION_MOST_SECONDS))
+        self._check_checkpoints()
+        return begun
+
+    def _look(self, read: Callable[[], Mapping[str, bytes]]) -> bool:
+        try:
+            records = read()
         except ChangelogRecreated:
-            return {}  # no such topic
+            records = {}  # no such topic
+        begun = check_target(self._plan, records)
+        admin = self._changelog.admin()
+        there = [state.descriptor for state in self._plan.states if admin.check(state.descriptor, self._deadline)]
+        self._check_unused(there, resumed=begun)
+        return begun
 
     def _recorded(self, log: ControlLog) -> Mapping[str, bytes]:
         """All that was recorded before, by whomever: once a record of ours can be read, so can that."""
@@ -210,19 +231,24 @@ class _Restore:
 
     def _make_topics(self, resumed: bool) -> dict[str, str]:
         """The topics' ids by state."""
-        admin, reader = self._changelog.admin(), self._changelog.reader()
-        ids = {state.descriptor.state: admin.ensure(state.descriptor, self._deadline) for state in self._plan.states}
-        with contextlib.closing(reader):
-            asked = {state.descriptor.state: range(state.descriptor.key_groups) for state in self._plan.states}
-            ends = reader.ends(asked, self._deadline)
+        admin, states = self._changelog.admin(), [state.descriptor for state in self._plan.states]
+        ids = {of.state: admin.ensure(of, self._deadline) for of in states}
+        self._check_unused(states, resumed=resumed)
+        return ids
+
+    def _check_unused(self, states: Sequence[StateDescriptor], *, resumed: bool) -> None:
+        """Raises SavepointMismatch: their topics, which are there, hold records, and not of this restore."""
+        if resumed:
+            return
+        with contextlib.closing(self._changelog.reader()) as reader:
+            ends = reader.ends({of.state: range(of.key_groups) for of in states}, self._deadline)
         used = sorted({part.state for part, end in ends.items() if end > 0})
-        if used and not resumed:
+        if used:
             raise SavepointMismatch(
                 f"topic keyhole.{self._plan.application}.{used[0]} holds records of something else: restore under "
                 "another name (--application, --rename), or delete the topic",
                 state=used[0],
             )
-        return ids
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
