@@ -47,6 +47,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         """Takes a grant."""
         check(request.protocol_version, f"the driver of {request.run.application}")
         run = _run(request.run)
+        self._registry.check_incarnation(request.incarnation)
         host = self._registry.host_for(run, request.grant, self._changelog, self._settings)
         await host.open_run(run, request.incarnation, request.grant)
         return pb.OpenRunResponse()

@@ -376,6 +376,8 @@ class QueryHost:
             StateConflict: Another query feeds one of them here. The control topic lets no two, unless it was deleted.
         """
         for descriptor in descriptors:
+            self._check_feeder(descriptor)  # of all, before anything is opened or closed
+        for descriptor in descriptors:
             current = self._hosted.get(descriptor.state)
             if current is not None and current.descriptor.topic_id == descriptor.topic_id:
                 await self._evolve(current, descriptor)
@@ -385,14 +387,17 @@ class QueryHost:
                 del self._hosted[descriptor.state]
                 self._standbys.forget(descriptor.state)
                 await self._on_thread(current.store.close)
-            other = self._tables.get((self._application, descriptor.state))
-            if other is not None:
-                check_feeder(other.descriptor, descriptor)
+            self._check_feeder(descriptor)
             engine = self._settings.engine
             store = await self._on_thread(engine.open, self._application, descriptor.state, descriptor.topic_id)
             table = Table(self._settings.server, descriptor, store, self.lease)
             self._hosted[descriptor.state] = HostedState.open(descriptor, store, table)
             self._tables[self._application, descriptor.state] = table
+
+    def _check_feeder(self, descriptor: StateDescriptor) -> None:
+        other = self._tables.get((self._application, descriptor.state))
+        if other is not None:
+            check_feeder(other.descriptor, descriptor)
 
     async def _evolve(self, state: HostedState, descriptor: StateDescriptor) -> None:
         """From now on rows are merged and told by the newer descriptor; those that watch hear of it before any row."""

@@ -119,6 +119,11 @@ class Registry:
             applications=",".join(applications),
         )
 
+    def check_incarnation(self, incarnation: str) -> None:
+        """Raises NotReady: the caller means this server as it was before it was restarted."""
+        if incarnation != self.incarnation:
+            raise NotReady(f"server {self.server} has been restarted; it needs a new grant")
+
     def host(self, run: Run) -> QueryHost:
         """The host of a query that has been opened here."""
         host = self._hosts.get((run.application, run.query))
