@@ -151,7 +151,10 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         run = _run(request.run) if request.HasField("run") else None
         if not request.application or (run and (run.application, run.query) != (request.application, request.query)):
             raise MalformedRequest("what is retired is an application's, and a run retires its own query")
-        retired = await self._registry.retire(request.application, request.query, run)
+        if request.check_only:
+            retired = self._registry.retirable(request.application, request.query, run)
+        else:
+            retired = await self._registry.retire(request.application, request.query, run)
         return pb.RetireQueryResponse(
             queries=[pb.RetiredQuery(query=query, states=states) for query, states in retired.items()]
         )

@@ -197,6 +197,13 @@ class Registry:
             for holding in table.holdings(descriptor_to_proto(table.descriptor), sizes=sizes)
         ]
 
+    def retirable(self, application: str, query: str = "", run: Run | None = None) -> dict[str, list[str]]:
+        """What `retire` would forget. Raises as it does."""
+        names = [name for name in self._hosts if _meant(name, application, query)]
+        for name in names:
+            self._hosts[name].check_over(run)
+        return {name[1]: self._hosts[name].states for name in names}
+
     async def retire(self, application: str, query: str = "", run: Run | None = None) -> dict[str, list[str]]:
         """Forgets queries, and deletes what their stores have on disk; returns when nothing is left of them.
 
@@ -212,19 +219,12 @@ class Registry:
         Raises:
             StillRunning, Fenced, NotReady: See QueryHost.check_over. Nothing was changed.
         """
-
-        def meant(name: _Name) -> bool:
-            return name[0] == application and query in ("", name[1])
-
-        names = [name for name in self._hosts if meant(name)]
-        for name in names:
-            self._hosts[name].check_over(run)
-        for _, of in names or [(application, query)]:
+        retired = self.retirable(application, query, run)
+        for of in retired or [query]:
             self._on_retire(application, of)
-        retired = {name[1]: self._hosts[name].states for name in names}
-        for name in names:
-            self._forget(name, destroy=True)
-        leaving = [task for name, task in self._leaving.items() if meant(name)]
+        for of in retired:
+            self._forget((application, of), destroy=True)
+        leaving = [task for name, task in self._leaving.items() if _meant(name, application, query)]
         if leaving:
             await asyncio.wait(leaving)
         for task in leaving:
@@ -264,3 +264,7 @@ class Registry:
             await host.close()
         self._hosts.clear()
         self.tables.clear()
+
+
+def _meant(name: _Name, application: str, query: str) -> bool:
+    return name[0] == application and query in ("", name[1])

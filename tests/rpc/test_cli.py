@@ -244,3 +244,23 @@ async def test_retire_has_all_servers_forget_and_says_what_each_has_forgotten(
         shown = capsys.readouterr().out
         assert f"forgotten of {APPLICATION}" in shown
         assert re.search(rf"b +│ main +│ {STATE} ", shown)
+
+
+async def test_retire_that_one_server_refuses_has_none_forget_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first one was cut off from the job for longer than its lease, and is asked first."""
+    kafka = MemoryKafka()
+    async with state_server("a", kafka) as a, state_server("b", kafka) as b:
+        for server in (a, b):
+            await server.own(descriptor())
+        a.clock.ahead_seconds += 10.0
+        arguments = ["retire", APPLICATION, "--servers", f"{a.address},{b.address}", "--timeout", "0.1"]
+        assert await asyncio.to_thread(main, arguments) == 1
+        assert "query 'main' of application weather is running: server b" in capsys.readouterr().err
+        for server in (a, b):
+            registry = server.server._registry
+            assert registry is not None
+            assert registry.table(APPLICATION, STATE).groups
+        b.clock.ahead_seconds += 10.0
+        assert await asyncio.to_thread(main, [*arguments, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)["retired"]
+        assert [of["server"] for of in told] == [a.address, b.address]

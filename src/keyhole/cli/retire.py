@@ -25,28 +25,36 @@ def run(options: argparse.Namespace, credentials: Credentials, output: Output) -
     """Exit code 1 where a server could not be asked: of that, nothing is known.
 
     Raises:
-        StillRunning: A server takes a run for alive; those after it were not asked.
+        StillRunning: A server takes a run for alive. None has forgotten anything, unless the run has begun since all were
+            asked.
     """
-    retired: list[dict[str, Any]] = []
-    away: dict[str, str] = {}
-    for server in _servers(options, credentials):
-        if server.away:
-            away[server.server] = server.away
-            continue
-        try:
-            found = retire(
-                server.address,
-                options.application,
-                options.query,
-                timeout_seconds=options.timeout,
-                credentials=credentials,
-            )
-        except StillRunning:
-            raise
-        except KeyholeError as error:
-            away[server.server] = error.message
-        else:
-            retired += [{"server": server.server, "query": query, "states": states} for query, states in found.items()]
+    asked = _servers(options, credentials)
+    away = {server.server: server.away for server in asked if server.away}
+    found: dict[str, dict[str, list[str]]] = {}
+    # All are asked before any forgets something: one that refuses may not be the first.
+    for check_only in (True, False):
+        for server in asked:
+            if server.server in away:
+                continue
+            try:
+                found[server.server] = retire(
+                    server.address,
+                    options.application,
+                    options.query,
+                    check_only=check_only,
+                    timeout_seconds=options.timeout,
+                    credentials=credentials,
+                )
+            except StillRunning:
+                raise
+            except KeyholeError as error:
+                away[server.server] = error.message
+    retired: list[dict[str, Any]] = [
+        {"server": server, "query": query, "states": states}
+        for server, queries in found.items()
+        if server not in away
+        for query, states in queries.items()
+    ]
     if output.as_json:
         print(json.dumps({"application": options.application, "retired": retired, "not_asked": away}))
         return 1 if away else 0

@@ -17,7 +17,13 @@ _AGAIN_SECONDS = 0.2
 
 
 def retire(
-    address: str, application: str, query: str = "", *, timeout_seconds: float = 30.0, credentials: Credentials = PLAIN
+    address: str,
+    application: str,
+    query: str = "",
+    *,
+    check_only: bool = False,
+    timeout_seconds: float = 30.0,
+    credentials: Credentials = PLAIN,
 ) -> dict[str, list[str]]:
     """Has the server forget queries, and delete what it has stored of them. Blocks; may be repeated.
 
@@ -26,6 +32,7 @@ def retire(
     Args:
         address: host:port.
         query: Empty: all of the application.
+        check_only: Nothing is forgotten: it only says what would be. A server of an earlier version forgets at once.
         timeout_seconds: For all of it.
 
     Returns:
@@ -37,7 +44,7 @@ def retire(
         KeyholeError: It can't be reached, or refuses.
     """
     until = time.monotonic() + timeout_seconds
-    request = pb.RetireQueryRequest(application=application, query=query)
+    request = pb.RetireQueryRequest(application=application, query=query, check_only=check_only)
     with sync_channel(address, credentials) as channel:
         stub = state_server_pb2_grpc.StateServerStub(channel)
         while True:

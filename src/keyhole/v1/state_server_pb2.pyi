@@ -838,9 +838,12 @@ class RetireQueryRequest(_message.Message):
     APPLICATION_FIELD_NUMBER: _builtins.int
     QUERY_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
+    CHECK_ONLY_FIELD_NUMBER: _builtins.int
     application: _builtins.str
     query: _builtins.str
     """Empty: all queries of the application."""
+    check_only: _builtins.bool
+    """Only say what would be forgotten, or refuse it. An older server passes this over, and forgets."""
     @_builtins.property
     def run(self) -> Global___Run:
         """The run of that query which says so itself: the only one that may while it is alive."""
@@ -851,10 +854,11 @@ class RetireQueryRequest(_message.Message):
         application: _builtins.str = ...,
         query: _builtins.str = ...,
         run: Global___Run | None = ...,
+        check_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "query", b"query", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "check_only", b"check_only", "query", b"query", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -867,7 +871,7 @@ class RetireQueryResponse(_message.Message):
     QUERIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___RetiredQuery]:
-        """What was forgotten now; none: there was nothing of it."""
+        """What was forgotten now, or would be; none: there was nothing of it."""
 
     def __init__(
         self,
