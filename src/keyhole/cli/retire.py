@@ -25,8 +25,8 @@ def run(options: argparse.Namespace, credentials: Credentials, output: Output) -
     """Exit code 1 where a server could not be asked: of that, nothing is known.
 
     Raises:
-        StillRunning: A server takes a run for alive. None has forgotten anything, unless the run has begun since all were
-            asked.
+        StillRunning: A server takes a run for alive. None has forgotten anything, unless the run has begun since all
+            were asked.
     """
     asked = _servers(options, credentials)
     away = {server.server: server.away for server in asked if server.away}
