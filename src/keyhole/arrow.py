@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import functools
 import itertools
+import re
 from collections.abc import Sequence
 from datetime import date
 from typing import Any
@@ -77,6 +78,9 @@ _NUMBER = {
     KeyType.DATE: pa.int32(),
     KeyType.TIMESTAMP: pa.int64(),
 }
+
+# Some write "decimal(10, 2)".
+_DECIMAL_BLANKS = re.compile(r",\s+(?=-?\d+\))")
 
 _SPARK_NAMES: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -285,7 +289,7 @@ def _column(batch: pa.RecordBatch, described: KeyColumn | ValueField, role: str,
             column=described.name,
         )
     column = batch.column(described.name)
-    if spark_name(column.type) != described.type.replace(" ", ""):
+    if spark_name(column.type) != _DECIMAL_BLANKS.sub(",", described.type):
         raise error(
             f"{role} column {described.name} is of type {described.type}; Arrow's {column.type} does not fit it",
             column=described.name,
@@ -307,8 +311,7 @@ def spark_name(kind: pa.DataType) -> str:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"array<{spark_name(kind.value_type)}>"
     if pa.types.is_struct(kind):
-        fields = (f"{field.name}:{spark_name(field.type)}" for field in kind)
-        return f"struct<{','.join(fields)}>".replace(" ", "")
+        return f"struct<{','.join(f'{field.name}:{spark_name(field.type)}' for field in kind)}>"
     return str(kind)
 
 

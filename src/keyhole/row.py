@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import keyword
-from collections.abc import Iterable, Iterator, Mapping
+import unicodedata
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +21,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True, eq=False):
     """A value, or a struct in one: immutable; `row.field` and `row["field"]`; iterates over its fields' names.
 
     A field whose name is no plain Python name ("max(t)", "class", "_x"), or one that Row uses itself ("asdict"), can be
-    had by `row["max(t)"]` only. Equal to every row of the same names and values, whichever codec made it.
+    had by `row["max(t)"]` only; see `attributes`. Equal to every row of the same names and values, whichever codec made
+    it.
     """
 
     if TYPE_CHECKING:
@@ -92,28 +94,50 @@ def row_class(fields: Iterable[tuple[str, Any]], *, version: int | None = None) 
     Args:
         version: What msgspec expects before the fields when it decodes one; None: nothing.
     """
-    names: dict[str, str] = {}
-    attributes: list[tuple[str, Any]] = []
-    for position, (name, kind) in enumerate(fields):
-        # No usable name begins as the substitutes do.
-        names[name] = name if _usable(name) else f"_{position}"
-        attributes.append((names[name], kind | None))
+    given = list(fields)
+    names = [name for name, _ in given]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two fields have the name {twice!r}")
+    own = attributes(names, frozenset(dir(Row)))
     made: Any = msgspec.defstruct(
         "Row",
-        attributes,
+        [(attribute, kind | None) for attribute, (_, kind) in zip(own, given, strict=True)],
         bases=(Row,),
-        namespace={"__names__": MappingProxyType(names)},
+        namespace={"__names__": MappingProxyType(dict(zip(names, own, strict=True)))},
         frozen=True,
         array_like=True,
         eq=False,
         forbid_unknown_fields=True,
         tag=version,
+        # Of an array it is never written, but msgspec lets no attribute have the name: by default, "type".
+        tag_field=None if version is None else "_",
     )
     return ready(made)
 
 
+def attributes(names: Sequence[str], taken: Container[str] = ()) -> list[str]:
+    """The attributes in which a row has the columns of these names: the names, or else "_0", "_1", ... by their places.
+
+    Python reads every name in a program as its NFKC form: a ligature of f and i, say, as the two letters. A column
+    whose name is not in that form has it as its attribute, unless another column has, or would have, the same one.
+
+    Args:
+        taken: Names that mean something else in the row.
+    """
+    read = [unicodedata.normalize("NFKC", name) for name in names]
+    mine = [
+        name == form or (form not in names and read.count(form) == 1) for name, form in zip(names, read, strict=True)
+    ]
+    # No usable name begins as the substitutes do.
+    return [
+        form if usable and _usable(form) and form not in taken else f"_{place}"
+        for place, (form, usable) in enumerate(zip(read, mine, strict=True))
+    ]
+
+
 def _usable(name: str) -> bool:
-    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_") and not hasattr(Row, name)
+    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
 
 
 def _names(row: Row) -> Mapping[str, str]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from keyhole.errors import ValueMismatch
 from keyhole.row import FrozenMap, Row, row_class
+from keyhole.type_names import TypeName, not_stored, parsed
 
 Convert = Callable[[Any], Any]
 
@@ -142,7 +141,6 @@ _SIMPLE: Mapping[str, ValueType] = {
         _given(functools.partial(_is_moment, aware=False), _micros),
     ),
 }
-_TOKEN = re.compile(r"[^<>:,]+(?:\(\d+,\s*-?\d+\))?|[<>:,]")
 
 
 @functools.cache
@@ -152,66 +150,24 @@ def value_type(name: str) -> ValueType:
     Raises:
         ValueMismatch: No such type, or one that a state can't hold.
     """
-    parser = _Parser(name)
-    parsed = parser.type()
-    if parser.peek() is not None:
-        raise parser.error()
-    return parsed
+    return _made(parsed(name), name)
 
 
-class _Parser:
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._tokens = _TOKEN.findall(re.sub(r"\((\d+),\s*(-?\d+)\)", r"(\1;\2)", name))
-        self._at = 0
-
-    def peek(self) -> str | None:
-        return self._tokens[self._at] if self._at < len(self._tokens) else None
-
-    def error(self) -> ValueMismatch:
-        return ValueMismatch(f"a state can't hold values of type {self._name}; see docs/values.md", type=self._name)
-
-    def _next(self, expected: str | None = None) -> str:
-        token = self.peek()
-        if token is None or (expected is not None and token != expected):
-            raise self.error()
-        self._at += 1
-        return token
-
-    def type(self) -> ValueType:
-        name = self._next()
-        if name in _SIMPLE:
-            return _SIMPLE[name]
-        if digits := re.fullmatch(r"decimal\((\d+);(-?\d+)\)", name):
-            given = _given_decimal(int(digits[1]), int(digits[2]))
-            return ValueType(str, Decimal, lambda value: format(value, "f"), from_given=given)
-        if name == "array":
-            self._next("<")
-            element = self.type()
-            self._next(">")
-            return _array(element)
-        if name == "map":
-            self._next("<")
-            key = self.type()
-            self._next(",")
-            value = self.type()
-            self._next(">")
-            return _map(key, value)
-        if name == "struct":
-            return _struct(self._fields())
-        raise self.error()
-
-    def _fields(self) -> list[tuple[str, ValueType]]:
-        self._next("<")
-        fields: list[tuple[str, ValueType]] = []
-        while self.peek() != ">":
-            if fields:
-                self._next(",")
-            name = self._next()
-            self._next(":")
-            fields.append((name, self.type()))
-        self._next(">")
-        return fields
+def _made(of: TypeName, name: str) -> ValueType:
+    """`name`: of the whole type, for the error."""
+    if of.kind in _SIMPLE:
+        return _SIMPLE[of.kind]
+    if of.kind == "decimal" and of.digits[0]:
+        return ValueType(str, Decimal, lambda value: format(value, "f"), from_given=_given_decimal(*of.digits))
+    parts = [_made(part, name) for part in of.parts]
+    match of.kind:
+        case "array":
+            return _array(*parts)
+        case "map":
+            return _map(*parts)
+        case "struct":
+            return _struct(list(zip(of.names, parts, strict=True)))
+    raise not_stored(name)
 
 
 def optional(convert: Convert | None) -> Convert:

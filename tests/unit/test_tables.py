@@ -93,3 +93,10 @@ def test_numbers_with_a_unit_in_their_name_and_parts_of_a_whole_are_put_as_peopl
 
 def test_no_rows_are_a_line() -> None:
     assert printed(80, title="states") == "states: none\n"
+
+
+def test_the_names_in_a_title_are_written_out_too() -> None:
+    for rows in ([], [ANSWER]):
+        shown = printed(None, *rows, title="weather/hours: by a\nb\x1b[2J")
+        assert shown.startswith(r"weather/hours: by a\nb\x1b[2J")
+        assert "\x1b" not in shown

@@ -22,7 +22,7 @@ _SAID = {
     "restored_records": "restored",
 }
 _OF = {"key_groups": "all_key_groups", "restored_records": "records_to_restore"}
-# In keys and values of a state: they would break lines, or tell the terminal something.
+# In the names, keys and values of a state: they would break lines, or tell the terminal something.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FRAME = 3  # a border and two blanks, for each column; and one border more
 
@@ -48,6 +48,7 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]], title: str) -> Non
     Args:
         rows: Same fields in each row; nothing but the title where there are none.
     """
+    title = _written_out(title)
     if not rows:
         console.print(f"{title}: none", markup=False, soft_wrap=True)
         return
@@ -100,4 +101,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     text = "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+    return _written_out(text)
+
+
+def _written_out(text: str) -> str:
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)

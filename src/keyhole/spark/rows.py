@@ -9,10 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyhole.row import attributes
+
 
 def rows_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[Any]:
-    """The rows, with these columns. A name that no attribute can have becomes _0, _1, ... by its place."""
-    make: Any = namedtuple("Row", columns, rename=True)._make  # type: ignore[attr-defined]
+    """The rows, with these columns as `keyhole.row.attributes` names them; `count` and `index` are like others."""
+    make: Any = namedtuple("Row", attributes(columns), rename=True)._make  # type: ignore[attr-defined]
     values = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
     # A function may be asked to do no more than to count them.
     return map(make, values if columns else itertools.repeat((), batch.num_rows))
