@@ -8,10 +8,11 @@ epoch of all the query's states in one step.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -20,6 +21,7 @@ from keyhole.changelog.base import Changelog, ChangelogWriter, Partition
 from keyhole.changelog.readable import await_readable
 from keyhole.changelog.settings import DELETE_RETENTION_MS
 from keyhole.clock import Clock
+from keyhole.codec import StateCodec
 from keyhole.coordinator.control import QueryControl
 from keyhole.coordinator.decisions import check_feeder, serial_of
 from keyhole.coordinator.membership import groups_of
@@ -31,6 +33,7 @@ from keyhole.errors import (
     NotReady,
     StageLost,
     StillRunning,
+    ValueMismatch,
 )
 from keyhole.steps import Step, StepObserver
 from keyhole.stored import decode_aggregate, lifetime, living
@@ -147,6 +150,8 @@ class QueryHost:
         self._staged: dict[Attempt, StagedAttempt] = {}
         self._arriving: set[StagedAttempt] = set()
         self._committing: set[asyncio.Future[list[GroupCommitted]]] = set()
+        # Those that the log has told of.
+        self._unusable: dict[str, StateDescriptor] = {}
         self._closed = False
         self._take_over_under_way: TakeOver | None = None
         self._views_taken = 0
@@ -361,19 +366,25 @@ class QueryHost:
         return {name: state.table.groups for name, state in self._hosted.items()}
 
     async def follow(self, states: Sequence[StateShare]) -> None:
-        """Follows key groups without any coordinator (on a replica server)."""
+        """Follows key groups without any coordinator (on a replica server); not those of states that can't be used."""
         async with self._changing:
             if self._closed:  # it was to be forgotten meanwhile
                 return
-            await self._host([share.descriptor for share in states])
-            await self._standbys.follow({share.descriptor.state: share.followed for share in states})
+            for share in states:
+                with self._tolerated(share.descriptor):
+                    await self._host([share.descriptor])
+            followed = {share.descriptor.state: share.followed for share in states}
+            await self._standbys.follow({name: groups for name, groups in followed.items() if name in self._hosted})
             self._settings.changed()
 
     async def _host(self, descriptors: Sequence[StateDescriptor]) -> None:
         """Opens the stores of new states, and closes those that were made anew under another topic id.
 
+        Where it ends early, each state is hosted, or not: nothing of it is open then.
+
         Raises:
             StateConflict: Another query feeds one of them here. The control topic lets no two, unless it was deleted.
+            ValueMismatch: One of them can't be used; see StateCodec.
         """
         for descriptor in descriptors:
             self._check_feeder(descriptor)  # of all, before anything is opened or closed
@@ -388,11 +399,19 @@ class QueryHost:
                 self._standbys.forget(descriptor.state)
                 await self._on_thread(current.store.close)
             self._check_feeder(descriptor)
-            engine = self._settings.engine
-            store = await self._on_thread(engine.open, self._application, descriptor.state, descriptor.topic_id)
-            table = Table(self._settings.server, descriptor, store, self.lease)
-            self._hosted[descriptor.state] = HostedState.open(descriptor, store, table)
-            self._tables[self._application, descriptor.state] = table
+            state = await self._on_thread(self._open, descriptor)
+            self._hosted[descriptor.state] = state
+            self._tables[self._application, descriptor.state] = state.table
+
+    def _open(self, descriptor: StateDescriptor) -> HostedState:
+        """On the host's thread."""
+        StateCodec(descriptor)  # what can't be used leaves nothing on disk
+        store = self._settings.engine.open(self._application, descriptor.state, descriptor.topic_id)
+        try:
+            return HostedState.open(descriptor, store, Table(self._settings.server, descriptor, store, self.lease))
+        except BaseException:
+            store.close()  # or whoever tries it again would find it open
+            raise
 
     def _check_feeder(self, descriptor: StateDescriptor) -> None:
         other = self._tables.get((self._application, descriptor.state))
@@ -400,11 +419,28 @@ class QueryHost:
             check_feeder(other.descriptor, descriptor)
 
     async def _evolve(self, state: HostedState, descriptor: StateDescriptor) -> None:
-        """From now on rows are merged and told by the newer descriptor; those that watch hear of it before any row."""
+        """From now on rows are merged and told by the newer descriptor; those that watch hear of it before any row.
+
+        Raises:
+            ValueMismatch: It can't be used; see StateCodec. The state stays as it is.
+        """
         if descriptor != state.descriptor:
             await self._on_thread(state.evolve, descriptor)
         if state.table.evolve(descriptor):
             self._settings.changed()
+
+    @contextlib.contextmanager
+    def _tolerated(self, descriptor: StateDescriptor) -> Iterator[None]:
+        """Where the control topic has a state that can't be used, as an earlier version of Keyhole let it be declared.
+
+        The query's other states don't suffer from it, and nobody waits for an answer: the log tells it, once.
+        """
+        try:
+            yield
+        except ValueMismatch as error:
+            if self._unusable.get(descriptor.state) != descriptor:
+                self._unusable[descriptor.state] = descriptor
+                _log.error("a state can't be used", extra={"query": self._query, "why": error.message})
 
     def _restore(self, wanted: Mapping[str, frozenset[int]], stop: threading.Event) -> list[View]:
         for name, state in self._hosted.items():
@@ -495,7 +531,8 @@ class QueryHost:
             for name, state in list(self._hosted.items()):
                 descriptor = control.states.get(name)
                 if descriptor is not None and descriptor != state.table.descriptor:
-                    await self._evolve(state, descriptor)
+                    with self._tolerated(descriptor):
+                        await self._evolve(state, descriptor)
         if self._lost(control):
             self._stepping_down = asyncio.ensure_future(self._step_down(control))
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from keyhole.codec import StateCodec
 from keyhole.evolution import succeeds
 from keyhole.stored import lifetime
 from keyhole.stores.base import Store
@@ -54,8 +55,13 @@ class HostedState:
         return state
 
     def evolve(self, descriptor: StateDescriptor) -> None:
-        """The same state has another descriptor from now on; an older one changes nothing."""
+        """The same state has another descriptor from now on; an older one changes nothing.
+
+        Raises:
+            ValueMismatch: It can't be used. Nothing has changed.
+        """
         if succeeds(descriptor, self.descriptor):
+            StateCodec(descriptor)
             self.descriptor, self.merge = descriptor, merge_of(descriptor)
             if self.sweeper is not None and (lives := lifetime(descriptor)) is not None:
                 self.sweeper.lives = lives

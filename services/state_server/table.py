@@ -63,8 +63,9 @@ class Table:
         self.standby = Copy(descriptor.key_groups, self._standby_source, lambda: None)
 
     def _describe(self, descriptor: StateDescriptor) -> None:
-        self.descriptor = descriptor
+        # First: where it can't be made, nothing has changed.
         self.codec = StateCodec(descriptor)
+        self.descriptor = descriptor
         self._visible = visible(descriptor)
         self._expires_by_clock = bool(descriptor.ttl_ms) and descriptor.ttl_clock is TtlClock.PROCESSING_TIME
 

@@ -28,7 +28,7 @@ from keyhole.errors import KeyMismatch, MalformedRequest, NullKey, StaleDescript
 from keyhole.evolution import Origin, origins
 from keyhole.placement import HASHES, SEED, days, hash_bytes, hash_int, hash_long, micros
 from keyhole.row import Row, row_class
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueSchema
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueField, ValueSchema
 from keyhole.value_types import ValueType, optional, value_type
 
 __all__ = ["EntryRange", "KeyCodec", "Row", "StateCodec", "encode_row"]
@@ -239,6 +239,10 @@ class EntryRange(NamedTuple):
 class StateCodec:
     """Keys and rows of one state. Thread-safe.
 
+    Raises:
+        ValueMismatch: No row of the state can be read, and so none written: the message names the field, and what can
+            be done. A job can declare no such state (keyhole.coordinator.decisions.settled).
+
     Attributes:
         storage_key: Key (one value, or a tuple of one per column, then one per column of the map key) -> storage key;
             raises as KeyCodec.check. The hot path of every client: specialised for one string or one whole number.
@@ -253,9 +257,12 @@ class StateCodec:
         whole = KeyCodec((*descriptor.scan_key, *descriptor.entry_key))
         self.storage_key = _storage_key_encoder(whole, len(descriptor.scan_key), descriptor.key_groups)
         self._prefix = _storage_key_encoder(self.keys, len(descriptor.scan_key), descriptor.key_groups)
-        self._types = [(field.name, value_type(field.type)) for field in descriptor.value.fields]
-        self._row = row_class([(name, kind.stored) for name, kind in self._types], version=descriptor.value.version)
-        self._decode = self._stored_decoder()
+        self._types = [(field.name, _type_of(field, descriptor)) for field in descriptor.value.fields]
+        try:
+            self._row = row_class([(name, kind.stored) for name, kind in self._types], version=descriptor.value.version)
+            self._decode = self._stored_decoder()
+        except (TypeError, ValueError) as error:  # whatever msgspec has against the rows of a schema
+            raise _unusable(descriptor, str(error)) from error
         self.decode_row = self._row_decoder()
 
     def key(self, storage_key: bytes) -> tuple[KeyValue, ...]:
@@ -370,6 +377,23 @@ class StateCodec:
                 raise self._mismatch(row) from None
 
         return decode_converted
+
+
+def _type_of(field: ValueField, descriptor: StateDescriptor) -> ValueType:
+    try:
+        return value_type(field.type)
+    except ValueMismatch as error:
+        raise _unusable(descriptor, f"field {field.name!r}: {error.message}", field=field.name) from None
+
+
+def _unusable(descriptor: StateDescriptor, why: str, **facts: object) -> ValueMismatch:
+    name = f"{descriptor.application}/{descriptor.state}"
+    return ValueMismatch(
+        f"state {name} can't be used: {why}. Declare its fields otherwise; where an earlier version of Keyhole has let "
+        "it be declared, give the state another name",
+        state=name,
+        **facts,
+    )
 
 
 def _earlier_row(schema: ValueSchema, places: Sequence[Origin], kinds: Sequence[ValueType]) -> type[Row]:

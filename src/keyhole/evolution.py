@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from keyhole.errors import StateChanged
+from keyhole.errors import StateChanged, ValueMismatch
+from keyhole.type_names import parsed
 from keyhole.types import StateDescriptor, ValueField, ValueSchema
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -69,13 +70,23 @@ def _settled(before: ValueField | None, field: ValueField) -> ValueField:
 
 def _type_problems(before: Mapping[str, ValueField], wanted: StateDescriptor) -> dict[str, str]:
     return {
-        field.name: (
-            f"field {field.name!r} was {old.type} and is {field.type} (a field can only get wider: whole numbers up to "
-            f"bigint, float to double); cast it to {old.type}, or add it under another name"
-        )
+        field.name: _type_problem(field, old.type)
         for field in wanted.value.fields
         if (old := before.get(field.name)) is not None and not widens(old.type, field.type)
     }
+
+
+def _type_problem(field: ValueField, before: str) -> str:
+    what = f"field {field.name!r} was {before} and is {field.type}"
+    try:
+        parsed(before)
+    except ValueMismatch as error:
+        # An earlier version has let it be declared; there are no rows of it.
+        return f"{what} ({error.message}); add it under another name"
+    return (
+        f"{what} (a field can only get wider: whole numbers up to bigint, float to double); cast it to {before}, or "
+        "add it under another name"
+    )
 
 
 def _reducer_problems(stored: StateDescriptor, wanted: StateDescriptor) -> dict[str, str]:

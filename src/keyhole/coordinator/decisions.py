@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from keyhole.codec import StateCodec
 from keyhole.coordinator.bootstrapping import first_of_stream, unused_epoch
 from keyhole.coordinator.control import CompleteRecord, OpenedRecord, QueryControl, QueryRecord
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, Target
@@ -31,11 +32,13 @@ def settled(stored: StateDescriptor | None, wanted: StateDescriptor) -> StateDes
     Raises:
         StateConflict: Another query of the application feeds it.
         StateChanged: It can't become that; the message says what differs and what to do.
+        ValueMismatch: No server or reader could use it: once it is on record, it could not be taken back.
     """
-    if stored is None:
-        return wanted
-    _check_unchanged(stored, wanted)
-    return evolved(stored, wanted)
+    if stored is not None:
+        _check_unchanged(stored, wanted)
+        wanted = evolved(stored, wanted)
+    StateCodec(wanted)
+    return wanted
 
 
 def _check_unchanged(stored: StateDescriptor, wanted: StateDescriptor) -> None:

@@ -149,6 +149,8 @@ class _Attempt:
         reader = self._changelog.reader()
         with contextlib.closing(reader), scratch_stores() as stores:
             subject = self._subject(reader)
+            for name, why in subject.left_out.items():
+                _log.warning("a state is left out of the savepoint", extra={"state": name, "why": why})
             states = tuple(self._save_state(subject, state, reader, stores) for state in subject.states)
             queries = self._save_queries(subject)
             self._check_age()

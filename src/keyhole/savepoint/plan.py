@@ -19,6 +19,7 @@ from keyhole.coordinator.control import (
 )
 from keyhole.errors import SavepointMismatch
 from keyhole.savepoint.manifest import SavedQuery, SavedState, Savepoint
+from keyhole.savepoint.subject import unusable
 from keyhole.types import StateDescriptor
 
 MAX_KEY_GROUPS = 65_536
@@ -95,7 +96,10 @@ def plan_restore(savepoint: Savepoint, options: RestoreOptions) -> Plan:
     _check_names("state", [options.states.get(state, state) for state in states])
     _check_checkpoints(savepoint, options)
     planned = tuple(
-        PlannedState(saved, _descriptor(saved.descriptor, application, options)) for saved in savepoint.states
+        PlannedState(saved, _descriptor(saved.descriptor, application, options))
+        for saved in savepoint.states
+        # Of an earlier version, which has let it be declared: it has no rows.
+        if saved.rows or unusable(saved.descriptor) is None
     )
     chosen = tuple(
         PlannedQuery(saved, options.queries.get(saved.query, saved.query), options.checkpoints[saved.query])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from keyhole.codec import StateCodec
 from keyhole.coordinator.control import CompleteRecord, QueryRecord, read_control
-from keyhole.errors import SavepointMismatch, UnknownApplication
+from keyhole.errors import SavepointMismatch, UnknownApplication, ValueMismatch
 from keyhole.savepoint.spark_log import says_all
 from keyhole.types import StateDescriptor
 
@@ -27,11 +28,17 @@ class SubjectQuery:
 
 @dataclass(frozen=True)
 class Subject:
-    """An application. `skipped`: queries that have not completed any epoch: nothing of theirs is committed."""
+    """An application.
+
+    Attributes:
+        skipped: Queries that have not completed any epoch: nothing of theirs is committed.
+        left_out: States of the others that can't be used, and why; see `unusable`.
+    """
 
     queries: tuple[SubjectQuery, ...]
     states: tuple[StateDescriptor, ...]
     skipped: tuple[str, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def ends(self, state: StateDescriptor) -> dict[int, int]:
         """The changelog offset after the complete epoch's last marker, by key group; key groups without one lack."""
@@ -76,7 +83,21 @@ def subject_of(application: str, records: Mapping[str, bytes]) -> Subject:
             application=application,
         )
     kept = {query.query for query in queries}
-    return Subject(tuple(queries), tuple(state for state in states if state.query in kept), tuple(skipped))
+    why_not = {state.state: unusable(state) for state in states if state.query in kept}
+    used = tuple(state for state in states if why_not.get(state.state, "") is None)
+    return Subject(tuple(queries), used, tuple(skipped), {name: why for name, why in why_not.items() if why})
+
+
+def unusable(state: StateDescriptor) -> str | None:
+    """Why nobody can read or write the state, which an earlier version of Keyhole let be declared; None: it is as all.
+
+    There are no rows of it, and never will be.
+    """
+    try:
+        StateCodec(state)
+    except ValueMismatch as error:
+        return error.message
+    return None
 
 
 def check_checkpoints(subject: Subject, given: Set[str]) -> None:
