@@ -29,7 +29,7 @@ from keyhole.spark.parts import Part
 from keyhole.spark.schema import Declaration
 from keyhole.spark.sink import OnCommit, OnRows, Sink, checked_name
 from keyhole.spark.ttl import Ttl, ttl_of
-from keyhole.spark.value_codec import ValueCodec
+from keyhole.spark.value_codec import ENCODED, ValueCodec
 from keyhole.spelling import with_the_nearest
 from keyhole.steps import StepObserver
 from keyhole.types import StateKind, TtlClock
@@ -252,6 +252,8 @@ def _problems(of: Declaration) -> Iterator[str]:
         yield f"{those} is part of the key, which every reader knows; leave it out of value, reducers and order_by"
     if of.encoded and of.kind in (StateKind.REDUCING, StateKind.AGGREGATING):
         yield f"what {of.kind} makes of the columns is the value; codec can't take its place"
+    if of.encoded and ENCODED in {*key, *map_key}:
+        yield f"the key has a column {ENCODED!r}, as the field is called that codec makes; rename the column"
     if of.encoded and of.order_by is not None and of.kind is not StateKind.LIST:
         yield "order_by compares stored values, which codec hides; leave one of the two out"
     if of.op is not None and of.delete_when is not None:

@@ -17,11 +17,31 @@ from keyhole.errors import InvalidConfiguration, KeyMismatch
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.argument_types import Columns, columns, wrong_names
 from keyhole.spark.arrow_map import map_in_arrow
+from keyhole.spark.schema import case_sensitive, check_all_columns
 from keyhole.spark.worker import hasten_rows
 from keyhole.state_path import state_path
+from keyhole.type_names import TypeName, not_stored, parsed
 from keyhole.types import Stale, StateDescriptor, StateKind
 
 _KEYS_PER_REQUEST = 4_096
+
+_SIMPLE: Mapping[str, spark.DataType] = {
+    of.simpleString(): of
+    for of in (
+        spark.BooleanType(),
+        spark.ByteType(),
+        spark.ShortType(),
+        spark.IntegerType(),
+        spark.LongType(),
+        spark.FloatType(),
+        spark.DoubleType(),
+        spark.StringType(),
+        spark.BinaryType(),
+        spark.DateType(),
+        spark.TimestampType(),
+        spark.TimestampNTZType(),
+    )
+}
 
 
 def lookup(
@@ -69,8 +89,12 @@ def lookup(
             state=name,
         )
     _check_key(data, descriptor, names)
-    if target in data.columns:
-        raise InvalidConfiguration(f"there is a column {target!r} already; name another one with into=")
+    check_all_columns(f"lookup of {state}", data)
+    taken = [
+        name for name in data.columns if name == target or (name.lower() == target.lower() and not case_sensitive(data))
+    ]
+    if taken:
+        raise InvalidConfiguration(f"there is a column {taken[0]!r} already; name another one with into=")
     value = value_schema(descriptor)
     schema = spark.StructType([*data.schema.fields, spark.StructField(target, value)])
     task = functools.partial(
@@ -88,15 +112,32 @@ def lookup(
 
 
 def value_schema(descriptor: StateDescriptor) -> spark.StructType:
-    """The value's fields as Spark's types. Needs a Spark session."""
+    """The value's fields as Spark's types."""
     fields = descriptor.value.fields
     return spark.StructType([spark.StructField(field.name, spark_type(field.type)) for field in fields])
 
 
 @functools.lru_cache(maxsize=256)
 def spark_type(name: str) -> spark.DataType:
-    """Of a type's name as descriptors have it."""
-    return spark.DataType.fromDDL(name)
+    """Of a type's name as descriptors have it. Not as Spark's SQL reads it: field names stand there without quotes."""
+    return _made(parsed(name))
+
+
+def _made(of: TypeName) -> spark.DataType:
+    parts = [_made(part) for part in of.parts]
+    match of.kind:
+        case "decimal":
+            return spark.DecimalType(*of.digits)
+        case "array":
+            return spark.ArrayType(parts[0])
+        case "map":
+            return spark.MapType(parts[0], parts[1])
+        case "struct":
+            fields = zip(of.names, parts, strict=True)
+            return spark.StructType([spark.StructField(name, part) for name, part in fields])
+        case simple if simple in _SIMPLE:
+            return _SIMPLE[simple]
+    raise not_stored(of.kind)
 
 
 def _check_key(data: DataFrame, descriptor: StateDescriptor, names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from keyhole.spark.batch import MicroBatch, classic
 from keyhole.spark.changes import changes_schema
 from keyhole.spark.operators import KEY_SCHEMA, Subtasks, operator_state
 from keyhole.spark.partitioning import HashLayout, layout_of
-from keyhole.spark.schema import Declaration, describe
+from keyhole.spark.schema import Declaration, case_sensitive, check_all_columns, describe
 from keyhole.spark.staging import StagedState, staged_changes, staged_in_place, staged_state
 from keyhole.spark.task import WriteRows
 from keyhole.spark.value_codec import ValueCodec
@@ -116,13 +117,15 @@ class PartStaging:
             layout = None if self.batch is None else layout_of(rows, self.batch.execution)
         if part.changes:
             schema = rows.schema
-            plans = [self._plan(one, changes_schema(one.declaration.state, schema)) for one in parts]
+            plans = [self._plan(one, changes_schema(one.declaration.state, schema), rows) for one in parts]
             return staged_changes(plans, rows, layout, _write(parts))
         if part.subtasks is not None:
             assert self.batch is not None, "an operator state can't be bootstrapped"
-            return operator_state(part.subtasks, self._plan(part, KEY_SCHEMA), rows, self.batch)
-        return staged_state(part, self._plan(part, rows.schema), rows, layout)
+            check_all_columns(f"state {part.declaration.state!r}", rows)
+            return operator_state(part.subtasks, self._plan(part, KEY_SCHEMA, rows), rows, self.batch)
+        return staged_state(part, self._plan(part, rows.schema, rows), rows, layout)
 
-    def _plan(self, part: Part, schema: spark.StructType) -> StatePlan:
-        descriptor = describe(part.declaration, self.application, self.query, schema)
+    def _plan(self, part: Part, schema: spark.StructType, rows: DataFrame) -> StatePlan:
+        by_case = functools.partial(case_sensitive, rows)
+        descriptor = describe(part.declaration, self.application, self.query, schema, by_case)
         return StatePlan(descriptor, self.replaces and not part.increments, part.declaration.standbys)

@@ -35,7 +35,7 @@ from keyhole.spark.exposed import (
 from keyhole.spark.partitioning import column, quoted
 from keyhole.spark.processor_check import check_init
 from keyhole.spark.processor_task import Output, PandasOutput, RecordingProcessor, RecordingUdf, RowOutput
-from keyhole.spark.schema import struct
+from keyhole.spark.schema import check_all_columns, struct
 from keyhole.spark.state_values import Rows
 from keyhole.spark.ttl import Ttl, ttl_of
 from keyhole.types import StateKind, TtlClock
@@ -156,6 +156,7 @@ class QueryableProcessor:
     ) -> DataFrame:
         own = struct("output", output)
         key = self._key_schema(data.schema, pandas)
+        check_all_columns("the processor", data)
         taken = [name for name in (*own.names, *data.schema.names) if name.lower().startswith(PREFIX)]
         if taken:
             raise InvalidConfiguration(f"column {taken[0]!r}: names that begin with {PREFIX} are Keyhole's; rename it")

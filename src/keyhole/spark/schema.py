@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 from pyspark.errors import ParseException
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as spark
 
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, ValueMismatch
 from keyhole.reducers import parse
 from keyhole.spark.exposed import PREFIX
 from keyhole.spark.value_codec import ENCODED
+from keyhole.type_names import field_names_problem
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.value_types import value_type
 
+_ONE_NAME = "are one name to Spark (spark.sql.caseSensitive)"
 # Kinds whose stored row is compared with a new one.
 _RANKED_KINDS = (StateKind.VALUE, StateKind.MAP, StateKind.BROADCAST)
 _UTF8_BINARY = "UTF8_BINARY"  # Spark's name for "no collation"
@@ -53,8 +55,13 @@ _VALUE_TYPES = (
     "boolean, tinyint, smallint, int, bigint, float, double, decimal, string, binary, date, timestamp, timestamp_ntz, "
     "and array, map and struct of these"
 )
-# Spark writes the names of nested fields into a type's name without quotes; these would make it ambiguous.
-_NAME_BREAKERS = frozenset("<>:,()`")
+# What the name of a column that is read can't hold, and why. The first holds for all columns of a batch, if Python is
+# given them.
+_NUL, _VARIABLE = "\0", "${"
+_NOT_IN_NAMES = {
+    _NUL: "a NUL character, at which Spark cuts a name off on its way to Python",
+    _VARIABLE: "${, by which Spark's SQL takes it for a variable's",
+}
 
 
 @dataclass(frozen=True)
@@ -95,20 +102,33 @@ class Declaration:
     encoded: bool = False
 
 
-def describe(declaration: Declaration, application: str, query: str, schema: spark.StructType) -> StateDescriptor:
+def describe(
+    declaration: Declaration,
+    application: str,
+    query: str,
+    schema: spark.StructType,
+    by_case: Callable[[], bool] = lambda: False,
+) -> StateDescriptor:
     """The state's descriptor, without a topic id.
 
+    Args:
+        by_case: Whether Spark tells columns apart whose names differ by case alone; asked where there are such.
+
     Raises:
-        KeyMismatch: A key column is missing, or of a type that can't be a key.
-        ValueMismatch: A value column is missing or of a type that can't be stored, or reduced, or there is none; or a
-            default does not fit its field.
+        KeyMismatch: A key column is missing, or of a type that can't be a key, or has a name that can't be.
+        ValueMismatch: A value column is missing, or has a name that can't be, or is of a type that can't be stored, or
+            reduced, or there is none; or a default does not fit its field.
     """
+    _check_told_apart(declaration, schema, by_case)
     key = tuple(_key_column(declaration, "key", name, schema) for name in declaration.key)
     map_key = tuple(_key_column(declaration, "map key", name, schema) for name in declaration.map_key)
     if declaration.op is not None:
         _check_op(declaration, schema)
     if declaration.order_by is not None:
         _check_order(declaration, declaration.order_by, schema)
+    if declaration.result is not None or declaration.encoded:
+        for name in _read_names(declaration, schema):
+            _column(declaration, "value", name, schema, ValueMismatch)
     if declaration.result is not None:
         schema = result_schema(declaration.result)
     names = value_names(declaration, schema)
@@ -146,14 +166,7 @@ def value_names(declaration: Declaration, schema: spark.StructType) -> tuple[str
     """
     if declaration.result is not None:
         return tuple(schema.names)
-    names = declaration.value
-    if names is None:
-        others = {*declaration.key, *declaration.map_key, declaration.op}
-        names = tuple(name for name in schema.names if name not in others)
-    # What a row ranks by is compared with later rows'; what only orders those of a batch is not needed after it.
-    order_by = declaration.order_by if declaration.kind in _RANKED_KINDS else None
-    if order_by is not None and order_by not in names:
-        names = (*names, order_by)
+    names = _read_names(declaration, schema)
     if not names:
         raise ValueMismatch(
             f"state {declaration.state!r}: the batch has no column beside the key ({', '.join(declaration.key)}); "
@@ -161,6 +174,44 @@ def value_names(declaration: Declaration, schema: spark.StructType) -> tuple[str
             state=declaration.state,
         )
     return names
+
+
+def _read_names(declaration: Declaration, schema: spark.StructType) -> tuple[str, ...]:
+    """The columns of the batch that are the value, or that an aggregator or a codec makes it of."""
+    names = declaration.value
+    if names is None:
+        others = {*declaration.key, *declaration.map_key, declaration.op}
+        names = tuple(name for name in schema.names if name not in others)
+    # What a row ranks by is compared with later rows'; what only orders those of a batch is not needed after it.
+    order_by = declaration.order_by if declaration.kind in _RANKED_KINDS else None
+    return names if order_by is None or order_by in names else (*names, order_by)
+
+
+def check_all_columns(what: str, rows: DataFrame) -> None:
+    """Of rows that Python is given with all their columns.
+
+    Args:
+        what: Who wants them, for the error.
+
+    Raises:
+        InvalidConfiguration: A name can't be, or is the same to Spark as another one.
+    """
+    seen: dict[str, str] = {}
+    for name in rows.columns:
+        if _NUL in name:
+            raise InvalidConfiguration(f"{what}: the name of column {name!r} holds {_NOT_IN_NAMES[_NUL]}; rename it")
+        other = seen.get(name.lower())
+        if other is not None and (other == name or not case_sensitive(rows)):
+            raise InvalidConfiguration(
+                f"{what}: the rows have the columns {other!r} and {name!r}, which {_ONE_NAME}; rename or drop one",
+                column=name,
+            )
+        seen[name.lower()] = name
+
+
+def case_sensitive(rows: DataFrame) -> bool:
+    """Whether Spark tells columns apart whose names differ by case alone."""
+    return rows.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
 
 
 def result_schema(result: str | spark.StructType) -> spark.StructType:
@@ -197,6 +248,20 @@ def struct(what: str, schema: str | spark.StructType) -> spark.StructType:
             f"{what}: its schema must name at least one column with its type, as 'celsius double'"
         )
     return made
+
+
+def _check_told_apart(declaration: Declaration, schema: spark.StructType, by_case: Callable[[], bool]) -> None:
+    """Of the columns that are read. Those of the same name are `_column`'s business."""
+    keys = (*declaration.key, *declaration.map_key)
+    others = [name for name in (declaration.op, declaration.order_by) if name is not None]
+    for name in (*keys, *others, *_read_names(declaration, schema)):
+        alike = [other for other in schema.names if other != name and other.lower() == name.lower()]
+        if alike and name in schema.names and not by_case():
+            raise (KeyMismatch if name in keys else ValueMismatch)(
+                f"state {declaration.state!r}: the batch has the columns {name!r} and {alike[0]!r}, which "
+                f"{_ONE_NAME}; rename or drop one",
+                column=name,
+            )
 
 
 def _check_op(declaration: Declaration, schema: spark.StructType) -> None:
@@ -298,6 +363,12 @@ def _column(
     declaration: Declaration, role: str, name: str, schema: spark.StructType, error: type[KeyholeError]
 ) -> spark.StructField:
     found = [field for field in schema.fields if field.name == name]
+    for part, why in _NOT_IN_NAMES.items():
+        if part in name:
+            raise error(
+                f"state {declaration.state!r}: the name of {role} column {name!r} holds {why}; rename the column",
+                column=name,
+            )
     if role != "op" and name.lower().startswith(PREFIX):
         # It would be taken for what a row does, say, and nobody told.
         raise error(
@@ -323,9 +394,10 @@ def _problem(kind: spark.DataType) -> str | None:
     if type(kind) in _ORDERED_VALUES:
         return None
     if isinstance(kind, spark.StructType):
-        awkward = [name for name in kind.names if _NAME_BREAKERS & set(name)]
-        if awkward:
-            return f"its field name {awkward[0]!r} holds a character that type names need ({' '.join('<>:,()`')})"
+        if (problem := field_names_problem(kind.names)) is not None:
+            return problem
+        if (cut := next((name for name in kind.names if _NUL in name), None)) is not None:
+            return f"its field name {cut!r} holds {_NOT_IN_NAMES[_NUL]}"
         return _first_problem([field.dataType for field in kind.fields])
     if isinstance(kind, spark.ArrayType):
         return _problem(kind.elementType)
