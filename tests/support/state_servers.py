@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from keyhole.arrow import STORAGE_KEY, VALUE
 from keyhole.clock import SystemClock
 from keyhole.codec import StateCodec
 from keyhole.config import StateServerConfig
@@ -85,14 +86,15 @@ class Speaker:
 
     async def commit(self, rows: Mapping[Any, bytes], watermark_ms: int = 0) -> None:
         """One epoch, committed at 1,000 ms times its number."""
+        codec = StateCodec(self.descriptor)
+        keys = pa.array([codec.storage_key(key) for key in rows], pa.binary())
+        batch = pa.record_batch({STORAGE_KEY: keys, VALUE: pa.array(list(rows.values()), pa.binary())})
+        await self.commit_encoded(batch, watermark_ms)
+
+    async def commit_encoded(self, batch: pa.RecordBatch, watermark_ms: int = 0) -> None:
+        """The same with rows as keyhole.arrow.encode makes them."""
         self.epoch += 1
-        codec, state = StateCodec(self.descriptor), self.descriptor.state
-        batch = pa.record_batch(
-            {
-                "storage_key": pa.array([codec.storage_key(key) for key in rows], pa.binary()),
-                "value": pa.array(list(rows.values()), pa.binary()),
-            }
-        )
+        state = self.descriptor.state
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
@@ -188,6 +190,10 @@ class RunningServer:
     async def commit(self, rows: Mapping[Any, bytes], watermark_ms: int = 0) -> None:
         """See Speaker.commit."""
         await self._speaker.commit(rows, watermark_ms)
+
+    async def commit_encoded(self, batch: pa.RecordBatch) -> None:
+        """See Speaker.commit_encoded."""
+        await self._speaker.commit_encoded(batch)
 
     async def retire(self) -> list[str]:
         """See Speaker.retire."""
