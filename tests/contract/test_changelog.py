@@ -279,6 +279,17 @@ def test_a_topic_is_looked_at_without_being_made(cluster: Cluster) -> None:
     assert not admin.check(wanted, DEADLINE)
 
 
+def test_a_name_that_kafka_can_not_tell_from_another_is_refused_with_both(cluster: Cluster) -> None:
+    """As those of two applications may be: a_b with state c, and a with b_c."""
+    admin = cluster.changelog().admin()
+    admin.ensure(descriptor(cluster, "a_b"), DEADLINE)
+    with pytest.raises(
+        InvalidConfiguration, match=r"a\.b' collides with existing topic: .*a_b\. .*choose another"
+    ) as caught:
+        admin.ensure(descriptor(cluster, "a.b"), DEADLINE)
+    assert not caught.value.retryable
+
+
 def test_the_control_log_keeps_the_last_value_of_each_key(cluster: Cluster) -> None:
     control = cluster.changelog().control("q")
     control.open(DEADLINE)

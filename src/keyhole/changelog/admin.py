@@ -13,7 +13,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType, TopicD
 from keyhole.changelog.admin_client import Admin, answer
 from keyhole.changelog.clients import Deadline, as_ours, error_of
 from keyhole.changelog.offsets import await_partitions
-from keyhole.changelog.settings import CONTROL, differences, replicas, topic_name, topic_settings
+from keyhole.changelog.settings import CONTROL, differences, refused_name, replicas, topic_name, topic_settings
 from keyhole.changelog.transactions import Transactions
 from keyhole.errors import ChangelogRecreated, InvalidConfiguration, TopicMismatch
 from keyhole.types import StateDescriptor
@@ -109,9 +109,12 @@ class Topics:
             )
             self._result(futures[topic], doing, deadline)
         except KafkaException as exception:
+            error = error_of(exception)
+            if error.code() == KafkaError.TOPIC_EXCEPTION:
+                raise refused_name(topic, error.str()) from exception
             # Somebody else was faster: the check that follows tells whether it is the right one.
-            if error_of(exception).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise as_ours(error_of(exception), self._bootstrap_servers, doing) from exception
+            if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise as_ours(error, self._bootstrap_servers, doing) from exception
 
     def _appeared(self, topic: str, deadline: Deadline) -> TopicDescription:
         """Waits until a new topic is known and every partition has a leader."""

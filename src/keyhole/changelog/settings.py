@@ -52,6 +52,15 @@ def topic_name(application: str, state: str) -> str:
     return name
 
 
+def refused_name(topic: str, why: str) -> InvalidConfiguration:
+    """For a topic that Kafka does not make for its name's sake."""
+    return InvalidConfiguration(
+        f"Kafka makes no topic {topic}: {why}. It tells no two names apart that differ only in . and _, as those of "
+        "application a_b with state c, and of a with b_c: choose another application or state name",
+        topic=topic,
+    )
+
+
 def transactional_id(application: str, query: str) -> str:
     """The transactional.id of a query's coordinator: at most one of them can write."""
     return f"keyhole.{application}.{query}.coordinator"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from keyhole.changelog.records import PieceLimits, Records
-from keyhole.changelog.settings import MAX_ROW_BYTES
+from keyhole.changelog.settings import MAX_ROW_BYTES, refused_name
 from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable, OutcomeUnknown, TopicMismatch, ValueMismatch
 from keyhole.testing.replica_shares import ReplicaShares
 
@@ -102,6 +102,9 @@ class MemoryKafka:
         """Makes the topic, or checks its number of partitions; returns its id."""
         self.reach()
         with self._lock:
+            for other in self._topics:
+                if other != name and other.replace(".", "_") == name.replace(".", "_"):
+                    raise refused_name(name, f"Topic '{name}' collides with existing topic: {other}")
             found = self._topics.setdefault(name, _Topic(uuid.uuid4().hex, [{} for _ in range(partitions)]))
             if len(found.partitions) != partitions:
                 raise TopicMismatch(
