@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import msgspec
 import pytest
 
 from keyhole.cli.main import main
 from keyhole.testing.changelog import MemoryKafka
-from keyhole.types import KeyType, StateKind
+from keyhole.types import KeyColumn, KeyType, StateKind, ValueField, ValueSchema
 from tests.support.entries import hourly
+from tests.support.hostile_names import OF_KEYS
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 from tests.support.state_servers import state_server
@@ -55,6 +57,42 @@ async def test_states_lists_what_can_be_read(keyhole: Command, capsys: pytest.Ca
     assert listed[WINDOWS]["map_key"] == "m0 string, m1 int"
     assert await keyhole("states") == 0
     assert PATH in capsys.readouterr().out
+
+
+async def test_columns_of_any_name_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """With what tells a terminal something written out, and nothing taken for markup."""
+    names = list(OF_KEYS)
+    of = descriptor("--help", application="class")
+    of = msgspec.structs.replace(
+        of,
+        kind=StateKind.MAP,
+        key=tuple(KeyColumn(name, KeyType.SMALLINT) for name in names[::2]),
+        map_key=tuple(KeyColumn(name, KeyType.SMALLINT) for name in names[1::2]),
+        value=ValueSchema(1, tuple(ValueField(name, "bigint") for name in ["", *names])),
+    )
+    numbers = tuple(range(len(names)))
+    key, map_key = numbers[: len(names[::2])], numbers[: len(names[1::2])]
+    async with fake_servers("server-a") as (server,), proxy_of(server.address) as proxy:
+        server.host(of, {(*key, *map_key): msgspec.msgpack.encode([1, 7, *numbers])})
+
+        async def run(*arguments: str) -> str:
+            assert await asyncio.to_thread(main, [*arguments, "--proxy", proxy.address]) == 0
+            return capsys.readouterr().out
+
+        expected = {"": 7} | dict(zip(names, numbers, strict=True))
+        (found,) = json.loads(await run("get", "class/--help", json.dumps([*key, *map_key]), "--json"))
+        assert found["value"] == expected
+        (entry,) = json.loads(await run("scan", "class/--help", json.dumps(key), "--json"))["entries"]
+        assert entry["value"] == expected
+        assert [of["name"] for of in json.loads(await run("describe", "class/--help", "--json"))["key"]] == names[::2]
+        for shown in (
+            await run("states"),
+            await run("describe", "class/--help"),
+            await run("get", "class/--help", json.dumps([*key, *map_key])),
+            await run("scan", "class/--help", json.dumps(key)),
+        ):
+            assert "[red]x[/]" in shown
+            assert "\x1b" not in shown
 
 
 async def test_get_shows_found_and_absent_keys_alike(keyhole: Command, capsys: pytest.CaptureFixture[str]) -> None:

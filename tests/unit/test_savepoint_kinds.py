@@ -16,7 +16,7 @@ from keyhole.savepoint.restore import plan_of, restore
 from keyhole.stored import Aggregate
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueSchema
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from tests.support.applications import Application, control_of, rows_of
 from tests.support.states import descriptor, row
 
@@ -33,6 +33,13 @@ KINDS = {
     "list-ttl": descriptor(kind=StateKind.LIST, ttl_ms=1000, ttl_clock=TtlClock.EVENT_TIME),
     "aggregating-ttl": descriptor(kind=StateKind.AGGREGATING, ttl_ms=1000),
     "value-ttl": descriptor(ttl_ms=1000),
+    # Its columns are called as what Python, msgspec, paths and JSON know.
+    "names": descriptor(
+        kind=StateKind.MAP,
+        key=(KeyColumn("type", KeyType.STRING),),
+        map_key=(KeyColumn("__class__", KeyType.TIMESTAMP), KeyColumn("a/b\n", KeyType.STRING)),
+        value=ValueSchema(1, (ValueField("", "double"),)),
+    ),
     # Its rows are of the earlier schema.
     "evolved": descriptor(value=ValueSchema(2, ()), earlier=(descriptor().value,)),
 }
