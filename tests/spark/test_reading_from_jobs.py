@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ from keyhole.spark import queryable
 from keyhole.testing.fake_server import FakeServer
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.spark.test_state_kinds import Packed
+from tests.support.client_udf import value_of
 from tests.support.micro_batches import MicroBatches
 from tests.support.scenario import Scenario, Scenarios
 from tests.support.streams import Service
@@ -121,6 +123,21 @@ def test_a_list_is_not_looked_up_and_the_columns_of_the_rows_may_have_any_name(
     assert found.asDict() == {"a.b": "k3", "c`d": 1, "last": Row(v=3)}
     with pytest.raises(InvalidConfiguration, match=f"state {states.application}/log is a list, which has no one value"):
         queryable.lookup(rows, f"{states.application}/log", key="a.b", proxy=proxy)
+
+
+def test_a_python_udf_reads_with_a_client_of_its_worker_while_the_driver_has_one_open(
+    spark: SparkSession, states: Scenario
+) -> None:
+    application, proxy = states.application, states.service.proxy
+    read = F.udf(lambda key: value_of(proxy, application, "last", key), "long")
+    with Client(proxy) as client:
+        assert client.get(application, "last", "k0").value.v == 0
+        for _ in range(2):  # the workers stay
+            found = spark.createDataFrame([(f"k{n}",) for n in range(21)], "k string").select(read("k"))
+            assert [one[0] for one in found.collect()] == [*range(20), None]
+        taken_along = F.udf(lambda key: client.get(application, "last", key).value.v, "long")
+        with pytest.raises(PicklingError, match="make it in the process that uses it"):
+            spark.createDataFrame([("k0",)], "k string").select(taken_along("k"))
 
 
 def test_a_stream_is_enriched_batch_by_batch(batches: MicroBatches, states: Scenario) -> None:

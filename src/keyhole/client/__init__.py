@@ -1,5 +1,6 @@
 """The client library. Needs the extra `client`; neither Spark nor Kafka."""
 
+import keyhole.rpc  # noqa: F401 - before anything imports grpc
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.sync_client import Client
 from keyhole.client.views import ServerStatus, StateHolding

@@ -5,34 +5,25 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar
-
-import grpc
+from typing import NoReturn, Self
 
 from keyhole.client.bounds import StalePolicy, bounds_of
-from keyhole.client.lookup_stream import LookupStream
-from keyhole.client.lookups import Batch, Whole
-from keyhole.client.scans import MapKey, Scan, Scanner
+from keyhole.client.connection import Connection
+from keyhole.client.lookups import Whole
+from keyhole.client.scans import MapKey, Scan
 from keyhole.client.session import AsyncSession
-from keyhole.client.state_reads import StateReads
 from keyhole.client.views import ServerStatus, status_from_proto
-from keyhole.errors import ClientClosed, InternalError, KeyholeError
-from keyhole.rpc import channels, convert, status
+from keyhole.errors import ClientClosed, Unsupported
+from keyhole.rpc import channels, convert, forked
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.types import Answer, Entries, Stale, StateDescriptor
-from keyhole.v1 import query_pb2, query_pb2_grpc
-
-_log = logging.getLogger(__name__)
+from keyhole.v1 import query_pb2
 
 Key = convert.KeyValue | Sequence[convert.KeyValue]
 """One value, or a tuple of one per key column; to look an entry of a map state up, then one per map key column."""
-
-_Response = TypeVar("_Response")
-_Options = tuple[str, str, StalePolicy, timedelta | None, int, float | None]
 
 
 class AsyncClient:
@@ -43,7 +34,8 @@ class AsyncClient:
     deadline. The client itself sends again only where the state has changed since it was described, with the newer
     descriptor.
 
-    Make it inside the running event loop and use it from that loop's thread; keyhole.Client is for threads.
+    It connects when it is first used, and belongs from then on to the event loop that used it, and to that loop's
+    thread; keyhole.Client is for threads. One that is used before a fork can't be used in the child (docs/clients.md).
 
     Args:
         target: host:port.
@@ -55,17 +47,18 @@ class AsyncClient:
     """
 
     def __init__(self, target: str, *, timeout: float = 5.0, credentials: Credentials = PLAIN) -> None:
+        channels.check(target, credentials)
         self._target = target
         self._timeout = timeout
-        self._loop = asyncio.get_running_loop()
-        self._channel = channels.aio_channel(target, credentials)
-        # The generated stubs are typed for both APIs at once.
-        self._stub: Any = query_pb2_grpc.QueryStub(self._channel)
-        self._stream = LookupStream(self._channel, target)
-        self._states: dict[tuple[str, str], StateReads] = {}
-        # What was asked for in this turn of the event loop, by state and options.
-        self._turn: dict[_Options, Batch] = {}
-        self._closed: KeyholeError | None = None
+        self._credentials = credentials
+        self._connection: Connection | None = None
+        self._closed = False
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an AsyncClient can't be pickled; make it in the process that uses it (for a Python UDF in a function of a "
+            "module, with functools.cache)"
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,9 +102,14 @@ class AsyncClient:
 
         Raises (at once):
             MalformedRequest: A policy or a bound that there is not.
+            ClientClosed: It was closed before.
+            Unsupported: No event loop runs, or another one than the client's; or this process was forked after the
+                client was used.
         """
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        batch = self._batch(application, state, stale, max_staleness, min_epoch, timeout)
+        connection = self._here()
+        bounds = bounds_of(stale, max_staleness, min_epoch)
+        future: asyncio.Future[Answer] = connection.loop.create_future()
+        batch = connection.batch(application, state, bounds, self._seconds(timeout))
         batch.keys.append(key)
         batch.waiters.append(future)
         return future
@@ -135,8 +133,10 @@ class AsyncClient:
         wanted = list(keys)
         if not wanted:
             return []
-        future: asyncio.Future[list[Answer]] = self._loop.create_future()
-        batch = self._batch(application, state, stale, max_staleness, min_epoch, timeout)
+        connection = self._here()
+        bounds = bounds_of(stale, max_staleness, min_epoch)
+        future: asyncio.Future[list[Answer]] = connection.loop.create_future()
+        batch = connection.batch(application, state, bounds, self._seconds(timeout))
         batch.keys += wanted
         batch.waiters += Whole(future, len(wanted)).slots()
         return await future
@@ -173,18 +173,7 @@ class AsyncClient:
         """
         bounds = bounds_of(stale, max_staleness, min_epoch)
         scan = Scan(application, state, key, start, stop, bounds, descending=descending, limit=limit)
-        deadline = self._loop.time() + (self._timeout if timeout is None else timeout)
-
-        def reads() -> StateReads:
-            return self._states.get((application, state)) or self._reads(application, state)
-
-        if self._closed is not None:
-            raise self._closed
-        try:
-            return await Scanner(self._stub, self._target).entries(scan, reads, deadline)
-        except (asyncio.CancelledError, grpc.aio.UsageError):
-            self._raise_if_closed()
-            raise
+        return await self._here().scan(scan, self._seconds(timeout))
 
     def session(self, epochs: Mapping[tuple[str, str], int] | None = None) -> AsyncSession:
         """Reads that never go backwards. `epochs`: those of an earlier session, to go on from."""
@@ -192,8 +181,11 @@ class AsyncClient:
 
     async def list_states(self, application: str = "", *, timeout: float | None = None) -> list[StateDescriptor]:
         """All states of an application; of all applications if empty."""
+        connection = self._here()
         request = query_pb2.ListStatesRequest(application=application)
-        response: query_pb2.ListStatesResponse = await self._call(self._stub.ListStates, request, timeout)
+        response: query_pb2.ListStatesResponse = await connection.call(
+            connection.stub.ListStates, request, self._seconds(timeout)
+        )
         return [convert.descriptor_from_proto(message) for message in response.states]
 
     async def describe_state(self, application: str, state: str, *, timeout: float | None = None) -> StateDescriptor:
@@ -202,88 +194,77 @@ class AsyncClient:
         Raises:
             UnknownApplication, UnknownState: The message names those that exist.
         """
-        request = query_pb2.DescribeStateRequest(state=query_pb2.StateRef(application=application, state=state))
-        response: query_pb2.DescribeStateResponse = await self._call(self._stub.DescribeState, request, timeout)
-        return convert.descriptor_from_proto(response.descriptor)
+        return await self._here().describe(application, state, self._seconds(timeout))
 
     async def status(self, *, timeout: float | None = None) -> list[ServerStatus]:
         """All servers that the target knows, with what they hold; those it can't reach with the reason."""
-        response: query_pb2.StatusResponse = await self._call(self._stub.Status, query_pb2.StatusRequest(), timeout)
+        connection = self._here()
+        response: query_pb2.StatusResponse = await connection.call(
+            connection.stub.Status, query_pb2.StatusRequest(), self._seconds(timeout)
+        )
         return [status_from_proto(message) for message in response.servers]
 
     async def close(self) -> None:
-        """Closes the connection. What is under way fails with ClientClosed. Idempotent."""
-        if self._closed is not None:
+        """Closes the connection. What is under way fails with ClientClosed. Idempotent.
+
+        Raises:
+            Unsupported: It is used in another event loop, which still goes on.
+        """
+        connection = self._connection
+        if self._closed or connection is None or forked.cut_off():
+            self._closed = True
             return
-        self._closed = ClientClosed(f"the client of {self._target} is closed; make a new one", address=self._target)
-        self._flush()
-        for reads in self._states.values():
-            reads.close(self._closed)
-        await self._stream.close(self._closed)
-        await self._channel.close()
+        if connection.loop is not _running_loop() and not connection.loop.is_closed():
+            raise self._elsewhere()
+        self._closed, self._connection = True, None
+        if not connection.loop.is_closed():
+            await connection.close(self._closed_error())
 
-    def _batch(
-        self,
-        application: str,
-        state: str,
-        stale: StalePolicy,
-        max_staleness: timedelta | None,
-        min_epoch: int,
-        timeout: float | None,
-    ) -> Batch:
-        options = (application, state, stale, max_staleness, min_epoch, timeout)
-        batch = self._turn.get(options)
-        if batch is None:
-            bounds = bounds_of(stale, max_staleness, min_epoch)
-            if not self._turn:
-                self._loop.call_soon(self._flush)
-            deadline = self._loop.time() + (self._timeout if timeout is None else timeout)
-            batch = self._turn[options] = Batch(bounds, deadline)
-        return batch
+    def _here(self) -> Connection:
+        """The connection, for the running event loop.
 
-    def _flush(self) -> None:
-        """Once per turn of the event loop in which something was asked for."""
-        turn, self._turn = self._turn, {}
-        for (application, state, *_), batch in turn.items():
-            if self._closed is not None:
-                batch.fail(self._closed)
-                continue
-            reads = self._states.get((application, state))
-            if reads is None:
-                reads = self._reads(application, state)
-            try:
-                reads.submit(batch)
-            except Exception:  # noqa: BLE001 - the top of a loop: nobody else would tell those who wait
-                _log.exception("lookups could not be started")
-                batch.fail(InternalError("the lookup could not be started, by a bug; the client's log has the cause"))
+        Raises:
+            ClientClosed: The client is closed.
+            Unsupported: There is no event loop, it is another one than the client's, or gRPC can't be used here.
+        """
+        connection = self._connection
+        if connection is None or connection.loop is not _running_loop() or forked.cut_off():
+            return self._connected()
+        return connection
 
-    def _reads(self, application: str, state: str) -> StateReads:
-        name = (application, state)
+    def _connected(self) -> Connection:
+        if self._closed:
+            raise self._closed_error()
+        forked.check()
+        loop = _running_loop()
+        if loop is None:
+            raise Unsupported(
+                "an AsyncClient is used inside a running event loop, by a coroutine; elsewhere, and in threads, use "
+                "keyhole.Client",
+                address=self._target,
+            )
+        if self._connection is not None:
+            raise self._elsewhere()
+        self._connection = Connection(self._target, self._credentials)
+        return self._connection
 
-        async def describe(application: str, state: str, timeout: float) -> StateDescriptor:
-            return await self.describe_state(application, state, timeout=timeout)
+    def _closed_error(self) -> ClientClosed:
+        return ClientClosed(f"the client of {self._target} is closed; make a new one", address=self._target)
 
-        def forget() -> None:
-            self._states.pop(name, None)
+    def _elsewhere(self) -> Unsupported:
+        return Unsupported(
+            f"this AsyncClient of {self._target} belongs to the event loop that used it first, and this is another one "
+            "(each thread and each asyncio.run has its own); make a client in each, or one keyhole.Client for all "
+            "threads",
+            address=self._target,
+        )
 
-        reads = self._states[name] = StateReads(self._stream, application, state, describe, forget)
-        return reads
+    def _seconds(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else timeout
 
-    async def _call(
-        self, method: Callable[..., Awaitable[_Response]], request: object, timeout: float | None
-    ) -> _Response:
-        if self._closed is not None:
-            raise self._closed
-        try:
-            return await method(request, timeout=self._timeout if timeout is None else timeout)
-        except grpc.RpcError as error:
-            raise status.from_rpc_error(error, self._target) from error
-        except asyncio.CancelledError:
-            self._raise_if_closed()
-            raise
 
-    def _raise_if_closed(self) -> None:
-        """Closing the channel cancels its calls, and refuses others; the caller's own cancellation goes through."""
-        task = asyncio.current_task()
-        if self._closed is not None and (task is None or not task.cancelling()):
-            raise self._closed from None
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -35,7 +35,8 @@ class StateReads:
         self._forget = forget
         self._codec: StateCodec | None = None
         self._topic_id = ""
-        self._parked: list[Batch] = []
+        # With what ends their waiting, which would keep all of this alive.
+        self._parked: dict[Batch, asyncio.TimerHandle] = {}
         self._describing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -102,8 +103,7 @@ class StateReads:
             batch.fail(error)
 
     def _park(self, batch: Batch) -> None:
-        self._parked.append(batch)
-        self._loop.call_at(batch.deadline, self._expire, batch)
+        self._parked[batch] = self._loop.call_at(batch.deadline, self._expire, batch)
         if self._describing is None:
             self._describing = self._loop.create_task(self._describe())
 
@@ -118,8 +118,7 @@ class StateReads:
         finally:
             self._describing = None
         self._topic_id = descriptor.topic_id
-        parked, self._parked = self._parked, []
-        for batch in parked:
+        for batch in self._unparked():
             self.submit(batch)
 
     async def _ask_for_the_patient(self) -> StateDescriptor:
@@ -133,16 +132,20 @@ class StateReads:
                     raise
 
     def _expire(self, batch: Batch) -> None:
-        if batch in self._parked:
-            self._parked.remove(batch)
-            batch.fail(
-                DeadlineExceeded(
-                    f"state {self._application}/{self._state} could not be described within the deadline; give it more "
-                    "time, or check that its server answers"
-                )
+        del self._parked[batch]
+        batch.fail(
+            DeadlineExceeded(
+                f"state {self._application}/{self._state} could not be described within the deadline; give it more "
+                "time, or check that its server answers"
             )
+        )
 
     def _fail_parked(self, error: KeyholeError) -> None:
-        parked, self._parked = self._parked, []
-        for batch in parked:
+        for batch in self._unparked():
             batch.fail(error)
+
+    def _unparked(self) -> list[Batch]:
+        parked, self._parked = self._parked, {}
+        for expiry in parked.values():
+            expiry.cancel()
+        return list(parked)

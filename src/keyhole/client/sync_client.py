@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from datetime import timedelta
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NoReturn, Self, TypeVar
 
 from keyhole.client.async_client import AsyncClient, Key
 from keyhole.client.bounds import StalePolicy
@@ -17,6 +19,7 @@ from keyhole.client.scans import MapKey
 from keyhole.client.session import Session
 from keyhole.client.views import ServerStatus
 from keyhole.errors import ClientClosed
+from keyhole.rpc import forked
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.types import Answer, Entries, Stale, StateDescriptor
 
@@ -27,7 +30,8 @@ class Client:
     """Reads states, from any thread; many may share one. An event loop in a thread of its own does the work.
 
     What the threads ask for at the same time shares frames, but each `get` here waits for its answer: for many keys,
-    use `get_many`. Not usable in a process that was forked after it was made.
+    use `get_many`. It connects when it is first used; one that was used before a fork can't be used in the child
+    (docs/clients.md).
 
     Args:
         target: host:port of a client proxy (or of one state server, which answers only for its own key groups).
@@ -37,22 +41,22 @@ class Client:
 
     def __init__(self, target: str, *, timeout: float = 5.0, credentials: Credentials = PLAIN) -> None:
         self._target = target
-        self._loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()
+        self._client = AsyncClient(target, timeout=timeout, credentials=credentials)
         self._closed = False
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"keyhole-client-{target}", daemon=True)
-        self._thread.start()
+        self._begin()
+        _all.add(self)
 
-        async def make() -> AsyncClient:
-            return AsyncClient(target, timeout=timeout, credentials=credentials)
+    def _begin(self) -> None:
+        """Without the thread, which the first call makes: a process that is forked before that makes its own."""
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
-        try:
-            self._client = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
-        except BaseException:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-            raise
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Client can't be pickled; make it in the process that uses it (for a Python UDF in a function of a "
+            "module, with functools.cache)"
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -155,16 +159,22 @@ class Client:
 
     def close(self) -> None:
         """Closes the connection and ends the thread. Calls under way fail with ClientClosed. Idempotent."""
+        if forked.cut_off():
+            # Its thread and its connection are the parent's.
+            self._closed = True
+            return
         with self._lock:
-            if self._closed:
+            loop, thread = self._loop, self._thread
+            if self._closed or loop is None or thread is None:
+                self._closed = True
                 return
             self._closed = True
             # From here on nothing more is started; what was is ended by this.
-            closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+            closing = asyncio.run_coroutine_threadsafe(self._close(), loop)
         closing.result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
     async def _close(self) -> None:
         await self._client.close()
@@ -177,10 +187,12 @@ class Client:
         async def run() -> _T:
             return await start()
 
+        # Before the lock, which another thread may have had at the fork.
+        forked.check()
         with self._lock:
             if self._closed:
                 raise ClientClosed(f"the client of {self._target} is closed; make a new one", address=self._target)
-            future: Future[_T] = asyncio.run_coroutine_threadsafe(run(), self._loop)
+            future: Future[_T] = asyncio.run_coroutine_threadsafe(run(), self._started())
         try:
             return future.result()
         except CancelledError as error:
@@ -190,3 +202,22 @@ class Client:
             with contextlib.suppress(RuntimeError):
                 future.cancel()
             raise
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            name = f"keyhole-client-{self._target}"
+            self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+            self._thread.start()
+        return self._loop
+
+
+_all: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for client in _all:
+        client._begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -6,6 +6,7 @@ from typing import TypeAlias, cast
 
 import grpc
 
+from keyhole.rpc import forked
 from keyhole.rpc.renewed import RenewedAioChannel, RenewedChannel, Renewing
 from keyhole.security.credentials import PLAIN, Credentials
 
@@ -58,11 +59,22 @@ _CLIENT: Options = (
 )
 
 
+def check(target: str, credentials: Credentials) -> None:
+    """Without anything of gRPC's.
+
+    Raises:
+        InvalidConfiguration: The credentials contradict each other, or a file of theirs can't be used.
+    """
+    if not _is_plain(target, credentials):
+        Renewing(credentials)
+
+
 def aio_channel(target: str, credentials: Credentials = PLAIN) -> grpc.aio.Channel:
     """A channel for the running event loop. Connects at its first call; close it with `await channel.close()`.
 
     Raises:
-        InvalidConfiguration: The credentials contradict each other, or a file of theirs can't be used.
+        InvalidConfiguration: As `check`.
+        Unsupported: This process was forked beside a connection of gRPC's.
     """
     return _aio(target, credentials, (*_CLIENT, *_OF_CLIENTS))
 
@@ -74,6 +86,7 @@ def aio_link(target: str, credentials: Credentials = PLAIN) -> grpc.aio.Channel:
 
 def sync_channel(target: str, credentials: Credentials = PLAIN) -> grpc.Channel:
     """A channel for threads. Connects at its first call. Raises as `aio_channel`."""
+    forked.check()
     options = (*_CLIENT, *_OF_LINKS)
     if _is_plain(target, credentials):
         return grpc.insecure_channel(target, options=options)
@@ -82,6 +95,7 @@ def sync_channel(target: str, credentials: Credentials = PLAIN) -> grpc.Channel:
 
 
 def _aio(target: str, credentials: Credentials, options: Options) -> grpc.aio.Channel:
+    forked.check()
     if _is_plain(target, credentials):
         return grpc.aio.insecure_channel(target, options=options)
     return cast("grpc.aio.Channel", RenewedAioChannel(target, Renewing(credentials), options))

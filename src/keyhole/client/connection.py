@@ -1,0 +1,130 @@
+"""What a client has once it is used: a channel, the stream of its lookups, and what it knows of the states."""
+
+# ruff: noqa: ASYNC109 - a timeout is part of the request: it travels to the server, which then stops working on it
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+
+from keyhole.client.lookup_stream import LookupStream
+from keyhole.client.lookups import Batch
+from keyhole.client.scans import Scan, Scanner
+from keyhole.client.state_reads import StateReads
+from keyhole.errors import InternalError, KeyholeError
+from keyhole.rpc import channels, convert, status
+from keyhole.security.credentials import Credentials
+from keyhole.types import Entries, ReadBounds, StateDescriptor
+from keyhole.v1 import query_pb2, query_pb2_grpc
+
+_log = logging.getLogger(__name__)
+
+_Response = TypeVar("_Response")
+_Options = tuple[str, str, ReadBounds, float]
+
+
+class Connection:
+    """Of one event loop, and used from its thread only.
+
+    Attributes:
+        loop: The one that it was made in.
+        stub: Of the service Query.
+    """
+
+    def __init__(self, target: str, credentials: Credentials) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._target = target
+        self._channel = channels.aio_channel(target, credentials)
+        # The generated stubs are typed for both APIs at once.
+        self.stub: Any = query_pb2_grpc.QueryStub(self._channel)
+        self._stream = LookupStream(self._channel, target)
+        self._states: dict[tuple[str, str], StateReads] = {}
+        # What was asked for in this turn of the event loop, by state and options.
+        self._turn: dict[_Options, Batch] = {}
+        self._closed: KeyholeError | None = None
+
+    def batch(self, application: str, state: str, bounds: ReadBounds, timeout: float) -> Batch:
+        """What lookups are added to before the event loop's turn is over: all with the same options travel together."""
+        options = (application, state, bounds, timeout)
+        batch = self._turn.get(options)
+        if batch is None:
+            if not self._turn:
+                self.loop.call_soon(self._flush)
+            batch = self._turn[options] = Batch(bounds, self.loop.time() + timeout)
+        return batch
+
+    async def scan(self, scan: Scan, timeout: float) -> Entries:
+        """Raises KeyholeError: As AsyncClient.scan."""
+        deadline = self.loop.time() + timeout
+
+        def reads() -> StateReads:
+            name = (scan.application, scan.state)
+            return self._states.get(name) or self._reads(*name)
+
+        try:
+            return await Scanner(self.stub, self._target).entries(scan, reads, deadline)
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            self._raise_if_closed()
+            raise
+
+    async def call(self, method: Callable[..., Awaitable[_Response]], request: object, timeout: float) -> _Response:
+        """The response of one of the stub's methods. Raises KeyholeError."""
+        try:
+            return await method(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise status.from_rpc_error(error, self._target) from error
+        except asyncio.CancelledError:
+            self._raise_if_closed()
+            raise
+
+    async def describe(self, application: str, state: str, timeout: float) -> StateDescriptor:
+        """Raises KeyholeError."""
+        request = query_pb2.DescribeStateRequest(state=query_pb2.StateRef(application=application, state=state))
+        response: query_pb2.DescribeStateResponse = await self.call(self.stub.DescribeState, request, timeout)
+        return convert.descriptor_from_proto(response.descriptor)
+
+    async def close(self, error: KeyholeError) -> None:
+        """What is under way fails with the error. Called once."""
+        self._closed = error
+        self._flush()
+        for reads in self._states.values():
+            reads.close(error)
+        # They know this connection: without them it is gone with the last one who uses it, and gRPC's thread with it.
+        self._states.clear()
+        await self._stream.close(error)
+        await self._channel.close()
+
+    def _flush(self) -> None:
+        """Once per turn of the event loop in which something was asked for."""
+        turn, self._turn = self._turn, {}
+        for (application, state, *_), batch in turn.items():
+            if self._closed is not None:
+                batch.fail(self._closed)
+                continue
+            reads = self._states.get((application, state))
+            if reads is None:
+                reads = self._reads(application, state)
+            try:
+                reads.submit(batch)
+            except Exception:  # noqa: BLE001 - the top of a loop: nobody else would tell those who wait
+                _log.exception("lookups could not be started")
+                batch.fail(InternalError("the lookup could not be started, by a bug; the client's log has the cause"))
+
+    def _reads(self, application: str, state: str) -> StateReads:
+        name = (application, state)
+
+        def forget() -> None:
+            self._states.pop(name, None)
+
+        reads = self._states[name] = StateReads(self._stream, application, state, self.describe, forget)
+        return reads
+
+    def _raise_if_closed(self) -> None:
+        """Closing the channel cancels its calls, and refuses others; the caller's own cancellation goes through."""
+        task = asyncio.current_task()
+        if self._closed is not None and (task is None or not task.cancelling()):
+            raise self._closed from None

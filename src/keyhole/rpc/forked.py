@@ -1,0 +1,82 @@
+"""Processes that were forked beside gRPC: whether it can be used in them.
+
+Of gRPC's threads a child has none. Where its asyncio API is in use when a process forks, calls in the child wait for
+ever, or gRPC ends the process (grpcio 1.85): so a child says what is wrong before it calls. Where nothing of that API
+is left at the fork, clients work in the child.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+from typing import Any
+
+from grpc._cython import cygrpc
+
+from keyhole.errors import Unsupported
+
+_log = logging.getLogger(__name__)
+
+# The thread that grpc.aio has while it has a channel or a server: by the name of what it runs.
+_POLLER = "(_poll_wrapper)"
+
+
+class _Process:
+    """This one, and how it came to be.
+
+    Attributes:
+        cut_off: It was forked beside gRPC's asyncio API, or one that it descends from was.
+        polling: At the last fork.
+    """
+
+    cut_off = False
+    polling = False
+
+
+def polling() -> bool:
+    """Whether gRPC's asyncio API is in use, by anybody in this process."""
+    return any(thread.name.endswith(_POLLER) for thread in threading.enumerate())
+
+
+def fork_support() -> bool:
+    """Whether gRPC starts its threads again in children, as it does by default."""
+    core: Any = cygrpc
+    return bool(core.is_fork_support_enabled())
+
+
+def cut_off() -> bool:
+    """Whether calls in this process would hang."""
+    return _Process.cut_off
+
+
+def check() -> None:
+    """Raises Unsupported: gRPC can't be used in this process."""
+    if _Process.cut_off:
+        raise Unsupported(
+            "this process was forked from one that had a connection of gRPC open, and gRPC does not work in it. Close "
+            "all clients before the process forks, or make them there and use them in the child first (gunicorn: in "
+            "post_fork; Celery: in worker_process_init), or start processes by spawn in place of fork",
+            process=os.getpid(),
+        )
+
+
+def _before() -> None:
+    _Process.polling = polling()
+    if _Process.polling:
+        # What is closed may be left in cycles, of a user's exceptions for example.
+        gc.collect()
+        _Process.polling = polling()
+    if _Process.polling and fork_support():
+        _log.warning(
+            "this process forks while a connection of gRPC is open, and gRPC's support of forks is on: it may end the "
+            "child, also one that doesn't use it. Close all clients first, or set GRPC_ENABLE_FORK_SUPPORT=0"
+        )
+
+
+def _in_child() -> None:
+    _Process.cut_off = _Process.cut_off or _Process.polling
+
+
+os.register_at_fork(before=_before, after_in_child=_in_child)

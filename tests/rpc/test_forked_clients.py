@@ -1,0 +1,98 @@
+"""Processes that are forked beside or after a client: they read, or are told at once what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import sys
+import threading
+
+import pytest
+
+from keyhole import AsyncClient, Client
+from keyhole.rpc import forked
+from tests.support.forking import told_by
+from tests.support.proxies import fake_servers
+from tests.support.readings import APPLICATION, STATE, descriptor, rows
+
+_REFUSED = "Unsupported: this process was forked from one that had a connection of gRPC open"
+
+
+async def test_a_client_that_was_not_used_before_the_fork_works_in_child_and_parent() -> None:
+    assert await told_by("made_before") == ["child: 1.0", "parent: 1.0"]
+
+
+async def test_a_client_that_was_used_before_the_fork_says_so_at_once_in_the_child() -> None:
+    first, child, closing, last = await told_by("used_before")
+    assert (first, closing, last) == ("parent: 1.0", "child that closes: closed", "parent: 1.0")
+    assert child.startswith(f"child: {_REFUSED}")
+    assert "Close all clients" in child
+    assert "spawn" in child
+
+
+async def test_another_client_in_the_child_says_the_same_while_the_parents_is_open() -> None:
+    parent, child = await told_by("another_in_the_child")
+    assert parent == "parent: 1.0"
+    assert child.startswith(f"child: {_REFUSED}")
+
+
+async def test_children_and_grandchildren_read_where_clients_are_closed_before_each_fork() -> None:
+    assert await told_by("closed_before") == 3 * ["parent: 1.0", "grandchild: 1.0", "child: 1.0"]
+
+
+async def test_a_client_of_a_module_works_in_the_processes_of_a_pool() -> None:
+    assert await told_by("in_a_pool") == ["1.0 1.0 1.0 1.0"]
+
+
+async def test_a_child_that_is_forked_in_the_middle_of_calls_is_told_so() -> None:
+    told = await told_by("among_readers")
+    assert len(told) == 5
+    assert all(child.startswith(f"child: {_REFUSED}") for child in told)
+
+
+async def test_an_async_client_that_was_not_used_before_the_fork_works_in_the_child() -> None:
+    assert await told_by("async_made_before") == ["child: 1.0"]
+
+
+@pytest.mark.parametrize("scenario", ["async_used_before", "async_loop_taken_along"])
+async def test_an_async_client_that_was_used_before_the_fork_says_so_at_once_in_the_child(scenario: str) -> None:
+    parent, child, *_ = await told_by(scenario)
+    assert parent == "parent: 1.0"
+    assert child.startswith(f"child: {_REFUSED}")
+
+
+async def test_children_end_as_ever_beside_the_parents_client() -> None:
+    """With gRPC's own support of forks one of four was killed."""
+    assert await told_by("end_as_ever") == ["parent: 1.0", "children ended with {3: 30}"]
+
+
+async def test_gRPCs_support_of_forks_is_off_for_this_process_alone_unless_somebody_wants_it() -> None:  # noqa: N802
+    look = (
+        "import os, keyhole.client; from keyhole.rpc.forked import fork_support; "
+        "print(fork_support(), os.environ.get('GRPC_ENABLE_FORK_SUPPORT'))"
+    )
+    told = []
+    for wanted in ({}, {"GRPC_ENABLE_FORK_SUPPORT": "1"}):
+        environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"} | wanted
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", look, env=environment, stdout=asyncio.subprocess.PIPE
+        )
+        told.append((await process.communicate())[0].decode().strip())
+    assert told == ["False None", "True 1"]
+
+
+async def test_whether_grpc_has_a_connection_open_is_known() -> None:
+    """By a thread of gRPC's whose name is not promised: this fails where another version has renamed it."""
+    async with fake_servers("a") as (server,):
+        server.host(descriptor(), rows(1))
+        assert forked.polling()
+        with Client(server.address) as client:
+            await asyncio.to_thread(client.get, APPLICATION, STATE, "sensor-0")
+            assert any(thread.name.startswith("keyhole-client") for thread in threading.enumerate())
+
+
+def test_a_client_that_is_pickled_says_where_to_make_one() -> None:
+    for client in (Client("localhost:7400"), AsyncClient("localhost:7400")):
+        with pytest.raises(TypeError, match="in the process that uses it"):
+            pickle.dumps(client)
