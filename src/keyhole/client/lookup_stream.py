@@ -18,6 +18,9 @@ from keyhole.v1 import query_pb2, query_pb2_grpc
 
 _log = logging.getLogger(__name__)
 
+# For the other side to end a stream; one that lives takes as long as a lookup does.
+_LEAVE_SECONDS = 0.5
+
 _Call: TypeAlias = Any  # grpc.aio.StreamStreamCall; its stub types `read` as object
 
 
@@ -54,6 +57,7 @@ class LookupStream:
         self._newest: Callable[[], object] = renewing.version if renewing is not None else lambda: None
         self._shown: object = None
         self._ending = False
+        self._leaving = False
         self._timer_at = math.inf
 
     @property
@@ -86,13 +90,24 @@ class LookupStream:
         if self._timer is not None:
             self._timer.cancel()
         if self._runner is not None:
+            if not self._coalescer.keys:
+                await self._leave(self._runner)
             self._runner.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._runner
         self._coalescer.lost(error, waiting_too=True)
 
+    async def _leave(self, runner: asyncio.Task[None]) -> None:
+        """Nobody waits for an answer: the other side ends the stream.
+
+        Of a call that is cancelled gRPC tells the event loop later, by when that may be closed.
+        """
+        self._leaving = True
+        self._ready.set()
+        await asyncio.wait([runner], timeout=_LEAVE_SECONDS)
+
     async def _run(self) -> None:
-        while True:
+        while not self._leaving:
             await self._ready.wait()
             # Nothing may be left of an expired segment by now.
             if self._coalescer.keys == 0:
@@ -113,7 +128,7 @@ class LookupStream:
 
     async def _write(self, call: _Call, reader: asyncio.Task[None]) -> None:
         while not reader.done():
-            if self._newest() != self._shown:
+            if self._leaving or self._newest() != self._shown:
                 # The other side ends streams whose token has expired. What is in flight is still answered.
                 self._ending = True
                 await call.done_writing()

@@ -1,0 +1,104 @@
+"""Clients of several event loops and threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from keyhole import AsyncClient
+from keyhole.errors import ClientClosed, Unsupported
+from keyhole.testing.fake_server import FakeServer
+from tests.support.forking import told_by
+from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.waiting import PATIENCE_SECONDS, until
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    """On an event loop in a thread of its own."""
+    started: list[FakeServer] = []
+    stop: list[asyncio.Event] = []
+
+    async def serve() -> None:
+        server = FakeServer("a")
+        await server.start()
+        server.host(descriptor(), rows(10))
+        stop.append(asyncio.Event())
+        started.append(server)
+        await stop[0].wait()
+        await server.stop()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    until(lambda: started)
+    yield started[0]
+    loop.call_soon_threadsafe(stop[0].set)
+    thread.join()
+    loop.close()
+
+
+async def _read(client: AsyncClient) -> float:
+    celsius: float = (await client.get(APPLICATION, STATE, "sensor-1", timeout=PATIENCE_SECONDS)).value.celsius
+    return celsius
+
+
+def test_one_event_loop_after_the_other_has_a_client_without_a_word_of_grpcs(
+    server: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """gRPC hands what comes late for a loop that is closed to another one, here the server's, which logs it."""
+
+    async def main() -> float:
+        async with AsyncClient(server.address) as client:
+            await client.describe_state(APPLICATION, STATE)
+            return await _read(client)
+
+    with caplog.at_level(logging.ERROR):
+        assert [asyncio.run(main()) for _ in range(20)] == [1.0] * 20
+    assert not caplog.records
+
+
+async def test_a_client_that_is_closed_leaves_no_thread_of_grpcs() -> None:
+    """Not one that waits to be found by the garbage collector."""
+    assert await told_by("closes") == ["1.0", "polling: True", "polling: False"]
+
+
+def test_a_client_may_be_made_outside_of_an_event_loop(server: FakeServer) -> None:
+    client = AsyncClient(server.address)
+
+    async def main() -> float:
+        async with client:
+            return await _read(client)
+
+    assert asyncio.run(main()) == 1.0
+
+
+def test_a_client_that_is_used_outside_of_an_event_loop_says_what_to_use() -> None:
+    with pytest.raises(Unsupported, match=r"inside a running event loop.*use keyhole\.Client"):
+        AsyncClient("localhost:7400").get(APPLICATION, STATE, "sensor-1")
+
+
+def test_a_client_of_another_event_loop_says_so_and_can_be_closed_where_that_is_over(server: FakeServer) -> None:
+    client = AsyncClient(server.address)
+    assert asyncio.run(_read(client)) == 1.0
+    with pytest.raises(Unsupported, match="belongs to the event loop that used it first"):
+        asyncio.run(_read(client))
+    asyncio.run(client.close())
+    with pytest.raises(ClientClosed):
+        asyncio.run(_read(client))
+
+
+async def test_a_client_of_another_thread_says_so(server: FakeServer) -> None:
+    async with AsyncClient(server.address) as client:
+        assert await _read(client) == 1.0
+        with pytest.raises(Unsupported, match="belongs to the event loop that used it first"):
+            await asyncio.to_thread(asyncio.run, _read(client))
+        with pytest.raises(Unsupported, match="inside a running event loop"):
+            await asyncio.to_thread(client.get, APPLICATION, STATE, "sensor-1")
+        with pytest.raises(Unsupported, match="belongs to the event loop that used it first"):
+            await asyncio.to_thread(asyncio.run, client.close())
+        assert await _read(client) == 1.0
