@@ -13,6 +13,7 @@ import grpc
 from keyhole.client.coalescing import Answers, Lane
 from keyhole.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError, MalformedRequest, Overloaded, StaleDescriptor, Unsupported
+from keyhole.key_values import KeyValue
 from keyhole.routing import StateName
 from keyhole.rpc import convert
 from keyhole.security.access import current
@@ -238,7 +239,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
     async def _encode_and_forward(
         self,
         name: StateName,
-        keys: Sequence[tuple[convert.KeyValue, ...]],
+        keys: Sequence[tuple[KeyValue, ...]],
         options: pb.ReadOptions,
         deadline: float,
     ) -> Answers:

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from keyhole.errors import KeyMismatch, MalformedRequest, NullKey, StaleDescriptor, ValueMismatch
+from keyhole.errors import KeyMismatch, MalformedRequest, StaleDescriptor, ValueMismatch
 from keyhole.evolution import Origin, origins
+from keyhole.key_values import BYTES, KeyValue, plain
 from keyhole.placement import HASHES, SEED, days, hash_bytes, hash_int, hash_long, micros
 from keyhole.row import Row, row_class
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueField, ValueSchema
@@ -33,22 +34,8 @@ from keyhole.value_types import ValueType, optional, value_type
 
 __all__ = ["EntryRange", "KeyCodec", "Row", "StateCodec", "encode_row"]
 
-KeyValue = str | bytes | bool | int | date | datetime
-"""One column of a key."""
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
-_BYTES = {KeyType.SMALLINT: 2, KeyType.INT: 4, KeyType.BIGINT: 8, KeyType.DATE: 4, KeyType.TIMESTAMP: 8}
-_PYTHON: dict[KeyType, type] = {
-    KeyType.STRING: str,
-    KeyType.BINARY: bytes,
-    KeyType.BOOLEAN: bool,
-    KeyType.SMALLINT: int,
-    KeyType.INT: int,
-    KeyType.BIGINT: int,
-    KeyType.DATE: date,
-    KeyType.TIMESTAMP: datetime,
-}
 _END = b"\0\0"
 # Stored dates, timestamps and decimals that Python has no value for.
 _NO_SUCH_VALUE = (ValueError, ArithmeticError)
@@ -96,44 +83,23 @@ class KeyCodec:
         self.columns = tuple(columns)
 
     def check(self, key: object) -> tuple[Any, ...]:
-        """The key's values, one per column.
+        """The key's values, one per column, as Python's own types.
 
         Args:
-            key: One value where there is one column, else a tuple.
+            key: One value where there is one column, else a tuple or list.
 
         Raises:
             KeyMismatch: Another number of columns, or a value that does not fit its column's type.
             NullKey: A value is None.
         """
-        values = key if isinstance(key, tuple) else (key,)
+        values = tuple(key) if isinstance(key, (tuple, list)) else (key,)
         if len(values) != len(self.columns):
             raise KeyMismatch(
                 f"the key has {len(values)} column{'s' * (len(values) != 1)}, the state's key has {len(self.columns)}: "
                 f"{self._described()}",
                 columns=self._described(),
             )
-        for column, value in zip(self.columns, values, strict=True):
-            self._check_column(column, value)
-        return values
-
-    def _check_column(self, column: KeyColumn, value: object) -> None:
-        if value is None:
-            raise NullKey(f"key column {column.name} is null; a state has no null keys", column=column.name)
-        kind, fits = column.type, type(value) is _PYTHON[column.type]
-        if fits and kind is KeyType.TIMESTAMP:
-            fits = not _is_naive(value)
-        if fits and kind in (KeyType.SMALLINT, KeyType.INT, KeyType.BIGINT):
-            limit = 1 << 8 * _BYTES[kind] - 1
-            fits = -limit <= value < limit  # type: ignore[operator]  # an int
-        if fits and kind is KeyType.STRING:
-            fits = not any("\ud800" <= character <= "\udfff" for character in value)  # type: ignore[attr-defined]  # a str
-        if not fits:
-            what = type(value).__name__ + (" without a time zone" if _is_naive(value) else "")
-            raise KeyMismatch(
-                f"key column {column.name} is a {kind}; the {what} that was given does not fit it",
-                column=column.name,
-                type=kind,
-            )
+        return tuple(plain(column, value) for column, value in zip(self.columns, values, strict=True))
 
     def _described(self) -> str:
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)
@@ -153,9 +119,8 @@ class KeyCodec:
             raise KeyMismatch(
                 f"{len(values)} values are given; the columns are {self._described()}", columns=self._described()
             )
-        for column, value in zip(self.columns, values, strict=False):
-            self._check_column(column, value)
-        return b"".join(_ENCODE[column.type](value) for column, value in zip(self.columns, values, strict=False))
+        first = [plain(column, value) for column, value in zip(self.columns, values, strict=False)]
+        return b"".join(_ENCODE[column.type](value) for column, value in zip(self.columns, first, strict=False))
 
     def encode_values(self, values: Sequence[Any]) -> bytes:
         """As `encode`, of values that were checked."""
@@ -185,10 +150,6 @@ class KeyCodec:
         return tuple(values), data
 
 
-def _is_naive(value: object) -> bool:
-    return isinstance(value, datetime) and value.utcoffset() is None
-
-
 def _decode(kind: KeyType, data: bytes) -> tuple[KeyValue, bytes]:
     """One column, and the bytes after it."""
     if kind in (KeyType.STRING, KeyType.BINARY):
@@ -198,7 +159,7 @@ def _decode(kind: KeyType, data: bytes) -> tuple[KeyValue, bytes]:
         if data[0] > 1:
             raise ValueError("neither 0 nor 1")
         return data[0] == 1, data[1:]
-    width = _BYTES[kind]
+    width = BYTES[kind]
     if len(data) < width:
         raise ValueError("too short")
     number = int.from_bytes(data[:width], "big") - (1 << 8 * width - 1)
@@ -468,7 +429,7 @@ def _storage_key_encoder(keys: KeyCodec, hashed: int, key_groups: int) -> Callab
 
     if not kinds:
         return general
-    width = _BYTES.get(kinds[0], 8)
+    width = BYTES.get(kinds[0], 8)
     bias = 1 << 8 * width - 1
     hash_integer = hash_long if width == 8 else hash_int
 

@@ -63,7 +63,7 @@ def test_a_value_of_another_type_is_refused_by_the_columns_name(kind: KeyType, v
 
 
 def test_another_number_of_columns_is_refused_with_the_columns() -> None:
-    with pytest.raises(KeyMismatch, match="has 2 columns; the state's key has 1: sensor string"):
+    with pytest.raises(KeyMismatch, match="has 2 columns, the state's key has 1: sensor string"):
         convert.key_to_proto(descriptor().key, ("a", "b"))
 
 

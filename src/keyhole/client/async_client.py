@@ -6,24 +6,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from types import TracebackType
 from typing import NoReturn, Self
 
-from keyhole.client.bounds import StalePolicy, bounds_of
+from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
 from keyhole.client.connection import Connection
-from keyhole.client.lookups import Whole
+from keyhole.client.lookups import Whole, keys_of
 from keyhole.client.scans import MapKey, Scan
 from keyhole.client.session import AsyncSession
 from keyhole.client.views import ServerStatus, status_from_proto
 from keyhole.errors import ClientClosed, Unsupported
+from keyhole.key_values import KeyValue
 from keyhole.rpc import channels, convert, forked
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.types import Answer, Entries, Stale, StateDescriptor
 from keyhole.v1 import query_pb2
 
-Key = convert.KeyValue | Sequence[convert.KeyValue]
-"""One value, or a tuple of one per key column; to look an entry of a map state up, then one per map key column."""
+Key = KeyValue | Sequence[KeyValue]
+"""One value, or a tuple or list of one per key column; to look an entry of a map state up, then one per map key
+column."""
 
 
 class AsyncClient:
@@ -39,17 +40,17 @@ class AsyncClient:
 
     Args:
         target: host:port.
-        timeout: Seconds that a call may take where it names no timeout of its own.
+        timeout: Seconds (or a timedelta) that a call may take where it names no timeout of its own.
         credentials: TLS, a certificate, a token; default: plaintext, and none.
 
     Raises:
         InvalidConfiguration: The credentials contradict each other, or a file of theirs can't be used.
     """
 
-    def __init__(self, target: str, *, timeout: float = 5.0, credentials: Credentials = PLAIN) -> None:
+    def __init__(self, target: str, *, timeout: Duration = 5.0, credentials: Credentials = PLAIN) -> None:
         channels.check(target, credentials)
         self._target = target
-        self._timeout = timeout
+        self._timeout = seconds_of("timeout", timeout)
         self._credentials = credentials
         self._connection: Connection | None = None
         self._closed = False
@@ -75,9 +76,9 @@ class AsyncClient:
         key: Key,
         *,
         stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         min_epoch: int = 0,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> asyncio.Future[Answer]:
         """The value of one key, as of the last committed epoch; an absent key is an answer with `found` False.
 
@@ -86,9 +87,10 @@ class AsyncClient:
         Args:
             stale: Whether a copy other than the owner's may answer: "never", "when_needed" (the owner does not answer),
                 "always".
-            max_staleness: The answer must hold all that was complete so long ago; None: any age.
+            max_staleness: The answer must hold all that was complete so long ago, in seconds or as a timedelta; None:
+                any age.
             min_epoch: The answer must hold this epoch or a later one.
-            timeout: Seconds.
+            timeout: Seconds, or a timedelta.
 
         Raises (through the future):
             UnknownApplication, UnknownState: The message names those that exist.
@@ -121,16 +123,17 @@ class AsyncClient:
         keys: Iterable[Key],
         *,
         stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         min_epoch: int = 0,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> list[Answer]:
         """The values of many keys, in their order. They may be of different epochs where servers are: see each source.
 
         Raises:
             KeyholeError: As `get`. One key that can't be answered fails the call.
+            MalformedRequest: `keys` is one text.
         """
-        wanted = list(keys)
+        wanted = keys_of(keys)
         if not wanted:
             return []
         connection = self._here()
@@ -152,9 +155,9 @@ class AsyncClient:
         descending: bool = False,
         limit: int | None = None,
         stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         min_epoch: int = 0,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Entries:
         """The entries of one key of a map state, ordered by map key; of a list state, its elements. All of one epoch.
 
@@ -179,7 +182,7 @@ class AsyncClient:
         """Reads that never go backwards. `epochs`: those of an earlier session, to go on from."""
         return AsyncSession(self, epochs or {})
 
-    async def list_states(self, application: str = "", *, timeout: float | None = None) -> list[StateDescriptor]:
+    async def list_states(self, application: str = "", *, timeout: Duration | None = None) -> list[StateDescriptor]:
         """All states of an application; of all applications if empty."""
         connection = self._here()
         request = query_pb2.ListStatesRequest(application=application)
@@ -188,7 +191,7 @@ class AsyncClient:
         )
         return [convert.descriptor_from_proto(message) for message in response.states]
 
-    async def describe_state(self, application: str, state: str, *, timeout: float | None = None) -> StateDescriptor:
+    async def describe_state(self, application: str, state: str, *, timeout: Duration | None = None) -> StateDescriptor:
         """Key, schema, key groups of a state.
 
         Raises:
@@ -196,7 +199,7 @@ class AsyncClient:
         """
         return await self._here().describe(application, state, self._seconds(timeout))
 
-    async def status(self, *, timeout: float | None = None) -> list[ServerStatus]:
+    async def status(self, *, timeout: Duration | None = None) -> list[ServerStatus]:
         """All servers that the target knows, with what they hold; those it can't reach with the reason."""
         connection = self._here()
         response: query_pb2.StatusResponse = await connection.call(
@@ -259,8 +262,8 @@ class AsyncClient:
             address=self._target,
         )
 
-    def _seconds(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else timeout
+    def _seconds(self, timeout: Duration | None) -> float:
+        return self._timeout if timeout is None else seconds_of("timeout", timeout)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

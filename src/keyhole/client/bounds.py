@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
+from numbers import Real
 from typing import Literal, TypeAlias
 
 from keyhole.errors import MalformedRequest
@@ -11,12 +13,34 @@ from keyhole.types import ReadBounds, Stale
 StalePolicy: TypeAlias = Stale | Literal["never", "when_needed", "always"]
 """Whether a copy other than the owner's may answer; see keyhole.types.Stale."""
 
-_MILLISECOND = timedelta(milliseconds=1)
-# What the wire has room for: 49 days.
-_MOST = ((1 << 32) - 1) * _MILLISECOND
+Duration: TypeAlias = float | timedelta
+"""Seconds, or a timedelta."""
+
+# What the wire has room for, in milliseconds: 49 days.
+_MOST_MS = (1 << 32) - 1
 
 
-def bounds_of(stale: StalePolicy, max_staleness: timedelta | None, min_epoch: int) -> ReadBounds:
+def seconds_of(name: str, duration: Duration) -> float:
+    """As a number of seconds, 49 days at most.
+
+    Args:
+        name: The argument's, for the message.
+
+    Raises:
+        MalformedRequest: It is neither a number nor a timedelta, or is not finite.
+    """
+    if isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, Real) and not isinstance(duration, bool):
+        seconds = float(duration)
+    else:
+        raise MalformedRequest(f"{name} is a {type(duration).__name__}; give a number of seconds, or a timedelta")
+    if not math.isfinite(seconds):
+        raise MalformedRequest(f"{name} is {seconds}; give a finite number of seconds")
+    return min(seconds, _MOST_MS / 1000)
+
+
+def bounds_of(stale: StalePolicy, max_staleness: Duration | None, min_epoch: int) -> ReadBounds:
     """Staleness counts in whole milliseconds, rounded up.
 
     Raises:
@@ -30,6 +54,7 @@ def bounds_of(stale: StalePolicy, max_staleness: timedelta | None, min_epoch: in
         raise MalformedRequest(f"min_epoch is {min_epoch}; epochs begin with 1, and 0 means any")
     if max_staleness is None:
         return ReadBounds(min_epoch, policy)
-    if max_staleness <= timedelta(0):
+    staleness_ms = math.ceil(round(seconds_of("max_staleness", max_staleness) * 1000, 3))
+    if staleness_ms <= 0:
         raise MalformedRequest(f"max_staleness is {max_staleness}; no answer can be that fresh, and None means any age")
-    return ReadBounds(min_epoch, policy, -(-min(max_staleness, _MOST) // _MILLISECOND))
+    return ReadBounds(min_epoch, policy, staleness_ms)

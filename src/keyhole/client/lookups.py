@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from keyhole.client.coalescing import ASK_AGAIN, Answers
 from keyhole.codec import StateCodec
-from keyhole.errors import KeyholeError, StaleDescriptor, ValueMismatch
+from keyhole.errors import KeyholeError, MalformedRequest, StaleDescriptor, ValueMismatch
+from keyhole.key_values import KeyValue
 from keyhole.rpc import convert
 from keyhole.types import Answer, ReadBounds
 from keyhole.v1 import state_pb2
+
+
+def keys_of(keys: Iterable[Any]) -> list[Any]:
+    """The keys of a `get_many`. Raises MalformedRequest where they are one text, whose characters nobody means."""
+    if isinstance(keys, (str, bytes, bytearray)):
+        raise MalformedRequest(
+            f"keys is a {type(keys).__name__}, whose characters would each be a key; give a list of keys, also of one, "
+            "or use get"
+        )
+    return list(keys)
 
 
 class Waiter(Protocol):
@@ -74,7 +85,7 @@ class Batch:
     __slots__ = ("again", "bounds", "deadline", "keys", "patient", "waiters")
 
     def __init__(self, bounds: ReadBounds, deadline: float, *, again: bool = False, patient: bool = False) -> None:
-        self.keys: list[convert.KeyValue | Sequence[convert.KeyValue]] = []
+        self.keys: list[KeyValue | Sequence[KeyValue]] = []
         self.waiters: list[Waiter] = []
         self.bounds = bounds
         self.deadline = deadline

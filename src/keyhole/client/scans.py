@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from keyhole.client.state_reads import StateReads
-from keyhole.codec import KeyValue, StateCodec
+from keyhole.codec import StateCodec
 from keyhole.errors import (
     DeadlineExceeded,
     InternalError,
@@ -22,6 +22,7 @@ from keyhole.errors import (
     Unsupported,
     ValueMismatch,
 )
+from keyhole.key_values import KeyValue
 from keyhole.rpc import status
 from keyhole.rpc.convert import bounds_to_proto, key_to_proto, source_from_proto
 from keyhole.rpc.scanning import check_has_entries

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from keyhole.client.bounds import StalePolicy
+from keyhole.client.bounds import Duration, StalePolicy
 from keyhole.client.scans import MapKey
 from keyhole.types import Answer, Entries, Stale
 
@@ -61,9 +60,9 @@ class AsyncSession:
         key: Key,
         *,
         stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         min_epoch: int = 0,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> asyncio.Future[Answer]:
         """As AsyncClient.get."""
         least = self._seen.least(application, state, min_epoch)
@@ -85,9 +84,9 @@ class AsyncSession:
         keys: Iterable[Key],
         *,
         stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         min_epoch: int = 0,
-        timeout: float | None = None,  # noqa: ASYNC109 - as AsyncClient
+        timeout: Duration | None = None,  # noqa: ASYNC109 - as AsyncClient
     ) -> list[Answer]:
         """As AsyncClient.get_many."""
         least = self._seen.least(application, state, min_epoch)
@@ -108,9 +107,9 @@ class AsyncSession:
         descending: bool = False,
         limit: int | None = None,
         stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         min_epoch: int = 0,
-        timeout: float | None = None,  # noqa: ASYNC109 - as AsyncClient
+        timeout: Duration | None = None,  # noqa: ASYNC109 - as AsyncClient
     ) -> Entries:
         """As AsyncClient.scan."""
         entries = await self._client.scan(
@@ -149,9 +148,9 @@ class Session:
         key: Key,
         *,
         stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         min_epoch: int = 0,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Answer:
         """As Client.get."""
         least = self._seen.least(application, state, min_epoch)
@@ -168,9 +167,9 @@ class Session:
         keys: Iterable[Key],
         *,
         stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         min_epoch: int = 0,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> list[Answer]:
         """As Client.get_many."""
         least = self._seen.least(application, state, min_epoch)
@@ -191,9 +190,9 @@ class Session:
         descending: bool = False,
         limit: int | None = None,
         stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         min_epoch: int = 0,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Entries:
         """As Client.scan."""
         entries = self._client.scan(

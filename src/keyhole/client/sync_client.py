@@ -9,12 +9,12 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
-from datetime import timedelta
 from types import TracebackType
 from typing import NoReturn, Self, TypeVar
 
 from keyhole.client.async_client import AsyncClient, Key
-from keyhole.client.bounds import StalePolicy
+from keyhole.client.bounds import Duration, StalePolicy
+from keyhole.client.lookups import keys_of
 from keyhole.client.scans import MapKey
 from keyhole.client.session import Session
 from keyhole.client.views import ServerStatus
@@ -35,11 +35,11 @@ class Client:
 
     Args:
         target: host:port of a client proxy (or of one state server, which answers only for its own key groups).
-        timeout: Seconds that a call may take where it names no timeout of its own.
+        timeout: Seconds (or a timedelta) that a call may take where it names no timeout of its own.
         credentials: As AsyncClient.
     """
 
-    def __init__(self, target: str, *, timeout: float = 5.0, credentials: Credentials = PLAIN) -> None:
+    def __init__(self, target: str, *, timeout: Duration = 5.0, credentials: Credentials = PLAIN) -> None:
         self._target = target
         self._client = AsyncClient(target, timeout=timeout, credentials=credentials)
         self._closed = False
@@ -73,9 +73,9 @@ class Client:
         key: Key,
         *,
         stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         min_epoch: int = 0,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Answer:
         """As AsyncClient.get."""
         return self._run(
@@ -91,12 +91,12 @@ class Client:
         keys: Iterable[Key],
         *,
         stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         min_epoch: int = 0,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> list[Answer]:
         """As AsyncClient.get_many. `keys` is read in the calling thread."""
-        wanted = list(keys)
+        wanted = keys_of(keys)
         return self._run(
             lambda: self._client.get_many(
                 application,
@@ -120,9 +120,9 @@ class Client:
         descending: bool = False,
         limit: int | None = None,
         stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         min_epoch: int = 0,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Entries:
         """As AsyncClient.scan."""
         return self._run(
@@ -145,15 +145,15 @@ class Client:
         """As AsyncClient.session; for one thread at a time."""
         return Session(self, epochs or {})
 
-    def list_states(self, application: str = "", *, timeout: float | None = None) -> list[StateDescriptor]:
+    def list_states(self, application: str = "", *, timeout: Duration | None = None) -> list[StateDescriptor]:
         """As AsyncClient.list_states."""
         return self._run(lambda: self._client.list_states(application, timeout=timeout))
 
-    def describe_state(self, application: str, state: str, *, timeout: float | None = None) -> StateDescriptor:
+    def describe_state(self, application: str, state: str, *, timeout: Duration | None = None) -> StateDescriptor:
         """As AsyncClient.describe_state."""
         return self._run(lambda: self._client.describe_state(application, state, timeout=timeout))
 
-    def status(self, *, timeout: float | None = None) -> list[ServerStatus]:
+    def status(self, *, timeout: Duration | None = None) -> list[ServerStatus]:
         """As AsyncClient.status."""
         return self._run(lambda: self._client.status(timeout=timeout))
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
-from keyhole.errors import KeyMismatch, MalformedRequest, NullKey, Unsupported
+from keyhole.codec import KeyCodec
+from keyhole.errors import MalformedRequest, NullKey, Unsupported
+from keyhole.key_values import KeyValue
+from keyhole.placement import days, micros
 from keyhole.types import (
     KeyColumn,
     KeyType,
@@ -21,12 +25,8 @@ from keyhole.types import (
 )
 from keyhole.v1 import query_pb2, state_pb2
 
-KeyValue = str | bytes | bool | int | date | datetime
-"""One column of a key in Python: date and datetime for the Spark types of these names; a datetime has a time zone."""
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
-_MICROSECOND = timedelta(microseconds=1)
 
 _KINDS = {kind: state_pb2.StateKind.Value(f"STATE_KIND_{kind.name}") for kind in StateKind}
 _KINDS_BACK = {number: kind for kind, number in _KINDS.items()}
@@ -179,16 +179,11 @@ def key_to_proto(columns: Sequence[KeyColumn], key: KeyValue | Sequence[KeyValue
     """A key as the user gives it (one value, or a tuple of one per column) as a message.
 
     Raises:
-        KeyMismatch: Another number of columns, or a Python type that does not fit the column's.
-        NullKey: None among the values.
+        KeyMismatch, NullKey: As KeyCodec.check.
     """
-    values = tuple(key) if isinstance(key, (tuple, list)) else (key,)
-    if len(values) != len(columns):
-        raise KeyMismatch(
-            f"the key has {len(values)} columns; the state's key has {len(columns)}: "
-            + ", ".join(f"{column.name} {column.type}" for column in columns)
-        )
-    return query_pb2.Key(parts=[_part(column, value) for column, value in zip(columns, values, strict=True)])
+    columns = tuple(columns)
+    values = KeyCodec(columns).check(key)
+    return query_pb2.Key(parts=[_part(column.type, value) for column, value in zip(columns, values, strict=True)])
 
 
 def key_from_proto(message: query_pb2.Key) -> tuple[KeyValue, ...]:
@@ -201,33 +196,20 @@ def key_from_proto(message: query_pb2.Key) -> tuple[KeyValue, ...]:
     return tuple(_value(part) for part in message.parts)
 
 
-def _part(column: KeyColumn, value: object) -> query_pb2.KeyPart:
-    part = query_pb2.KeyPart()
-    match column.type, value:
-        case _, None:
-            raise NullKey(f"key column {column.name} is null; a state has no null keys")
-        case KeyType.STRING, str():
-            part.string = value
-        case KeyType.BINARY, bytes():
-            part.binary = value
-        case KeyType.BOOLEAN, bool():
-            part.boolean = value
-        case KeyType.TIMESTAMP, datetime() if value.tzinfo is not None:
-            part.timestamp_micros = (value - _EPOCH) // _MICROSECOND
-        case KeyType.DATE, date() if not isinstance(value, datetime):
-            part.date_days = value.toordinal() - _EPOCH_DAY
-        case ((KeyType.SMALLINT | KeyType.INT | KeyType.BIGINT), int()) if _is_long(value):
-            part.integer = value
+def _part(kind: KeyType, value: Any) -> query_pb2.KeyPart:
+    match kind:
+        case KeyType.STRING:
+            return query_pb2.KeyPart(string=value)
+        case KeyType.BINARY:
+            return query_pb2.KeyPart(binary=value)
+        case KeyType.BOOLEAN:
+            return query_pb2.KeyPart(boolean=value)
+        case KeyType.TIMESTAMP:
+            return query_pb2.KeyPart(timestamp_micros=micros(value))
+        case KeyType.DATE:
+            return query_pb2.KeyPart(date_days=days(value))
         case _:
-            raise KeyMismatch(
-                f"key column {column.name} is a {column.type}; a Python {type(value).__name__} does not fit it"
-                + (" without a time zone" if isinstance(value, datetime) else "")
-            )
-    return part
-
-
-def _is_long(value: int) -> bool:
-    return not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
+            return query_pb2.KeyPart(integer=value)
 
 
 def _value(part: query_pb2.KeyPart) -> KeyValue:

@@ -21,6 +21,7 @@ from keyhole.changelog.admin import Topics
 from keyhole.changelog.clients import Deadline
 from keyhole.changelog.settings import topic_name
 from keyhole.client import Client
+from keyhole.client.bounds import Duration, seconds_of
 from keyhole.config import JobConfig, job_config
 from keyhole.errors import InvalidConfiguration, KeyholeError, NotReady, UnknownApplication, UnknownState
 from keyhole.pinned import broadcast_folder
@@ -57,7 +58,8 @@ class BroadcastReader:
     Args:
         state: APPLICATION/STATE, of kind broadcast.
         proxy: host:port of a client proxy.
-        timeout: Seconds that a read may take. What may pass (no proxy yet, servers that restore) is waited for.
+        timeout: Seconds (or a timedelta) that a read may take. What may pass (no proxy yet, servers that restore) is
+            waited for.
         credentials: As for Client; default: those of `config`, else none.
         or_empty: The columns of the key and of the value, as Spark writes a schema: a batch that runs before anything
             has been broadcast then reads no entries of these columns. Default: it can't be run. Servers that know of
@@ -70,7 +72,7 @@ class BroadcastReader:
         state: str,
         *,
         proxy: str,
-        timeout: float = 30.0,
+        timeout: Duration = 30.0,
         or_empty: str | StructType = "",
         config: JobConfig | None = None,
         credentials: Credentials | None = None,
@@ -78,7 +80,7 @@ class BroadcastReader:
         self._credentials = credentials or (PLAIN if config is None else config.credentials)
         self._application, self._state = state_path(state)
         self._proxy = proxy
-        self._timeout = timeout
+        self._timeout = seconds_of("timeout", timeout)
         self._or_empty = or_empty
         self._config = config
 

@@ -12,7 +12,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
 from keyhole.client import Client
-from keyhole.client.bounds import StalePolicy
+from keyhole.client.bounds import Duration, StalePolicy
 from keyhole.errors import InvalidConfiguration, KeyMismatch
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.argument_types import Columns, columns, wrong_names
@@ -52,7 +52,7 @@ def lookup(
     proxy: str,
     into: str | None = None,
     stale: StalePolicy = Stale.WHEN_NEEDED,
-    timeout: float = 30.0,
+    timeout: Duration = 30.0,
     credentials: Credentials = PLAIN,
 ) -> DataFrame:
     """Each row with the state's value of its key, as of when its task asks: a stream's rows, or a batch's.
@@ -67,7 +67,7 @@ def lookup(
             key. They may have other names, but must be of the same types. Rows in which one is null find nothing.
         proxy: host:port of a client proxy.
         into: The name of the column with the value, a struct, null where there is none; default: the state's name.
-        stale, timeout: As for Client.get; the timeout is that of one request, in seconds.
+        stale, timeout: As for Client.get; the timeout is that of one request.
         credentials: As for Client; their files must be there on each executor.
 
     Raises:
@@ -161,7 +161,7 @@ def _enriched(
     target: str,
     value: pa.DataType,
     stale: StalePolicy,
-    timeout: float,
+    timeout: Duration,
     credentials: Credentials,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
@@ -188,6 +188,6 @@ def as_arrow(value: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def _client(proxy: str, timeout: float, credentials: Credentials) -> Client:
+def _client(proxy: str, timeout: Duration, credentials: Credentials) -> Client:
     """For the life of the Python worker process."""
     return Client(proxy, timeout=timeout, credentials=credentials)

@@ -48,11 +48,11 @@ CLIENT = (
         ("test_evolution.py::TestRead::test_a_row_of_a_newer_schema_says_that_the_description_is_old",),
     ),
     Breakage(
-        "max_staleness below a millisecond means any",
+        "max_staleness is cut off to whole milliseconds",
         "client",
         "src/keyhole/client/bounds.py",
-        "-(-min(max_staleness, _MOST) // _MILLISECOND))\n",
-        "min(max_staleness, _MOST) // _MILLISECOND)\n",
+        "    staleness_ms = math.ceil(round(",
+        "    staleness_ms = int(round(",
         ("test_client_session.py",),
     ),
     Breakage(
