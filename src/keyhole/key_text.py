@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
 from keyhole.errors import KeyMismatch, NullKey
 from keyhole.types import KeyColumn, KeyType
+
+# As JSON has them. Python also takes 1_000, blanks, +5, 007 and the digits of any script.
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_HEXADECIMAL = re.compile(r"(?:[0-9A-Fa-f]{2})*")
+
+
+def _whole(text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise ValueError("no whole number")
+    return int(text)
+
+
+def _binary(text: str) -> bytes:
+    if not _HEXADECIMAL.fullmatch(text):
+        raise ValueError("no pairs of hexadecimal digits")
+    return bytes.fromhex(text)
 
 
 def _boolean(text: str) -> bool:
@@ -22,11 +39,11 @@ def _timestamp(text: str) -> datetime:
 
 _PARSE: Mapping[KeyType, tuple[Callable[[str], Any], str]] = {
     KeyType.STRING: (str, "text"),
-    KeyType.BINARY: (bytes.fromhex, "hexadecimal digits"),
+    KeyType.BINARY: (_binary, "hexadecimal digits, two for each byte"),
     KeyType.BOOLEAN: (_boolean, "true or false"),
-    KeyType.SMALLINT: (int, "a whole number"),
-    KeyType.INT: (int, "a whole number"),
-    KeyType.BIGINT: (int, "a whole number"),
+    KeyType.SMALLINT: (_whole, "a whole number like 42 or -7"),
+    KeyType.INT: (_whole, "a whole number like 42 or -7"),
+    KeyType.BIGINT: (_whole, "a whole number like 42 or -7"),
     KeyType.DATE: (date.fromisoformat, "a date like 2026-11-21"),
     KeyType.TIMESTAMP: (_timestamp, "a time like 2026-11-21T10:00:00 (UTC where it names no zone)"),
 }

@@ -72,7 +72,8 @@ def _fits(kind: KeyType, value: Any) -> bool:
         return not any("\ud800" <= character <= "\udfff" for character in value)
     if kind in (KeyType.SMALLINT, KeyType.INT, KeyType.BIGINT):
         limit: int = 1 << 8 * BYTES[kind] - 1
-        return -limit <= value < limit
+        in_range: bool = -limit <= value < limit
+        return in_range
     return True
 
 

@@ -20,7 +20,7 @@ from keyhole import AsyncClient
 from keyhole.clock import SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.discovery import StaticDiscovery
-from keyhole.errors import InvalidConfiguration, KeyholeError, Unsupported
+from keyhole.errors import InvalidConfiguration, KeyholeError, ServerLost, Unsupported
 from keyhole.local.ports import free_ports
 from keyhole.local.services import start_client_proxy
 from keyhole.rpc.http_port import HttpLimits, HttpPort
@@ -442,3 +442,9 @@ async def test_a_refusal_of_a_server_comes_through(served: Served) -> None:
     served.server.refuse = Unsupported("not here")
     status, told = await served.ask(f"{PATH}/sensor-1")
     assert (status, told["reason"], told["detail"]) == (501, "UNSUPPORTED", "not here")
+
+
+async def test_a_client_at_this_port_is_told_that_it_speaks_http(served: Served) -> None:
+    async with AsyncClient(served.proxy.http_address) as client:
+        with pytest.raises(ServerLost, match=r"speaks HTTP and not gRPC.*connect to the proxy's gRPC port"):
+            await client.list_states()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keyhole.errors import KeyMismatch
-from keyhole.key_text import parse_bound, parse_key
+from keyhole.key_text import key_of, parse_bound, parse_key, text_of
 from keyhole.types import KeyColumn, KeyType
 
 
@@ -49,6 +51,29 @@ def test_several_columns_are_separated_by_commas_or_a_json_array(text: str) -> N
 def test_what_does_not_fit_is_refused_with_what_does(text: str, types: tuple[KeyType, ...], says: str) -> None:
     with pytest.raises(KeyMismatch, match=says):
         parse(text, *types)
+
+
+@pytest.mark.parametrize("kind", [KeyType.SMALLINT, KeyType.INT, KeyType.BIGINT])
+@pytest.mark.parametrize(
+    "text",
+    ["1_000", " 42", "42 ", "\u0664\u0662", "042", "+5", "-", "--1", "-01", "", "1.0", "1e3", "0x1", "42\n", "\uff14"],
+)
+def test_a_whole_number_is_one_of_jsons(kind: KeyType, text: str) -> None:
+    with pytest.raises(KeyMismatch, match="a whole number like 42 or -7"):
+        parse(text, kind)
+    with pytest.raises(KeyMismatch, match="a whole number like 42 or -7"):
+        key_of((KeyColumn("c", kind),), text)
+
+
+@pytest.mark.parametrize("text", ["0a 0b", "0a\n", "0", "0x0a", "\u0660\u0661"])
+def test_binary_is_pairs_of_hexadecimal_digits(text: str) -> None:
+    with pytest.raises(KeyMismatch, match="hexadecimal digits, two for each byte"):
+        parse(text, KeyType.BINARY)
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1))
+def test_every_whole_number_is_taken_as_it_is_told(number: int) -> None:
+    assert parse(text_of(number), KeyType.BIGINT) == number
 
 
 @pytest.mark.parametrize(

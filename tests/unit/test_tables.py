@@ -72,6 +72,12 @@ def test_in_a_pipe_each_row_is_one_line_however_long() -> None:
     assert [("x" * 500 in line, "owner" in line) for line in lines] == [(True, True)] * 3
 
 
+def test_letters_of_any_language_are_printed_as_such_in_arrays_and_objects_too() -> None:
+    shown = printed(None, {"map_key": ["Zürich", "北京", 7], "value": {"größe": "ü\x85"}})
+    assert '["Zürich", "北京", 7]' in shown
+    assert r'{"größe": "ü\x85"}' in shown
+
+
 def test_what_data_holds_is_no_markup() -> None:
     shown = printed(80, {"key": "[red]x[/red]", "value": '["a"]'}, title="weather/[bold]")
     assert "[red]x[/red]" in shown

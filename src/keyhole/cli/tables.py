@@ -100,8 +100,9 @@ def _shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
-    return _written_out(text)
+    if value is None:
+        return "-"
+    return _written_out(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
 
 
 def _written_out(text: str) -> str:

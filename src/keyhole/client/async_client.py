@@ -14,6 +14,7 @@ from keyhole.client.connection import Connection
 from keyhole.client.lookups import Whole, keys_of
 from keyhole.client.scans import MapKey, Scan
 from keyhole.client.session import AsyncSession
+from keyhole.client.target import target_of
 from keyhole.client.views import ServerStatus, status_from_proto
 from keyhole.errors import ClientClosed, Unsupported
 from keyhole.key_values import KeyValue
@@ -39,19 +40,20 @@ class AsyncClient:
     thread; keyhole.Client is for threads. One that is used before a fork can't be used in the child (docs/clients.md).
 
     Args:
-        target: host:port.
+        target: host:port of a client proxy; without the port 7400. Or what gRPC resolves, like dns:///proxies:7400.
         timeout: Seconds (or a timedelta) that a call may take where it names no timeout of its own.
         credentials: TLS, a certificate, a token; default: plaintext, and none.
 
     Raises:
-        InvalidConfiguration: The credentials contradict each other, or a file of theirs can't be used.
+        InvalidConfiguration: The target is none; the credentials contradict each other, or a file of theirs can't be
+            used.
     """
 
     def __init__(self, target: str, *, timeout: Duration = 5.0, credentials: Credentials = PLAIN) -> None:
-        channels.check(target, credentials)
-        self._target = target
+        self._target = target_of(target)
         self._timeout = seconds_of("timeout", timeout)
-        self._credentials = credentials
+        # Files that can't be used are told now, and not at the first call.
+        self._shown = channels.prepared(self._target, credentials)
         self._connection: Connection | None = None
         self._closed = False
 
@@ -248,7 +250,7 @@ class AsyncClient:
             )
         if self._connection is not None:
             raise self._elsewhere()
-        self._connection = Connection(self._target, self._credentials)
+        self._connection = Connection(self._target, self._shown)
         return self._connection
 
     def _closed_error(self) -> ClientClosed:

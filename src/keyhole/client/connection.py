@@ -17,7 +17,7 @@ from keyhole.client.scans import Scan, Scanner
 from keyhole.client.state_reads import StateReads
 from keyhole.errors import InternalError, KeyholeError
 from keyhole.rpc import channels, convert, status
-from keyhole.security.credentials import Credentials
+from keyhole.rpc.renewed import Renewing
 from keyhole.types import Entries, ReadBounds, StateDescriptor
 from keyhole.v1 import query_pb2, query_pb2_grpc
 
@@ -35,10 +35,10 @@ class Connection:
         stub: Of the service Query.
     """
 
-    def __init__(self, target: str, credentials: Credentials) -> None:
+    def __init__(self, target: str, shown: Renewing | None) -> None:
         self.loop = asyncio.get_running_loop()
         self._target = target
-        self._channel = channels.aio_channel(target, credentials)
+        self._channel = channels.prepared_aio_channel(target, shown)
         # The generated stubs are typed for both APIs at once.
         self.stub: Any = query_pb2_grpc.QueryStub(self._channel)
         self._stream = LookupStream(self._channel, target)

@@ -59,48 +59,49 @@ _CLIENT: Options = (
 )
 
 
-def check(target: str, credentials: Credentials) -> None:
-    """Without anything of gRPC's.
+def prepared(target: str, credentials: Credentials) -> Renewing | None:
+    """What a channel to the target shows, without anything of gRPC's; None: nothing, and no TLS.
 
     Raises:
         InvalidConfiguration: The credentials contradict each other, or a file of theirs can't be used.
     """
-    if not _is_plain(target, credentials):
-        Renewing(credentials)
+    credentials.check(target)
+    return Renewing(credentials) if credentials.tls or credentials.token_file else None
+
+
+def prepared_aio_channel(target: str, shown: Renewing | None) -> grpc.aio.Channel:
+    """As `aio_channel`, of what was prepared before."""
+    return _aio(target, shown, (*_CLIENT, *_OF_CLIENTS))
 
 
 def aio_channel(target: str, credentials: Credentials = PLAIN) -> grpc.aio.Channel:
     """A channel for the running event loop. Connects at its first call; close it with `await channel.close()`.
 
     Raises:
-        InvalidConfiguration: As `check`.
+        InvalidConfiguration: As `prepared`.
         Unsupported: This process was forked beside a connection of gRPC's.
     """
-    return _aio(target, credentials, (*_CLIENT, *_OF_CLIENTS))
+    return _aio(target, prepared(target, credentials), (*_CLIENT, *_OF_CLIENTS))
 
 
 def aio_link(target: str, credentials: Credentials = PLAIN) -> grpc.aio.Channel:
     """As `aio_channel`, from one Keyhole process to another: that the other is gone is noticed within seconds."""
-    return _aio(target, credentials, (*_CLIENT, *_OF_LINKS))
+    return _aio(target, prepared(target, credentials), (*_CLIENT, *_OF_LINKS))
 
 
 def sync_channel(target: str, credentials: Credentials = PLAIN) -> grpc.Channel:
     """A channel for threads. Connects at its first call. Raises as `aio_channel`."""
     forked.check()
     options = (*_CLIENT, *_OF_LINKS)
-    if _is_plain(target, credentials):
+    shown = prepared(target, credentials)
+    if shown is None:
         return grpc.insecure_channel(target, options=options)
     # It does what stubs need of a channel, and no more.
-    return cast("grpc.Channel", RenewedChannel(target, Renewing(credentials), options))
+    return cast("grpc.Channel", RenewedChannel(target, shown, options))
 
 
-def _aio(target: str, credentials: Credentials, options: Options) -> grpc.aio.Channel:
+def _aio(target: str, shown: Renewing | None, options: Options) -> grpc.aio.Channel:
     forked.check()
-    if _is_plain(target, credentials):
+    if shown is None:
         return grpc.aio.insecure_channel(target, options=options)
-    return cast("grpc.aio.Channel", RenewedAioChannel(target, Renewing(credentials), options))
-
-
-def _is_plain(target: str, credentials: Credentials) -> bool:
-    credentials.check(target)
-    return not (credentials.tls or credentials.token_file)
+    return cast("grpc.aio.Channel", RenewedAioChannel(target, shown, options))

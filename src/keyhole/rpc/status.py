@@ -45,12 +45,13 @@ _FOREIGN: dict[grpc.StatusCode, tuple[type[KeyholeError], str]] = {
     grpc.StatusCode.PERMISSION_DENIED: (errors.PermissionDenied, "refused the caller; something stands in between"),
 }
 
-# What gRPC says where TLS fails, in the order in which it is looked for; docs/security.md has the same list.
+# What gRPC says where the other side speaks something else, or TLS fails, in the order in which it is looked for;
+# docs/security.md has the list of the latter.
 _OTHER_NAME = (
     "showed a certificate for another name; connect to a name that is in it, name one of its names in tls_server_name, "
     "or have it issued for this one"
 )
-_TLS: dict[str, str] = {
+_OTHER_WORDS: dict[str, str] = {
     "certificate has expired": "showed a certificate that has expired; renew it there: its files are read again",
     "certificate is not yet valid": "showed a certificate that is not valid yet; check the clocks of both machines",
     "Hostname Verification Check failed": _OTHER_NAME,
@@ -62,6 +63,10 @@ _TLS: dict[str, str] = {
     "Failed to create security handshaker": (
         "can't be asked over TLS: the certificate or the key of this side can't be used; name the two files that were "
         "issued together"
+    ),
+    "http1.x server": (
+        "speaks HTTP and not gRPC: it is a port for reads over HTTP or for metrics, or no Keyhole process; connect to "
+        "the proxy's gRPC port, 7400 where nothing else is set"
     ),
     "andshake failed": "and this side do not agree on TLS; the logs of both say more",
     "Socket closed": (
@@ -125,7 +130,7 @@ def _from_status(status: grpc.StatusCode, details: str, target: str) -> KeyholeE
     if status is grpc.StatusCode.INTERNAL and details == _BROKEN_STREAM:
         kind, meaning = _FOREIGN[grpc.StatusCode.UNAVAILABLE]
     if status is grpc.StatusCode.UNAVAILABLE:
-        meaning = next((told for sign, told in _TLS.items() if sign in details), meaning)
+        meaning = next((told for sign, told in _OTHER_WORDS.items() if sign in details), meaning)
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
         kind, meaning = errors.MalformedRequest, "or this side refuses messages of that size; ask for less at once"
     facts = {"status": status.name, "details": details} | ({"address": target} if target else {})

@@ -1,0 +1,53 @@
+"""Whom a client connects to, as people write it. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from keyhole.config import DEFAULT_PROXY_PORT
+from keyhole.errors import InvalidConfiguration
+from keyhole.listening import joined
+
+# What gRPC resolves itself: dns:///proxies:7400 for several addresses of one name.
+_OF_GRPC = ("dns:", "unix:", "unix-abstract:", "vsock:", "ipv4:", "ipv6:", "xds:")
+_HOST = re.compile(r"[A-Za-z0-9_.%-]+|\[[0-9A-Fa-f:.%]+\]")
+
+
+def target_of(given: object) -> str:
+    """host:port, with the proxy's default port where none is given; what gRPC resolves itself as it is.
+
+    Raises:
+        InvalidConfiguration: It is neither; the message says what is wrong with it.
+    """
+    if not isinstance(given, str):
+        raise _wrong(f"is a {type(given).__name__}")
+    if not given or given != given.strip():
+        raise _wrong("is empty" if not given.strip() else f"is {given!r}, with spaces around it")
+    if given.startswith(_OF_GRPC):
+        return given
+    scheme, mark, rest = given.partition("://")
+    if mark:
+        raise _wrong(f"is {given!r}, a URL: leave out {scheme}:// (TLS is turned on by credentials=)", rest)
+    if _is_ipv6(given):
+        return joined(given, DEFAULT_PROXY_PORT)
+    host, colon, port = given.rpartition(":") if not given.endswith("]") else (given, "", "")
+    if not colon:
+        host, port = given, str(DEFAULT_PROXY_PORT)
+    if not _HOST.fullmatch(host):
+        raise _wrong(f"is {given!r}, which is no host and port")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise _wrong(f"is {given!r}, whose port is no number from 1 to 65535")
+    return f"{host}:{port}"
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
+
+
+def _wrong(what: str, instead: str = "") -> InvalidConfiguration:
+    example = instead.partition("/")[0] or f"proxy:{DEFAULT_PROXY_PORT}"
+    return InvalidConfiguration(f"the target {what}; give host:port of a client proxy, like {example}")
