@@ -18,7 +18,9 @@ _Value = TypeVar("_Value")
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, eq=False):
-    """A value, or a struct in one: immutable; `row.field` and `row["field"]`; iterates over its fields' names.
+    """A value, or a struct in one: immutable; `row.field` and `row["field"]`.
+
+    It iterates over its fields' names, as a dict does: `dict(row)` has names and values, `tuple(row)` the names alone.
 
     A field whose name is no plain Python name ("max(t)", "class", "_x"), or one that Row uses itself ("asdict"), can be
     had by `row["max(t)"]` only; see `attributes`. Equal to every row of the same names and values, whichever codec made
@@ -40,6 +42,10 @@ class Row(msgspec.Struct, frozen=True, array_like=True, eq=False):
 
     def __len__(self) -> int:
         return len(_names(self))
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of the fields: with it `dict(row)` is one level of `asdict`, and `f(**row)` works."""
+        return tuple(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Row):

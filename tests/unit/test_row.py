@@ -39,6 +39,17 @@ def test_a_field_named_as_something_of_a_row_leaves_the_row_whole() -> None:
     assert len(value) == 5
 
 
+def test_a_row_is_made_a_dict_and_iterates_as_one() -> None:
+    inner = row(x=1)
+    value = row_class((name, object) for name in ("a", "max(t)", "keys", "inner"))(1, 2.5, None, inner)
+    assert dict(value) == {"a": 1, "max(t)": 2.5, "keys": None, "inner": inner}
+    assert {**value} == dict(value)
+    assert tuple(value) == tuple(value.keys()) == ("a", "max(t)", "keys", "inner")
+    assert "max(t)" in value
+    assert dict(inner) == inner.asdict() == {"x": 1}
+    assert dict(row()) == {}
+
+
 def test_a_row_has_one_length_and_shows_its_fields() -> None:
     assert len(row(a=1, b=2)) == 2
     assert repr(row(a=1, b="x")) == "Row(a=1, b='x')"
