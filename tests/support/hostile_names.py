@@ -137,6 +137,7 @@ ATTRIBUTES = {
     "\ufb05": "",  # neither can be told from the other
     "\ufb06": "",
     "asdict": "",
+    "keys": "",
 }
 """By name, the attribute that a row has it by, if not by itself; empty: none."""
 

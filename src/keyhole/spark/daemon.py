@@ -15,6 +15,8 @@ from pyspark.daemon import manager
 
 import keyhole.spark.processor_task
 import keyhole.spark.task  # noqa: F401
+from keyhole.spark.worker import spare_imports
 
 if __name__ == "__main__":
+    spare_imports()
     manager()

@@ -16,7 +16,8 @@ _ON = ctypes.c_int(1)
 
 
 def spare_imports() -> None:
-    """Called by a task: what has been imported by now is left out when Spark's worker collects garbage.
+    """Called by a task, and before workers are forked: what has been imported by now is left out when Spark's worker
+    collects garbage.
 
     It does so after each task (pyspark.daemon), over all that there is: with pandas, pyarrow and grpc that takes longer
     than many a task, and the next task of the worker waits for it. Modules stay anyhow. What a user's own code holds at
