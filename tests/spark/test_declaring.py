@@ -90,7 +90,7 @@ def test_a_run_takes_what_earlier_ones_recorded_though_another_querys_driver_die
             first.declare(first.take(), {wanted: 0}, "refuse", QueryRecord("spark-1", base=1))
         with open_transaction(kafka, topic_name(application, CONTROL)):
             with started() as (second, log):
-                with pytest.raises(KafkaUnreachable, match="another one, begun before it, is still open"):
+                with pytest.raises(KafkaUnreachable, match="a transaction, begun before it, is still open"):
                     second.take()
                 # What it can't see yet was written all the same, by a run whose start was not kept from it.
                 log.append(record("generation", "main", GenerationRecord(7, "earlier")), DEADLINE)
@@ -99,6 +99,26 @@ def test_a_run_takes_what_earlier_ones_recorded_though_another_querys_driver_die
         with started() as (fourth, _):
             assert fourth.take().generation == 7
             assert fourth.run.generation == 8
+
+
+def test_who_only_looks_on_reads_all_that_was_recorded_once_no_transaction_hides_it(
+    kafka: str, application: str
+) -> None:
+    changelog = KafkaChangelog(kafka, application)
+    with (
+        contextlib.closing(changelog.control("main")) as log,
+        contextlib.closing(changelog.control("reader")) as reader,
+    ):
+        log.open(DEADLINE)
+        log.append({"a": b"1"}, DEADLINE)
+        with open_transaction(kafka, topic_name(application, CONTROL)):
+            log.append({"a": b"2"}, DEADLINE)
+            # At once, however much is hidden; or not at all.
+            assert reader.read(DEADLINE) == {"a": b"1"}
+            with pytest.raises(KafkaUnreachable, match="a transaction, begun before it, is still open"):
+                reader.read_decided(2.0)
+        assert reader.read_decided(DEADLINE) == {"a": b"2"}
+        log.append({"a": b"3"}, DEADLINE)  # it was not fenced
 
 
 def test_what_a_dead_driver_left_open_is_ended_by_kafka_though_its_query_never_starts_again(

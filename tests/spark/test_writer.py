@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from keyhole import Client
+from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
-from keyhole.errors import DuplicateKey, InvalidConfiguration, KeyMismatch, StateChanged
+from keyhole.coordinator.coordinator import Coordinator
+from keyhole.coordinator.epochs import EpochBatch, StatePlan
+from keyhole.errors import (
+    CheckpointMismatch,
+    DuplicateKey,
+    Fenced,
+    InvalidConfiguration,
+    KeyMismatch,
+    StateChanged,
+)
 from keyhole.testing.writer import Writer
 
 if TYPE_CHECKING:
@@ -47,6 +61,31 @@ def test_a_state_that_is_there_with_other_keys_is_refused(service: Service, appl
         writer.write([{"k": "a", "v": 1}])
     with Writer(service.config(application), "things", key="k") as other, pytest.raises(StateChanged):
         other.write([{"k": 1, "v": 1}])
+
+
+def test_a_start_with_another_checkpoint_is_refused_and_whoever_writes_goes_on_until_it_is_taken_over(
+    service: Service, application: str
+) -> None:
+    config = service.config(application)
+    changelog = KafkaChangelog(config.bootstrap_servers, application)
+    with Writer(config, "things", key="k") as writer, Client(service.proxy) as client:
+        writer.write([{"k": "a", "v": 1}])
+        before = changelog.control("reader").read(30.0)
+        schema = pa.schema([("k", pa.string()), ("v", pa.int64())])
+        plan = StatePlan(writer._descriptor(schema))
+        batch = EpochBatch("another checkpoint", 0, 0, 0, (plan,), 1, stage=lambda order: ())
+        second = Coordinator(config, "things", changelog, SystemClock())
+        with contextlib.closing(second), pytest.raises(CheckpointMismatch, match="another Spark checkpoint"):
+            second.run_epoch(batch)
+        writer.write([{"k": "a", "v": 2}])
+        assert client.get(application, "things", "a", stale="never").value.v == 2
+        after = changelog.control("reader").read(30.0)
+        assert {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)} == {"complete/things"}
+        with Writer(config, "things", key="k") as third:
+            third.write([{"k": "a", "v": 3}])
+            told = rf"taken over from its run 1, which must stop: by run 2 \(run id .*, process {os.getpid()} on "
+            with pytest.raises(Fenced, match=told):
+                writer.write([{"k": "a", "v": 4}])
 
 
 @pytest.mark.core

@@ -48,10 +48,12 @@ class KafkaControlLog:
 
     def read_decided(self, deadline_seconds: float) -> Mapping[str, bytes]:
         deadline = Deadline(deadline_seconds)
+        part = (self._topic, _PARTITION)
+        self._log.ends([part], deadline.left)  # which says so where there is no such topic
         with closing(TopicOffsets(self._bootstrap_servers)) as offsets:
             # Also of transactions that are open: what is committed ends before the first of them.
             written = offsets.ends({self._topic: [_PARTITION]}, deadline.left)
-        return self._read(written.get((self._topic, _PARTITION), 0), deadline)
+        return self._read(written.get(part, 0), deadline)
 
     def _read(self, least_end: int, deadline: Deadline) -> Mapping[str, bytes]:
         part = (self._topic, _PARTITION)
