@@ -86,6 +86,11 @@ def owners_of(assignment: AssignmentRecord, state: str) -> dict[int, str]:
     return {group: assignment.servers[index] for group, index in enumerate(assignment.owners.get(state, ()))}
 
 
+def owning(assignment: AssignmentRecord) -> frozenset[str]:
+    """The servers that own a key group of any state."""
+    return frozenset(assignment.servers[index] for owners in assignment.owners.values() for index in owners)
+
+
 def standbys_of(assignment: AssignmentRecord, state: str) -> dict[int, tuple[str, ...]]:
     """The standbys of each key group of a state, in the order in which they are kept."""
     return {

@@ -39,7 +39,7 @@ from keyhole.coordinator.control import (
 from keyhole.coordinator.decisions import OnNewCheckpoint, taken_over_by, transactional_id
 from keyhole.coordinator.declaring import Make, declare_new
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.membership import Held, Member, Membership, Sighting, followed_by, groups_of, takers
+from keyhole.coordinator.membership import Held, Member, Membership, Sighting, followed_by, groups_of, owning, takers
 from keyhole.coordinator.plan import Change, Needs, plan_change
 from keyhole.coordinator.receipts import Target
 from keyhole.coordinator.restored import check_restored
@@ -48,11 +48,14 @@ from keyhole.coordinator.topics import check_complete, refuse_foreign_records, w
 from keyhole.coordinator.turns import turns_of
 from keyhole.errors import (
     ChangelogRecreated,
+    ConflictError,
     EpochFailed,
     Fenced,
     KeyholeError,
     NoServer,
     OutcomeUnknown,
+    RequestError,
+    ServerLost,
     StageLost,
     UnavailableError,
 )
@@ -106,6 +109,10 @@ class QueryRun:
         self._told: tuple[int, Mapping[str, Held]] = (0, {})
         # What was planned from last and needed no change: most epochs find all of it as it was.
         self._unchanging: object = None
+        # Who owned something when the last change began; and by server, the incarnation that has refused what it was
+        # given, and owned nothing.
+        self._owning: frozenset[str] = frozenset()
+        self._left_out: dict[str, str] = {}
         self.changes = 0
         self.run = Run(config.application, query, 0, uuid.uuid4().hex)
         self._opened = OpenedRecord(self.run.run_id, socket.gethostname(), os.getpid())
@@ -290,8 +297,10 @@ class QueryRun:
         self._broken |= {server}
 
     def look(self) -> Mapping[str, Sighting]:
-        """The servers that answer now, by id. See Fleet."""
-        return self._fleet.observe()
+        """The servers that answer now, by id, but for those left out, unless there are no others. See Fleet."""
+        seen = self._fleet.observe()
+        wanted = {name: of for name, of in seen.items() if self._left_out.get(name) != of.target.incarnation}
+        return wanted if takers(wanted) else seen
 
     def converge(self, deadline_monotonic: float, first: Mapping[str, Sighting] | None = None) -> None:
         """Returns when every key group has a live owner that is ready, under grants of this run.
@@ -304,7 +313,8 @@ class QueryRun:
         Raises:
             Fenced: A newer run has taken over.
             NoServer, EpochFailed: Not before the deadline; the message names what was waited for.
-            ConflictError: A server can't hold its key groups and waiting won't help (its disk is full).
+            ConflictError: A server can't hold its key groups and waiting won't help (its disk is full). Not of one that
+                has come while the run was well, and owns nothing yet: the run goes on without it.
         """
         waiting_for: KeyholeError | None = None
         first_seen: float | None = None
@@ -407,6 +417,8 @@ class QueryRun:
     def _execute(self, change: Change, seen: Mapping[str, Sighting], deadline_monotonic: float) -> None:
         timeout = self._config.kafka_deadline_seconds
         self.changes += 1
+        if self.membership.settled:
+            self._owning = owning(self.membership.assignment)
         fenced = set(change.fence)
         handover = self.membership.settled and not (change.fence or change.open)
         # Should anything fail from here on, these may be fenced: also the grant of a server that comes back unchanged.
@@ -506,9 +518,24 @@ class QueryRun:
             raise _restart() from error
 
     def _all(self, calls: Mapping[str, Callable[[], None]]) -> None:
-        for result in self._fleet.each(calls).values():
-            if isinstance(result, KeyholeError):
-                raise result
+        """Raises what kept one of them from it. ServerLost: one that has just come, and is left out from now on."""
+        failed = {name: of for name, of in self._fleet.each(calls).items() if isinstance(of, KeyholeError)}
+        refused = {name: of for name, of in failed.items() if self._can_be_left_out(name, of)}
+        for name, error in refused.items():
+            self._left_out[name] = self._seen[name].target.incarnation
+            _log.warning(
+                "a server that has come refuses what it is given: it is left out until it is restarted",
+                extra={"query": self._query, "server": name, "why": error.message},
+            )
+        for name in failed.keys() - refused.keys():
+            raise failed[name]
+        for name, error in refused.items():
+            raise ServerLost(f"server {name} is left out: {error.message}")
+
+    def _can_be_left_out(self, server: str, error: KeyholeError) -> bool:
+        """The query was well without it, and no waiting makes it take what it is given."""
+        refusal = isinstance(error, (ConflictError, RequestError))
+        return refusal and self._begun and server not in self._owning and server in self._seen
 
 
 def _restart() -> EpochFailed:
