@@ -180,9 +180,9 @@ def test_of_two_queries_that_start_together_one_has_the_state_and_the_other_is_r
     both = threading.Barrier(2, timeout=LONG_SECONDS)
     take = QueryRun.take
 
-    def taken(run: QueryRun) -> QueryControl:
+    def taken(run: QueryRun, spark_query_id: str) -> QueryControl:
         """None of them knows of the other's state."""
-        control = take(run)
+        control = take(run, spark_query_id)
         both.wait()
         return control
 
