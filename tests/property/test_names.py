@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keyhole.arrow import STORAGE_KEY, VALUE, encode
@@ -79,6 +79,8 @@ def test_a_row_is_what_its_columns_are_whatever_they_are_called(names: list[str]
 
 
 @given(some_names)
+@example(["\ufb05", "\ufb06"])
+@example(["\ufb01eld", "field"])
 def test_no_attribute_is_another_columns(names: list[str]) -> None:
     own = attributes(names, frozenset(dir(Row)))
     row = StateCodec(of(names)).decode_row(encode_row(1, range(len(names))))

@@ -132,6 +132,7 @@ async def test_a_schema_that_can_not_be_used_leaves_the_state_as_it_was(failing:
         with pytest.raises(ValueMismatch, match="state app/counts can't be used"):
             await assign(hosted, evolved(hosted.of, of(NUMBER, NAMELESS)))
     assert (hosted.table.descriptor, hosted.table.codec.descriptor) == (hosted.of, hosted.of)
+    assert hosted.host._hosted["counts"].descriptor == hosted.of
     assert hosted.read(A) == [row(1.0)]
     newer = evolved(hosted.of, of(NUMBER, ValueField("type", "string")))
     await assign(hosted, newer)

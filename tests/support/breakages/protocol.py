@@ -271,4 +271,20 @@ PROTOCOL = (
         ("test_draining.py::test_a_server_that_is_told_to_end_hands_its_key_groups_over_without_one_failed_read",),
         tier="processes",
     ),
+    Breakage(
+        "a state that nobody can use goes on record",
+        "protocol",
+        "src/keyhole/coordinator/decisions.py",
+        "    StateCodec(wanted)\n",
+        "",
+        ("test_unusable_states.py",),
+    ),
+    Breakage(
+        "half of a schema that can't be used is taken over",
+        "protocol",
+        "services/state_server/hosted.py",
+        "            StateCodec(descriptor)\n",
+        "",
+        ("test_unusable_states.py",),
+    ),
 )

@@ -65,4 +65,12 @@ SPARK = (
         ("test_reading_from_jobs.py::test_a_driver_that_wakes_late_changes_nothing_of_what_its_successor_has_read",),
         tier="spark",
     ),
+    Breakage(
+        "a state reads a column that Spark takes for another one",
+        "spark",
+        "src/keyhole/spark/schema.py",
+        "    _check_told_apart(declaration, schema, by_case)\n",
+        "",
+        ("test_declared_names.py",),
+    ),
 )
