@@ -58,9 +58,9 @@ class Case:
         fields = [ValueField(name, "bigint") for name in value[:-1]]
         fields.append(ValueField(value[-1], f"struct<{','.join(f'{name}:bigint' for name in OF_FIELDS)}>"))
         described = StateDescriptor(
-            application=OF_STATES[KINDS.index(self.kind)],
-            state=OF_STATES[self.turn],
-            query=OF_STATES[-1 - self.turn],
+            application=self._one_of_states(0),
+            state=self._one_of_states(5),
+            query=self._one_of_states(9),
             kind=self.kind,
             key_groups=1 if self.kind is StateKind.BROADCAST else 4,
             key=tuple(KeyColumn(name, KeyType.SMALLINT) for name in key),
@@ -70,6 +70,10 @@ class Case:
             max_length=3 if self.kind is StateKind.LIST else 0,
         )
         return settled(None, described)
+
+    def _one_of_states(self, place: int) -> str:
+        """Another one in each of the cases, of which there are more than names."""
+        return OF_STATES[(3 * KINDS.index(self.kind) + self.turn + place) % len(OF_STATES)]
 
     @property
     def value(self) -> dict[str, Any]:
