@@ -185,11 +185,17 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer to one lookup. `value` is an immutable row (codec.Row), None where the key is absent."""
+    """The answer to one lookup. `value` is an immutable row (codec.Row), None where the key is absent.
+
+    True where the key was found, whatever its value is.
+    """
 
     found: bool
     value: Any
     source: Source
+
+    def __bool__(self) -> bool:
+        return self.found
 
     @property
     def epoch(self) -> int:

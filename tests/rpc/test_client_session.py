@@ -16,6 +16,15 @@ from tests.support.proxies import fake_servers
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 
 
+async def test_an_answer_is_true_where_the_key_was_found_and_has_no_value_where_not() -> None:
+    async with fake_servers("a") as (server,):
+        server.host(descriptor(), rows(1))
+        async with AsyncClient(server.address) as client:
+            there, absent = await client.get_many(APPLICATION, STATE, ["sensor-0", "sensor-1"])
+    assert (bool(there), there.found, there.value.celsius) == (True, True, 0.0)
+    assert (bool(absent), absent.found, absent.value) == (False, False, None)
+
+
 def test_staleness_counts_in_whole_milliseconds_rounded_up() -> None:
     assert bounds_of("always", timedelta(microseconds=1), 7) == ReadBounds(7, Stale.ALWAYS, 1)
     assert bounds_of(Stale.NEVER, timedelta(seconds=2), 0) == ReadBounds(0, Stale.NEVER, 2000)
