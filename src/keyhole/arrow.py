@@ -10,7 +10,6 @@ import functools
 import itertools
 import re
 from collections.abc import Sequence
-from datetime import date
 from typing import Any
 
 import msgspec
@@ -19,10 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyhole.arrow_times import as_numbers, not_utf8, out_of_range
 from keyhole.errors import KeyholeError, KeyMismatch, NullKey, ValueMismatch
 from keyhole.placement import SEED, hash_bytes
 from keyhole.types import LIST_POSITION, KeyColumn, KeyType, StateDescriptor, StateKind, ValueField
-from keyhole.value_types import optional, value_type
+from keyhole.value_types import DAYS, MICROS, optional, value_type
 
 STORAGE_KEY, VALUE = "storage_key", "value"
 
@@ -65,9 +65,6 @@ _ARROW: dict[KeyType, pa.DataType] = {
     KeyType.DATE: pa.date32(),
     KeyType.TIMESTAMP: pa.timestamp("us", "UTC"),
 }
-# What Python's dates can be, which every reader in Python gets.
-_FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
-_DAY_MICROS = 86_400 * 1_000_000
 # Longer strings are hashed one at a time: by the column, one of 1 MB among 10,000 short ones took 8 s.
 _LONG = 1024
 # The whole numbers by which Spark hashes, and we order, each type.
@@ -253,7 +250,7 @@ def _key_column(column: pa.Array, described: KeyColumn, role: str = "key") -> pa
     _check_range(column, described, role, KeyMismatch)
     if described.type is KeyType.STRING and not _is_utf8(column):
         # It could be stored, but no client could ask for it.
-        raise _not_utf8(described, role, KeyMismatch)
+        raise not_utf8(f"{role} column {described.name}", KeyMismatch, described.name)
     wanted = _ARROW[described.type]
     return column if column.type == wanted else column.cast(wanted)
 
@@ -266,19 +263,16 @@ def _stored(column: pa.Array, field: ValueField) -> list[Any]:
             column=field.name,
         )
     _check_range(column, field, "value", ValueMismatch)
-    convert = value_type(field.type).to_stored
-    if pa.types.is_date32(column.type):
-        column, convert = column.cast(pa.int32()), None
-    elif pa.types.is_timestamp(column.type):
-        column, convert = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()), None
+    # What is a date or a time itself is checked by now.
+    convert = None if pa.types.is_temporal(column.type) else value_type(field.type).to_stored
     try:
-        values: list[Any] = column.to_pylist()
+        values: list[Any] = as_numbers(column).to_pylist()
         return values if convert is None else list(map(optional(convert), values))
     except UnicodeDecodeError:
-        raise _not_utf8(field, "value", ValueMismatch) from None
+        raise not_utf8(f"value column {field.name}", ValueMismatch, field.name) from None
     except (ValueError, OverflowError):
         # A date inside an array, map or struct. Not as the cause: it may hold the value.
-        raise _out_of_range(field, "value", ValueMismatch) from None
+        raise out_of_range(f"value column {field.name}", ValueMismatch, field.name) from None
 
 
 def _column(batch: pa.RecordBatch, described: KeyColumn | ValueField, role: str, error: type[KeyholeError]) -> pa.Array:
@@ -316,24 +310,12 @@ def spark_name(kind: pa.DataType) -> str:
 
 
 def _check_range(column: pa.Array, described: KeyColumn | ValueField, role: str, error: type[KeyholeError]) -> None:
-    if pa.types.is_date32(column.type):
-        low, high, numbers = _FIRST_DAY, _LAST_DAY, column.cast(pa.int32())
-    elif pa.types.is_timestamp(column.type):
-        low, high = _FIRST_DAY * _DAY_MICROS, (_LAST_DAY + 1) * _DAY_MICROS - 1
-        numbers = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    else:
+    if not pa.types.is_temporal(column.type):
         return
-    ends = pc.min_max(numbers)
-    if ends["min"].is_valid and not low <= ends["min"].as_py() <= ends["max"].as_py() <= high:
-        raise _out_of_range(described, role, error)
-
-
-def _out_of_range(described: KeyColumn | ValueField, role: str, error: type[KeyholeError]) -> KeyholeError:
-    return error(
-        f"{role} column {described.name} has a date or timestamp outside the years 1 to 9999 (UTC), which no "
-        "state can hold; filter or replace it",
-        column=described.name,
-    )
+    there = DAYS if pa.types.is_date32(column.type) else MICROS
+    ends = pc.min_max(as_numbers(column))
+    if ends["min"].is_valid and not (ends["min"].as_py() in there and ends["max"].as_py() in there):
+        raise out_of_range(f"{role} column {described.name}", error, described.name)
 
 
 def _is_utf8(column: pa.Array) -> bool:
@@ -343,14 +325,6 @@ def _is_utf8(column: pa.Array) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _not_utf8(described: KeyColumn | ValueField, role: str, error: type[KeyholeError]) -> KeyholeError:
-    return error(
-        f"{role} column {described.name} has a string that is not UTF-8; declare the column as binary, or replace it "
-        "(Spark: make_valid_utf8)",
-        column=described.name,
-    )
 
 
 def _key_part(column: pa.Array, kind: KeyType) -> pa.BinaryArray:

@@ -22,6 +22,7 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - timestamp_ntz has no time zone
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
+_DAY_MICROS = 86_400 * 1_000_000
 
 
 class ValueType(NamedTuple):
@@ -30,7 +31,8 @@ class ValueType(NamedTuple):
     Attributes:
         stored: What msgspec decodes a stored value to. Immutable.
         to_python: From `stored` to what a reader gets; None: it is that already.
-        to_stored: From what Arrow's `to_pylist` gives to what MessagePack can hold; None: it is that already.
+        to_stored: From what Arrow's `to_pylist` gives, with dates as days and times as microseconds, to what
+            MessagePack can hold; None: it is that already. Raises ValueError where no reader in Python could have it.
         to_json: From `stored` to what JSON can hold; None: it is that already.
         from_given: From a value as a person gives it, in Python, to what MessagePack can hold; raises ValueError or
             OverflowError where it is no value of the type.
@@ -48,7 +50,8 @@ def _json_float(value: float) -> float | str:
     return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _days(value: date) -> int:
+def days_of(value: date) -> int:
+    """Since 1970."""
     return value.toordinal() - _EPOCH_DAY
 
 
@@ -56,12 +59,27 @@ def _date(days: int) -> date:
     return date.fromordinal(days + _EPOCH_DAY)
 
 
-def _micros_utc(value: datetime) -> int:
+def micros_of(value: datetime) -> int:
+    """Since 1970, UTC; of a datetime with a time zone."""
     return (value - _EPOCH_UTC) // _MICROSECOND
 
 
 def _micros(value: datetime) -> int:
     return (value - _EPOCH) // _MICROSECOND
+
+
+# What Python's dates can be, which every reader in Python gets.
+DAYS = range(days_of(date.min), days_of(date.max) + 1)
+MICROS = range(days_of(date.min) * _DAY_MICROS, (days_of(date.max) + 1) * _DAY_MICROS)
+
+
+def _within(there: range) -> Convert:
+    def check(number: int) -> int:
+        if number not in there:
+            raise ValueError("outside the years 1 to 9999")
+        return number
+
+    return check
 
 
 def _timestamp(micros: int) -> datetime:
@@ -121,22 +139,22 @@ _SIMPLE: Mapping[str, ValueType] = {
     "date": ValueType(
         int,
         _date,
-        _days,
+        _within(DAYS),
         lambda days: _date(days).isoformat(),
-        _given(lambda value: type(value) is date, _days),
+        _given(lambda value: type(value) is date, days_of),
     ),
     "timestamp": ValueType(
         int,
         _timestamp,
-        _micros_utc,
+        _within(MICROS),
         lambda micros: _timestamp(micros).isoformat(),
         # In UTC it must lie within the years that there are.
-        _given(functools.partial(_is_moment, aware=True), lambda value: _micros_utc(value.astimezone(UTC))),
+        _given(functools.partial(_is_moment, aware=True), lambda value: micros_of(value.astimezone(UTC))),
     ),
     "timestamp_ntz": ValueType(
         int,
         _timestamp_ntz,
-        _micros,
+        _within(MICROS),
         lambda micros: _timestamp_ntz(micros).isoformat(),
         _given(functools.partial(_is_moment, aware=False), _micros),
     ),

@@ -39,6 +39,7 @@ from keyhole.local.services import start_client_proxy
 from keyhole.spark import queryable
 from keyhole.testing.fake_server import FakeServer
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.value_types import MICROS
 from tests.spark.test_state_kinds import Packed
 from tests.support.client_udf import value_of
 from tests.support.micro_batches import MicroBatches
@@ -112,6 +113,28 @@ def test_rows_get_the_live_state_of_another_application(spark: SparkSession, sta
         queryable.lookup(rows, of, key=["name", "day"], proxy=proxy, into="day")
     with pytest.raises(UnknownState):
         queryable.lookup(rows, f"{states.application}/poor", key="name", proxy=proxy)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+def test_the_first_and_the_last_times_are_looked_up_in_a_session_that_has_no_dates_for_them(
+    spark: SparkSession, states: Scenario, zone: str
+) -> None:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        rows = spark.sql(
+            "select at, array(at) as ats from values (timestamp'0001-01-01 00:00:00 UTC'), "
+            "(timestamp'9999-12-31 23:59:59.999999 UTC') as of(at)"
+        )
+        name = f"times_{zone.partition('/')[2]}".lower()
+        sink = queryable.value(name, key="at", query=name, key_groups=4, config=states.config)
+        assert sink.bootstrap(rows)
+        found = queryable.lookup(
+            rows, f"{states.application}/{name}", key="at", proxy=states.service.proxy, into="was"
+        ).selectExpr("unix_micros(at) as at", "unix_micros(was.ats[0]) as was")
+        assert sorted(tuple(row) for row in found.collect()) == [(m, m) for m in (MICROS[0], MICROS[-1])]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def test_a_list_is_not_looked_up_and_the_columns_of_the_rows_may_have_any_name(

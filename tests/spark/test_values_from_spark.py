@@ -24,6 +24,10 @@ LOCAL = MOMENT.replace(tzinfo=None)
 # New York's clock showed 01:30 twice that night: at 05:30 and at 06:30 UTC.
 TWICE = [dt.datetime(2020, 11, 1, hour, 30, tzinfo=dt.UTC) for hour in (5, 6)]
 
+# In New York the first of them is before the year 1, in Tokyo the last one after the year 9999.
+FIRST, LAST = dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)
+SQL_FIRST, SQL_LAST = "timestamp'0001-01-01 00:00:00 UTC'", "timestamp'9999-12-31 23:59:59.999999 UTC'"
+
 # By SQL expression: what a reader in Python gets.
 VALUES: dict[str, Any] = {
     "true": True,
@@ -41,6 +45,10 @@ VALUES: dict[str, Any] = {
     "timestamp'1969-12-31 23:59:59.999999 UTC'": MOMENT,
     "timestamp_ntz'1969-12-31 23:59:59.999999'": LOCAL,
     "array(timestamp'2020-11-01 05:30:00 UTC', timestamp'2020-11-01 06:30:00 UTC', null)": (*TWICE, None),
+    SQL_FIRST: FIRST,
+    SQL_LAST: LAST,
+    f"array({SQL_FIRST}, {SQL_LAST}, null)": (FIRST, LAST, None),
+    f"map({SQL_FIRST}, named_struct('at', array({SQL_LAST})))": {FIRST: {"at": (LAST,)}},
     "array(array(timestamp_ntz'1969-12-31 23:59:59.999999'))": ((LOCAL,),),
     "map(date'2020-02-29', cast(1.5 as decimal(3,1)), date'1582-10-15', null)": {
         dt.date(2020, 2, 29): Decimal("1.5"),
@@ -76,7 +84,7 @@ def stored(data: DataFrame, descriptor: StateDescriptor) -> list[tuple[bytes, by
     return [(bytes(row.storage_key), bytes(row.value)) for row in encoded.collect()]
 
 
-@pytest.fixture(params=["UTC", "America/New_York"])
+@pytest.fixture(params=["UTC", "America/New_York", "Asia/Tokyo"])
 def zoned(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """The session, in a time zone: what is stored does not depend on it."""
     before = spark.conf.get("spark.sql.session.timeZone")

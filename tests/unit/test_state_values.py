@@ -18,6 +18,7 @@ from keyhole.errors import ValueMismatch
 from keyhole.spark.state_values import Rows
 
 NOON_UTC = datetime.datetime(2020, 1, 2, 12, tzinfo=datetime.UTC)
+EAST, WEST = (datetime.timezone(datetime.timedelta(hours=hours)) for hours in (9, -5))
 NOON = NOON_UTC.replace(tzinfo=None)
 POINT = spark.StructType().add("x", "integer").add("y", "string")
 
@@ -82,6 +83,12 @@ def test_a_value_is_copied_as_spark_stores_it(kind: spark.DataType | str, value:
         ("string", b"x", "takes no bytes"),
         ("binary", "x", "takes no str"),
         ("timestamp", NOON.date(), "takes no date"),
+        ("timestamp", datetime.datetime(1, 1, 1, tzinfo=EAST), "takes no datetime outside the years 1 to 9999"),
+        (
+            "timestamp",
+            datetime.datetime(9999, 12, 31, 23, tzinfo=WEST),
+            "takes no datetime outside the years 1 to 9999",
+        ),
         (spark.DecimalType(4, 2), Decimal("99.995"), "beyond its range"),
         (spark.DecimalType(4, 2), Decimal("NaN"), "no number"),
         (spark.DecimalType(4, 2), 1, "takes no int"),

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
+from keyhole.arrow_times import to_python
 from keyhole.client import Client
 from keyhole.client.bounds import Duration, StalePolicy
 from keyhole.errors import InvalidConfiguration, KeyMismatch
@@ -71,7 +72,8 @@ def lookup(
         credentials: As for Client; their files must be there on each executor.
 
     Raises:
-        UnknownApplication, UnknownState: Now; what the tasks meet ends the query.
+        UnknownApplication, UnknownState: Now; what the tasks meet ends the query, also a KeyMismatch where a key has a
+            date or timestamp outside the years 1 to 9999.
         KeyMismatch: The key's columns don't fit.
         InvalidConfiguration: `state` is no APPLICATION/STATE, or a list; `key` names no columns; or there is a column
             `into` already.
@@ -170,7 +172,7 @@ def _enriched(
     for batch in batches:
         for start in range(0, batch.num_rows, _KEYS_PER_REQUEST):
             rows = batch.slice(start, _KEYS_PER_REQUEST)
-            keys = list(zip(*(rows.column(name).to_pylist() for name in key), strict=True))
+            keys = list(zip(*(to_python(rows.column(name), name, KeyMismatch) for name in key), strict=True))
             asked = list(dict.fromkeys(one for one in keys if None not in one))
             answers = client.get_many(*state, [one if len(one) > 1 else one[0] for one in asked], stale=stale)
             found = {one: as_arrow(answer.value) for one, answer in zip(asked, answers, strict=True) if answer.found}

@@ -9,12 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyhole.arrow_times import to_python
 from keyhole.row import attributes
 
 
 def rows_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[Any]:
-    """The rows, with these columns as `keyhole.row.attributes` names them; `count` and `index` are like others."""
+    """The rows, with these columns as `keyhole.row.attributes` names them; `count` and `index` are like others.
+
+    Timestamps are in UTC, in whatever session: what a function makes of them may depend on nothing else.
+
+    Raises:
+        ValueMismatch: A date or timestamp outside the years 1 to 9999, or a string that is not UTF-8.
+    """
     make: Any = namedtuple("Row", attributes(columns), rename=True)._make  # type: ignore[attr-defined]
-    values = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+    values = zip(*(to_python(batch.column(name), name) for name in columns), strict=True)
     # A function may be asked to do no more than to count them.
     return map(make, values if columns else itertools.repeat((), batch.num_rows))

@@ -145,7 +145,12 @@ def _date(value: Any) -> Any:
 
 def _timestamp(value: Any) -> Any:
     # Without a zone it is in the worker's own, as Spark takes it, and as it gives it back.
-    return value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) else _refuse(value)
+    if not isinstance(value, datetime.datetime):
+        return _refuse(value)
+    try:
+        return value.astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
+        raise _UnfitError("datetime outside the years 1 to 9999 (UTC)") from None
 
 
 def _timestamp_ntz(value: Any) -> Any:

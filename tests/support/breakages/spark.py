@@ -16,6 +16,14 @@ SPARK = (
         ("test_recording.py::test_what_an_initial_state_changes_leaves_with_the_keys_rows_or_at_the_next_chance",),
     ),
     Breakage(
+        "times are looked up by way of the session's time zone",
+        "spark",
+        "src/keyhole/arrow_times.py",
+        "        values: list[Any] = in_utc(column).to_pylist()\n",
+        "        values: list[Any] = column.to_pylist()\n",
+        ("test_lookup_times.py::test_the_first_and_the_last_times_are_looked_up_and_found_in_any_session",),
+    ),
+    Breakage(
         "a row that clears a key leaves what the batch had for it before",
         "spark",
         "src/keyhole/spark/folding.py",
