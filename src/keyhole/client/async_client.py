@@ -110,10 +110,14 @@ class AsyncClient:
             Unsupported: No event loop runs, or another one than the client's; or this process was forked after the
                 client was used.
         """
-        connection = self._here()
-        bounds = bounds_of(stale, max_staleness, min_epoch)
+        # The hot path of every client: as `_here`, and the batch that there mostly is.
+        connection = self._connection
+        if connection is None or connection.loop is not _running_loop() or forked.process.cut_off:
+            connection = self._connected()
+        within = self._timeout if timeout is None else timeout
+        options = (application, state, stale, max_staleness, min_epoch, within)
+        batch = connection.turn.get(options) or connection.batch(options)
         future: asyncio.Future[Answer] = connection.loop.create_future()
-        batch = connection.batch(application, state, bounds, self._seconds(timeout))
         batch.keys.append(key)
         batch.waiters.append(future)
         return future
@@ -139,9 +143,9 @@ class AsyncClient:
         if not wanted:
             return []
         connection = self._here()
-        bounds = bounds_of(stale, max_staleness, min_epoch)
+        within = self._timeout if timeout is None else timeout
+        batch = connection.batch((application, state, stale, max_staleness, min_epoch, within))
         future: asyncio.Future[list[Answer]] = connection.loop.create_future()
-        batch = connection.batch(application, state, bounds, self._seconds(timeout))
         batch.keys += wanted
         batch.waiters += Whole(future, len(wanted)).slots()
         return await future
@@ -216,7 +220,7 @@ class AsyncClient:
             Unsupported: It is used in another event loop, which still goes on.
         """
         connection = self._connection
-        if self._closed or connection is None or forked.cut_off():
+        if self._closed or connection is None or forked.process.cut_off:
             self._closed = True
             return
         if connection.loop is not _running_loop() and not connection.loop.is_closed():
@@ -233,7 +237,7 @@ class AsyncClient:
             Unsupported: There is no event loop, it is another one than the client's, or gRPC can't be used here.
         """
         connection = self._connection
-        if connection is None or connection.loop is not _running_loop() or forked.cut_off():
+        if connection is None or connection.loop is not _running_loop() or forked.process.cut_off:
             return self._connected()
         return connection
 
@@ -268,8 +272,5 @@ class AsyncClient:
         return self._timeout if timeout is None else seconds_of("timeout", timeout)
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+# None outside of one; asyncio's own, public for libraries like this one.
+_running_loop = asyncio._get_running_loop

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
 from keyhole.client.lookup_stream import LookupStream
 from keyhole.client.lookups import Batch
 from keyhole.client.scans import Scan, Scanner
@@ -18,13 +19,14 @@ from keyhole.client.state_reads import StateReads
 from keyhole.errors import InternalError, KeyholeError
 from keyhole.rpc import channels, convert, status
 from keyhole.rpc.renewed import Renewing
-from keyhole.types import Entries, ReadBounds, StateDescriptor
+from keyhole.types import Entries, StateDescriptor
 from keyhole.v1 import query_pb2, query_pb2_grpc
 
 _log = logging.getLogger(__name__)
 
 _Response = TypeVar("_Response")
-_Options = tuple[str, str, ReadBounds, float]
+Options = tuple[str, str, StalePolicy, Duration | None, int, Duration]
+"""Application, state, and how a lookup was asked for: stale, max_staleness, min_epoch, timeout."""
 
 
 class Connection:
@@ -33,6 +35,7 @@ class Connection:
     Attributes:
         loop: The one that it was made in.
         stub: Of the service Query.
+        turn: What was asked for in this turn of the event loop. `batch` adds to it.
     """
 
     def __init__(self, target: str, shown: Renewing | None) -> None:
@@ -43,18 +46,23 @@ class Connection:
         self.stub: Any = query_pb2_grpc.QueryStub(self._channel)
         self._stream = LookupStream(self._channel, target)
         self._states: dict[tuple[str, str], StateReads] = {}
-        # What was asked for in this turn of the event loop, by state and options.
-        self._turn: dict[_Options, Batch] = {}
+        self.turn: dict[Options, Batch] = {}
         self._closed: KeyholeError | None = None
 
-    def batch(self, application: str, state: str, bounds: ReadBounds, timeout: float) -> Batch:
-        """What lookups are added to before the event loop's turn is over: all with the same options travel together."""
-        options = (application, state, bounds, timeout)
-        batch = self._turn.get(options)
+    def batch(self, options: Options) -> Batch:
+        """What lookups with these options are added to before the event loop's turn is over: they travel together.
+
+        Raises:
+            MalformedRequest: A policy, a bound or a timeout that there is not.
+        """
+        batch = self.turn.get(options)
         if batch is None:
-            if not self._turn:
+            _, _, stale, max_staleness, min_epoch, timeout = options
+            bounds = bounds_of(stale, max_staleness, min_epoch)
+            deadline = self.loop.time() + seconds_of("timeout", timeout)
+            if not self.turn:
                 self.loop.call_soon(self._flush)
-            batch = self._turn[options] = Batch(bounds, self.loop.time() + timeout)
+            batch = self.turn[options] = Batch(bounds, deadline)
         return batch
 
     async def scan(self, scan: Scan, timeout: float) -> Entries:
@@ -100,7 +108,7 @@ class Connection:
 
     def _flush(self) -> None:
         """Once per turn of the event loop in which something was asked for."""
-        turn, self._turn = self._turn, {}
+        turn, self.turn = self.turn, {}
         for (application, state, *_), batch in turn.items():
             if self._closed is not None:
                 batch.fail(self._closed)

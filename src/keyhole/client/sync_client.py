@@ -161,7 +161,7 @@ class Client:
 
     def close(self) -> None:
         """Closes the connection and ends the thread. Calls under way fail with ClientClosed. Idempotent."""
-        if forked.cut_off():
+        if forked.process.cut_off:
             # Its thread and its connection are the parent's.
             self._closed = True
             return

@@ -23,16 +23,19 @@ _log = logging.getLogger(__name__)
 _POLLER = "(_poll_wrapper)"
 
 
-class _Process:
+class Process:
     """This one, and how it came to be.
 
     Attributes:
-        cut_off: It was forked beside gRPC's asyncio API, or one that it descends from was.
+        cut_off: Calls would hang: it was forked beside gRPC's asyncio API, or one that it descends from was.
         polling: At the last fork.
     """
 
     cut_off = False
     polling = False
+
+
+process = Process()
 
 
 def polling() -> bool:
@@ -46,14 +49,9 @@ def fork_support() -> bool:
     return bool(core.is_fork_support_enabled())
 
 
-def cut_off() -> bool:
-    """Whether calls in this process would hang."""
-    return _Process.cut_off
-
-
 def check() -> None:
     """Raises Unsupported: gRPC can't be used in this process."""
-    if _Process.cut_off:
+    if process.cut_off:
         raise Unsupported(
             "this process was forked from one that had a connection of gRPC open, and gRPC does not work in it. Close "
             "all clients before the process forks, or make them there and use them in the child first (gunicorn: in "
@@ -63,12 +61,12 @@ def check() -> None:
 
 
 def _before() -> None:
-    _Process.polling = polling()
-    if _Process.polling:
+    process.polling = polling()
+    if process.polling:
         # What is closed may be left in cycles, of a user's exceptions for example.
         gc.collect()
-        _Process.polling = polling()
-    if _Process.polling and fork_support():
+        process.polling = polling()
+    if process.polling and fork_support():
         _log.warning(
             "this process forks while a connection of gRPC is open, and gRPC's support of forks is on: it may end the "
             "child, also one that doesn't use it. Close all clients first, or set GRPC_ENABLE_FORK_SUPPORT=0"
@@ -76,7 +74,7 @@ def _before() -> None:
 
 
 def _in_child() -> None:
-    _Process.cut_off = _Process.cut_off or _Process.polling
+    process.cut_off = process.cut_off or process.polling
 
 
 os.register_at_fork(before=_before, after_in_child=_in_child)
