@@ -16,6 +16,12 @@ def test_importing_keyhole_loads_neither_grpc_nor_protobuf() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_the_client_can_be_had_where_processes_do_not_fork() -> None:
+    code = "import os; del os.fork, os.register_at_fork; import keyhole; print(keyhole.Client.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "Client"
+
+
 @pytest.mark.parametrize("name", keyhole.__all__)
 def test_everything_that_is_named_is_there(name: str) -> None:
     assert getattr(keyhole, name).__name__ == name

@@ -222,4 +222,5 @@ def _begin_in_child() -> None:
         client._begin()
 
 
-os.register_at_fork(after_in_child=_begin_in_child)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_begin_in_child)

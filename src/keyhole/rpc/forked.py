@@ -77,4 +77,5 @@ def _in_child() -> None:
     process.cut_off = process.cut_off or process.polling
 
 
-os.register_at_fork(before=_before, after_in_child=_in_child)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(before=_before, after_in_child=_in_child)
