@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from keyhole.client.coalescing import Answers
+from keyhole.client.segments import Answers
 from keyhole.clock import Clock
 from keyhole.counting import Histogram, ReadCounts, Refusals
 from keyhole.errors import KeyholeError
 from keyhole.metrics import BY_NAME
 from keyhole.routing import StateName
+from keyhole.rpc.frames import FULL
 
 
 class StateCounts(ReadCounts):
@@ -69,6 +70,7 @@ class ProxyCounts:
 
     @staticmethod
     def failed(counts: StateCounts, errors: Iterable[KeyholeError]) -> None:
-        """One per key."""
+        """One per key. That a key is to be asked for in another frame is no failure of its lookup."""
         for error in errors:
-            counts.failed[error.reason] += 1
+            if FULL not in error.facts:
+                counts.failed[error.reason] += 1

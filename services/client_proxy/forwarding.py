@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from keyhole.backoff import Backoff
-from keyhole.client.coalescing import ASK_AGAIN, Answers, Lane, Segment
+from keyhole.client.coalescing import Lane
+from keyhole.client.segments import Answers, Segment
 from keyhole.errors import (
     DeadlineExceeded,
     KeyholeError,
@@ -18,7 +19,9 @@ from keyhole.errors import (
     StaleDescriptor,
 )
 from keyhole.routing import Routes, RouteTable
+from keyhole.rpc.frames import ASK_AGAIN, FRAME_BYTES, frame_is_full
 from keyhole.types import Stale
+from services.client_proxy.asked import Asked
 from services.client_proxy.course import MENDABLE, Course
 from services.client_proxy.directory import Directory
 from services.client_proxy.gathering import Gathering
@@ -43,6 +46,7 @@ class Forwarding:
         done: Gets the answers of all keys. Keys that have none are among the failures.
         in_parts: Keys of a server that does not answer must not hold up the others of the frame: a moment after the
             first of these are answered, the rest fails with the fact ASK_AGAIN, for the client to send apart.
+        room: For the values, in bytes. Once there is none left, the rest fails with the fact FULL.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Forwarding:
         done: Callable[[Answers], None],
         *,
         in_parts: bool = False,
+        room: int = FRAME_BYTES,
     ) -> None:
         self._directory = directory
         self._name = (lane.application, lane.state)
@@ -63,9 +68,10 @@ class Forwarding:
         self._done = done
         self._loop = asyncio.get_running_loop()
         self._in_parts = in_parts
+        self._room = room
         self._finished = False
         self._attempts = 0
-        self._asked: list[_Asked] = []
+        self._asked: list[Asked] = []
         # From here on: only where the keys are not answered all at once.
         self._gathered: Gathering | None = None
         self._impatience: asyncio.TimerHandle | None = None
@@ -88,19 +94,24 @@ class Forwarding:
             self._refuse(range(len(self._keys)), error)
             return
         routes = self._routes(table)
-        if routes.sole:
+        long = self._too_long(table)
+        if routes.sole and not long:
             self._submit(routes.sole, None)
             return
         by_address = routes.split(self._keys)
+        if long:
+            self._give_up(long, _key_too_long("/".join(self._name), table.max_key_bytes))
+            by_address = {of: sorted(set(places).difference(long)) for of, places in by_address.items()}
         unrouted = by_address.pop("", [])
         for address, places in by_address.items():
-            self._submit(address, places)
+            if places:
+                self._submit(address, places)
         if unrouted:
             self._fail(unrouted, self._no_server(table))
 
     # --- what comes back --------------------------------------------------------------------------------------------
 
-    def answered(self, asked: _Asked, start: int, answers: Answers) -> None:
+    def answered(self, asked: Asked, start: int, answers: Answers) -> None:
         """From a server, for some of the keys that it was asked for."""
         if self._finished:
             return
@@ -117,16 +128,18 @@ class Forwarding:
             by_error.setdefault(id(error), (error, []))[1].append(place)
         for error, places in by_error.values():
             self._fail(places, error, asked)
+        if gathered.full and not self._finished:
+            self._finish(gathered.answers(frame_is_full("/".join(self._name))))
         self._finish_if_complete()
 
-    def failed(self, asked: _Asked, start: int, count: int, error: KeyholeError) -> None:
+    def failed(self, asked: Asked, start: int, count: int, error: KeyholeError) -> None:
         """From a server: these keys have no answer."""
         if self._finished:
             return
         open_places = self._gathering().open
         self._fail([place for place in asked.part(start, count) if place in open_places], error, asked)
 
-    def overdue(self, asked: _Asked) -> None:
+    def overdue(self, asked: Asked) -> None:
         """A server has been silent for the hop deadline: asks the next copies, and does not wait for it alone."""
         if self._finished:
             # Of a frame that was answered in part; the frames after this one should know better.
@@ -139,7 +152,7 @@ class Forwarding:
         if self._go_on(stuck):
             self._directory.suspect(asked.address)
 
-    def _fail(self, places: Sequence[int], error: KeyholeError, asked: _Asked | None = None) -> None:
+    def _fail(self, places: Sequence[int], error: KeyholeError, asked: Asked | None = None) -> None:
         if not isinstance(error, MENDABLE):
             self._give_up(places, error)
             return
@@ -228,12 +241,14 @@ class Forwarding:
             raise StaleDescriptor(f"state {state} was made anew; describe it again", topic_id=table.descriptor.topic_id)
         if min(map(len, keys)) <= 2 or int.from_bytes(max(keys)[:2], "big") >= table.descriptor.key_groups:
             raise MalformedRequest(f"not storage keys of state {state}: 2 bytes of key group, then the encoded key")
-        if table.max_key_bytes and max(map(len, keys)) > table.max_key_bytes:
-            raise KeyTooLong(
-                f"a key of state {state} is longer than its servers take: {table.max_key_bytes} bytes, encoded",
-                max_key_bytes=table.max_key_bytes,
-            )
         return table
+
+    def _too_long(self, table: RouteTable) -> Sequence[int]:
+        """The places of keys that are longer than the servers take: others of the frame must not fail with them."""
+        most = table.max_key_bytes
+        if not most or max(map(len, self._keys)) <= most:
+            return ()
+        return [place for place, key in enumerate(self._keys) if len(key) > most]
 
     def _routes(self, table: RouteTable) -> Routes:
         stale = self._lane.bounds.stale
@@ -244,11 +259,12 @@ class Forwarding:
     def _submit(self, address: str, places: Sequence[int] | None) -> None:
         keys = self._keys if places is None else [self._keys[place] for place in places]
         link = self._directory.link(address)
-        asked = _Asked(self, address, places, len(keys))
+        asked = Asked(self, address, places, len(keys))
+        asked.segment = Segment(keys, asked, self._deadline)
         try:
             if link is None:
                 raise NoServer(f"server {address} is no longer among the discovered ones")
-            link.stream.submit(self._lane, Segment(keys, asked, self._deadline))
+            link.stream.submit(self._lane, asked.segment)
         except KeyholeError as error:
             self.failed(asked, 0, len(keys), error)
             return
@@ -257,7 +273,7 @@ class Forwarding:
 
     def _refuse(self, places: Sequence[int], error: KeyholeError) -> None:
         # Before every server was tried once, nobody can say that a state does not exist.
-        if self._directory.settled.is_set() or isinstance(error, (StaleDescriptor, MalformedRequest, KeyTooLong)):
+        if self._directory.settled.is_set() or isinstance(error, (StaleDescriptor, MalformedRequest)):
             self._give_up(places, error)
         else:
             self._fail(places, NoServer(error.message))
@@ -269,7 +285,7 @@ class Forwarding:
 
     def _gathering(self) -> Gathering:
         if self._gathered is None:
-            self._gathered = Gathering(len(self._keys))
+            self._gathered = Gathering(len(self._keys), self._room)
         return self._gathered
 
     def _course(self, place: int, address: str) -> Course:
@@ -304,6 +320,8 @@ class Forwarding:
         self._finished = True
         for asked in self._asked:
             asked.forget()
+            # What waits to be sent to a slow server, or is more than there is room for.
+            asked.segment.dropped = True
         self._end(answers)
 
     def _end(self, answers: Answers) -> None:
@@ -324,53 +342,7 @@ class Forwarding:
         self._end(gathered.answers(pending))
 
 
-class _Asked:
-    """One server's share of a frame. `places`: of its keys in the frame; None: it has them all."""
-
-    __slots__ = ("_due", "_forwarding", "_left", "_loop", "_places", "_timer", "address", "overdue")
-
-    def __init__(self, forwarding: Forwarding, address: str, places: Sequence[int] | None, count: int) -> None:
-        self.address = address
-        self.overdue = False
-        self._forwarding = forwarding
-        self._places = places
-        self._left = count
-        self._timer: asyncio.TimerHandle | None = None
-
-    def part(self, start: int, count: int) -> Sequence[int]:
-        """The places of `count` keys from `start` on."""
-        return range(start, start + count) if self._places is None else self._places[start : start + count]
-
-    def watch(self, loop: asyncio.AbstractEventLoop, hop_seconds: float) -> None:
-        """Calls `overdue` if it is not answered in time."""
-        self._loop = loop
-        self._due = loop.time() + hop_seconds
-        self._timer = loop.call_later(hop_seconds, self._is_overdue, hop_seconds / 2)
-
-    def forget(self) -> None:
-        """It no longer matters whether it is answered."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def answered(self, start: int, answers: Answers) -> None:
-        self._answered(len(answers.values))
-        self._forwarding.answered(self, start, answers)
-
-    def failed(self, start: int, count: int, error: KeyholeError) -> None:
-        self._answered(count)
-        self._forwarding.failed(self, start, count, error)
-
-    def _answered(self, count: int) -> None:
-        self._left -= count
-        if not self._left:
-            self.forget()
-
-    def _is_overdue(self, grace_seconds: float) -> None:
-        self._timer = None
-        if self._loop.time() - self._due > grace_seconds > 0:
-            # This process itself is late: the answer may be waiting to be read. Asking others would only add to it.
-            self._timer = self._loop.call_later(grace_seconds, self._is_overdue, 0)
-            return
-        self.overdue = True
-        self._forwarding.overdue(self)
+def _key_too_long(state: str, most: int) -> KeyTooLong:
+    return KeyTooLong(
+        f"a key of state {state} is longer than its servers take: {most} bytes, encoded", max_key_bytes=most
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from keyhole.client.coalescing import Answers
+from keyhole.client.segments import Answers
 from keyhole.errors import KeyholeError
 from keyhole.v1 import state_pb2
 
@@ -12,14 +12,19 @@ from keyhole.v1 import state_pb2
 class Gathering:
     """Columns that are filled in place by place. The first answer for a place counts, whoever gives it.
 
+    Args:
+        room: For the values, in bytes. The first answers always have room: a server's are bounded.
+
     Attributes:
         open: The places without answer or final failure.
         begun: Whether any place has an answer.
+        full: There was no room for an answer; its place is still open.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, room: int) -> None:
         self.open = set(range(count))
-        self.begun = False
+        self.begun = self.full = False
+        self._room = room
         self._values = [b""] * count
         self._sources: list[state_pb2.Source] = []
         self._source_of = [0] * count
@@ -31,10 +36,13 @@ class Gathering:
         self._sources += answers.sources
         source_of: Iterable[int] = answers.source_of or (0,) * len(places)
         failed: dict[int, KeyholeError] = {}
-        if not answers.failures and self.open.issuperset(places):
+        size = sum(map(len, answers.values))
+        fits = size <= self._room or not self.begun
+        if fits and not answers.failures and self.open.issuperset(places):
             # As nearly always: there are hundreds of keys in a frame.
             self.open.difference_update(places)
             self.begun = True
+            self._room -= size
             for place, value, source in zip(places, answers.values, source_of, strict=True):
                 self._values[place] = value
                 self._source_of[place] = first_source + source
@@ -46,9 +54,14 @@ class Gathering:
             if failure is not None:
                 failed[place] = failure
                 continue
+            value = answers.values[offset]
+            if value and not fits and len(value) > self._room:
+                self.full = True
+                continue
             self.open.discard(place)
             self.begun = True
-            self._values[place] = answers.values[offset]
+            self._room -= len(value)
+            self._values[place] = value
             self._source_of[place] = first_source + source
         return failed
 

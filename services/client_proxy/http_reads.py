@@ -43,6 +43,7 @@ _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.02
 # An answer is made in memory.
 _MOST_ANSWER_BYTES = 16 << 20
+_MOST_BATCH_BYTES = 32 << 20
 
 
 class _Deadline:
@@ -160,13 +161,10 @@ class HttpReads:
     async def _answers(
         self, name: tuple[str, str], keys: list[pb.Key], asked: Parameters, deadline: Any
     ) -> list[dict[str, Any]]:
-        found = await self._servicer.GetMany(
-            pb.GetManyRequest(state=_ref(name), keys=keys, options=asked.options), deadline
-        )
+        request = pb.GetManyRequest(state=_ref(name), keys=keys, options=asked.options)
+        answers = await self._servicer.read_many(request, deadline, _MOST_BATCH_BYTES)
         now = self._now()
-        return [
-            http_answers.answer_json(answer, now, integers_as_text=asked.integers_as_text) for answer in found.answers
-        ]
+        return [http_answers.answer_json(answer, now, integers_as_text=asked.integers_as_text) for answer in answers]
 
     async def _scan(
         self, name: tuple[str, str], codec: StateCodec, key: str | None, asked: Parameters, deadline: Any
@@ -175,19 +173,20 @@ class HttpReads:
         request.state.CopyFrom(_ref(name))
         entries: list[tuple[bytes, bytes]] = []
         source: state_pb2.Source | None = None
-        size = 0
+        size, kept = 0, limit
         answer: Any = self._servicer.Scan(request, deadline)
         async with aclosing(answer) as pages:
             async for page in pages:
                 source = source or page.source
                 entries += zip(page.map_keys, page.values, strict=True)
                 size += page.ByteSize()
-                if size > _MOST_ANSWER_BYTES:
+                # Two at least: one entry is an answer, and the other says from where it goes on.
+                if size > _MOST_ANSWER_BYTES and len(entries) > 1:
+                    kept = min(limit, len(entries) - 1)
                     break
         if source is None:
             raise InternalError("a scan was answered without a page, by a bug of Keyhole's")
         # One entry more was asked for, to know whether there are more.
-        kept = min(limit, len(entries) - 1) if size > _MOST_ANSWER_BYTES else limit
         following = _following(entries, kept, descending=request.descending)
         while True:
             codec = await self._servicer.codec(name, deadline)

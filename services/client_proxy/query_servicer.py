@@ -10,12 +10,22 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from keyhole.client.coalescing import Answers, Lane
+from keyhole.client.coalescing import Lane
+from keyhole.client.segments import Answers
 from keyhole.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError, MalformedRequest, Overloaded, StaleDescriptor, Unsupported
 from keyhole.key_values import KeyValue
 from keyhole.routing import StateName
 from keyhole.rpc import convert
+from keyhole.rpc.frames import (
+    FRAME_BYTES,
+    FULL,
+    MAX_VALUE_BYTES,
+    answer_too_large,
+    check_answer,
+    cut_to_frame,
+    of_key,
+)
 from keyhole.security.access import current
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
@@ -100,13 +110,13 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802
         """One key."""
-        answers = await self._get(_name(request.state), [request.key], request.options, self._deadline(context))
-        return pb.GetResponse(answer=answers[0])
+        many = pb.GetManyRequest(state=request.state, keys=[request.key], options=request.options)
+        (answer,) = await self.read_many(many, context)
+        return pb.GetResponse(answer=answer)
 
     async def GetMany(self, request: pb.GetManyRequest, context: _Context) -> pb.GetManyResponse:  # noqa: N802
         """Many keys, of any servers."""
-        answers = await self._get(_name(request.state), request.keys, request.options, self._deadline(context))
-        return pb.GetManyResponse(answers=answers)
+        return pb.GetManyResponse(answers=await self.read_many(request, context))
 
     async def Lookup(  # noqa: N802
         self, requests: AsyncIterator[pb.LookupRequest], context: _Context
@@ -189,7 +199,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
         def done(answers: Answers) -> None:
             self._keys -= len(keys)
-            respond(response(frame, answers))
+            respond(response(frame, answers), sum(map(len, answers.values)))
 
         self._forward(_name(request.state), request.topic_id, keys, options, deadline, done, in_parts=True)
 
@@ -201,22 +211,40 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             else:
                 keys = list(request.storage_keys)
                 answers = await self._forwarded(name, request.topic_id, keys, request.options, deadline)
-            message = response(request.frame, await self._formatted(name, answers, request.options, deadline))
+            formatted = await self._formatted(name, answers, request.options, deadline)
+            values = list(formatted.values)
+            failures = {**formatted.failures, **cut_to_frame("/".join(name), values)}
+            message = response(request.frame, formatted._replace(values=values, failures=failures))
         except Exception as error:  # noqa: BLE001 - the top of a task: nobody else would answer the frame
-            message = self._refusal(request, _told(error))
-        respond(message)
+            respond(self._refusal(request, _told(error)))
+        else:
+            respond(message, sum(map(len, values)))
 
-    async def _get(
-        self, name: StateName, keys: Sequence[pb.Key], options: pb.ReadOptions, deadline: float
+    async def read_many(
+        self, request: pb.GetManyRequest, context: _Context, most_bytes: int = MAX_VALUE_BYTES
     ) -> list[pb.Answer]:
+        """The answers to many keys.
+
+        Args:
+            most_bytes: The values of all keys together may take.
+
+        Raises:
+            TooLarge: One of them, or all together, take more.
+            KeyholeError: A key can't be answered.
+        """
+        name, keys, options = _name(request.state), request.keys, request.options
+        deadline, state = self._deadline(context), "/".join(name)
         try:
-            answers = await self._forward_typed(name, keys, options, deadline)
+            answers = await self._forward_typed(name, keys, options, deadline, most_bytes)
         except KeyholeError as error:
             self.counts.of(name, self._directory.tables).failed[error.reason] += len(keys)
             raise
-        for failure in answers.failures.values():
-            raise failure
+        for index, failure in answers.failures.items():
+            if FULL in failure.facts:
+                raise answer_too_large(state, len(keys), most_bytes)
+            raise of_key(failure, index, len(keys))
         values = (await self._formatted(name, answers, options, deadline)).values
+        check_answer(state, values, len(keys), most_bytes)
         source_of = answers.source_of or [0] * len(values)
         return [
             pb.Answer(found=bool(value), value=value, source=answers.sources[index])
@@ -224,16 +252,21 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         ]
 
     async def _forward_typed(
-        self, name: StateName, keys: Sequence[pb.Key], options: pb.ReadOptions, deadline: float
+        self,
+        name: StateName,
+        keys: Sequence[pb.Key],
+        options: pb.ReadOptions,
+        deadline: float,
+        room: int = FRAME_BYTES,
     ) -> Answers:
         """Encodes the keys, again if the state was made anew meanwhile."""
         if not keys:
             return Answers((), ())
         values = [convert.key_from_proto(key) for key in keys]
         await self._known(name, deadline)
-        answers = await self._encode_and_forward(name, values, options, deadline)
+        answers = await self._encode_and_forward(name, values, options, deadline, room)
         if any(isinstance(error, StaleDescriptor) for error in answers.failures.values()):
-            answers = await self._encode_and_forward(name, values, options, deadline)
+            answers = await self._encode_and_forward(name, values, options, deadline, room)
         return answers
 
     async def _encode_and_forward(
@@ -242,14 +275,21 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         keys: Sequence[tuple[KeyValue, ...]],
         options: pb.ReadOptions,
         deadline: float,
+        room: int,
     ) -> Answers:
         codec = self._directory.codec(name)
         encoded = [codec.storage_key(key if len(key) != 1 else key[0]) for key in keys]
         topic_id = self._directory.table(name).descriptor.topic_id
-        return await self._forwarded(name, topic_id, encoded, options, deadline)
+        return await self._forwarded(name, topic_id, encoded, options, deadline, room)
 
     async def _forwarded(
-        self, name: StateName, topic_id: str, keys: Sequence[bytes], options: pb.ReadOptions, deadline: float
+        self,
+        name: StateName,
+        topic_id: str,
+        keys: Sequence[bytes],
+        options: pb.ReadOptions,
+        deadline: float,
+        room: int = FRAME_BYTES,
     ) -> Answers:
         answered: asyncio.Future[Answers] = self._loop.create_future()
 
@@ -258,7 +298,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             if not answered.done():
                 answered.set_result(answers)
 
-        self._forward(name, topic_id, keys, options, deadline, done)
+        self._forward(name, topic_id, keys, options, deadline, done, room=room)
         return await answered
 
     def _forward(
@@ -271,6 +311,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         done: Callable[[Answers], None],
         *,
         in_parts: bool = False,
+        room: int = FRAME_BYTES,
     ) -> None:
         if options.consistency not in _COMMITTED:
             raise Unsupported("only COMMITTED reads are supported by this version")
@@ -290,7 +331,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             self.counts.ended(counts, began, answers, forwarding.missed)
             done(answers)
 
-        forwarding = Forwarding(self._directory, lane, keys, deadline, ended, in_parts=in_parts)
+        forwarding = Forwarding(self._directory, lane, keys, deadline, ended, in_parts=in_parts, room=room)
         forwarding.start()
 
     async def _formatted(self, name: StateName, answers: Answers, options: pb.ReadOptions, deadline: float) -> Answers:

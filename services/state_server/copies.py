@@ -58,11 +58,18 @@ class Lease:
 
 @dataclass(frozen=True)
 class Answers:
-    """Rows (None: absent) by key, and who answers: an index into `sources` per key; empty: sources[0] answered all."""
+    """Rows (None: absent) by key, and who answers: an index into `sources` per key; empty: sources[0] answered all.
+
+    Where the rows of the first keys took as much as was to be read, there are none of the others.
+
+    Attributes:
+        bytes: What was read.
+    """
 
     rows: Sequence[bytes | None]
     sources: Sequence[state_pb2.Source]
     source_of: Sequence[int] = ()
+    bytes: int = 0
 
 
 class HeldSnapshot:
@@ -201,26 +208,31 @@ class Copy:
         """What any of its key groups stands for."""
         return {self.standing, *self._apart.values()} if self._apart else (self.standing,)
 
-    def answers(self, keys: Sequence[bytes], standings: Sequence[Standing], show: Show | None) -> Answers:
+    def answers(
+        self, keys: Sequence[bytes], standings: Sequence[Standing], show: Show | None, most_bytes: int
+    ) -> Answers:
         """Rows by storage key.
 
         Args:
             keys: All must be covered.
             standings: Of these keys.
             show: None: readers get what is stored.
+            most_bytes: No more is read, but for the first row.
         """
         assert self._snapshot is not None
-        rows = self._snapshot.get_many(keys)
+        rows, read = self._snapshot.get_first(keys, most_bytes)
+        if len(standings) > 1:
+            standings = standings[: len(rows)]
         distinct = list(dict.fromkeys(standings)) if len(standings) > 1 else standings
         if len(distinct) == 1:
             source = self.source() if distinct[0] is self.standing else self._make_source(distinct[0])
-            return Answers(rows if show is None else show(distinct[0]).rows(rows), (source,))
+            return Answers(rows if show is None else show(distinct[0]).rows(rows), (source,), (), read)
         index = {standing: i for i, standing in enumerate(distinct)}
         source_of = [index[standing] for standing in standings]
         if show is not None:
             shown = [show(standing) for standing in distinct]
             rows = [None if row is None else shown[i].row(row) for row, i in zip(rows, source_of, strict=True)]
-        return Answers(rows, [self._make_source(standing) for standing in distinct], source_of)
+        return Answers(rows, [self._make_source(standing) for standing in distinct], source_of, read)
 
     def scan(self, within: EntryRange, standing: Standing, show: Show | None, *, descending: bool) -> Scanned:
         """The entries of a range, whose key group must be covered, as of now however long they are read.

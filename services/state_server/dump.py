@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from keyhole.rpc.frames import MAX_VALUE_BYTES, value_too_large
 from keyhole.types import START
 from keyhole.v1 import state_pb2
 from keyhole.v1 import state_server_pb2 as pb
@@ -17,6 +18,9 @@ def dump(table: Table, key_groups: frozenset[int]) -> Iterator[pb.DumpChunk]:
 
     Args:
         key_groups: Of these, those that it can answer for; empty: all of them.
+
+    Raises:
+        TooLarge: A row that no message can carry.
     """
     owned, shown = table.owned.groups, table.standby.groups
     roles = dict.fromkeys(shown, state_pb2.ROLE_STANDBY) | dict.fromkeys(owned, state_pb2.ROLE_OWNER)
@@ -27,12 +31,14 @@ def dump(table: Table, key_groups: frozenset[int]) -> Iterator[pb.DumpChunk]:
             position = positions.get(group, START)
             chunk, size = pb.DumpChunk(), 0
             for key, row in snapshot.items(group):
+                if len(row) > MAX_VALUE_BYTES:
+                    raise value_too_large(table.name, len(row), "a row")
+                if size and size + len(key) + len(row) > _CHUNK_BYTES:
+                    yield _told(chunk, group, roles[group], position.offset, position.epoch)
+                    chunk, size = pb.DumpChunk(), 0
                 chunk.storage_keys.append(key)
                 chunk.rows.append(row)
                 size += len(key) + len(row)
-                if size >= _CHUNK_BYTES:
-                    yield _told(chunk, group, roles[group], position.offset, position.epoch)
-                    chunk, size = pb.DumpChunk(), 0
             chunk.last = True
             yield _told(chunk, group, roles[group], position.offset, position.epoch)
     finally:

@@ -35,6 +35,7 @@ from keyhole.errors import (
     StillRunning,
     ValueMismatch,
 )
+from keyhole.rpc.frames import MAX_VALUE_BYTES, value_too_large
 from keyhole.steps import Step, StepObserver
 from keyhole.stored import decode_aggregate, lifetime, living
 from keyhole.stores.base import Snapshot, StoreEngine
@@ -54,7 +55,7 @@ from services.state_server.table import Table
 
 _log = logging.getLogger(__name__)
 
-# What a message may have is twice that.
+# Of the accumulators in one answer; more only where one alone is larger.
 _BASE_BYTES = 8 << 20
 
 _Result = TypeVar("_Result")
@@ -588,6 +589,7 @@ class QueryHost:
         Raises:
             Fenced, NotReady: See `_check_run`.
             NotOwner: Another assignment version, or a key group that isn't restored here.
+            TooLarge: An accumulator that no message can carry.
         """
         self._check_run(run)
         self._check_incarnation(incarnation)
@@ -605,10 +607,14 @@ class QueryHost:
                 stored = snapshot.get(key)
                 if stored is not None and lives_from is not None:
                     (stored,) = living((stored,), lives_from)
-                bases.append(None if stored is None else decode_aggregate(stored).as_of(epoch.number))
-                size += len(bases[-1] or b"")
-                if size > _BASE_BYTES:
+                base = None if stored is None else decode_aggregate(stored).as_of(epoch.number)
+                of_base = len(base or b"")
+                if of_base > MAX_VALUE_BYTES:
+                    raise value_too_large(state.table.name, of_base, "an accumulator")
+                if size and size + of_base > _BASE_BYTES:
                     break
+                bases.append(base)
+                size += of_base
         finally:
             snapshot.close()
         return bases

@@ -13,14 +13,26 @@ from keyhole.clock import Clock
 from keyhole.counting import ReadCounts
 from keyhole.errors import (
     KeyholeError,
+    KeyTooLong,
     MalformedRequest,
     StaleDescriptor,
     UnavailableError,
     Unsupported,
 )
 from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto, key_from_proto
+from keyhole.rpc.frames import (
+    FRAME_BYTES,
+    FULL,
+    MAX_VALUE_BYTES,
+    check_answer,
+    check_values,
+    cut_to_frame,
+    failures_to_proto,
+    frame_is_full,
+    portions,
+)
 from keyhole.rpc.scanning import scan_range
-from keyhole.rpc.status import reason_name, to_proto
+from keyhole.rpc.status import to_proto
 from keyhole.security.access import current
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
@@ -112,12 +124,12 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             closing(self._scans.pages(scanned, request.limit)) as pages,
         ):
             for page in pages:
-                if page.keys:
+                rows = _rows(table, page.rows, options)
+                check_values(table.name, rows, "an entry")
+                for part in portions(map(len, rows)):
                     sent = True
-                    rows = _rows(table, page.rows, options)
-                    yield pb.ScanResponse(
-                        source=scanned.source, map_keys=[key[known:] for key in page.keys], values=rows
-                    )
+                    map_keys = [key[known:] for key in page.keys[part]]
+                    yield pb.ScanResponse(source=scanned.source, map_keys=map_keys, values=rows[part])
                 await asyncio.sleep(0)
             if not sent:
                 yield pb.ScanResponse(source=scanned.source)
@@ -154,8 +166,9 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
     def _get(self, state: pb.StateRef, keys: Sequence[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
         _check(options, len(keys))
         table = self._table(state)
-        answers = _lookup(table, [_storage_key(table, key) for key in keys], options)
+        answers = _lookup(table, [_storage_key(table, key) for key in keys], options, MAX_VALUE_BYTES)
         rows = _formatted(table, answers, options)
+        check_answer(table.name, rows, len(keys))
         sources, source_of = answers.sources, answers.source_of or [0] * len(rows)
         return [
             pb.Answer(found=bool(row), value=row, source=sources[index])
@@ -192,50 +205,67 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 )
             keys = request.storage_keys
         _check(options, len(keys))
-        failures: list[pb.LookupFailure] = []
+        failures: dict[int, KeyholeError] = {}
         try:
             answers = _lookup(table, keys, options)
-        except UnavailableError:
-            # Keys of other key groups, which travelled with them, must not wait for these.
+        except (UnavailableError, KeyTooLong):
+            # Other keys, which travelled with them, must neither wait for these nor fail with them.
             answers, failures = _lookup_apart(table, keys, options)
-            for failure in failures:
-                table.reads.failed[reason_name(failure.error.reason)] += len(failure.indexes)
+        values = _formatted(table, answers, options)
+        unread = len(keys) - len(values)
+        if unread or answers.bytes > FRAME_BYTES or options.format == pb.VALUE_FORMAT_JSON:
+            failures |= cut_to_frame(table.name, values)
+            if unread:
+                failures |= dict.fromkeys(range(len(values), len(keys)), frame_is_full(table.name))
+                values += [b""] * unread
+        for failure in failures.values():
+            if FULL not in failure.facts:
+                table.reads.failed[failure.reason] += 1
         return pb.LookupResponse(
             frame=request.frame,
-            values=_formatted(table, answers, options),
+            values=values,
             sources=answers.sources,
-            source_of=answers.source_of,
-            failures=failures,
+            source_of=[*answers.source_of, *[0] * unread] if answers.source_of else None,
+            failures=failures_to_proto(failures) if failures else None,
         )
 
 
-def _lookup(table: Table, keys: Sequence[bytes], options: pb.ReadOptions) -> Answers:
+def _lookup(table: Table, keys: Sequence[bytes], options: pb.ReadOptions, most_bytes: int = FRAME_BYTES) -> Answers:
     bounds = bounds_from_proto(options)
-    return table.lookup(keys, bounds.min_epoch, bounds.stale, bounds.max_staleness_ms)
+    return table.lookup(keys, bounds.min_epoch, bounds.stale, bounds.max_staleness_ms, most_bytes)
 
 
 def _lookup_apart(
     table: Table, keys: Sequence[bytes], options: pb.ReadOptions
-) -> tuple[Answers, list[pb.LookupFailure]]:
-    """Key group by key group, each as of the same moment; those that can't be read fail alone."""
+) -> tuple[Answers, dict[int, KeyholeError]]:
+    """Key group by key group, each as of the same moment; those that can't be read fail alone, by index."""
+    failures: dict[int, KeyholeError] = {}
     groups: dict[bytes, list[int]] = {}
     for index, key in enumerate(keys):
-        groups.setdefault(key[:2], []).append(index)
+        if len(key) > table.store.max_key_bytes:
+            failures[index] = table.key_too_long(len(key))
+        else:
+            groups.setdefault(key[:2], []).append(index)
     rows: list[bytes | None] = [None] * len(keys)
     source_of = [0] * len(keys)
     sources: list[state_pb2.Source] = []
-    failures = []
+    read = 0
     for indexes in groups.values():
-        try:
-            part = _lookup(table, [keys[index] for index in indexes], options)
-        except UnavailableError as error:
-            failures.append(pb.LookupFailure(indexes=indexes, error=to_proto(error)))
+        if read > FRAME_BYTES:
+            failures |= dict.fromkeys(indexes, frame_is_full(table.name))
             continue
-        for index, row in zip(indexes, part.rows, strict=True):
+        try:
+            part = _lookup(table, [keys[index] for index in indexes], options, FRAME_BYTES - read)
+        except UnavailableError as error:
+            failures |= dict.fromkeys(indexes, error)
+            continue
+        for index, row in zip(indexes, part.rows, strict=False):
             rows[index], source_of[index] = row, len(sources)
+        failures |= dict.fromkeys(indexes[len(part.rows) :], frame_is_full(table.name))
+        read += part.bytes
         # One key group of one copy stands for one thing.
         sources.append(part.sources[0])
-    return Answers(rows, sources, source_of), failures
+    return Answers(rows, sources, source_of, read), failures
 
 
 def _storage_key(table: Table, key: pb.Key) -> bytes:

@@ -18,6 +18,7 @@ from keyhole.errors import (
     Unconfirmed,
 )
 from keyhole.evolution import succeeds
+from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.stored import Moment, visible
 from keyhole.stores.base import Snapshot, Store
 from keyhole.types import Position, ReadBounds, Stale, StateDescriptor, TtlClock
@@ -26,6 +27,8 @@ from services.state_server.copies import Answers, Copy, Lease, Scanned, Show, St
 from services.state_server.counts import RowCounts
 
 _ANY = ReadBounds()
+# A row, and which of its copy's sources it has.
+_NOT_READ = (None, -1)
 
 
 @dataclass
@@ -135,11 +138,13 @@ class Table:
         min_epoch: int = 0,
         stale: Stale = Stale.WHEN_NEEDED,
         max_staleness_ms: int = 0,
+        most_bytes: int = FRAME_BYTES,
     ) -> Answers:
         """Rows by storage key; of what this server owns before what it follows.
 
         Args:
             max_staleness_ms: 0: any.
+            most_bytes: The rows of the first keys, with which it is not exceeded; at least up to the first row.
 
         Raises:
             MalformedRequest: Not storage keys of this state.
@@ -154,17 +159,17 @@ class Table:
         if self.owned.covers(keys):
             if stale is Stale.NEVER and self._lease.expired:
                 raise self._unconfirmed()
-            return self._answers(self.owned, keys, min_epoch, max_staleness_ms, self.show())
+            return self._answers(self.owned, keys, min_epoch, max_staleness_ms, self.show(), most_bytes)
         if stale is Stale.NEVER:
             raise self.refusal()
         if self.standby.covers(keys):
-            return self._answers(self.standby, keys, min_epoch, max_staleness_ms, self.show())
+            return self._answers(self.standby, keys, min_epoch, max_staleness_ms, self.show(), most_bytes)
         mine = [self.owned.holds(key) for key in keys]
         if not all(owned or self.standby.holds(key) for owned, key in zip(mine, keys, strict=True)):
             raise self.refusal()
         show = self.show()
         parts = [
-            self._answers(copy, part, min_epoch, max_staleness_ms, show)
+            self._answers(copy, part, min_epoch, max_staleness_ms, show, most_bytes)
             for copy, is_owner in ((self.owned, True), (self.standby, False))
             if (part := [key for key, owned in zip(keys, mine, strict=True) if owned is is_owner])
         ]
@@ -209,16 +214,26 @@ class Table:
         if min(map(len, keys)) <= 2 or max(keys)[:2] > self._last_key_group:
             raise MalformedRequest(f"not storage keys of state {self.name}: 2 bytes of key group, then the encoded key")
         if max(map(len, keys)) > self.store.max_key_bytes:
-            raise KeyTooLong(
-                f"a key of state {self.name} takes {max(map(len, keys))} bytes; the store takes "
-                f"{self.store.max_key_bytes}, so no such key can be in it",
-                limit=self.store.max_key_bytes,
-            )
+            raise self.key_too_long(max(map(len, keys)))
+
+    def key_too_long(self, size: int) -> KeyTooLong:
+        """Of a key of so many bytes."""
+        return KeyTooLong(
+            f"a key of state {self.name} takes {size} bytes; the store takes {self.store.max_key_bytes}, so no such "
+            "key can be in it",
+            limit=self.store.max_key_bytes,
+        )
 
     def _answers(
-        self, copy: Copy, keys: Sequence[bytes], min_epoch: int, max_staleness_ms: int, show: Show | None
+        self,
+        copy: Copy,
+        keys: Sequence[bytes],
+        min_epoch: int,
+        max_staleness_ms: int,
+        show: Show | None,
+        most_bytes: int,
     ) -> Answers:
-        return copy.answers(keys, self._bounded(copy, keys, min_epoch, max_staleness_ms), show)
+        return copy.answers(keys, self._bounded(copy, keys, min_epoch, max_staleness_ms), show, most_bytes)
 
     def _bounded(self, copy: Copy, keys: Sequence[bytes], min_epoch: int, max_staleness_ms: int) -> Sequence[Standing]:
         """What the copy stands for at these keys, if that is good enough."""
@@ -334,13 +349,17 @@ class Table:
 
 
 def _merged(owned: Answers, followed: Answers, mine: Sequence[bool]) -> Answers:
-    """Two copies' answers in the order of the keys; `mine` says which came from the owner's."""
+    """Two copies' answers in the order of the keys, as long as both have them; `mine` says which came from the
+    owner's.
+    """
     first = len(owned.sources)
     owners = iter(zip(owned.rows, owned.source_of or [0] * len(owned.rows), strict=True))
     others = iter(zip(followed.rows, followed.source_of or [0] * len(followed.rows), strict=True))
     rows, source_of = [], []
     for is_mine in mine:
-        row, source = next(owners) if is_mine else next(others)
+        row, source = next(owners if is_mine else others, _NOT_READ)
+        if source < 0:
+            break
         rows.append(row)
         source_of.append(source if is_mine else first + source)
-    return Answers(rows, [*owned.sources, *followed.sources], source_of)
+    return Answers(rows, [*owned.sources, *followed.sources], source_of, owned.bytes + followed.bytes)

@@ -4,7 +4,7 @@
     ├── RequestError          the request is wrong: sending it again can't help
     │   ├── UnknownApplication, UnknownState
     │   ├── KeyMismatch, NullKey, KeyTooLong, ValueMismatch, DuplicateKey
-    │   ├── MalformedRequest, Unsupported
+    │   ├── MalformedRequest, Unsupported, TooLarge
     │   ├── Unauthenticated, PermissionDenied
     │   └── InvalidConfiguration
     ├── ConflictError         the application contradicts what is stored: a person must choose
@@ -114,6 +114,12 @@ class MalformedRequest(RequestError):
     """Bytes that are not what the protocol says."""
 
     reason = "MALFORMED_REQUEST"
+
+
+class TooLarge(RequestError):
+    """A value, or all that one call asks for, is larger than a message may be; the facts tell the limit."""
+
+    reason, code = "TOO_LARGE", "OUT_OF_RANGE"
 
 
 class Unsupported(RequestError):

@@ -14,8 +14,8 @@ from keyhole.errors import (
     Fenced,
     InvalidConfiguration,
     StageLost,
+    TooLarge,
     TopicMismatch,
-    ValueMismatch,
 )
 from keyhole.types import START, Position
 from tests.support.changelogs import (
@@ -211,7 +211,7 @@ def test_fencing_one_grant_leaves_the_others_alone(changelog: Changelog) -> None
 def test_a_row_that_is_too_large_is_refused_and_its_epoch_with_it_but_the_writer_goes_on(changelog: Changelog) -> None:
     writer = changelog.writer(grant())
     writer.open(DEADLINE)
-    with pytest.raises(ValueMismatch, match="16 MiB"):
+    with pytest.raises(TooLarge, match="16 MiB"):
         commit(changelog, writer, [changes(0, 1, {"x": b"1", "y": bytes(MAX_ROW_BYTES)})])
     assert rows(read_all(changelog)) == {}
     commit(changelog, writer, [changes(0, 1, {"x": b"1"})])

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from keyhole.client.coalescing import Answers, Coalescer, Frame, Lane, Segment
+from keyhole.client.coalescing import Coalescer, Frame, Lane
+from keyhole.client.segments import Answers, Segment
 from keyhole.errors import KeyholeError, Overloaded, ServerLost
+from keyhole.rpc.frames import cut_to_frame, frame_is_full
 from keyhole.types import ReadBounds
 from keyhole.v1 import state_pb2
 
 LANES = [Lane("a", "one", "t1"), Lane("a", "two", "t2"), Lane("a", "two", "t2", bounds=ReadBounds(min_epoch=7))]
-MAX_FRAME_KEYS, MAX_KEYS = 5, 40
+MAX_FRAME_KEYS, MAX_KEYS, MAX_FRAME_BYTES = 5, 40, 100
 
 
 class _Sink:
@@ -20,8 +22,8 @@ class _Sink:
         self.outcomes: list[bytes | KeyholeError | None] = [None] * len(keys)
 
     def answered(self, start: int, answers: Answers) -> None:
-        for index, value in enumerate(answers.values, start):
-            self._set(index, value)
+        for offset, value in enumerate(answers.values):
+            self._set(start + offset, answers.failures.get(offset, value))
 
     def failed(self, start: int, count: int, error: KeyholeError) -> None:
         for index in range(start, start + count):
@@ -39,27 +41,40 @@ class Coalescing(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.number = 0
-        self.coalescer = Coalescer("x", max_frame_keys=MAX_FRAME_KEYS, max_keys=MAX_KEYS, stuck_seconds=3.0)
-        self.segments: list[tuple[list[bytes], _Sink]] = []
+        self.coalescer = Coalescer(
+            "x",
+            max_frame_keys=MAX_FRAME_KEYS,
+            max_frame_bytes=MAX_FRAME_BYTES,
+            max_keys=MAX_KEYS,
+            stuck_seconds=3.0,
+        )
+        self.segments: list[Segment] = []
+        self.dropped: list[Segment] = []
         self.frames: list[Frame] = []
 
-    @rule(lane=st.sampled_from(LANES), count=st.integers(1, 12), patience=st.integers(0, 6))
-    def add(self, lane: Lane, count: int, patience: int) -> None:
-        keys = [f"{lane.state}-{lane.bounds.min_epoch}-{self.number + offset}".encode() for offset in range(count)]
+    @rule(
+        lane=st.sampled_from(LANES),
+        sizes=st.lists(st.sampled_from([0, 0, 0, 30, 80, MAX_FRAME_BYTES + 1]), min_size=1, max_size=12),
+        patience=st.integers(0, 6),
+    )
+    def add(self, lane: Lane, sizes: list[int], patience: int) -> None:
+        count, name = len(sizes), f"{lane.state}-{lane.bounds.min_epoch}"
+        keys = [f"{name}-{self.number + at}".encode().ljust(size, b".") for at, size in enumerate(sizes)]
         self.number += count
-        sink = _Sink(keys)
+        segment = Segment(keys, _Sink(keys), self.now + patience)
         try:
-            self.coalescer.add(lane, Segment(keys, sink, self.now + patience))
+            self.coalescer.add(lane, segment)
         except Overloaded:
             assert self.coalescer.keys + count > MAX_KEYS
         else:
-            self.segments.append((keys, sink))
+            self.segments.append(segment)
 
     @rule()
     def send(self) -> None:
         frame = self.coalescer.next_frame(self.now)
         if frame is not None:
             assert 0 < len(frame.keys) <= MAX_FRAME_KEYS
+            assert sum(map(len, frame.keys)) <= MAX_FRAME_BYTES
             prefix = f"{frame.lane.state}-{frame.lane.bounds.min_epoch}-".encode()
             assert all(key.startswith(prefix) for key in frame.keys)
             self.frames.append(frame)
@@ -70,6 +85,23 @@ class Coalescing(RuleBasedStateMachine):
             frame = self.frames.pop(data.draw(st.integers(0, len(self.frames) - 1)))
             answers = Answers([b"value of " + key for key in frame.keys], [state_pb2.Source()])
             self.coalescer.receive(frame.number, answers)
+
+    @rule(data=st.data())
+    def answer_in_part(self, data: st.DataObject) -> None:
+        """As far as there is room in the response."""
+        if self.frames:
+            frame = self.frames.pop(data.draw(st.integers(0, len(self.frames) - 1)))
+            full = data.draw(st.sets(st.integers(0, len(frame.keys) - 1)))
+            values = [b"" if place in full else b"value of " + key for place, key in enumerate(frame.keys)]
+            answers = Answers(values, [state_pb2.Source()], (), dict.fromkeys(full, frame_is_full("a/one")))
+            self.coalescer.receive(frame.number, answers)
+
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        if self.segments:
+            segment = self.segments.pop(data.draw(st.integers(0, len(self.segments) - 1)))
+            segment.dropped = True
+            self.dropped.append(segment)
 
     @rule(waiting_too=st.booleans())
     def lose(self, waiting_too: bool) -> None:
@@ -83,18 +115,65 @@ class Coalescing(RuleBasedStateMachine):
 
     @invariant()
     def every_key_is_answered_rightly_or_still_counted(self) -> None:
-        open_keys = 0
-        for keys, sink in self.segments:
-            for key, outcome in zip(keys, sink.outcomes, strict=True):
-                open_keys += outcome is None
-                assert outcome is None or isinstance(outcome, KeyholeError) or outcome == b"value of " + key
-        assert open_keys == self.coalescer.keys
+        open_keys = sum(self._open(segment) for segment in self.segments)
+        # What nobody wants any more is forgotten when its turn comes.
+        assert open_keys <= self.coalescer.keys <= open_keys + sum(self._open(segment) for segment in self.dropped)
+
+    @staticmethod
+    def _open(segment: Segment) -> int:
+        """How many of its keys have no outcome yet; the others' are right."""
+        assert isinstance(segment.sink, _Sink)
+        outcomes = segment.sink.outcomes
+        for key, outcome in zip(segment.keys, outcomes, strict=True):
+            assert outcome is None or isinstance(outcome, KeyholeError) or outcome == b"value of " + key
+            assert len(key) <= MAX_FRAME_BYTES or outcome is None or isinstance(outcome, KeyholeError)
+        return outcomes.count(None)
 
     def teardown(self) -> None:
+        while self.coalescer.keys and (frame := self.coalescer.next_frame(self.now)) is not None:
+            self.coalescer.receive(
+                frame.number, Answers([b"value of " + key for key in frame.keys], [state_pb2.Source()])
+            )
         self.coalescer.lost(ServerLost("end"), waiting_too=True)
         assert self.coalescer.keys == 0
-        assert all(outcome is not None for _, sink in self.segments for outcome in sink.outcomes)
+        assert not any(self._open(segment) for segment in self.segments)
 
 
 TestCoalescing = Coalescing.TestCase
-TestCoalescing.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCoalescing.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+
+
+@settings(max_examples=300)
+@given(
+    segments=st.lists(st.lists(st.sampled_from([0, 1, 1, 5, 20, 200]), min_size=1, max_size=9), min_size=1, max_size=6),
+    room=st.sampled_from([1, 10, 30, 1000]),
+    frames_in_flight=st.integers(1, 3),
+    newest_first=st.booleans(),
+)
+def test_whatever_has_room_in_which_response_each_segment_gets_all_its_values(
+    segments: list[list[int]], room: int, frames_in_flight: int, newest_first: bool
+) -> None:
+    coalescer = Coalescer("x", max_frame_keys=12, frames_in_flight=frames_in_flight)
+    values: dict[bytes, bytes] = {}
+    added = []
+    for number, sizes in enumerate(segments):
+        keys = [f"{number}-{at}".encode() for at in range(len(sizes))]
+        values |= {key: key * size for key, size in zip(keys, sizes, strict=True)}
+        added.append(Segment(keys, _Sink(keys), 1.0))
+        coalescer.add(LANES[number % 2], added[-1])
+    frames = answered = 0
+    while coalescer.keys:
+        sent = []
+        while (frame := coalescer.next_frame(0.0)) is not None:
+            sent.append(frame)
+        for frame in reversed(sent) if newest_first else sent:
+            frames += 1
+            found = [values[key] for key in frame.keys]
+            failures = cut_to_frame("a/one", found, room)
+            answered += len(found) - len(failures)
+            coalescer.receive(frame.number, Answers(found, [state_pb2.Source()], (), failures))
+    for segment in added:
+        assert isinstance(segment.sink, _Sink)
+        assert segment.sink.outcomes == [values[key] for key in segment.keys]
+    assert answered == len(values)
+    assert frames <= len(values)

@@ -432,7 +432,7 @@ async def test_an_unexpected_failure_says_nothing_of_its_cause(served: Served, m
     async def fail(*_: object) -> None:
         raise RuntimeError("sensor-1 is secret")
 
-    monkeypatch.setattr(served.proxy._servicer, "GetMany", fail)
+    monkeypatch.setattr(served.proxy._servicer, "read_many", fail)
     status, told = await served.ask(f"{PATH}/sensor-1")
     assert (status, told["reason"]) == (500, "INTERNAL")
     assert "secret" not in json.dumps(told)

@@ -16,6 +16,7 @@ import pytest
 
 from keyhole.errors import Unsupported
 from keyhole.rpc.channels import aio_channel
+from keyhole.rpc.frames import MAX_MESSAGE_BYTES
 from keyhole.rpc.interceptors import ErrorInterceptor
 from keyhole.rpc.status import from_rpc_error
 from keyhole.security.credentials import PLAIN
@@ -175,7 +176,7 @@ async def test_a_message_beyond_the_limit_is_refused_and_the_server_goes_on() ->
             server.address, options=(("grpc.max_send_message_length", -1),)
         ) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary("/keyhole.v1.Query/ListStates")(bytes(17 << 20), timeout=10)
+                await channel.unary_unary("/keyhole.v1.Query/ListStates")(bytes(MAX_MESSAGE_BYTES + 1), timeout=10)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert await answers(server)
 

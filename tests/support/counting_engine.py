@@ -62,6 +62,9 @@ class _Snapshot:
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
         return self._inner.get_many(storage_keys)
 
+    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], int]:
+        return self._inner.get_first(storage_keys, most_bytes)
+
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:

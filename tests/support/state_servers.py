@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from keyhole.arrow import STORAGE_KEY, VALUE
+from keyhole.arrow import STORAGE_KEY, VALUE, ipc_stream
 from keyhole.clock import SystemClock
 from keyhole.codec import StateCodec
 from keyhole.config import StateServerConfig
 from keyhole.coordinator.control import CompleteRecord, record
 from keyhole.coordinator.receipts import Target
 from keyhole.coordinator.servers import run_to_proto
+from keyhole.coordinator.staging import chunks
 from keyhole.rpc import channels, convert
 from keyhole.rpc.protocol import PROTOCOL_VERSION
 from keyhole.security.credentials import PLAIN, Credentials
@@ -95,9 +96,6 @@ class Speaker:
         """The same with rows as keyhole.arrow.encode makes them."""
         self.epoch += 1
         state = self.descriptor.state
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
         run = run_to_proto(self.run)
         header = pb.StageHeader(
             run=run,
@@ -109,8 +107,8 @@ class Speaker:
         )
         async with channels.aio_channel(self._address(), self._credentials) as channel:
             stub = state_server_pb2_grpc.StateServerStub(channel)
-            chunks = [pb.StageRequest(header=header), pb.StageRequest(chunk=sink.getvalue().to_pybytes())]
-            staged = await stub.Stage(iter(chunks))
+            rows_in_chunks = [pb.StageRequest(chunk=ipc_stream(chunk)) for chunk in chunks(batch)]
+            staged = await stub.Stage(iter([pb.StageRequest(header=header), *rows_in_chunks]))
             part = pb.StateCommit(
                 state=state,
                 winners=[pb.Winner(partition=0, attempt_id=self.epoch)],

@@ -23,6 +23,7 @@ from keyhole.coordinator.receipts import StageOrder, Target
 from keyhole.coordinator.staging import NotTaken
 from keyhole.errors import ValueMismatch
 from keyhole.rpc.channels import sync_channel
+from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.spark.aggregating import Aggregation, aggregated, result_row
 from keyhole.stored import Aggregate, decode_aggregate
 from keyhole.types import KeyColumn, KeyType, Run, StateDescriptor, StateKind, ValueField, ValueSchema
@@ -68,12 +69,14 @@ class Owner(state_server_pb2_grpc.StateServerServicer):
 
     def __init__(self) -> None:
         self.held: dict[bytes, bytes] = {}
+        self.largest_request = 0
         self._server = grpc.server(futures.ThreadPoolExecutor(2))
         state_server_pb2_grpc.add_StateServerServicer_to_server(self, self._server)
         self.target = Target("owner", f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}", "incarnation")
         self._server.start()
 
     def ReadBase(self, request: pb.ReadBaseRequest, context: grpc.ServicerContext) -> pb.ReadBaseResponse:  # noqa: N802
+        self.largest_request = max(self.largest_request, request.ByteSize())
         keys = request.storage_keys[:3]
         return pb.ReadBaseResponse(
             bases=[pb.Base(found=key in self.held, accumulator=self.held.get(key, b"")) for key in keys]
@@ -142,6 +145,14 @@ def test_a_task_adds_its_rows_to_what_the_owner_held(
         row = CODEC.decode_row(entry.row)
         assert (row.text, row.rows) == ("".join(map(str, of)), len(of))
         assert json.loads(entry.accumulator) == list(map(str, of))
+
+
+def test_large_keys_are_asked_for_in_several_requests(owner: Owner) -> None:
+    names = [f"{number}-".ljust(400_000, "k") for number in range(12)]
+    owner.held = {CODEC.storage_key(name): b'["1"]' for name in names}
+    found = run(owner, Folded(), [batch([(name, 2, None) for name in names])])
+    assert [json.loads(found[name].accumulator) for name in names] == [["1", "2"]] * 12  # type: ignore[union-attr]
+    assert owner.largest_request <= FRAME_BYTES + 1000
 
 
 @pytest.mark.parametrize(

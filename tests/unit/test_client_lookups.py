@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from keyhole.client.coalescing import Answers
 from keyhole.client.lookups import Batch, BatchSink, Whole
+from keyhole.client.segments import Answers
 from keyhole.errors import KeyholeError, KeyMismatch, NotReady, ServerLost, StaleDescriptor, ValueMismatch
 from keyhole.types import Answer, ReadBounds
 from keyhole.v1 import state_pb2

@@ -7,8 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from keyhole.client.coalescing import Answers, Coalescer, Frame, Lane, Segment
-from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, NotOwner, Overloaded, ServerLost
+from keyhole.client.coalescing import Coalescer, Frame, Lane
+from keyhole.client.segments import Answers, Segment
+from keyhole.errors import (
+    DeadlineExceeded,
+    KeyholeError,
+    KeyTooLong,
+    MalformedRequest,
+    NotOwner,
+    Overloaded,
+    ServerLost,
+)
+from keyhole.rpc.frames import frame_is_full
 from keyhole.v1 import state_pb2
 
 LANE = Lane("weather", "readings", "topic-1")
@@ -184,19 +194,119 @@ def test_a_lost_connection_fails_what_was_in_flight_and_keeps_what_waits() -> No
     assert coalescer.keys == 0
 
 
-def test_after_a_loss_frames_are_smaller_in_case_an_answer_was_too_large_and_grow_again() -> None:
-    coalescer = Coalescer("a")
+def _full(coalescer: Coalescer, frame: Frame, places: Sequence[int], size: int = 1) -> None:
+    """The response has no room for the keys at these places."""
+    error = frame_is_full("weather/readings")
+    values = [b"" if place in places else b"v" + key + bytes(size) for place, key in enumerate(frame.keys)]
+    coalescer.receive(frame.number, Answers(values, [SOURCE], (), dict.fromkeys(places, error)))
+
+
+def test_keys_for_which_a_response_had_no_room_are_asked_for_again_in_a_smaller_frame_before_others() -> None:
+    coalescer = Coalescer("a", frames_in_flight=1)
     _warm(coalescer)
-    _add(coalescer, _keys(512))
-    assert len(_next(coalescer).keys) == 512
-    coalescer.lost(ServerLost("message larger than max"), waiting_too=False)
-    _add(coalescer, _keys(4096))
-    sizes = []
-    while (frame := coalescer.next_frame(0.0)) is not None:
-        sizes.append(len(frame.keys))
+    first, second = _add(coalescer, _keys(6, "x")), _add(coalescer, _keys(6, "y"))
+    frame = _next(coalescer)
+    later = _add(coalescer, [b"z"])
+    _full(coalescer, frame, [3, 4, 5, 6, 8, 11])
+    assert sorted(first.values) == [0, 1, 2]
+    assert sorted(second.values) == [1, 3, 4]
+    assert not first.errors
+    assert coalescer.keys == 7
+    assert _next(coalescer).keys == [b"x3", b"x4", b"x5"]
+    coalescer.receive(2 + 1, Answers([b"vx3", b"vx4", b"vx5"], [SOURCE]))
+    assert _next(coalescer).keys == [b"y0", b"y2", b"y5"]
+    coalescer.receive(4, Answers([b"vy0", b"vy2", b"vy5"], [SOURCE]))
+    _answer(coalescer, _next(coalescer))
+    assert later.values == {0: b"vz"}
+    assert [first.values[place][:3] for place in range(6)] == [b"vx%d" % place for place in range(6)]
+    assert [second.values[place][:3] for place in range(6)] == [b"vy%d" % place for place in range(6)]
+    assert coalescer.keys == 0
+
+
+def test_keys_for_which_there_is_never_room_come_to_travel_alone_whatever_comes_meanwhile() -> None:
+    coalescer = Coalescer("a", frames_in_flight=1)
+    _warm(coalescer)
+    sink = _add(coalescer, _keys(512))
+    frame, rounds = _next(coalescer), 0
+    while len(frame.keys) > 1:
+        _add(coalescer, _keys(100, "other"))
+        _full(coalescer, frame, range(1, len(frame.keys)))
+        frame, rounds = _next(coalescer), rounds + 1
+    assert rounds <= 9
+    assert frame.keys == _keys(512)[rounds : rounds + 1]
+    assert len(sink.values) == rounds
+
+
+def test_a_response_with_room_for_nothing_at_all_is_a_failure_and_not_asked_for_for_ever() -> None:
+    coalescer = Coalescer("a")
+    sink = _add(coalescer, _keys(3))
+    _full(coalescer, _next(coalescer), [0, 1, 2])
+    assert set(sink.errors) == {0, 1, 2}
+    assert coalescer.keys == 0
+
+
+def test_a_full_response_does_not_let_one_state_have_all_turns() -> None:
+    coalescer = Coalescer("a", frames_in_flight=1)
+    _warm(coalescer)
+    _warm(coalescer, OTHER)
+    _add(coalescer, _keys(50))
+    frame = _next(coalescer)
+    other = _add(coalescer, [b"small"], lane=OTHER)
+    _full(coalescer, frame, range(1, 50))
+    _answer(coalescer, _next(coalescer))
+    assert other.values == {0: b"vsmall"}
+
+
+def test_frames_shrink_by_what_a_full_response_brings_too() -> None:
+    coalescer = Coalescer("a")
+    _add(coalescer, _keys(64))
+    _full(coalescer, _next(coalescer), range(6, 64), 300_000)
+    assert len(_next(coalescer).keys) == 3
+
+
+def test_keys_that_are_large_together_travel_in_several_frames() -> None:
+    coalescer = Coalescer("a", frames_in_flight=9, max_frame_bytes=1000)
+    _warm(coalescer)
+    first = _add(coalescer, [b"a" * 300] * 4)
+    second = _add(coalescer, [b"b" * 300, b"c" * 1000, b"d"])
+    frames = [_next(coalescer) for _ in range(4)]
+    assert coalescer.next_frame(0.0) is None
+    assert [[key[:1] for key in frame.keys] for frame in frames] == [[b"a"] * 3, [b"a", b"b"], [b"c"], [b"d"]]
+    for frame in reversed(frames):
         _answer(coalescer, frame)
-    assert sizes[0] <= 256
-    assert sizes[-2] == 512
+    assert [len(first.values), len(second.values), coalescer.keys] == [4, 3, 0]
+
+
+def test_a_key_that_is_too_large_for_any_frame_fails_alone() -> None:
+    coalescer = Coalescer("a", max_frame_bytes=1000)
+    _warm(coalescer)
+    sink, beside = _add(coalescer, [b"a", b"b" * 1001, b"c", b"d" * 2000]), _add(coalescer, [b"e"])
+    alone = _add(coalescer, [b"f" * 1001], lane=OTHER)
+    frame = _next(coalescer)
+    assert frame.keys == [b"a", b"c", b"e"]
+    assert coalescer.next_frame(0.0) is None
+    _answer(coalescer, frame)
+    assert (sink.values, beside.values) == ({0: b"va", 2: b"vc"}, {0: b"ve"})
+    assert {place: type(error) for place, error in sink.errors.items()} == {1: KeyTooLong, 3: KeyTooLong}
+    assert "1,001 bytes" in alone.errors[0].message
+    assert coalescer.keys == 0
+
+
+def test_what_nobody_wants_any_more_is_neither_sent_nor_told() -> None:
+    coalescer = Coalescer("a", frames_in_flight=1)
+    _warm(coalescer)
+    sink = _Recorder()
+    segment = Segment(_keys(20), sink, 100.0)
+    coalescer.add(LANE, segment)
+    beside = _add(coalescer, [b"beside"])
+    frame = _next(coalescer)
+    more = Segment(_keys(5), sink, 100.0)
+    coalescer.add(LANE, more)
+    segment.dropped = more.dropped = True
+    _full(coalescer, frame, range(1, 20))
+    assert coalescer.next_frame(0.0) is None
+    assert coalescer.keys == 0
+    assert beside.values == {0: b"vbeside\0"}
 
 
 def test_without_any_connection_what_waits_fails_too() -> None:

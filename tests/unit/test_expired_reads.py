@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from keyhole.codec import EntryRange
+from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.clock import ManualClock
 from keyhole.types import START, Position, StateDescriptor, TtlClock
@@ -52,7 +53,7 @@ def answers(world: World) -> list[tuple[Source, list[bytes | None]]]:
         for held in server.tables.values():
             for copy in (held.owned, held.standby):
                 for name in filter(copy.holds, KEYS):
-                    answer = copy.answers([name], copy.standings([name]), held.show())
+                    answer = copy.answers([name], copy.standings([name]), held.show(), FRAME_BYTES)
                     within = EntryRange(name, name, name + b"\xff")
                     scanned = copy.scan(within, copy.standings([name])[0], held.show(), descending=False)
                     # None, or not there any more.

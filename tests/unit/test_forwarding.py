@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from keyhole.client.coalescing import Answers, Lane, Segment
+from keyhole.client.coalescing import Lane
+from keyhole.client.segments import Answers, Segment
 from keyhole.errors import (
     DeadlineExceeded,
     Draining,
     EpochNotReached,
     KeyholeError,
+    KeyTooLong,
     MalformedRequest,
     NotOwner,
     NotReady,
@@ -25,8 +28,10 @@ from keyhole.errors import (
     UnknownState,
 )
 from keyhole.routing import Holding, RouteTable, View, build
+from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.types import ReadBounds, Role, Stale
 from keyhole.v1 import state_pb2
+from services.client_proxy.asked import Asked
 from services.client_proxy.forwarding import Forwarding
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
 
@@ -50,8 +55,10 @@ class _Link:
 
     def answer(self) -> None:
         segment = self.segments.pop(0)
-        source = state_pb2.Source(server=self.address)
-        segment.sink.answered(0, Answers([self.address.encode() + key for key in segment.keys], [source]))
+        self.answer_part(segment, 0, *(self.address.encode() + key for key in segment.keys))
+
+    def answer_part(self, segment: Segment, start: int, *values: bytes) -> None:
+        segment.sink.answered(start, Answers(list(values), [state_pb2.Source(server=self.address)]))
 
     async def asked(self) -> None:
         """Waits until something was sent here."""
@@ -80,11 +87,15 @@ class _Directory:
         self.tables: dict[tuple[str, str], RouteTable] = {}
         self.route(owned)
 
-    def route(self, owned: Mapping[str, range], standbys: Mapping[str, range] | None = None) -> None:
+    def route(
+        self, owned: Mapping[str, range], standbys: Mapping[str, range] | None = None, max_key_bytes: int = 0
+    ) -> None:
         told = {address: [_holding(groups, Role.OWNER)] for address, groups in owned.items()}
         for address, groups in (standbys or {}).items():
             told.setdefault(address, []).append(_holding(groups, Role.STANDBY))
-        self.tables = build(View(address, holdings=tuple(holdings)) for address, holdings in told.items())
+        self.tables = build(
+            View(address, holdings=tuple(holdings), max_key_bytes=max_key_bytes) for address, holdings in told.items()
+        )
 
     def suspect(self, address: str) -> None:
         self.suspected.append(address)
@@ -105,12 +116,13 @@ def _forward(
     seconds: float = 5.0,
     in_parts: bool = False,
     bounds: ReadBounds | None = None,
+    room: int = FRAME_BYTES,
 ) -> asyncio.Future[Answers]:
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[Answers] = loop.create_future()
     deadline = loop.time() + seconds
     lane = Lane(*NAME, "topic-1", bounds or ReadBounds())
-    Forwarding(directory, lane, keys, deadline, answered.set_result, in_parts=in_parts).start()
+    Forwarding(directory, lane, keys, deadline, answered.set_result, in_parts=in_parts, room=room).start()
     return answered
 
 
@@ -190,6 +202,82 @@ async def test_bad_keys_are_refused_here_and_travel_with_nobody_else() -> None:
         assert {type(error) for error in failures.values()} == {MalformedRequest}
         assert len(failures) == len(keys)
     assert not directory.links["a"].segments
+
+
+@pytest.mark.parametrize("owners", [{"a": range(KEY_GROUPS)}, {"a": range(8), "b": range(8, KEY_GROUPS)}])
+async def test_a_key_that_is_too_long_fails_alone(owners: dict[str, range]) -> None:
+    directory = _Directory(**owners)
+    directory.route(owners, max_key_bytes=511)
+    long = KEYS[1].ljust(512, b"k")
+    answered = _forward(directory, [KEYS[0], long, KEYS[2], KEYS[3]])
+    for address in owners:
+        directory.links[address].answer()
+    answers = await answered
+    assert {place: type(error) for place, error in answers.failures.items()} == {1: KeyTooLong}
+    assert answers.values == [b"a" + KEYS[0], b"", b"a" + KEYS[2], list(owners)[-1].encode() + KEYS[3]]
+    assert {type(error) for error in (await _forward(directory, [long, long])).failures.values()} == {KeyTooLong}
+
+
+async def test_what_has_no_room_beside_the_answers_of_other_servers_is_left_for_another_frame() -> None:
+    directory = _Directory(a=range(8), b=range(8, KEY_GROUPS))
+    answered = _forward(directory, room=10)
+    a, b = directory.links["a"], directory.links["b"]
+    segment = b.segments[0]
+    b.answer_part(segment, 0, b"1234567")
+    assert not answered.done()
+    a.answer_part(a.segments[0], 0, b"890", b"!")
+    answers = await answered
+    assert answers.values == [b"890", b"1234567", b"", b""]
+    assert set(answers.failures) == {2, 3}
+    assert {error.facts.get("full") for error in answers.failures.values()} == {"true"}
+    assert segment.dropped
+    b.answer_part(segment, 1, b"late")  # nobody is told twice
+
+
+async def test_the_first_answer_always_has_room_and_absent_keys_too() -> None:
+    directory = _Directory(a=range(8), b=range(8, KEY_GROUPS))
+    answered = _forward(directory, room=10)
+    a, b = directory.links["a"], directory.links["b"]
+    b.answer_part(b.segments[0], 0, bytes(1000))
+    a.answer_part(a.segments[0], 0, b"", b"")
+    assert not answered.done()
+    b.answer_part(b.segments[0], 1, b"")
+    answers = await answered
+    assert (answers.values, answers.failures) == ([b"", bytes(1000), b"", b""], {})
+
+
+class _Loop:
+    """Only its clock, which the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._due: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, callback: Callable[..., None], *arguments: float) -> Any:
+        self._due.append((self.now + seconds, lambda: callback(*arguments)))
+        return SimpleNamespace(cancel=self._due.clear)
+
+    def move(self, now: float) -> None:
+        while self._due and self._due[0][0] <= now:
+            self.now, callback = self._due.pop(0)
+            callback()
+        self.now = now
+
+
+def test_a_server_whose_answers_come_one_by_one_is_not_silent_until_it_is() -> None:
+    loop, told = _Loop(), []
+    forwarding: Any = SimpleNamespace(answered=lambda *_: None, overdue=lambda asked: told.append(loop.now))
+    asked = Asked(forwarding, "a", None, 4)
+    asked.watch(loop, 1.0)  # type: ignore[arg-type]
+    for now in (100.9, 101.8, 102.7):
+        loop.move(now)
+        asked.answered(0, Answers([b"v"], []))
+    assert not told
+    loop.move(110.0)
+    assert told == [pytest.approx(103.7)]
 
 
 async def test_before_every_server_was_tried_an_unknown_state_is_waited_for() -> None:

@@ -21,9 +21,12 @@ from keyhole.errors import (
     StageLost,
     StateConflict,
     StoreFull,
+    TooLarge,
 )
+from keyhole.rpc.frames import MAX_VALUE_BYTES
 from keyhole.steps import Step
 from keyhole.stored import Moment
+from keyhole.stores.base import Advance, Batch
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader, NextCommit
 from keyhole.types import Position, Run, Stale, StateKind
@@ -35,7 +38,7 @@ from services.state_server.merging import Epoch
 from services.state_server.registry import Registry
 from services.state_server.spill import StagingRoom
 from tests.support.hosts import INCARNATION, Hosted
-from tests.support.models import aggregated
+from tests.support.models import DIGEST, aggregated
 from tests.support.states import KEY_GROUPS, descriptor, group, key, names_in, row, table
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -406,6 +409,29 @@ async def test_complete_mode_empties_key_groups_without_rows(hosted: Hosted) -> 
     committed = await hosted.apply(2, {A: row(1.0)}, replace=True)
     assert hosted.read(A, B) == [row(1.0), None]
     assert [item.key_group for item in committed] == [group(names_in(1)[0])]  # what is unchanged is not written again
+
+
+async def test_bases_come_in_answers_that_a_message_carries_and_one_that_none_does_is_refused() -> None:
+    hosted = Hosted(of=descriptor(kind=StateKind.AGGREGATING))
+    await hosted.own()
+
+    async def bases(*keys: bytes) -> list[bytes | None]:
+        asked = Epoch(3, Moment(0, 0), Moment(0, 0))
+        return await hosted.host.read_base(hosted.run, INCARNATION, hosted.version, "counts", asked, keys)
+
+    large, largest = bytes(5 << 20), bytes(MAX_VALUE_BYTES - 100)
+    await hosted.apply(1, {A: aggregated(row(1.0), large), B: aggregated(row(2.0), largest)})
+    assert await bases(A, A, A) == [large]
+    assert await bases(A, B) == [large]
+    assert await bases(B, A) == [largest]
+    state = hosted.host._state("counts")
+    assert state.table.name == "app/counts"
+    too_large = aggregated(row(1.0), bytes(MAX_VALUE_BYTES + 1))[len(DIGEST) :]
+    before = state.store.snapshot().positions()[group(names_in(0)[0])]
+    state.store.apply(Batch([(A, too_large)], advances={0: Advance(before, before)}))
+    with pytest.raises(TooLarge, match="an accumulator of state app/counts takes 16,777,217 bytes"):
+        await bases(A)
+    await hosted.host.close()
 
 
 async def test_what_has_expired_is_no_base_for_the_tasks_of_an_aggregating_state_and_a_replay_is_told_the_same() -> (

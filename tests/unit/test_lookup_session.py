@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from keyhole.v1 import error_pb2
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.lookup_session import LookupSession, Respond
 
@@ -14,8 +15,9 @@ from services.client_proxy.lookup_session import LookupSession, Respond
 class _Work:
     """Keeps frames until the test answers them."""
 
-    def __init__(self, *, at_once: bool = False) -> None:
+    def __init__(self, *, at_once: bool = False, value_bytes: int = 0) -> None:
         self.started: list[int] = []
+        self._value_bytes = value_bytes
         self._at_once = at_once
         self._open: dict[int, Respond] = {}
 
@@ -26,7 +28,7 @@ class _Work:
             self.answer(request.frame)
 
     def answer(self, frame: int) -> None:
-        self._open.pop(frame)(pb.LookupResponse(frame=frame))
+        self._open.pop(frame)(pb.LookupResponse(frame=frame), self._value_bytes)
 
 
 async def _requests(count: int, end: asyncio.Event | None = None) -> AsyncIterator[pb.LookupRequest]:
@@ -101,6 +103,32 @@ async def test_a_client_that_sends_but_does_not_read_is_not_read_from_for_ever()
         await asyncio.sleep(0)
     assert len(work.started) < 100
     assert len([response async for response in responses]) == 999
+
+
+async def test_a_client_that_does_not_read_large_answers_is_not_read_from_after_a_few() -> None:
+    work = _Work(at_once=True, value_bytes=1 << 20)
+    responses = LookupSession(work.handle).run(_requests(1000))
+    await anext(responses)
+    for _ in range(2000):
+        await asyncio.sleep(0)
+    assert len(work.started) < 12
+    assert len([response async for response in responses]) == 999
+
+
+async def test_answers_to_frames_that_were_taken_before_are_given_up_where_they_are_too_much_to_keep() -> None:
+    work = _Work(value_bytes=10 << 20)
+    responses = LookupSession(work.handle).run(_requests(20))
+    first = asyncio.ensure_future(anext(responses))
+    while len(work.started) < 20:  # noqa: ASYNC110 - some turns of the loop
+        await asyncio.sleep(0)
+    for frame in range(1, 21):
+        work.answer(frame)
+    answers = [await first, *[response async for response in responses]]
+    assert [response.frame for response in answers] == list(range(1, 21))
+    refused = [response for response in answers if response.failures]
+    assert [response.frame for response in refused] == list(range(7, 21))
+    assert {response.failures[0].error.reason for response in refused} == {error_pb2.REASON_OVERLOADED}
+    assert "have not been read" in refused[0].failures[0].error.message
 
 
 async def test_what_breaks_the_requests_breaks_the_stream() -> None:

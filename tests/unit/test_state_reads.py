@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from keyhole.client.coalescing import Answers, Lane, Segment
+from keyhole.client.coalescing import Lane
 from keyhole.client.lookups import Batch
+from keyhole.client.segments import Answers, Segment
 from keyhole.client.state_reads import StateReads
 from keyhole.codec import encode_row
 from keyhole.errors import DeadlineExceeded, StaleDescriptor

@@ -8,8 +8,9 @@ import pytest
 
 from keyhole.errors import EpochNotReached, NotOwner, TooStale, Unconfirmed
 from keyhole.rpc.convert import descriptor_to_proto
+from keyhole.stores.base import Advance, Batch
 from keyhole.testing.clock import ManualClock
-from keyhole.types import Stale
+from keyhole.types import START, Position, Stale
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
 from services.state_server.copies import Standing
 from services.state_server.table import Table
@@ -31,6 +32,21 @@ def test_each_key_is_answered_by_the_copy_that_has_it() -> None:
     answers = both().lookup([FOLLOWED, OWNED, FOLLOWED])
     told = [(answers.sources[i].role, answers.sources[i].epoch) for i in answers.source_of]
     assert told == [(ROLE_STANDBY, 3), (ROLE_OWNER, 5), (ROLE_STANDBY, 3)]
+
+
+def test_of_both_copies_the_first_keys_are_read_that_fit_and_no_others() -> None:
+    of = both()
+    large = bytes(1000)
+    advances = {group: Advance(START, Position(1, 1, 1, 0)) for group in (0, 1)}
+    of.store.apply(Batch([(OWNED, large), (FOLLOWED, large)], advances=advances))
+    of.publish(of.store.snapshot(), frozenset({0}), standing(5), {})
+    of.standby.publish(of.store.snapshot(), frozenset({1}), standing(3), {})
+    answers = of.lookup([OWNED, FOLLOWED, FOLLOWED, OWNED, OWNED], most_bytes=2500)
+    assert (list(answers.rows), answers.source_of) == ([large] * 4, [0, 1, 1, 0])
+    assert answers.bytes == 4000
+    alone = of.lookup([FOLLOWED, FOLLOWED, OWNED, OWNED], most_bytes=500)
+    assert (list(alone.rows), alone.source_of) == ([large], [1])
+    assert of.lookup([OWNED] * 3, most_bytes=2000).rows == [large] * 2
 
 
 def test_a_reader_that_wants_nothing_stale_gets_nothing_of_a_standby() -> None:

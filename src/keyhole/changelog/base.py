@@ -66,7 +66,7 @@ class PartitionChanges:
 class ChangelogWriter(Protocol):
     """Writes under one grant.
 
-    Any error but KafkaUnreachable, ValueMismatch and StageLost ends its life: ask for a new grant.
+    Any error but KafkaUnreachable, TooLarge and StageLost ends its life: ask for a new grant.
     """
 
     def open(self, deadline_seconds: float) -> None:
@@ -84,7 +84,7 @@ class ChangelogWriter(Protocol):
 
         Raises:
             KafkaUnreachable: The transaction was aborted for certain: nothing was written. May be called again.
-            ValueMismatch: A row is larger than the changelog takes. Nothing was written. May be called again.
+            TooLarge: A row is larger than the changelog takes. Nothing was written. May be called again.
             StageLost: What is to be written can't be read. Nothing was written. May be called again.
             Fenced: A newer owner exists, and has decided this transaction: most likely nothing was written.
             OutcomeUnknown: It may or may not have been committed. Never call again: restore, and the marker decides.

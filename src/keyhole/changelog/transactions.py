@@ -22,7 +22,7 @@ from keyhole.changelog.clients import (
     unreachable,
 )
 from keyhole.changelog.settings import MAX_ROW_BYTES
-from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown, StageLost, ValueMismatch
+from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown, StageLost, TooLarge
 
 # The broker's default maximum. Nobody waits for it: whoever takes over bumps the id, which ends the transaction.
 TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
@@ -115,7 +115,7 @@ class Transactions:
 
         Raises:
             KafkaUnreachable: The transaction will never be committed. May be called again.
-            ValueMismatch: A record is too large. Nothing was written.
+            TooLarge: A record is too large. Nothing was written.
             StageLost: The records can't be read. Nothing was written.
             Fenced: Somebody took the id.
             OutcomeUnknown: The records may or may not be committed.
@@ -219,7 +219,7 @@ class Transactions:
             return outcome_unknown(self._id, error.str())
         self._abort(deadline)
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return ValueMismatch(
+            return TooLarge(
                 f"a row is larger than a changelog takes ({MAX_ROW_BYTES >> 20} MiB with its key): make the value "
                 "smaller, or split it over several keys",
                 limit_bytes=MAX_ROW_BYTES,

@@ -11,23 +11,25 @@ key.
 
                       add                 next_frame                 receive
     Segment(keys) ──────────► waiting ──────────────────► in flight ──────────► Sink.answered
-                                 └─── expire, lost, close ────┴───────────────► Sink.failed
+                                 ├─── expire, lost, close ────┼───────────────► Sink.failed
+                                 └────────────────────────────┘ the response was full
+
+A response has the values of as many keys as make rpc.frames.FRAME_BYTES, and says of the others that it is full: these
+wait again, for a smaller frame. How large values are, and so how many keys make a frame, is learned from what comes.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from keyhole.client.segments import GONE, Answers, Part, Segment, gone, key_too_long, keys_of, lightened, take
 from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, Overloaded
+from keyhole.rpc.frames import FRAME_BYTES, FULL
 from keyhole.types import ReadBounds
-from keyhole.v1 import state_pb2
-
-ASK_AGAIN = "ask_again"
-"""A fact of the failure of a key that a proxy has no answer for yet, while it has for others of the frame."""
 
 
 class Lane(NamedTuple):
@@ -43,60 +45,6 @@ class Lane(NamedTuple):
     patient: bool = False
 
 
-class Answers(NamedTuple):
-    """Columns, one entry per key of a frame or of a part of one.
-
-    Attributes:
-        values: Empty bytes: absent, or failed.
-        source_of: Which of `sources` answered each key; empty: sources[0] answered all.
-        failures: By index; usually empty.
-    """
-
-    values: Sequence[bytes]
-    sources: Sequence[state_pb2.Source]
-    source_of: Sequence[int] = ()
-    failures: Mapping[int, KeyholeError] = {}
-
-    def part(self, start: int, stop: int) -> Answers:
-        """The answers of keys `start` to `stop` (exclusive)."""
-        if start == 0 and stop == len(self.values):
-            return self
-        failures = {index - start: error for index, error in self.failures.items() if start <= index < stop}
-        return Answers(self.values[start:stop], self.sources, self.source_of[start:stop], failures)
-
-
-class Sink(Protocol):
-    """Takes the answers of one segment, in one or several parts. Must not raise, and not call the coalescer back."""
-
-    def answered(self, start: int, answers: Answers) -> None:
-        """The keys from `start` on, as many as `answers` has values."""
-
-    def failed(self, start: int, count: int, error: KeyholeError) -> None:
-        """`count` keys from `start` on have no answer."""
-
-
-@dataclass(slots=True)
-class Segment:
-    """Keys that wait together.
-
-    Attributes:
-        keys: Storage keys, at least one. Not changed after `add`.
-        deadline: On the clock of the caller's `now`, seconds.
-    """
-
-    keys: Sequence[bytes]
-    sink: Sink
-    deadline: float
-
-
-class _Part(NamedTuple):
-    """Some consecutive keys of a segment."""
-
-    segment: Segment
-    start: int
-    stop: int
-
-
 @dataclass(slots=True)
 class Frame:
     """One message. `deadline` is that of its most patient segment."""
@@ -106,22 +54,12 @@ class Frame:
     keys: Sequence[bytes]
     deadline: float
     sent_at: float
-    parts: list[_Part] = field(repr=False)
+    parts: list[Part] = field(repr=False)
 
 
-class _Nobody:
-    """Takes the answers of a segment that was told already that its deadline has passed."""
-
-    def answered(self, start: int, answers: Answers) -> None: ...
-
-    def failed(self, start: int, count: int, error: KeyholeError) -> None: ...
-
-
-_GONE = Segment((), _Nobody(), math.inf)
-
-# A frame's answer should stay far below the message limit of 16 MiB, and the first frame of a state, whose values may
-# be of any size, must.
-_ANSWER_BYTES = 1 << 20
+# What a frame's answer should have: below FRAME_BYTES, so that few keys are asked for in vain. Of the first frame of a
+# state nothing is known.
+_ANSWER_BYTES = FRAME_BYTES // 2
 _FIRST_FRAME_KEYS = 64
 
 
@@ -131,6 +69,7 @@ class Coalescer:
     Args:
         target: Whose connection it is, for messages.
         max_frame_keys: A frame has at most so many keys, and fewer where values are large.
+        max_frame_bytes: Its keys have at most so many bytes.
         frames_in_flight: While so many frames are unanswered, lookups wait. Two keep both sides busy: one would leave
             the server idle while a response travels, more would make frames smaller.
         stuck_seconds: A frame unanswered for so long no longer counts: its keys may wait for a new owner, and must not
@@ -143,17 +82,19 @@ class Coalescer:
         target: str,
         *,
         max_frame_keys: int = 512,
+        max_frame_bytes: int = FRAME_BYTES,
         frames_in_flight: int = 2,
         stuck_seconds: float = 0.05,
         max_keys: int = 65_536,
     ) -> None:
         self._target = target
         self._max_frame_keys = max_frame_keys
+        self._max_frame_bytes = max_frame_bytes
         self._frames_in_flight = frames_in_flight
         self._stuck_seconds = stuck_seconds
         self._max_keys = max_keys
         # Lanes take turns: the first is next, and goes to the end after each frame. An empty one is not in it.
-        self._waiting: dict[Lane, deque[_Part]] = {}
+        self._waiting: dict[Lane, deque[Part]] = {}
         self._in_flight: dict[int, Frame] = {}
         self._frames = 0
         self._keys = 0
@@ -185,22 +126,32 @@ class Coalescer:
         waiting = self._waiting.get(lane)
         if waiting is None:
             self._waiting[lane] = waiting = deque()
-        waiting.append(_Part(segment, 0, count))
+        waiting.append(Part(segment, 0, count))
 
     def next_frame(self, now: float) -> Frame | None:
         """The frame to send now; it counts as in flight from here on. None: nothing waits, or enough is in flight."""
-        if not self._waiting or self._fresh_frames(now) >= self._frames_in_flight:
-            return None
-        lane = next(iter(self._waiting))
-        waiting = self._waiting.pop(lane)
-        parts = _take(waiting, self._frame_keys(lane))
-        if waiting:
-            self._waiting[lane] = waiting
-        self._frames += 1
-        deadline = max(part.segment.deadline for part in parts)
-        frame = Frame(self._frames, lane, _keys_of(parts), deadline, now, parts)
-        self._in_flight[frame.number] = frame
-        return frame
+        while self._waiting and self._fresh_frames(now) < self._frames_in_flight:
+            lane = next(iter(self._waiting))
+            waiting = self._waiting.pop(lane)
+            parts, dropped = take(waiting, self._frame_keys(lane))
+            self._keys -= dropped
+            keys = keys_of(parts)
+            heavy: list[Part] = []
+            if sum(map(len, keys)) > self._max_frame_bytes:
+                parts, others, heavy = lightened(parts, self._max_frame_bytes)
+                waiting.extendleft(reversed(others))
+                keys = keys_of(parts)
+            if waiting:
+                self._waiting[lane] = waiting
+            for part in heavy:
+                self._fail([part], key_too_long(part, self._max_frame_bytes))
+            if parts:
+                self._frames += 1
+                deadline = max(part.segment.deadline for part in parts)
+                frame = Frame(self._frames, lane, keys, deadline, now, parts)
+                self._in_flight[frame.number] = frame
+                return frame
+        return None
 
     def receive(self, number: int, answers: Answers) -> None:
         """Hands a frame's answers to its sinks. Frames that were given up are ignored."""
@@ -216,10 +167,15 @@ class Coalescer:
             return
         if not answers.failures:  # keys that failed say nothing of how large values are
             self._note_size(frame.lane, answers.values)
+        else:
+            full = {index for index, error in answers.failures.items() if FULL in error.facts}
+            if 0 < len(full) < len(frame.keys):
+                self._receive_full(frame, answers, full)
+                return
         first = 0
-        for segment, start, stop in frame.parts:
+        for segment, start, stop, _ in frame.parts:
             last = first + stop - start
-            if segment is not _GONE:
+            if segment is not GONE:
                 self._keys -= stop - start
                 segment.sink.answered(start, answers.part(first, last))
             first = last
@@ -237,10 +193,6 @@ class Coalescer:
             waiting_too: Also what was not sent yet: there is no connection to be had, or wanted.
         """
         parts = [part for frame in self._in_flight.values() for part in frame.parts]
-        for frame in self._in_flight.values():
-            # An answer over the message limit breaks the stream, too: halve the next frames, in case it was that.
-            name = frame.lane[:2]
-            self._value_bytes[name] = max(self._value_bytes.get(name, 0.0), 2 * _ANSWER_BYTES / len(frame.keys))
         self._in_flight.clear()
         if waiting_too:
             parts += [part for waiting in self._waiting.values() for part in waiting]
@@ -251,10 +203,10 @@ class Coalescer:
         """Fails what has passed its deadline, waiting or in flight."""
         if now < self._earliest_deadline:
             return
-        late: list[_Part] = []
+        late: list[Part] = []
         for number, frame in list(self._in_flight.items()):
             late += (part for part in frame.parts if part.segment.deadline <= now)
-            frame.parts = [_gone(part) if part.segment.deadline <= now else part for part in frame.parts]
+            frame.parts = [gone(part) if part.segment.deadline <= now else part for part in frame.parts]
             if frame.deadline <= now:
                 del self._in_flight[number]
         for lane, waiting in list(self._waiting.items()):
@@ -296,35 +248,34 @@ class Coalescer:
         # Quick to believe in larger values, slow to forget them.
         self._value_bytes[lane[:2]] = max(now, 0.9 * before + 0.1 * now)
 
-    def _fail(self, parts: Sequence[_Part], error: KeyholeError) -> None:
-        for segment, start, stop in parts:
-            if segment is not _GONE:
+    def _receive_full(self, frame: Frame, answers: Answers, full: Set[int]) -> None:
+        """Has the keys that the response had no room for wait again, before others of their lane, for a frame that is
+        smaller: in the end for one of their own, whose response has room for any value.
+        """
+        answered = [value for index, value in enumerate(answers.values) if index not in full]
+        self._note_size(frame.lane, answered)
+        most = max(1, len(full) // 2)
+        again: list[Part] = []
+        first = 0
+        for segment, start, stop, _ in frame.parts:
+            at = start
+            while at < stop:
+                has_room = (first + at - start) not in full
+                end = at + 1
+                while end < stop and ((first + end - start) not in full) == has_room:
+                    end += 1
+                if segment is not GONE and has_room:
+                    self._keys -= end - at
+                    segment.sink.answered(at, answers.part(first + at - start, first + end - start))
+                elif segment is not GONE:
+                    again.append(Part(segment, at, end, most))
+                at = end
+            first += stop - start
+        if again:
+            self._waiting.setdefault(frame.lane, deque()).extendleft(reversed(again))
+
+    def _fail(self, parts: Sequence[Part], error: KeyholeError) -> None:
+        for segment, start, stop, _ in parts:
+            if segment is not GONE:
                 self._keys -= stop - start
                 segment.sink.failed(start, stop - start, error)
-
-
-def _take(waiting: deque[_Part], limit: int) -> list[_Part]:
-    """Removes the first parts, at most `limit` keys in all, and cuts the last one to fit."""
-    parts: list[_Part] = []
-    while waiting and limit:
-        segment, start, stop = part = waiting.popleft()
-        if stop - start > limit:
-            waiting.appendleft(_Part(segment, start + limit, stop))
-            part = _Part(segment, start, start + limit)
-        parts.append(part)
-        limit -= part.stop - part.start
-    return parts
-
-
-def _keys_of(parts: list[_Part]) -> Sequence[bytes]:
-    if len(parts) == 1:
-        segment, start, stop = parts[0]
-        return segment.keys if stop - start == len(segment.keys) else segment.keys[start:stop]
-    keys: list[bytes] = []
-    for segment, start, stop in parts:
-        keys += segment.keys[start:stop]
-    return keys
-
-
-def _gone(part: _Part) -> _Part:
-    return part._replace(segment=_GONE)

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from keyhole.client.coalescing import Answers, Coalescer, Frame, Lane, Segment
+from keyhole.client.coalescing import Coalescer, Frame, Lane
+from keyhole.client.segments import Answers, Segment
 from keyhole.errors import InternalError, KeyholeError, ServerLost
 from keyhole.rpc import convert, status
 from keyhole.v1 import query_pb2, query_pb2_grpc

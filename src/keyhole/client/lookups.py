@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from keyhole.client.coalescing import ASK_AGAIN, Answers
+from keyhole.client.segments import Answers
 from keyhole.codec import StateCodec
 from keyhole.errors import KeyholeError, MalformedRequest, StaleDescriptor, ValueMismatch
 from keyhole.key_values import KeyValue
 from keyhole.rpc import convert
+from keyhole.rpc.frames import ASK_AGAIN, of_key
 from keyhole.types import Answer, ReadBounds
 from keyhole.v1 import state_pb2
 
@@ -56,7 +57,7 @@ class Slot:
             whole.future.set_result([answer for answer in whole.answers if answer is not None])
 
     def set_exception(self, exception: KeyholeError, /) -> None:
-        self._whole.future.set_exception(exception)
+        self._whole.future.set_exception(of_key(exception, self._index, len(self._whole.answers)))
 
 
 class Whole:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from keyhole.client.coalescing import Lane, Segment
+from keyhole.client.coalescing import Lane
 from keyhole.client.lookup_stream import LookupStream
 from keyhole.client.lookups import Batch, BatchSink
+from keyhole.client.segments import Segment
 from keyhole.codec import StateCodec
 from keyhole.errors import DeadlineExceeded, KeyholeError, StaleDescriptor
 from keyhole.types import StateDescriptor

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from keyhole.arrow import ipc_stream
+from keyhole.changelog.settings import MAX_ROW_BYTES
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
 from keyhole.coordinator.servers import run_to_proto
-from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
+from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost, TooLarge
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 
@@ -103,6 +104,7 @@ class _ServerStream:
         self, order: StageOrder, state: str, partition: int, attempt_id: int, target: Target, connect: Connect
     ) -> None:
         self._target = target
+        self._state = f"{order.run.application}/{state}"
         self._queue: queue.Queue[state_server_pb2.StageRequest | None] = queue.Queue(_QUEUED_CHUNKS)
         header = state_server_pb2.StageHeader(
             run=run_to_proto(order.run),
@@ -119,7 +121,9 @@ class _ServerStream:
         self._call = stub.Stage.future(iter(self._queue.get, None), timeout=order.deadline_seconds)
 
     def send(self, rows: pa.RecordBatch) -> None:
+        """Raises TooLarge."""
         for chunk in chunks(rows):
+            _check_size(self._state, chunk)
             self._put(state_server_pb2.StageRequest(chunk=ipc_stream(chunk)))
 
     def _put(self, message: state_server_pb2.StageRequest | None) -> None:
@@ -153,6 +157,21 @@ class _ServerStream:
             self._call.cancel()
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
+
+
+def _check_size(state: str, chunk: pa.RecordBatch) -> None:
+    """A chunk that is larger than a row may be is one row. Raises TooLarge, before gRPC refuses the message."""
+    if chunk.nbytes <= MAX_ROW_BYTES:
+        return
+    size = sum(len(column[0].as_buffer()) for column in chunk.columns if column[0].is_valid)
+    if size > MAX_ROW_BYTES:
+        raise TooLarge(
+            f"a row of state {state} takes {size:,} bytes with its key, and {MAX_ROW_BYTES:,} is the most that a "
+            "changelog takes: make the value smaller, or split it over several keys",
+            state=state,
+            bytes=size,
+            limit=MAX_ROW_BYTES,
+        )
 
 
 def chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

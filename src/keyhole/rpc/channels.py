@@ -7,12 +7,11 @@ from typing import TypeAlias, cast
 import grpc
 
 from keyhole.rpc import forked
+from keyhole.rpc.frames import MAX_MESSAGE_BYTES
 from keyhole.rpc.renewed import RenewedAioChannel, RenewedChannel, Renewing
 from keyhole.security.credentials import PLAIN, Credentials
 
 Options: TypeAlias = tuple[tuple[str, int | str], ...]
-
-MAX_MESSAGE_BYTES = 16 << 20
 
 
 def _patience(time_ms: int, timeout_ms: int) -> Options:

@@ -9,6 +9,7 @@ between) are mapped by their code alone.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from typing import NoReturn, cast
 
@@ -75,6 +76,9 @@ _OTHER_WORDS: dict[str, str] = {
     ),
 }
 
+# What gRPC says of a message that is too large.
+_MESSAGE_SIZES = re.compile(r"larger than max \((\d+) vs. (\d+)\)")
+
 # What gRPC's asyncio API says of a write to a stream whose connection has just been closed.
 _BROKEN_STREAM = "Internal error from Core"
 
@@ -131,21 +135,16 @@ def _from_status(status: grpc.StatusCode, details: str, target: str) -> KeyholeE
         kind, meaning = _FOREIGN[grpc.StatusCode.UNAVAILABLE]
     if status is grpc.StatusCode.UNAVAILABLE:
         meaning = next((told for sign, told in _OTHER_WORDS.items() if sign in details), meaning)
-    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
-        kind, meaning = errors.MalformedRequest, "or this side refuses messages of that size; ask for less at once"
     facts = {"status": status.name, "details": details} | ({"address": target} if target else {})
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and (sizes := _MESSAGE_SIZES.search(details)):
+        kind, meaning = errors.TooLarge, "or this side refuses a message of that size; send or ask for less at once"
+        facts |= {"bytes": sizes[1], "limit": sizes[2]}
     return _make(kind, f"{who} {meaning} ({_cut(details, 300)})", facts)
 
 
 def reason_number(kind: type[KeyholeError]) -> error_pb2.Reason.ValueType:
     """The class's number in the proto's enum."""
     return error_pb2.Reason.Value(f"REASON_{kind.reason}")
-
-
-def reason_name(number: error_pb2.Reason.ValueType) -> str:
-    """The reason of a class of ours, by its number in the proto's enum; INTERNAL: of none that this version knows."""
-    kind = _classes().get(number)
-    return kind.reason if kind else errors.InternalError.reason
 
 
 def _sent_error(error: grpc.RpcError) -> KeyholeError | None:

@@ -19,6 +19,7 @@ from keyhole.coordinator.receipts import StageOrder, Target
 from keyhole.coordinator.servers import run_to_proto
 from keyhole.coordinator.staging import NotTaken
 from keyhole.errors import ConflictError, RequestError, ValueMismatch
+from keyhole.rpc.frames import portions
 from keyhole.rpc.status import from_rpc_error
 from keyhole.spark.plain import not_plain
 from keyhole.spark.rows import rows_of
@@ -249,10 +250,12 @@ class BaseReader:
         found: dict[bytes, bytes] = {}
         for index, of_target in by_target.items():
             target = self._order.targets[index]
-            while of_target:
-                bases = self._ask(target, of_target)
-                found |= {key: base.accumulator for key, base in zip(of_target, bases, strict=False) if base.found}
-                of_target = of_target[len(bases) :]
+            for part in portions(map(len, of_target)):
+                asked = of_target[part]
+                while asked:
+                    bases = self._ask(target, asked)
+                    found |= {key: base.accumulator for key, base in zip(asked, bases, strict=False) if base.found}
+                    asked = asked[len(bases) :]
         return found
 
     def _ask(self, target: Target, keys: Sequence[bytes]) -> Sequence[state_server_pb2.Base]:

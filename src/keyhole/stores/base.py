@@ -64,7 +64,15 @@ class Snapshot(Protocol):
         """The row, or None; also for a key that is longer than the store takes."""
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
-        """As `get` for each, in order. The hot path: one call per frame of lookups."""
+        """As `get` for each, in order."""
+
+    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], int]:
+        """As `get` for the first ones, as long as their rows take no more than `most_bytes` together; the first row
+        that there is may take more. The hot path: one call per frame of lookups.
+
+        Returns:
+            The rows, one for each key or fewer, and the bytes that they take. Hardly more than that is read.
+        """
 
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False

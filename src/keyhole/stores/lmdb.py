@@ -46,6 +46,12 @@ class LmdbSnapshot:
         except lmdb.Error as error:
             raise self._told(error) from error
 
+    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], int]:
+        try:
+            return rules.first_rows(map(self._get, storage_keys), most_bytes)
+        except lmdb.Error as error:
+            raise self._told(error) from error
+
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:

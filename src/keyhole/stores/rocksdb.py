@@ -28,6 +28,9 @@ from keyhole.stores.rocksdb_opening import COMPRESSIONS, FORMAT_VERSION, Tuning,
 from keyhole.stores.rocksdb_room import Room
 from keyhole.types import START, Position
 
+# Of the keys of a frame, of whose rows nothing is known: what is read of them in vain is not much, also where they are
+# large.
+_FIRST_PIECE_KEYS, _GROWTH = 32, 8
 _FIRST_PIECE_ENTRIES = 16
 _PIECE_ENTRIES = 1024
 _PIECE_BYTES = 1 << 20
@@ -80,6 +83,21 @@ class RocksdbSnapshot:
         keys = [ENTRIES + key for key in storage_keys]
         with self._calls:
             return self._database.get_many_of(self._open(), keys)
+
+    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], int]:
+        keys = [ENTRIES + key for key in storage_keys]
+        with self._calls:
+            return rules.first_rows(self._pieces(self._open(), keys, most_bytes), most_bytes)
+
+    def _pieces(self, view: View, keys: list[bytes], most_bytes: int) -> Iterator[bytes | None]:
+        """Many keys at once are faster, and must not be many large rows: piece by piece, as large as rows have been."""
+        at, piece, largest = 0, _FIRST_PIECE_KEYS, 1
+        while at < len(keys):
+            rows = self._database.get_many_of(view, keys[at : at + piece])
+            yield from rows
+            at += piece
+            largest = max(largest, *(len(row) for row in rows if row is not None), 0)
+            piece = min(_GROWTH * piece, max(1, most_bytes // largest))
 
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from keyhole.errors import InternalError, KeyTooLong, StoreConflict
 from keyhole.stores.base import Advance, Batch
@@ -27,6 +27,19 @@ def bounds(key_group: int, start: bytes, stop: bytes | None) -> tuple[bytes, byt
     if stop is not None:
         end = stop if end is None else min(stop, end)
     return max(first, start), end
+
+
+def first_rows(rows: Iterable[bytes | None], most_bytes: int) -> tuple[list[bytes | None], int]:
+    """What Snapshot.get_first gives of rows that are read as they are asked for."""
+    taken: list[bytes | None] = []
+    take, left = taken.append, most_bytes
+    for row in rows:
+        if row:
+            left -= len(row)
+            if left < 0 and left + len(row) < most_bytes:
+                return taken, most_bytes - left - len(row)
+        take(row)
+    return taken, most_bytes - left
 
 
 def check_batch(batch: Batch, max_key_bytes: int) -> None:

@@ -28,6 +28,7 @@ from keyhole.errors import (
     Unsupported,
 )
 from keyhole.rpc import convert, status
+from keyhole.rpc.frames import check_answer, cut_to_frame, failures_to_proto
 from keyhole.rpc.protocol import PROTOCOL_VERSION
 from keyhole.rpc.scanning import scan_range
 from keyhole.rpc.server import RpcServer
@@ -321,6 +322,8 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
                 raise StaleDescriptor("these storage keys are of another state; describe it again")
             keys = list(request.storage_keys) or _encoded(state, list(request.keys))
             values, chosen, failures = self._lookup_apart(copies, keys, request.options)
+            name = f"{request.state.application}/{request.state.state}"
+            failures += failures_to_proto(cut_to_frame(name, values))
         except KeyholeError as error:
             count = len(request.storage_keys) or len(request.keys)
             failure = pb.LookupFailure(error=status.to_proto(error))
@@ -336,6 +339,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
     def _get(self, ref: pb.StateRef, keys: list[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
         copies = self._copies(ref)
         values, chosen = self._lookup(copies, _encoded(copies[0], keys), options)
+        check_answer(f"{ref.application}/{ref.state}", values, len(keys))
         return [
             pb.Answer(found=bool(value), value=value, source=state.source(self._server.server))
             for value, state in zip(values, chosen, strict=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from keyhole.changelog.records import PieceLimits, Records
 from keyhole.changelog.settings import MAX_ROW_BYTES, refused_name
-from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable, OutcomeUnknown, TopicMismatch, ValueMismatch
+from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable, OutcomeUnknown, TooLarge, TopicMismatch
 from keyhole.testing.replica_shares import ReplicaShares
 
 PIECE_RECORDS = 1000
@@ -154,7 +154,7 @@ class MemoryKafka:
         """One transaction; returns the offset of the last record of each batch."""
         self.reach()
         if any(len(key) + len(value or b"") > MAX_ROW_BYTES for *_, records in batches for key, value in records):
-            raise ValueMismatch(f"a row is larger than a changelog takes ({MAX_ROW_BYTES >> 20} MiB with its key)")
+            raise TooLarge(f"a row is larger than a changelog takes ({MAX_ROW_BYTES >> 20} MiB with its key)")
         self.before_commit()
         with self._lock:
             if self._epochs[transactional_id] != epoch:

@@ -44,6 +44,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """no credentials, or none that are valid"""
     REASON_PERMISSION_DENIED: _Reason.ValueType  # 12
     """says nothing of whether there is what was asked for"""
+    REASON_TOO_LARGE: _Reason.ValueType  # 13
+    """a value, or an answer in one message, that is larger than a message may be"""
     REASON_STATE_CONFLICT: _Reason.ValueType  # 20
     """The application contradicts what is stored: a person must choose.
     a second state under the name, or fed by another query
@@ -129,6 +131,8 @@ REASON_UNAUTHENTICATED: Reason.ValueType  # 11
 """no credentials, or none that are valid"""
 REASON_PERMISSION_DENIED: Reason.ValueType  # 12
 """says nothing of whether there is what was asked for"""
+REASON_TOO_LARGE: Reason.ValueType  # 13
+"""a value, or an answer in one message, that is larger than a message may be"""
 REASON_STATE_CONFLICT: Reason.ValueType  # 20
 """The application contradicts what is stored: a person must choose.
 a second state under the name, or fed by another query

@@ -316,7 +316,9 @@ Global___GetManyRequest: _TypeAlias = GetManyRequest  # noqa: Y015
 
 @_typing.final
 class GetManyResponse(_message.Message):
-    """One answer per key, in the order of the keys. One key that can't be answered fails the call."""
+    """One answer per key, in the order of the keys. One key that can't be answered fails the call; so do values that take
+    more than 16 MiB together (TOO_LARGE).
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -465,7 +467,9 @@ Global___LookupRequest: _TypeAlias = LookupRequest  # noqa: Y015
 
 @_typing.final
 class LookupResponse(_message.Message):
-    """Columns, not rows: a message per key would cost more than the lookup."""
+    """Columns, not rows: a message per key would cost more than the lookup. At most 2 MiB of values, or one larger value: keys
+    for which there is no room fail with the fact `full`, and are to be asked for again in a frame of fewer keys.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -51,8 +51,8 @@ SPARK = (
         "of what owners held a task gets the first message alone",
         "spark",
         "src/keyhole/spark/aggregating.py",
-        "                of_target = of_target[len(bases) :]\n",
-        "                of_target = []\n",
+        "                    asked = asked[len(bases) :]\n",
+        "                    asked = []\n",
         ("test_aggregating.py::test_a_task_adds_its_rows_to_what_the_owner_held",),
     ),
     Breakage(

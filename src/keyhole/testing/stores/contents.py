@@ -55,6 +55,22 @@ class ContentsContract:
         assert snapshot.positions() == {1: position(2), 2: position(1)}
         assert store.size().entries == 2
 
+    def test_of_many_keys_the_first_are_read_that_fit_and_at_least_one_row(self, store: Store) -> None:
+        rows = {key(1, name): name.encode() * 100 for name in "abcde"}
+        store.apply(Batch([*rows.items(), (key(2, "large"), bytes(1000)), (key(2, "empty"), b"")], [], advances(1, 2)))
+        snapshot, (a, b, c, *_) = store.snapshot(), rows
+        absent, large, empty = key(3, "absent"), key(2, "large"), key(2, "empty")
+        assert snapshot.get_first([], 100) == ([], 0)
+        assert snapshot.get_first([a, absent, b, c], 1000) == ([rows[a], None, rows[b], rows[c]], 300)
+        assert snapshot.get_first([a, absent, b, absent, c], 250) == ([rows[a], None, rows[b], None], 200)
+        assert snapshot.get_first([absent, large, absent, empty, a], 250) == ([None, bytes(1000), None, b""], 1000)
+        assert snapshot.get_first([a, large, b], 250) == ([rows[a]], 100)
+        assert snapshot.get_first([empty, large], 250) == ([b"", bytes(1000)], 1000)
+        assert snapshot.get_first([a, b, c], 300) == ([rows[a], rows[b], rows[c]], 300)
+        many = [key(1, name) for name in "abcde" * 100]
+        assert snapshot.get_first(many, 20_000) == ([rows[of] for of in many[:200]], 20_000)
+        assert snapshot.get_first(many, 1 << 20) == ([rows[of] for of in many], 50_000)
+
     def test_a_position_comes_back_field_by_field(self, store: Store) -> None:
         after = Position(2**62, 2**63, 2**40, 2**64 - 1, 1_700_000_000_123, 1_700_000_000_001)
         store.apply(Batch(advances={LAST_KEY_GROUP: Advance(START, after)}))

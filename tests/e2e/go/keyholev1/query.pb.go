@@ -727,7 +727,8 @@ func (x *GetManyRequest) GetOptions() *ReadOptions {
 	return nil
 }
 
-// One answer per key, in the order of the keys. One key that can't be answered fails the call.
+// One answer per key, in the order of the keys. One key that can't be answered fails the call; so do values that take
+// more than 16 MiB together (TOO_LARGE).
 type GetManyResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Answers       []*Answer              `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
@@ -1034,7 +1035,8 @@ func (x *LookupRequest) GetTimeoutMs() uint32 {
 	return 0
 }
 
-// Columns, not rows: a message per key would cost more than the lookup.
+// Columns, not rows: a message per key would cost more than the lookup. At most 2 MiB of values, or one larger value: keys
+// for which there is no room fail with the fact `full`, and are to be asked for again in a frame of fewer keys.
 type LookupResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Frame uint64                 `protobuf:"varint,1,opt,name=frame,proto3" json:"frame,omitempty"`

@@ -1,0 +1,142 @@
+"""How much goes into one message, and what is said of what doesn't. Pure; docs/clients.md says it for others.
+
+A response to a frame of lookups holds the values of as many of its keys as make FRAME_BYTES. The others fail, with the
+facts ASK_AGAIN and FULL: whoever asked asks for them again, in frames that are smaller. So nobody's values have to fit
+into a message together, no frame takes much memory on any side, and a caller who knows nothing of it sees keys that
+can't be answered for now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from keyhole.errors import KeyholeError, NotReady, TooLarge
+from keyhole.rpc.status import to_proto
+from keyhole.v1 import query_pb2
+
+FRAME_BYTES = 2 << 20
+"""Of the values in one response, or of the keys in one request; more only where one value alone is larger. Below what
+gRPC takes in by default, in any language, 4 MiB."""
+
+MAX_VALUE_BYTES = 16 << 20
+"""The largest value that is carried, and the most that the values of one GetMany may take. As much as a changelog takes
+(MAX_ROW_BYTES), so that what can be stored can be read."""
+
+MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (1 << 20)
+"""With room for what stands around the values."""
+
+ASK_AGAIN = "ask_again"
+"""A fact of the failure of a key that there is no answer for yet, while there is for others of the frame."""
+
+FULL = "full"
+"""The same, where that is because the others' values fill the response."""
+
+
+def frame_is_full(state: str) -> NotReady:
+    """Of the keys of a frame that are to be asked for in another one. `state`: application/state."""
+    return NotReady(
+        f"the values of other keys of state {state} fill this response: ask for those that failed so in another frame, "
+        "of fewer keys",
+        **{ASK_AGAIN: "true", FULL: "true"},
+    )
+
+
+def value_too_large(state: str, size: int, what: str = "the value of a key") -> TooLarge:
+    """It can't be carried, however few are asked for."""
+    return TooLarge(
+        f"{what} of state {state} takes {size:,} bytes, and {MAX_VALUE_BYTES:,} is the most that a message carries: "
+        "make it smaller, or split it over several keys",
+        state=state,
+        bytes=size,
+        limit=MAX_VALUE_BYTES,
+    )
+
+
+def check_answer(state: str, values: Sequence[bytes], keys: int, most_bytes: int = MAX_VALUE_BYTES) -> None:
+    """Before all go into one message.
+
+    Args:
+        state: application/state, for messages.
+        values: Fewer than keys: there are more, which were not read.
+
+    Raises:
+        TooLarge: One of them can't be carried, or all together can't.
+    """
+    for index, value in enumerate(values):
+        if len(value) > MAX_VALUE_BYTES:
+            raise of_key(value_too_large(state, len(value)), index, keys)
+    if len(values) < keys or sum(map(len, values)) > most_bytes:
+        raise answer_too_large(state, keys, most_bytes)
+
+
+def answer_too_large(state: str, keys: int, most_bytes: int) -> TooLarge:
+    """Each of them could be carried, and all together in one message can't."""
+    return TooLarge(
+        f"the values of these {keys:,} keys of state {state} take more than {most_bytes:,} bytes, the most that one "
+        "answer carries: ask for fewer keys at once",
+        state=state,
+        keys=keys,
+        limit=most_bytes,
+    )
+
+
+def of_key(error: KeyholeError, index: int, count: int) -> KeyholeError:
+    """The error of one key of a call of `count` keys; where it is the key's own, it says which one of them that is."""
+    if not isinstance(error, TooLarge):
+        return error
+    told = TooLarge(f"key {index + 1} of the {count} that were asked for: {error.message}")
+    told.facts = error.facts | {"index": str(index)}
+    return told
+
+
+def cut_to_frame(state: str, values: list[bytes], most_bytes: int = FRAME_BYTES) -> dict[int, KeyholeError]:
+    """Empties what doesn't fit into one response; the failures of these, by index. The first value always fits.
+
+    Args:
+        state: application/state, for messages.
+    """
+    failures: dict[int, KeyholeError] = {}
+    full: KeyholeError | None = None
+    size = 0
+    for index, value in enumerate(values):
+        if len(value) > MAX_VALUE_BYTES:
+            failures[index] = value_too_large(state, len(value))
+        elif size and value and size + len(value) > most_bytes:
+            failures[index] = full = full or frame_is_full(state)
+        else:
+            size += len(value)
+            continue
+        values[index] = b""
+    return failures
+
+
+def failures_to_proto(failures: Mapping[int, KeyholeError]) -> list[query_pb2.LookupFailure]:
+    """By index; keys that failed together share one message."""
+    by_error: dict[int, tuple[KeyholeError, list[int]]] = {}
+    for index, error in failures.items():
+        by_error.setdefault(id(error), (error, []))[1].append(index)
+    return [query_pb2.LookupFailure(indexes=indexes, error=to_proto(error)) for error, indexes in by_error.values()]
+
+
+def portions(sizes: Iterable[int], most_bytes: int = FRAME_BYTES) -> Iterator[slice]:
+    """Cuts a sequence into runs of at most so many bytes, or of one item that is larger.
+
+    Args:
+        sizes: Of its items, in order.
+    """
+    start = stop = size = 0
+    for one in sizes:
+        if stop > start and size + one > most_bytes:
+            yield slice(start, stop)
+            start, size = stop, 0
+        stop += 1
+        size += one
+    if stop > start:
+        yield slice(start, stop)
+
+
+def check_values(state: str, values: Sequence[bytes], what: str) -> None:
+    """Raises TooLarge where one of them can't be carried."""
+    largest = max(map(len, values), default=0)
+    if largest > MAX_VALUE_BYTES:
+        raise value_too_large(state, largest, what)
