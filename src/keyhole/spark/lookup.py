@@ -15,6 +15,7 @@ from keyhole.arrow_times import to_python
 from keyhole.client import Client
 from keyhole.client.bounds import Duration, StalePolicy
 from keyhole.errors import InvalidConfiguration, KeyMismatch
+from keyhole.rpc.frames import portions
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.argument_types import Columns, columns, wrong_names
 from keyhole.spark.arrow_map import map_in_arrow
@@ -22,9 +23,14 @@ from keyhole.spark.schema import case_sensitive, check_all_columns
 from keyhole.spark.worker import hasten_rows
 from keyhole.state_path import state_path
 from keyhole.type_names import TypeName, not_stored, parsed
-from keyhole.types import Stale, StateDescriptor, StateKind
+from keyhole.types import Answer, Stale, StateDescriptor, StateKind
 
-_KEYS_PER_REQUEST = 4_096
+# How large values are is known once the first ones are there.
+_FIRST_KEYS, _MOST_KEYS, _GROWTH = 64, 4_096, 4
+# Of the values that are asked for at once, as far as can be told before; and of those in one batch of Arrow's.
+_BYTES = 16 << 20
+
+GetMany = Callable[[Sequence[Any]], Sequence[Answer]]
 
 _SIMPLE: Mapping[str, spark.DataType] = {
     of.simpleString(): of
@@ -169,14 +175,43 @@ def _enriched(
 ) -> Iterator[pa.RecordBatch]:
     hasten_rows()
     client = _client(proxy, timeout, credentials)
+
+    def get_many(keys: Sequence[Any]) -> Sequence[Answer]:
+        return client.get_many(*state, keys, stale=stale)
+
+    yield from with_values(get_many, key, pa.field(target, value), batches)
+
+
+def with_values(
+    get_many: GetMany, key: Sequence[str], target: pa.Field, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The rows with the values of their keys. Large values are asked for few at a time, and stand in small batches.
+
+    Args:
+        get_many: Gives the answers to keys, of which none comes twice.
+        key: The key's columns.
+        target: The column of the values; null where there is none.
+    """
+    portion = _FIRST_KEYS
     for batch in batches:
-        for start in range(0, batch.num_rows, _KEYS_PER_REQUEST):
-            rows = batch.slice(start, _KEYS_PER_REQUEST)
+        start = 0
+        while start < batch.num_rows:
+            rows = batch.slice(start, portion)
+            start += rows.num_rows
             keys = list(zip(*(to_python(rows.column(name), name, KeyMismatch) for name in key), strict=True))
             asked = list(dict.fromkeys(one for one in keys if None not in one))
-            answers = client.get_many(*state, [one if len(one) > 1 else one[0] for one in asked], stale=stale)
-            found = {one: as_arrow(answer.value) for one, answer in zip(asked, answers, strict=True) if answer.found}
-            yield rows.append_column(pa.field(target, value), pa.array([found.get(one) for one in keys], value))
+            answers = get_many([one if len(one) > 1 else one[0] for one in asked])
+            found = [(one, as_arrow(answer.value)) for one, answer in zip(asked, answers, strict=True) if answer.found]
+            values = pa.array([value for _, value in found], target.type)
+            sizes = [values.slice(place, 1).nbytes for place in range(len(values))]
+            place_of = {one: place for place, (one, _) in enumerate(found)}
+            places = [place_of.get(one) for one in keys]
+            # Many rows may have the same large value.
+            for part in portions((0 if place is None else sizes[place] for place in places), _BYTES):
+                of_part = values.take(pa.array(places[part], pa.int32()))
+                yield rows.slice(part.start, part.stop - part.start).append_column(target, of_part)
+            mean = values.nbytes // max(1, len(values)) + 1
+            portion = max(1, min(_GROWTH * portion, _MOST_KEYS, _BYTES // mean))
 
 
 def as_arrow(value: Any) -> Any:
