@@ -41,6 +41,20 @@ async def test_children_and_grandchildren_read_where_clients_are_closed_before_e
     assert await told_by("closed_before") == 3 * ["parent: 1.0", "grandchild: 1.0", "child: 1.0"]
 
 
+async def test_a_connection_of_another_library_is_as_one_of_ours() -> None:
+    """While gRPC's support of forks is off, as it is by default beside Keyhole."""
+    beside, after = await told_by("beside_another_library")
+    assert beside.startswith(f"child: {_REFUSED}")
+    assert after == "child: 1.0"
+
+
+async def test_with_grpcs_support_of_forks_a_synchronous_connection_of_another_library_is_no_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "1")
+    assert await told_by("beside_another_library") == ["child: 1.0", "child: 1.0"]
+
+
 async def test_a_client_of_a_module_works_in_the_processes_of_a_pool() -> None:
     assert await told_by("in_a_pool") == ["1.0 1.0 1.0 1.0"]
 

@@ -113,6 +113,19 @@ def closed_before(address: str) -> None:
         _fork(read_and_fork)
 
 
+def beside_another_library(address: str) -> None:
+    """Which uses gRPC's synchronous API; then it is closed."""
+    import grpc  # after Keyhole's client, which else leaves gRPC's support of forks as it is
+
+    channel = grpc.insecure_channel(address)
+    grpc.channel_ready_future(channel).result(LIMIT_SECONDS)
+    client = Client(address)
+    _fork(lambda: _read(client))
+    channel.close()
+    del channel
+    _fork(lambda: _read(client))
+
+
 def in_a_pool(address: str) -> None:
     """A client of the module, as tasks of multiprocessing and Celery have it."""
     _pooled.append(Client(address))

@@ -1,8 +1,9 @@
 """Processes that were forked beside gRPC: whether it can be used in them.
 
 Of gRPC's threads a child has none. Where its asyncio API is in use when a process forks, calls in the child wait for
-ever, or gRPC ends the process (grpcio 1.85): so a child says what is wrong before it calls. Where nothing of that API
-is left at the fork, clients work in the child.
+ever, or gRPC ends the process (grpcio 1.85); so it is where the other API is in use, while gRPC's support of forks is
+off. So a child says what is wrong before it calls. Where nothing of gRPC's is left at the fork, clients work in the
+child.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import gc
 import logging
 import os
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 from grpc._cython import cygrpc
@@ -23,16 +26,23 @@ _log = logging.getLogger(__name__)
 _POLLER = "(_poll_wrapper)"
 
 
+# What gRPC has threads of while anybody uses it, as Linux names them.
+_ENGINE = b"event_engine"
+_TASKS = Path("/proc/self/task")
+# The last of a connection that was closed just now.
+_END_SECONDS, _LOOK_SECONDS = 0.5, 0.005
+
+
 class Process:
     """This one, and how it came to be.
 
     Attributes:
-        cut_off: Calls would hang: it was forked beside gRPC's asyncio API, or one that it descends from was.
-        polling: At the last fork.
+        cut_off: Calls would hang: it was forked beside gRPC, or one that it descends from was.
+        cuts_off: So it is in a child that is forked now.
     """
 
     cut_off = False
-    polling = False
+    cuts_off = False
 
 
 process = Process()
@@ -61,20 +71,40 @@ def check() -> None:
 
 
 def _before() -> None:
-    process.polling = polling()
-    if process.polling:
+    process.cuts_off = polling()
+    if process.cuts_off:
         # What is closed may be left in cycles, of a user's exceptions for example.
         gc.collect()
-        process.polling = polling()
-    if process.polling and fork_support():
+        process.cuts_off = polling()
+    if not fork_support():
+        process.cuts_off = process.cuts_off or _goes_on()
+    elif process.cuts_off:
         _log.warning(
             "this process forks while a connection of gRPC is open, and gRPC's support of forks is on: it may end the "
             "child, also one that doesn't use it. Close all clients first, or set GRPC_ENABLE_FORK_SUPPORT=0"
         )
 
 
+def _goes_on() -> bool:
+    """Whether gRPC has threads; those that end in a moment are waited for. Always no where it can't be seen."""
+    until = time.monotonic() + _END_SECONDS
+    while _has_threads():
+        if time.monotonic() > until:
+            return True
+        time.sleep(_LOOK_SECONDS)
+    return False
+
+
+def _has_threads() -> bool:
+    try:
+        return any((task / "comm").read_bytes().startswith(_ENGINE) for task in _TASKS.iterdir())
+    except OSError:
+        # Not Linux; or one has ended meanwhile.
+        return _TASKS.exists()
+
+
 def _in_child() -> None:
-    process.cut_off = process.cut_off or process.polling
+    process.cut_off = process.cut_off or process.cuts_off
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

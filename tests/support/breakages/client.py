@@ -43,8 +43,8 @@ CLIENT = (
         "a child beside its parent's connection calls all the same",
         "client",
         "src/keyhole/rpc/forked.py",
-        "    process.cut_off = process.cut_off or process.polling\n",
-        "    process.cut_off = process.cut_off and process.polling\n",
+        "    process.cut_off = process.cut_off or process.cuts_off\n",
+        "    process.cut_off = process.cut_off and process.cuts_off\n",
         ("test_forked_clients.py::test_another_client_in_the_child_says_the_same_while_the_parents_is_open",),
     ),
     Breakage(
