@@ -61,6 +61,15 @@ def test_every_record_is_read_as_it_was_written() -> None:
     )
 
 
+def test_fields_that_only_a_later_version_knows_are_passed_over() -> None:
+    records = {
+        "opened/main": b'{"run_id":"run-4","later":{"more":1}}',
+        "generation/main": b'{"generation":3,"run_id":"run-3","later":"x"}',
+    }
+    control = read_control(records, "main")
+    assert (control.opened, control.generation, control.run_id) == (OpenedRecord("run-4"), 3, "run-3")
+
+
 def test_a_query_sees_the_states_of_all_queries_and_nothing_else_of_the_others() -> None:
     records = written(
         record("state", "counts", descriptor()),

@@ -15,9 +15,11 @@ from keyhole.config import JobConfig
 from keyhole.coordinator.control import QueryControl
 from keyhole.coordinator.decisions import OnNewCheckpoint
 from keyhole.coordinator.declaring import look_for_another
+from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.run import QueryRun
 from keyhole.coordinator.starting import Start
 from keyhole.coordinator.topics import check_complete, check_topic
+from keyhole.coordinator.waiting import await_server
 from keyhole.errors import ConflictError
 from keyhole.types import StateDescriptor
 
@@ -52,13 +54,17 @@ class Admission:
     def __init__(
         self,
         config: JobConfig,
+        query: str,
         changelog: Changelog,
+        fleet: Fleet,
         run: QueryRun,
         clock: Clock,
         on_new_checkpoint: OnNewCheckpoint,
     ) -> None:
         self._config = config
+        self._query = query
         self._changelog = changelog
+        self._fleet = fleet
         self._run = run
         self._clock = clock
         self._on_new_checkpoint = on_new_checkpoint
@@ -73,7 +79,7 @@ class Admission:
             KafkaUnreachable: Nobody could be asked.
         """
         self._check_records(decide)
-        if self._run.await_server():
+        if await_server(self._config, self._query, self._fleet, self._clock):
             # Others have not stood still meanwhile.
             self._check_records(decide)
 

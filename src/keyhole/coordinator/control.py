@@ -37,6 +37,16 @@ class OpenedRecord(msgspec.Struct, frozen=True):
     process: int = 0
     spark_query_id: str = ""
 
+    @property
+    def told(self) -> str:
+        """In words, as far as it is known."""
+        parts = [f"run id {self.run_id}"]
+        if self.host:
+            parts.append(f"process {self.process} on {self.host}")
+        if self.spark_query_id:
+            parts.append(f"Spark query {self.spark_query_id}")
+        return ", ".join(parts)
+
 
 @ready
 class GenerationRecord(msgspec.Struct, frozen=True):

@@ -104,7 +104,7 @@ class Coordinator:
         self._heartbeat_seconds = heartbeat_seconds
         self._counts = counts or QueryCounts()
         self._run = QueryRun(config, query, changelog, self._control, self._fleet, clock)
-        self._admission = Admission(config, changelog, self._run, clock, on_new_checkpoint)
+        self._admission = Admission(config, query, changelog, self._fleet, self._run, clock, on_new_checkpoint)
         self._record: QueryRecord | None = None
         self._fenced: Fenced | None = None
         self._patience = patience or Patience()

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from keyhole.codec import StateCodec
 from keyhole.coordinator.bootstrapping import first_of_stream, unused_epoch
 from keyhole.coordinator.control import CompleteRecord, OpenedRecord, QueryControl, QueryRecord
@@ -257,21 +259,11 @@ def taken_over_by(control: QueryControl, run: Run) -> tuple[str, dict[str, str]]
         opened = OpenedRecord(control.run_id)
     elif opened is None or opened.run_id == run.run_id:
         return "nobody is on record who has: a start that was ended at once, or a restore of a savepoint", {}
-    facts = {"run_id": opened.run_id}
-    told = [f"run id {opened.run_id}"]
-    if opened.host:
-        facts |= {"host": opened.host, "process": str(opened.process)}
-        told.append(f"process {opened.process} on {opened.host}")
-    if opened.spark_query_id:
-        facts["spark_query_id"] = opened.spark_query_id
-        told.append(f"Spark query {opened.spark_query_id}")
-    details = ", ".join(told)
-    if newer:
-        return f"by run {control.generation} ({details}). Is the job running twice?", {
-            **facts,
-            "generation": str(control.generation),
-        }
-    return f"by a start that has no generation yet, or was refused ({details})", facts
+    facts = {name: str(value) for name, value in msgspec.structs.asdict(opened).items() if value}
+    if not newer:
+        return f"by a start that has no generation yet, or was refused ({opened.told})", facts
+    facts["generation"] = str(control.generation)
+    return f"by run {control.generation} ({opened.told}). Is the job running twice?", facts
 
 
 def transactional_id(application: str, query: str, target: Target, generation: int, serial: int) -> str:

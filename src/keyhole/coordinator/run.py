@@ -46,13 +46,13 @@ from keyhole.coordinator.restored import check_restored
 from keyhole.coordinator.servers import Confirmed, Share
 from keyhole.coordinator.topics import check_complete, refuse_foreign_records, with_topic
 from keyhole.coordinator.turns import turns_of
+from keyhole.coordinator.waiting import Waiting
 from keyhole.errors import (
     ChangelogRecreated,
     ConflictError,
     EpochFailed,
     Fenced,
     KeyholeError,
-    NoServer,
     OutcomeUnknown,
     RequestError,
     ServerLost,
@@ -63,10 +63,8 @@ from keyhole.types import Run, StateDescriptor
 
 _log = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 0.25
 OPEN_SECONDS = CONTROL_TRANSACTION_MOST_SECONDS + 10.0
 """How long Kafka may take to end a transaction that somebody has left open, behind which nothing can be read."""
-_PROGRESS_SECONDS = 5.0
 _RESTORE_WAIT_SECONDS = 2.0
 
 
@@ -318,7 +316,7 @@ class QueryRun:
         """
         waiting_for: KeyholeError | None = None
         first_seen: float | None = None
-        told = self._clock.monotonic()
+        waiting = Waiting(self._config, self._query, self._fleet, self._clock, deadline_monotonic)
         while True:
             seen = self.look() if first is None else first
             first = None
@@ -330,7 +328,7 @@ class QueryRun:
             if not takers(seen):
                 for mismatch in self._fleet.mismatched.values():
                     raise mismatch  # no waiting makes it another version
-                waiting_for = self._nobody(seen)
+                waiting_for = waiting.nobody(seen)
             elif complete or not patience:
                 try:
                     if self._converge_once(seen, deadline_monotonic):
@@ -338,67 +336,7 @@ class QueryRun:
                     continue
                 except (UnavailableError, StageLost, OutcomeUnknown) as error:
                     waiting_for = error
-            told = self._tell_progress(seen, deadline_monotonic, told)
-            if self._clock.monotonic() > deadline_monotonic:
-                reason = waiting_for.message if waiting_for else "some of them don't answer yet"
-                raise EpochFailed(f"gave up waiting for the state servers: {reason}") from waiting_for
-            self._clock.sleep(_RETRY_SECONDS)
-
-    def await_server(self) -> bool:
-        """Returns once a server answers that takes a run, and all who do let this application be written.
-
-        Returns:
-            Whether it had to wait.
-
-        Raises:
-            ProtocolMismatch, Unauthenticated, PermissionDenied: Those that answer refuse this driver.
-            EpochFailed: None takes a run; not before the epoch's deadline.
-        """
-        began = told = self._clock.monotonic()
-        deadline = began + self._config.epoch_deadline_seconds
-        waited = False
-        while True:
-            seen = self.look()
-            able = [of.target for of in seen.values() if not (of.draining or of.replica)]
-            refusals = self._fleet.refusing(self._config.application, able) if able else self._fleet.refused.values()
-            for refusal in refusals:
-                raise refusal
-            if able:
-                return waited
-            told = self._tell_progress(seen, deadline, told)
-            if self._clock.monotonic() > deadline:
-                nobody = self._nobody(seen)
-                raise EpochFailed(f"gave up waiting for the state servers: {nobody.message}") from nobody
-            waited = True
-            self._clock.sleep(_RETRY_SECONDS)
-
-    def _nobody(self, seen: Mapping[str, Sighting]) -> NoServer:
-        known = self._fleet.addresses()
-        if seen:
-            return NoServer(
-                f"{', '.join(sorted(seen))} are shutting down, or are replicas: no other state server answers at "
-                f"{', '.join(known)}"
-            )
-        if known:
-            return NoServer(f"no state server answers at {', '.join(known)}")
-        return NoServer(
-            f"no state server was found yet (KEYHOLE_JOB_SERVERS={','.join(self._config.servers)}): executors with a "
-            "state server beside them, or replicas, have not started, or have other labels or another name"
-        )
-
-    def _tell_progress(self, seen: Mapping[str, Sighting], deadline_monotonic: float, told_monotonic: float) -> float:
-        """Returns when it was told last."""
-        now = self._clock.monotonic()
-        if now - told_monotonic < _PROGRESS_SECONDS:
-            return told_monotonic
-        extra = {
-            "query": self._query,
-            "found": self._fleet.addresses(),
-            "answering": sorted(seen),
-            "seconds_left": max(0, round(deadline_monotonic - now)),
-        }
-        _log.info("waiting for the state servers", extra=extra)
-        return now
+            waiting.go_on(seen, waiting_for)
 
     def _converge_once(self, seen: Mapping[str, Sighting], deadline_monotonic: float) -> bool:
         version, warm = self._told

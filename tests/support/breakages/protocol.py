@@ -167,7 +167,7 @@ PROTOCOL = (
         "a start takes the query before a server answers it",
         "protocol",
         "src/keyhole/coordinator/admission.py",
-        "        if self._run.await_server():\n",
+        "        if await_server(self._config, self._query, self._fleet, self._clock):\n",
         "        if False:\n",
         ("test_refused_starts.py",),
     ),
