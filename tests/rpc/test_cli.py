@@ -93,6 +93,10 @@ async def test_columns_of_any_name_are_shown(capsys: pytest.CaptureFixture[str])
         ):
             assert "[red]x[/]" in shown
             assert "\x1b" not in shown
+        assert await asyncio.to_thread(main, ["scan", "class/--help", "x", "--proxy", proxy.address]) == 1
+        refused = capsys.readouterr().err
+        assert r"\x1b[31m smallint" in refused
+        assert "\x1b" not in refused
 
 
 async def test_get_shows_found_and_absent_keys_alike(keyhole: Command, capsys: pytest.CaptureFixture[str]) -> None:

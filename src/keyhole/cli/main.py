@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
+from keyhole.cli.written_out import written_out
 from keyhole.config import DEFAULT_PROXY_PORT, CliConfig, load
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.security.credentials import Credentials
@@ -60,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except KeyholeError as error:
-        print(f"keyhole: {error.message}", file=sys.stderr)
+        # Lines and tabs are those of a log that is quoted.
+        print("keyhole:", written_out(error.message, but="\n\t"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

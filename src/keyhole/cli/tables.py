@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from keyhole.cli.written_out import written_out
 
 # Of the one column that may be folded. With fewer, values stand in it letter by letter.
 _LEAST_FOLDED = 30
@@ -22,8 +23,6 @@ _SAID = {
     "restored_records": "restored",
 }
 _OF = {"key_groups": "all_key_groups", "restored_records": "records_to_restore"}
-# In the names, keys and values of a state: they would break lines, or tell the terminal something.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FRAME = 3  # a border and two blanks, for each column; and one border more
 
 
@@ -48,7 +47,7 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]], title: str) -> Non
     Args:
         rows: Same fields in each row; nothing but the title where there are none.
     """
-    title = _written_out(title)
+    title = written_out(title)
     if not rows:
         console.print(f"{title}: none", markup=False, soft_wrap=True)
         return
@@ -102,8 +101,4 @@ def _shown(value: Any) -> str:
         return f"{value:,}"
     if value is None:
         return "-"
-    return _written_out(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
-
-
-def _written_out(text: str) -> str:
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    return written_out(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
