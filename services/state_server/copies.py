@@ -63,13 +63,13 @@ class Answers:
     Where the rows of the first keys took as much as was to be read, there are none of the others.
 
     Attributes:
-        bytes: What was read.
+        large: They may take more than was to be read: one row alone does, or two copies were read.
     """
 
     rows: Sequence[bytes | None]
     sources: Sequence[state_pb2.Source]
     source_of: Sequence[int] = ()
-    bytes: int = 0
+    large: bool = False
 
 
 class HeldSnapshot:
@@ -220,19 +220,19 @@ class Copy:
             most_bytes: No more is read, but for the first row.
         """
         assert self._snapshot is not None
-        rows, read = self._snapshot.get_first(keys, most_bytes)
+        rows, large = self._snapshot.get_first(keys, most_bytes)
         if len(standings) > 1:
             standings = standings[: len(rows)]
         distinct = list(dict.fromkeys(standings)) if len(standings) > 1 else standings
         if len(distinct) == 1:
             source = self.source() if distinct[0] is self.standing else self._make_source(distinct[0])
-            return Answers(rows if show is None else show(distinct[0]).rows(rows), (source,), (), read)
+            return Answers(rows if show is None else show(distinct[0]).rows(rows), (source,), (), large)
         index = {standing: i for i, standing in enumerate(distinct)}
         source_of = [index[standing] for standing in standings]
         if show is not None:
             shown = [show(standing) for standing in distinct]
             rows = [None if row is None else shown[i].row(row) for row, i in zip(rows, source_of, strict=True)]
-        return Answers(rows, [self._make_source(standing) for standing in distinct], source_of, read)
+        return Answers(rows, [self._make_source(standing) for standing in distinct], source_of, large)
 
     def scan(self, within: EntryRange, standing: Standing, show: Show | None, *, descending: bool) -> Scanned:
         """The entries of a range, whose key group must be covered, as of now however long they are read.

@@ -213,7 +213,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             answers, failures = _lookup_apart(table, keys, options)
         values = _formatted(table, answers, options)
         unread = len(keys) - len(values)
-        if unread or answers.bytes > FRAME_BYTES or options.format == pb.VALUE_FORMAT_JSON:
+        if unread or answers.large or options.format == pb.VALUE_FORMAT_JSON:
             failures |= cut_to_frame(table.name, values)
             if unread:
                 failures |= dict.fromkeys(range(len(values), len(keys)), frame_is_full(table.name))
@@ -262,10 +262,10 @@ def _lookup_apart(
         for index, row in zip(indexes, part.rows, strict=False):
             rows[index], source_of[index] = row, len(sources)
         failures |= dict.fromkeys(indexes[len(part.rows) :], frame_is_full(table.name))
-        read += part.bytes
+        read += sum(map(len, filter(None, part.rows)))
         # One key group of one copy stands for one thing.
         sources.append(part.sources[0])
-    return Answers(rows, sources, source_of, read), failures
+    return Answers(rows, sources, source_of, large=True), failures
 
 
 def _storage_key(table: Table, key: pb.Key) -> bytes:

@@ -362,4 +362,4 @@ def _merged(owned: Answers, followed: Answers, mine: Sequence[bool]) -> Answers:
             break
         rows.append(row)
         source_of.append(source if is_mine else first + source)
-    return Answers(rows, [*owned.sources, *followed.sources], source_of, owned.bytes + followed.bytes)
+    return Answers(rows, [*owned.sources, *followed.sources], source_of, large=True)

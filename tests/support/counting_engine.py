@@ -62,7 +62,7 @@ class _Snapshot:
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
         return self._inner.get_many(storage_keys)
 
-    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], int]:
+    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], bool]:
         return self._inner.get_first(storage_keys, most_bytes)
 
     def items(

@@ -11,12 +11,12 @@ import lmdb
 import pytest
 
 from keyhole.errors import InvalidConfiguration, Overloaded, StoreFormat, StoreFull
-from keyhole.stores.base import StoreLimits
+from keyhole.stores.base import Advance, Batch, StoreLimits
 from keyhole.stores.directory import directory_name
 from keyhole.stores.lmdb import LmdbEngine, LmdbSnapshot
 from keyhole.stores.lmdb_environment import open_environment
 from keyhole.stores.on_disk import Identity
-from keyhole.types import Position
+from keyhole.types import START, Position
 from tests.support.disks import fill_disk, small_disk
 from tests.support.store_files import (
     assert_is_emptied,
@@ -249,3 +249,23 @@ def test_a_store_is_opened_and_read_on_a_full_disk(tmp_path: Path) -> None:
         fill(LmdbEngine, limits)
         fill_disk(disk / "ballast")
         assert open_filled(limits) == (position(3), expected_entries(3))
+
+
+def test_rows_of_no_size_are_read_beyond_what_was_asked_for(tmp_path: Path) -> None:
+    """Also about where LMDB begins to give a row pages of its own, before which bytes are not counted."""
+    engine = LmdbEngine(StoreLimits(tmp_path, 64 << 20))
+    store = engine.open("app", "state", "topic")
+    page = os.sysconf("SC_PAGESIZE")
+    at = START
+    for number, size in enumerate((1, page // 2 - 60, *range(page // 2 - 40, page // 2 + 20, 7), 3 * page), 1):
+        after = Position(number, number, 1, 0)
+        key = b"\0\0" + number.to_bytes(2, "big")
+        store.apply(Batch([(key, bytes(size))], advances={0: Advance(at, after)}))
+        at = after
+        snapshot = store.snapshot()
+        for most in (10 * (page // 2), 10 * size):
+            rows, alone = snapshot.get_first([key] * 12, most)
+            assert (len(rows), alone) == (min(12, most // size), False)
+        assert snapshot.get_first([key] * 3, size - 1) == ([bytes(size)], True)
+        snapshot.close()
+    engine.close()

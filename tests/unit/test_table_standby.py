@@ -43,7 +43,7 @@ def test_of_both_copies_the_first_keys_are_read_that_fit_and_no_others() -> None
     of.standby.publish(of.store.snapshot(), frozenset({1}), standing(3), {})
     answers = of.lookup([OWNED, FOLLOWED, FOLLOWED, OWNED, OWNED], most_bytes=2500)
     assert (list(answers.rows), answers.source_of) == ([large] * 4, [0, 1, 1, 0])
-    assert answers.bytes == 4000
+    assert answers.large
     alone = of.lookup([FOLLOWED, FOLLOWED, OWNED, OWNED], most_bytes=500)
     assert (list(alone.rows), alone.source_of) == ([large], [1])
     assert of.lookup([OWNED] * 3, most_bytes=2000).rows == [large] * 2

@@ -66,12 +66,13 @@ class Snapshot(Protocol):
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
         """As `get` for each, in order."""
 
-    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], int]:
+    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], bool]:
         """As `get` for the first ones, as long as their rows take no more than `most_bytes` together; the first row
         that there is may take more. The hot path: one call per frame of lookups.
 
         Returns:
-            The rows, one for each key or fewer, and the bytes that they take. Hardly more than that is read.
+            The rows, one for each key or fewer, and whether it is one row alone that takes more. Hardly more than that
+            is read.
         """
 
     def items(

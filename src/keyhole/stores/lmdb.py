@@ -8,6 +8,7 @@ any thread that computes in Python, and may wait a switch interval for it each t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,9 @@ class LmdbSnapshot:
         self._closed = False
         self._txn = opened.env.begin(db=opened.entries)
         self._get = self._txn.get
+        # Larger rows have pages of their own. Where there are none, frames are read without counting bytes.
+        stat = self._txn.stat(opened.entries)
+        self._most_row_bytes = sys.maxsize if stat["overflow_pages"] else stat["psize"] // 2
 
     def get(self, storage_key: bytes) -> bytes | None:
         return self.get_many((storage_key,))[0]
@@ -46,8 +50,10 @@ class LmdbSnapshot:
         except lmdb.Error as error:
             raise self._told(error) from error
 
-    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], int]:
+    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], bool]:
         try:
+            if len(storage_keys) * self._most_row_bytes <= most_bytes:
+                return list(map(self._get, storage_keys)), False
             return rules.first_rows(map(self._get, storage_keys), most_bytes)
         except lmdb.Error as error:
             raise self._told(error) from error

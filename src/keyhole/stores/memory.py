@@ -48,7 +48,7 @@ class MemorySnapshot:
         entries, width = self._open().entries, rules.KEY_GROUP_BYTES
         return [entries.get(key[:width], _NO_ENTRIES).get(key) for key in storage_keys]
 
-    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], int]:
+    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], bool]:
         return rules.first_rows(self.get_many(storage_keys), most_bytes)  # no row is copied
 
     def items(

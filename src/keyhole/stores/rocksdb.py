@@ -84,7 +84,7 @@ class RocksdbSnapshot:
         with self._calls:
             return self._database.get_many_of(self._open(), keys)
 
-    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], int]:
+    def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], bool]:
         keys = [ENTRIES + key for key in storage_keys]
         with self._calls:
             return rules.first_rows(self._pieces(self._open(), keys, most_bytes), most_bytes)

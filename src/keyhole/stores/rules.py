@@ -29,7 +29,7 @@ def bounds(key_group: int, start: bytes, stop: bytes | None) -> tuple[bytes, byt
     return max(first, start), end
 
 
-def first_rows(rows: Iterable[bytes | None], most_bytes: int) -> tuple[list[bytes | None], int]:
+def first_rows(rows: Iterable[bytes | None], most_bytes: int) -> tuple[list[bytes | None], bool]:
     """What Snapshot.get_first gives of rows that are read as they are asked for."""
     taken: list[bytes | None] = []
     take, left = taken.append, most_bytes
@@ -37,9 +37,9 @@ def first_rows(rows: Iterable[bytes | None], most_bytes: int) -> tuple[list[byte
         if row:
             left -= len(row)
             if left < 0 and left + len(row) < most_bytes:
-                return taken, most_bytes - left - len(row)
+                return taken, left + len(row) < 0
         take(row)
-    return taken, most_bytes - left
+    return taken, left < 0
 
 
 def check_batch(batch: Batch, max_key_bytes: int) -> None:

@@ -10,6 +10,30 @@ _TABLE = "services/state_server/table.py"
 
 ROUTING = (
     Breakage(
+        "a proxy gathers the answers of any number of servers into one message",
+        "routing",
+        "services/client_proxy/gathering.py",
+        "        fits = size <= self._room or not self.begun\n",
+        "        fits = True\n",
+        ("test_forwarding.py::test_what_has_no_room_beside_the_answers_of_other_servers_is_left_for_another_frame",),
+    ),
+    Breakage(
+        "what a full frame has no room for is asked for all the same",
+        "routing",
+        _FORWARDING,
+        "            asked.segment.dropped = True\n",
+        "            asked.segment.dropped = False\n",
+        ("test_forwarding.py::test_what_has_no_room_beside_the_answers_of_other_servers_is_left_for_another_frame",),
+    ),
+    Breakage(
+        "a state server looks at no value's size",
+        "routing",
+        "services/state_server/query_servicer.py",
+        "        if unread or answers.large or",
+        "        if unread or",
+        ("test_large_values.py::test_json_is_cut_by_its_own_size_and_says_where_it_is_too_large",),
+    ),
+    Breakage(
         "an owner that was replaced is believed where it has said so first",
         "routing",
         _ROUTING,

@@ -6,6 +6,14 @@ from tests.support.breakages.breakage import Breakage
 
 STORES = (
     Breakage(
+        "LMDB's rows are all taken for small",
+        "stores",
+        "src/keyhole/stores/lmdb.py",
+        'sys.maxsize if stat["overflow_pages"] else stat["psize"] // 2\n',
+        'stat["psize"] // 2\n',
+        ("test_lmdb.py::test_rows_of_no_size_are_read_beyond_what_was_asked_for",),
+    ),
+    Breakage(
         "a scan ends before the last entry of its range",
         "stores",
         "src/keyhole/stores/lmdb.py",
