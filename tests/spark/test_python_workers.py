@@ -13,6 +13,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
+from keyhole.errors import InvalidConfiguration
+from keyhole.spark.first_batch import check_workers
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -41,6 +44,18 @@ def test_a_worker_is_forked_with_all_loaded(spark: SparkSession) -> None:
     (row,) = spark.range(1).mapInArrow(seen, "before string, parent string").collect()
     assert "keyhole.spark.daemon" in row["parent"]
     assert row["before"] == ",".join(LOADED)
+
+
+def test_workers_of_a_python_that_has_no_keyhole_are_told_in_one_line(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    check_workers(spark.sparkContext)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(bare))
+    with pytest.raises(InvalidConfiguration, match=f"{bare}, which Spark starts .* No module named .*PYSPARK_PYTHON"):
+        check_workers(spark.sparkContext)
 
 
 def test_what_is_loaded_has_no_threads_that_a_fork_would_lose() -> None:

@@ -103,6 +103,13 @@ class TestDescriptor:
         with pytest.raises(StateChanged, match=says):
             settled(descriptor(), descriptor(**changes))
 
+    def test_another_number_of_key_groups_is_had_by_a_savepoint_and_nothing_else_is(self) -> None:
+        with pytest.raises(StateChanged, match=r"keyhole savepoint restore .* --key-groups counts=8"):
+            settled(descriptor(state="counts"), descriptor(state="counts", key_groups=8))
+        with pytest.raises(StateChanged) as caught:
+            settled(descriptor(), descriptor(order_by="n"))
+        assert "savepoint" not in caught.value.message
+
     def test_how_long_entries_live_may_change_but_not_whether_or_by_which_clock(self) -> None:
         stored = descriptor(ttl_ms=1000, ttl_clock=TtlClock.EVENT_TIME, topic_id="t")
         longer = descriptor(ttl_ms=2000, ttl_clock=TtlClock.EVENT_TIME)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 
 import pytest
 
+from keyhole.config import JobConfig
 from keyhole.coordinator.membership import Sighting
-from keyhole.errors import KafkaUnreachable
-from keyhole.testing.changelog import MemoryControlLog
+from keyhole.coordinator.run import QueryRun
+from keyhole.errors import EpochFailed, KafkaUnreachable
+from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog
 from tests.support.simulation import SimulatedFleet, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
@@ -47,3 +50,34 @@ def test_a_server_that_was_fenced_gets_a_new_grant_though_the_fence_could_not_be
     monkeypatch.setattr(MemoryControlLog, "append", not_once)
     assert world.run_epoch(1, rows(2.0)).epoch == 2
     assert next(unseen, None) is next(unwritten, None) is None
+
+
+@pytest.mark.parametrize(
+    ("answering", "said"),
+    [
+        ((), "no state server answers at a:1, b:1"),
+        (("b",), "1 of 2 answers (b), of those at a:1, b:1"),
+    ],
+)
+def test_who_waits_for_servers_is_told_every_five_seconds_which_addresses_nobody_answers_at(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    answering: tuple[str, ...],
+    said: str,
+) -> None:
+    """By warnings, in whose text all of it is: a job that has set up no logging shows nothing else."""
+    observe = SimulatedFleet.observe
+    monkeypatch.setattr(
+        SimulatedFleet, "observe", lambda fleet: {name: of for name, of in observe(fleet).items() if name in answering}
+    )
+    config = JobConfig("app", ("a:1", "b:1"), "memory", server_wait_seconds=100.0)
+    changelog, control = MemoryChangelog(world.kafka, "app"), MemoryControlLog(world.kafka, "app", "main")
+    run = QueryRun(config, "main", changelog, control, SimulatedFleet(world), world.clock)
+    with pytest.raises(EpochFailed):
+        run.converge(world.clock.monotonic() + 21.0)
+    told = [record for record in caplog.records if record.name == "keyhole.coordinator.run"]
+    assert [record.levelno for record in told] == [logging.WARNING] * 4
+    assert [record.getMessage() for record in told] == [
+        f"waiting for the state servers: {said}; the query ends in {left} s if that stays so" for left in (16, 11, 6, 1)
+    ]

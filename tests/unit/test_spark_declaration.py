@@ -78,7 +78,7 @@ def test_a_wrong_argument_is_refused_where_it_is_given(arguments: dict[str, Any]
             "column 'v' has the reducer 'total'; the reducers are sum, min,",
         ),
         ({"reducers": {"v": None}}, "column 'v' has the reducer None"),
-        ({"reducers": {"k": "max"}}, "k is part of the key"),
+        ({"reducers": {"k": "max"}}, "k, which is part of the key"),
         ({"defaults": {"w": 1}}, "defaults names 'w'"),
         ({"key_groups": 0}, "key_groups is 0"),
         ({"on_new_checkpoint": "ignore"}, "on_new_checkpoint is 'ignore'"),
@@ -274,6 +274,12 @@ def test_a_column_that_exists_twice_is_refused() -> None:
     schema = parse("k string, v int, v int")
     with pytest.raises(ValueMismatch, match="'v' exists 2 times"):
         describe(declared(key=("k",)), "app", "query", schema)
+
+
+def test_a_result_that_is_named_like_the_key_is_refused_by_its_name() -> None:
+    of = declared(key=("k", "m"), value=("v",), kind=StateKind.AGGREGATING, result=parse("n bigint, m int, k string"))
+    with pytest.raises(ValueMismatch, match=r"result names k, m, which is part of the key.* give the field another"):
+        describe(of, "app", "query", parse("k string, m int, v int"))
 
 
 def parse(text: str) -> spark.StructType:

@@ -126,6 +126,13 @@ def test_what_all_kinds_refuse(make: Callable[..., Any], arguments: dict[str, An
         (queryable.reducing, {"reducers": {"v": "mean"}}, "the reducers are sum, min"),
         (
             queryable.reducing,
+            {"reducers": {"v": "sum", "k": "count"}},
+            "reducers names k, which is part of the key.* rows of each key, count any other column, or .* F.lit",
+        ),
+        (queryable.reducing, {"reducers": {"k": "max"}}, "reducers names k, which is part of the key"),
+        (queryable.value, {"order_by": "k"}, "k is part of the key, .* leave it out of value and order_by"),
+        (
+            queryable.reducing,
             {"codec": object()},
             "what reducing makes of the columns is the value; codec can't take its place",
         ),

@@ -38,9 +38,9 @@ class Waiting:
         Raises:
             EpochFailed: The deadline has passed.
         """
-        self._tell(seen)
+        reason = waiting_for.message if waiting_for else self._incomplete(seen)
+        self._tell(reason, seen)
         if self._clock.monotonic() > self._deadline:
-            reason = waiting_for.message if waiting_for else "some of them don't answer yet"
             raise EpochFailed(f"gave up waiting for the state servers: {reason}") from waiting_for
         self._clock.sleep(_RETRY_SECONDS)
 
@@ -59,18 +59,28 @@ class Waiting:
             "state server beside them, or replicas, have not started, or have other labels or another name"
         )
 
-    def _tell(self, seen: Mapping[str, Sighting]) -> None:
+    def _incomplete(self, seen: Mapping[str, Sighting]) -> str:
+        known = self._fleet.addresses()
+        return f"{len(seen)} of {len(known)} answers ({', '.join(sorted(seen))}), of those at {', '.join(known)}"
+
+    def _tell(self, reason: str, seen: Mapping[str, Sighting]) -> None:
         now = self._clock.monotonic()
         if now - self._told < _PROGRESS_SECONDS:
             return
         self._told = now
-        extra = {
-            "query": self._query,
-            "found": self._fleet.addresses(),
-            "answering": sorted(seen),
-            "seconds_left": max(0, round(self._deadline - now)),
-        }
-        _log.info("waiting for the state servers", extra=extra)
+        left = max(0, round(self._deadline - now))
+        # Of a job that has set up no logging, people see warnings alone, and of these nothing but the text.
+        _log.warning(
+            "waiting for the state servers: %s; the query ends in %d s if that stays so",
+            reason,
+            left,
+            extra={
+                "query": self._query,
+                "found": self._fleet.addresses(),
+                "answering": sorted(seen),
+                "seconds_left": left,
+            },
+        )
 
 
 def await_server(config: JobConfig, query: str, fleet: Fleet, clock: Clock) -> bool:

@@ -179,7 +179,14 @@ def query_sink(parts: Sequence[Part], options: QueryOptions, on_rows: OnRows | N
         )
 
     return Sink(
-        tuple(parts), settings.query, config, make, settings.on_commit, frozenset(options) - {"config"}, on_rows
+        tuple(parts),
+        settings.query,
+        config,
+        make,
+        settings.on_commit,
+        frozenset(options) - {"config"},
+        on_rows,
+        settings.on_new_checkpoint,
     )
 
 
@@ -249,7 +256,13 @@ def _problems(of: Declaration) -> Iterator[str]:
     told = set(value or ()) if of.kind is StateKind.LIST else others
     if twice := sorted({*key, *map_key} & told):
         those = ", ".join(twice)
-        yield f"{those} is part of the key, which every reader knows; leave it out of value, reducers and order_by"
+        if of.kind is StateKind.REDUCING:
+            yield (
+                f"reducers names {those}, which is part of the key, and of which a field is made that would be called "
+                "like it. To count the rows of each key, count any other column, or one of your own: "
+                '.withColumn("rows", F.lit(1)), reducers={"rows": "count"}'
+            )
+        yield f"{those} is part of the key, which every reader knows; leave it out of value and order_by"
     if of.encoded and of.kind in (StateKind.REDUCING, StateKind.AGGREGATING):
         yield f"what {of.kind} makes of the columns is the value; codec can't take its place"
     if of.encoded and ENCODED in {*key, *map_key}:

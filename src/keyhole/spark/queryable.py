@@ -2,7 +2,7 @@
 
     from keyhole.spark import queryable
 
-    df.writeStream.outputMode("update").queryName("max-temperature").foreachBatch(
+    df.writeStream.outputMode("update").queryName("max-temperature").option("checkpointLocation", "...").foreachBatch(
         queryable.value("max_temperature", key="sensor")
     ).start()
 
@@ -30,7 +30,8 @@ What all states take:
 
 What the query takes, whose states are given to it together:
     on_new_checkpoint: What to do where the checkpoint isn't the one that the states came from: "refuse" (default),
-        "continue" (keep the states, add to them) or "reset" (empty them with the first batch).
+        "continue" (keep the states, add to them) or "reset" (empty them with the first batch). With either of these the
+        query needs no checkpoint location.
     strict: Whether a batch that gives other rows when it is run again ends the query, or is only logged.
     allow_dropped_states: Whether states of a savepoint that the query was restored from, and that no sink declares, are
         dropped for good; else they are refused by name.

@@ -131,6 +131,7 @@ def describe(
             _column(declaration, "value", name, schema, ValueMismatch)
     if declaration.result is not None:
         schema = result_schema(declaration.result)
+        _check_result(declaration, schema)
     names = value_names(declaration, schema)
     if declaration.encoded:
         fields: tuple[ValueField, ...] = (ValueField(ENCODED, "binary", nullable=False),)
@@ -228,6 +229,16 @@ def result_schema(result: str | spark.StructType) -> spark.StructType:
         raise InvalidConfiguration(f"result: {result!r} is no schema, as 'n bigint, mean double'") from error
     # One name alone is read as a type.
     return parsed if isinstance(parsed, spark.StructType) else spark.StructType([spark.StructField("value", parsed)])
+
+
+def _check_result(declaration: Declaration, schema: spark.StructType) -> None:
+    """A reader of the state as a table would have two columns of one name."""
+    if twice := sorted({*declaration.key, *declaration.map_key} & set(schema.names)):
+        raise ValueMismatch(
+            f"state {declaration.state!r}: result names {', '.join(twice)}, which is part of the key, and every reader "
+            "knows that; leave it out, or give the field another name",
+            column=twice[0],
+        )
 
 
 def struct(what: str, schema: str | spark.StructType) -> spark.StructType:

@@ -19,7 +19,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 from keyhole.config import JobConfig
-from keyhole.coordinator.decisions import offsets_hash
+from keyhole.coordinator.decisions import OnNewCheckpoint, offsets_hash
 from keyhole.coordinator.epochs import EpochBatch, EpochResult
 from keyhole.coordinator.fleet import Addresses
 from keyhole.coordinator.stats import stats_of
@@ -28,6 +28,7 @@ from keyhole.spark.batch import MicroBatch, OutputMode, classic, current, next_w
 from keyhole.spark.bootstrapping import BOOTSTRAP, bootstrap_batch, checked_bootstrap
 from keyhole.spark.executors import ServerAddresses, live_executors
 from keyhole.spark.feeding import check_feed
+from keyhole.spark.first_batch import check_checkpoint, check_workers
 from keyhole.spark.keeping import kept
 from keyhole.spark.partitioning import layout_of
 from keyhole.spark.parts import Part, PartStaging, runs
@@ -77,6 +78,7 @@ class Sink:
         on_commit: OnCommit | None = None,
         options: frozenset[str] = frozenset(),
         on_rows: OnRows | None = None,
+        on_new_checkpoint: OnNewCheckpoint = "refuse",
     ) -> None:
         self._parts = parts
         self._query = query
@@ -85,6 +87,7 @@ class Sink:
         self._on_commit = on_commit
         self._options = options
         self._on_rows = on_rows
+        self._on_new_checkpoint = on_new_checkpoint
         self._id = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._run: _Run | None = None
@@ -133,6 +136,7 @@ class Sink:
             self._on_commit,
             self._options,
             self._on_rows,
+            self._on_new_checkpoint,
         )
 
     def parts_alone(self) -> tuple[Part, ...]:
@@ -158,7 +162,8 @@ class Sink:
         Raises:
             KeyMismatch, ValueMismatch: The batch's columns don't fit the declaration.
             InvalidConfiguration: Called outside of a streaming query, or two sinks share a query name; the query feeds
-                a reducing state with more than what is new; or KEYHOLE_JOB_SERVERS is wrong.
+                a reducing state with more than what is new, or has no checkpoint location of its own; Spark's Python
+                workers can't load Keyhole; or KEYHOLE_JOB_SERVERS is wrong.
             KeyholeError: As Coordinator.run_epoch. Nothing of the batch is visible, or all of it will be: the query may
                 be started again.
             Exception: What `on_commit` raised. The epoch is complete; the restarted query tells it again.
@@ -201,7 +206,9 @@ class Sink:
         """
         frame = classic(rows)
         query = checked_bootstrap(self._parts, frame, self._query, watermark)
-        coordinator = self._coordinator(query, frame.sparkSession.sparkContext)
+        context = frame.sparkSession.sparkContext
+        check_workers(context)
+        coordinator = self._coordinator(query, context)
         try:
             if coordinator.bootstrapped(name):
                 return False
@@ -279,6 +286,8 @@ class Sink:
             if self._run is None or self._run.run_id != batch.run_id:
                 if self._run is not None:
                     self._leave(self._run)
+                check_checkpoint(query, str(batch.query.resolvedCheckpointRoot()), self._on_new_checkpoint)
+                check_workers(context)
                 operators = state_operators(batch.execution)
                 for part in self._parts:
                     check_feed(part.declaration, batch, operators, part.aggregator, increments=part.increments)
