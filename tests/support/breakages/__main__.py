@@ -8,6 +8,7 @@ Each is made in a copy of the working tree, so nothing is broken when this is ki
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import queue
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 from tests.support.breakages import BREAKAGES
 from tests.support.breakages.breakage import Breakage
@@ -28,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests.support.breakages", description=__doc__.partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="name them, and break nothing")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="an area, or a part of a name")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the verdicts go")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="gets a line for each verdict, as they come")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many at a time")
     parser.add_argument("--limit-seconds", type=float, default=600.0, help="of the tests of one")
     given = parser.parse_args(arguments)
@@ -41,14 +43,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for of in chosen:
             print(f"{of.area:10} {of.tier:10} {of.name} ({of.file})")
         return 0
-    verdicts = _verdicts(chosen, given.jobs, given.limit_seconds)
+    with given.json.open("w") if given.json else contextlib.nullcontext() as lines:
+        verdicts = _verdicts(chosen, given.jobs, given.limit_seconds, lines)
     _print_table(verdicts)
-    if given.json:
-        given.json.write_text(json.dumps([_told(verdict) for verdict in verdicts], indent=2) + "\n")
     return 0 if all(verdict.outcome == "noticed" for verdict in verdicts) else 1
 
 
-def _verdicts(breakages: Sequence[Breakage], jobs: int, limit_seconds: float) -> list[Verdict]:
+def _verdicts(
+    breakages: Sequence[Breakage], jobs: int, limit_seconds: float, lines: TextIO | None = None
+) -> list[Verdict]:
+    def tell(verdict: Verdict) -> None:
+        print(f"{verdict.outcome:8} {verdict.seconds:5.0f} s  {verdict.breakage.name}: {verdict.told}", flush=True)
+        if lines is not None:
+            print(json.dumps(_told(verdict)), file=lines, flush=True)
+
     with tempfile.TemporaryDirectory(prefix="keyhole-breakages-") as directory:
         trees: queue.SimpleQueue[Tree] = queue.SimpleQueue()
         for number in range(jobs):
@@ -60,7 +68,7 @@ def _verdicts(breakages: Sequence[Breakage], jobs: int, limit_seconds: float) ->
                 verdict = tree.try_out(breakage, limit_seconds)
             finally:
                 trees.put(tree)
-            print(f"{verdict.outcome:8} {verdict.seconds:5.0f} s  {breakage.name}: {verdict.told}", flush=True)
+            tell(verdict)
             return verdict
 
         with ThreadPoolExecutor(jobs) as pool:
@@ -72,7 +80,11 @@ def _verdicts(breakages: Sequence[Breakage], jobs: int, limit_seconds: float) ->
         # Else the machine, or the test itself, may be what failed.
         noticing = sorted({verdict.told for verdict in verdicts if verdict.outcome == "noticed"})
         failing = trees.get().failing(noticing, limit_seconds * max(1, len(noticing) // 10))
-    return [_if_sound(verdict, failing) for verdict in verdicts]
+    sound = [_if_sound(verdict, failing) for verdict in verdicts]
+    for before, after in zip(verdicts, sound, strict=True):
+        if after != before:
+            tell(after)  # the last one of a name counts
+    return sound
 
 
 def _if_sound(verdict: Verdict, failing: Collection[str]) -> Verdict:
