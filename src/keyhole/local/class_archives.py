@@ -23,7 +23,7 @@ from keyhole.spark.session import archive_of_spark
 _SECONDS = 300
 _KAFKA_SECONDS = 60.0
 # Of each kind. One is left behind by each Spark that is installed somewhere else, as in a new clone.
-_KEPT = 3
+_KEPT = 8
 
 Make = Callable[[Path], None]
 """Runs the JVM so that it writes the archive to this path."""
