@@ -226,6 +226,7 @@ async def test_what_has_no_room_beside_the_answers_of_other_servers_is_left_for_
     b.answer_part(segment, 0, b"1234567")
     assert not answered.done()
     a.answer_part(a.segments[0], 0, b"890", b"!")
+    assert answered.done()
     answers = await answered
     assert answers.values == [b"890", b"1234567", b"", b""]
     assert set(answers.failures) == {2, 3}
