@@ -283,11 +283,12 @@ def test_a_name_that_kafka_can_not_tell_from_another_is_refused_with_both(cluste
     """As those of two applications may be: a_b with state c, and a with b_c."""
     admin = cluster.changelog().admin()
     admin.ensure(descriptor(cluster, "a_b"), DEADLINE)
-    with pytest.raises(
-        InvalidConfiguration, match=r"a\.b' collides with existing topic: .*a_b\. .*choose another"
-    ) as caught:
-        admin.ensure(descriptor(cluster, "a.b"), DEADLINE)
-    assert not caught.value.retryable
+    for ask in (admin.check, admin.ensure):
+        with pytest.raises(
+            InvalidConfiguration, match=r"a\.b' collides with existing topic: .*a_b\. .*choose another"
+        ) as caught:
+            ask(descriptor(cluster, "a.b"), DEADLINE)
+        assert not caught.value.retryable
 
 
 def test_the_control_log_keeps_the_last_value_of_each_key(cluster: Cluster) -> None:

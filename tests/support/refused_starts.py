@@ -29,6 +29,7 @@ from keyhole.errors import (
     StateConflict,
     TopicMismatch,
     Unauthenticated,
+    ValueMismatch,
 )
 from keyhole.rpc.protocol import check
 from keyhole.testing.changelog import MemoryChangelog
@@ -243,7 +244,7 @@ def _sum(**changes: object) -> StateDescriptor:
     return msgspec.structs.replace(SUM, **changes)
 
 
-_LONG = ValueField("n", "bigint")
+_LONG, _COLOUR = ValueField("n", "bigint"), ValueField("s", "colour")
 _FINISHED = SavepointRecord("saved", "fingerprint", ("counts", "dropped"), finished=True)
 
 REFUSALS = [
@@ -290,6 +291,19 @@ REFUSALS = [
         InvalidConfiguration,
         "no state may be called 'control'",
         also=(descriptor(state="made-if-not"), descriptor(state="control")),
+    ),
+    Refusal(
+        "a new state whose topic Kafka can't tell from another one",
+        InvalidConfiguration,
+        "collides with existing topic",
+        also=(descriptor(state="made-if-not"), descriptor(state="oth.ers"), descriptor(state="oth_ers")),
+        arrange=_topic(descriptor(state="oth_ers")),
+    ),
+    Refusal(
+        "a new state that nobody could use",
+        ValueMismatch,
+        "new",
+        also=(descriptor(state="made-if-not"), descriptor(state="new", value=ValueSchema(1, (_COLOUR,)))),
     ),
     # savepoints and bootstraps
     Refusal(

@@ -41,8 +41,11 @@ class KafkaAdmin:
         deadline = Deadline(deadline_seconds)
         with closing(Topics(self._bootstrap_servers)) as topics:
             found = self._found(topics, descriptor, deadline)
+            topic = self._topic(descriptor)
             if found is not None:
-                topics.check(self._topic(descriptor), descriptor.key_groups, found, deadline)
+                topics.check(topic, descriptor.key_groups, found, deadline)
+            else:
+                topics.check_new(topic, descriptor.key_groups, deadline)
             return found is not None
 
     def _topic(self, descriptor: StateDescriptor) -> str:
@@ -98,14 +101,18 @@ class Topics:
                 return None
             raise as_ours(error_of(exception), self._bootstrap_servers, f"describe topic {topic}") from exception
 
-    def _create(self, topic: str, partitions: int, deadline: Deadline) -> None:
+    def check_new(self, topic: str, partitions: int, deadline: Deadline) -> None:
+        """Raises InvalidConfiguration: Kafka would not make such a topic, which there is not."""
+        self._create(topic, partitions, deadline, validate_only=True)
+
+    def _create(self, topic: str, partitions: int, deadline: Deadline, *, validate_only: bool = False) -> None:
         doing = f"make topic {topic}"
         try:
             cluster = self._result(self._admin.client.describe_cluster(request_timeout=deadline.left), doing, deadline)
             copies = replicas(len(cluster.nodes))
             new = NewTopic(topic, partitions, copies, config=topic_settings(copies))
             futures = self._admin.client.create_topics(
-                [new], operation_timeout=deadline.left, request_timeout=deadline.left
+                [new], operation_timeout=deadline.left, request_timeout=deadline.left, validate_only=validate_only
             )
             self._result(futures[topic], doing, deadline)
         except KafkaException as exception:

@@ -215,7 +215,7 @@ class ChangelogAdmin(Protocol):
         """Whether there is the state's topic, which `ensure` would find as it is to be. Nothing is made or changed.
 
         Raises:
-            TopicMismatch, ChangelogRecreated: As `ensure` would.
+            TopicMismatch, ChangelogRecreated, InvalidConfiguration: As `ensure` would.
             KafkaUnreachable: Nobody could be asked.
         """
 

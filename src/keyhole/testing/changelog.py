@@ -118,6 +118,7 @@ class MemoryAdmin:
         found = self._kafka.topic_id(topic)
         if descriptor.topic_id and found != descriptor.topic_id:
             raise ChangelogRecreated(f"topic {topic} is gone, or was made anew", topic=topic)
+        self._kafka.check_name(topic)
         if found is not None:
             self._kafka.ensure(topic, descriptor.key_groups)  # which is there, so that nothing is made
         return found is not None

@@ -98,13 +98,18 @@ class MemoryKafka:
         if self.down:
             raise KafkaUnreachable("the Kafka in memory was told to be down")
 
-    def ensure(self, name: str, partitions: int) -> str:
-        """Makes the topic, or checks its number of partitions; returns its id."""
+    def check_name(self, name: str) -> None:
+        """Raises InvalidConfiguration: another topic's is the same to Kafka."""
         self.reach()
         with self._lock:
             for other in self._topics:
                 if other != name and other.replace(".", "_") == name.replace(".", "_"):
                     raise refused_name(name, f"Topic '{name}' collides with existing topic: {other}")
+
+    def ensure(self, name: str, partitions: int) -> str:
+        """Makes the topic, or checks its number of partitions; returns its id."""
+        self.check_name(name)
+        with self._lock:
             found = self._topics.setdefault(name, _Topic(uuid.uuid4().hex, [{} for _ in range(partitions)]))
             if len(found.partitions) != partitions:
                 raise TopicMismatch(
