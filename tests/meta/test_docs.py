@@ -90,6 +90,7 @@ def test_every_call_of_a_service_is_in_the_architecture_page(described: ServiceD
 def test_the_default_ports_are_in_the_architecture_page() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     assert f"| client proxy | {config.DEFAULT_PROXY_PORT} |" in page
+    assert f"| a proxy's reads over HTTP | {config.DEFAULT_HTTP_PORT} by custom" in page
     assert f"| metrics exporter | {config.DEFAULT_EXPORTER_PORT} |" in page
     assert f"| state server | {config.DEFAULT_STATE_SERVER_PORT} |" in page
 

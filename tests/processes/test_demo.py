@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 
 from keyhole.config import DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
 from keyhole.local.ports import is_free
+from keyhole.local.temporary import remove_abandoned
 from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ, ports_in, processes_of
 
 # What a person is promised, and what a busy machine may add to it.
@@ -72,14 +75,17 @@ def test_every_key_agrees_though_server_and_driver_are_killed(tmp_path: Path) ->
     assert 0 < result["freshness_p50_ms"] <= result["freshness_p99_ms"]
     assert "chaos: kill -9 of the state server\nstarting server again" in done.stderr
     assert "chaos: kill -9 of the driver\nstarting job again" in done.stderr
-    assert len(ports_in(done.stderr)) == 3
+    assert len(ports_in(done.stderr)) == 4
     assert_nothing_is_left(tmp_path, done.stderr)
 
 
 def test_ctrl_c_ends_it_in_time_and_leaves_nothing(tmp_path: Path) -> None:
     with demo(tmp_path, "--sensors", "50", "--rate", "100") as (process, log):
         wait_for("ready after", process, log, 600)
-        assert len(ports_in(log.read_text())) == 3
+        assert len(ports_in(log.read_text())) == 4
+        (curl,) = re.findall(r"^  curl (http://\S+)$", log.read_text(), re.MULTILINE)
+        with urllib.request.urlopen(curl, timeout=60) as answer:
+            assert json.load(answer)["found"]
         assert end(process, signal.SIGINT) == 0
         assert_nothing_is_left(tmp_path, log.read_text())
 
@@ -93,9 +99,11 @@ def test_sigterm_breaks_off_the_start_in_time_and_leaves_nothing(tmp_path: Path,
         assert_nothing_is_left(tmp_path, log.read_text())
 
 
-def test_all_die_with_a_demo_that_is_killed(tmp_path: Path) -> None:
+def test_all_die_with_a_demo_that_is_killed_and_the_next_one_removes_what_it_left(tmp_path: Path) -> None:
     with demo(tmp_path) as (process, log):
         wait_for("starting job", process, log, 120)
+        remove_abandoned(tmp_path)
+        assert list(tmp_path.glob("keyhole-*/job.log")), "that of a demo that runs is let be"
         process.kill()
         process.wait()
         ports = ports_in(log.read_text())
@@ -104,6 +112,8 @@ def test_all_die_with_a_demo_that_is_killed(tmp_path: Path) -> None:
         while left := processes_of(tmp_path) + [f"port {port}" for port in ports if not is_free(port)]:
             assert time.monotonic() < until, left
             time.sleep(0.05)
+        remove_abandoned(tmp_path)
+        assert_nothing_is_left(tmp_path, log.read_text())
 
 
 def test_the_default_ports_are_left_to_who_has_them(tmp_path: Path) -> None:
@@ -117,6 +127,6 @@ def test_the_default_ports_are_left_to_who_has_them(tmp_path: Path) -> None:
             pytest.skip("others have both default ports")
         with demo(tmp_path) as (process, log):
             wait_for("starting source", process, log, 120)
-            assert len(ports_in(log.read_text())) == 3
+            assert len(ports_in(log.read_text())) == 4
             assert not ours & set(ports_in(log.read_text()))
             assert end(process, signal.SIGTERM) == 130

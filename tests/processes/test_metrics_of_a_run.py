@@ -41,7 +41,7 @@ class Run:
 
     @property
     def exporter(self) -> str:
-        return f"127.0.0.1:{ports_in(self.log.read_text())[2]}"
+        return f"127.0.0.1:{ports_in(self.log.read_text())[-1]}"
 
     @property
     def server(self) -> str:

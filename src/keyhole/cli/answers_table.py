@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from keyhole import Answer, Entries
+from keyhole.cli.freshness import RECENT_SECONDS
 from keyhole.errors import KeyholeError
 
 
@@ -20,6 +21,7 @@ class AnswersTable:
         self._keys = keys
         self._answers: Sequence[Answer] = ()
         self._alert = ""
+        self._freshness = ""
         self._trouble = ""
 
     def update(self, answers: Sequence[Answer]) -> None:
@@ -32,6 +34,15 @@ class AnswersTable:
             moment = datetime.fromtimestamp(alert.time_ms / 1000, UTC)
             self._alert = f"alert at {moment:%H:%M:%S}: {sensor} from {alert.last:.2f} to {alert.new:.2f} °C"
 
+    def note_freshness(self, median_ms: float | None) -> None:
+        """Takes how old readings were when they were first shown, of late; None: there were none."""
+        of_late = f"the last {RECENT_SECONDS:.0f} s"
+        self._freshness = (
+            f"first shown {median_ms / 1000:.1f} s after it was sent: the median reading of {of_late}"
+            if median_ms is not None
+            else f"no new reading of the probe in {of_late}"
+        )
+
     def fail(self, error: KeyholeError) -> None:
         """Takes note that there were no answers."""
         self._trouble = f"no answers now: {error.reason}"
@@ -41,7 +52,7 @@ class AnswersTable:
         # A terminal of 80 columns has room for it, without lines between its own.
         table = Table(title=self._title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
         table.collapse_padding, table.pad_edge = True, False
-        table.caption = "\n".join(filter(None, (self._alert, self._trouble))) or None
+        table.caption = "\n".join(filter(None, (self._freshness, self._alert, self._trouble))) or None
         table.add_column("sensor")
         for name in ("last °C", "min", "max", "mean", "readings", "epoch", "age"):
             table.add_column(name, justify="right")

@@ -40,11 +40,14 @@ class LiveAnswers:
 
     def __init__(self) -> None:
         self._sightings = freshness.Sightings()
+        self._recent = freshness.Recent()
         self._table = AnswersTable(f"{APPLICATION}/{STATE}, read through the proxy", SHOWN)
         self._turns = itertools.cycle(SHOWN)
 
     def note(self, probe: Answer) -> None:
-        self._sightings.note(probe, time.time() * 1000)
+        now_ms = time.time() * 1000
+        self._sightings.note(probe, now_ms)
+        self._recent.note(probe, now_ms)
 
     def update(self, client: Client) -> None:
         self._table.update(client.get_many(APPLICATION, STATE, SHOWN, timeout=1.0))
@@ -55,6 +58,7 @@ class LiveAnswers:
         self._table.fail(error)
 
     def render(self) -> RenderableType:
+        self._table.note_freshness(self._recent.median_ms(time.time() * 1000))
         return self._table.render()
 
     def result(self, stack: Stack) -> dict[str, object]:

@@ -19,6 +19,7 @@ class LocalJob:
         name: The package below `jobs`; it has the modules `source` and `verify`.
         probe: A state, and any key of it: by its answers it is seen how far the job is.
         example: What a person may type first, after `keyhole `; --proxy is put behind its first word.
+        path: What they may ask for over HTTP, behind /v1/.
         topic, partitions: The source's, whose records are counted again.
         more_topics: By the part of a setting's name that names it, for the job and for the source: a topic of rules,
             say, of one partition.
@@ -32,6 +33,7 @@ class LocalJob:
     application: str
     probe: tuple[str, Key]
     example: str
+    path: str
     topic: str
     partitions: int
     source_prefix: str
@@ -98,6 +100,7 @@ TEMPERATURE_MONITOR = LocalJob(
     # As jobs.temperature_monitor.source has it.
     probe=("sensors", "probe"),
     example="get temperature-monitor/sensors seattle sensor-0",
+    path="temperature-monitor/sensors/seattle",
     topic="readings",
     partitions=3,
     source_prefix="KEYHOLE_READINGS_",
@@ -110,6 +113,7 @@ TWEET_IMPRESSIONS = LocalJob(
     # As jobs.tweet_impressions.source has its beginning.
     probe=("top_tweets", datetime(2026, 11, 21, tzinfo=UTC)),
     example="get tweet-impressions/top_tweets 2026-11-21T00:00:00Z",
+    path="tweet-impressions/top_tweets/2026-11-21T00:00:00Z",
     topic="tweets",
     partitions=1,
     source_prefix="KEYHOLE_TWEETS_",
@@ -120,6 +124,7 @@ GOLDEN_SIGNALS = LocalJob(
     application="golden-signals",
     probe=("golden_signals", ("web", datetime(2026, 11, 21, tzinfo=UTC))),
     example="describe golden-signals/golden_signals",
+    path="golden-signals/golden_signals",
     topic="requests",
     partitions=3,
     source_prefix="KEYHOLE_REQUESTS_",
@@ -131,6 +136,7 @@ VITAL_SIGNS = LocalJob(
     application="vital-signs",
     probe=("vitals", ("patient-0", "pleth")),
     example="get vital-signs/vitals patient-0,pleth",
+    path="vital-signs/vitals/patient-0,pleth",
     topic="chunks",
     partitions=1,
     source_prefix="KEYHOLE_CHUNKS_",
@@ -144,6 +150,7 @@ FRAUD_DETECTION = LocalJob(
     # As jobs.fraud_detection.source has its beginning.
     probe=("totals", ("spent-per-hour", "account-0", datetime(2026, 11, 21, tzinfo=UTC))),
     example="scan fraud-detection/alerts account-0",
+    path="fraud-detection/alerts/account-0",
     topic="payments",
     partitions=1,
     source_prefix="KEYHOLE_PAYMENTS_",

@@ -20,9 +20,10 @@ from keyhole.cli.fetching import fetch_jars
 from keyhole.cli.local_jobs import LocalJob
 from keyhole.cli.preparing import prepare_classes
 from keyhole.cli.signals import StopSignals
+from keyhole.cli.starting import step
 from keyhole.cli.verify import Verdict, entries_by_state, topic_ends
 from keyhole.cli.waiting import Waiting
-from keyhole.errors import KeyholeError, MachineError, UnknownApplication
+from keyhole.errors import KeyholeError, MachineError, UnknownApplication, UnknownState
 from keyhole.local.java import find_java
 from keyhole.local.stack import Stack
 
@@ -31,6 +32,7 @@ _FIRST_ANSWER_SECONDS = 600.0
 _CATCH_UP_SECONDS = 180.0
 _VERIFY_SECONDS = 600.0
 _ANSWER_SECONDS = 1.0
+_LOOK_SECONDS = 0.2
 _POLL_SECONDS = 0.02
 _SHOW_SECONDS = 0.5
 _CHAOS_SECONDS = 60.0
@@ -149,6 +151,7 @@ class _Run:
         return (
             f"ready after {time.monotonic() - self._began:.0f} s. In another terminal:\n"
             f"  {keyhole} {command} --proxy {self._stack.proxy} {arguments}\n"
+            f"  curl http://{self._stack.http}/v1/{self._job.path}\n"
             "A job of your own finds these servers, and this Kafka, by\n"
             f"  KEYHOLE_JOB_SERVERS={self._stack.server} KEYHOLE_JOB_BOOTSTRAP_SERVERS={self._stack.bootstrap_servers}"
         )
@@ -169,27 +172,25 @@ class _Run:
 
     def _await_first_answer(self, client: Client) -> None:
         began = time.monotonic()
-        waiting = Waiting(self._console)
+        waiting, batches = Waiting(self._console), BatchLogs(self._stack.checkpoint, self._logs)
         with waiting:
             while True:
-                reason = "its first batch runs"
+                trouble = ""
                 try:
                     if self._probe(client).epoch > 0:
                         return
-                except UnknownApplication:
-                    reason = "Spark starts"
+                except (UnknownApplication, UnknownState):
+                    pass  # it is declared in the first batch
                 except KeyholeError as error:
-                    reason = error.message
-                self._stack.check()
+                    trouble = f"; {error.message}"
+                self._stack.supervise()
                 self._keep_logs()
                 seconds = time.monotonic() - began
+                reason = step(self._stack.said("job"), batches) + trouble
                 if seconds > _FIRST_ANSWER_SECONDS:
-                    raise MachineError(
-                        f"no answer within {_FIRST_ANSWER_SECONDS:.0f} s ({reason}); the end of the job's log:\n"
-                        f"{self._stack.log_tail('job')}"
-                    )
+                    raise self._stack.failed("job", f"no answer within {_FIRST_ANSWER_SECONDS:.0f} s ({reason})")
                 waiting.show(f"waiting for the job's first answer ({reason})", seconds)
-                time.sleep(0.2)
+                time.sleep(_LOOK_SECONDS)
 
     def _watch(self, client: Client) -> None:
         """Asks for the probe, and shows the view, until the time is up or a signal comes."""
@@ -274,9 +275,9 @@ class _Run:
                 if epoch != reached:
                     reached, until = epoch, time.monotonic() + _CATCH_UP_SECONDS
             time.sleep(0.1)
-        raise MachineError(
-            f"the job has come no further than epoch {reached} for {_CATCH_UP_SECONDS:.0f} s, though there is more; "
-            f"the end of its log:\n{self._stack.log_tail('job')}"
+        raise self._stack.failed(
+            "job",
+            f"the job has come no further than epoch {reached} for {_CATCH_UP_SECONDS:.0f} s, though there is more",
         )
 
     def _result(self, client: Client, verdict: Verdict | None) -> dict[str, object]:

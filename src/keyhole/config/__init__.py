@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from keyhole.config.deployables import (
     DEFAULT_EXPORTER_PORT,
+    DEFAULT_HTTP_PORT,
     DEFAULT_PROXY_PORT,
     DEFAULT_STATE_SERVER_PORT,
     CallerSettings,
@@ -39,6 +40,7 @@ from keyhole.config.loading import (
 __all__ = [
     "CLUSTER",
     "DEFAULT_EXPORTER_PORT",
+    "DEFAULT_HTTP_PORT",
     "DEFAULT_PROXY_PORT",
     "DEFAULT_STATE_SERVER_PORT",
     "LOCAL",

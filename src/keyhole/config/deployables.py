@@ -10,6 +10,8 @@ from typing import ClassVar
 from keyhole.security.credentials import Credentials
 
 DEFAULT_PROXY_PORT = 7400
+# By custom: a proxy answers over HTTP only where it is told to.
+DEFAULT_HTTP_PORT = 7402
 DEFAULT_STATE_SERVER_PORT = 7410
 DEFAULT_EXPORTER_PORT = 7420
 

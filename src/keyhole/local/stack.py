@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,12 +13,18 @@ from typing import Self
 
 from keyhole.caches import cache_dir
 from keyhole.changelog.record_topics import make_topics
-from keyhole.config import DEFAULT_EXPORTER_PORT, DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
+from keyhole.config import (
+    DEFAULT_EXPORTER_PORT,
+    DEFAULT_HTTP_PORT,
+    DEFAULT_PROXY_PORT,
+    DEFAULT_STATE_SERVER_PORT,
+)
 from keyhole.errors import MachineError
+from keyhole.local.failures import reason, tell
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import Reservations, free_ports
-from keyhole.local.processes import Child, last_words
+from keyhole.local.processes import Child
 from keyhole.local.services import (
     answers,
     exposes,
@@ -28,6 +33,7 @@ from keyhole.local.services import (
     spawn_metrics_exporter,
     spawn_state_server,
 )
+from keyhole.local.temporary import temporary_directory
 
 _HOST = "127.0.0.1"
 _TOPICS_SECONDS = 30.0
@@ -38,6 +44,7 @@ _RESTARTS = 3
 # below the 10 s that a person is promised.
 _STOP_SECONDS: Mapping[str, float] = {"source": 1.5, "job": 2.0, "exporter": 0.5, "proxy": 1.0, "server": 1.5}
 _KAFKA_STOP_SECONDS = 2.5
+KEPT_LOGS = "logs"
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,8 @@ class JobSpec:
 class Stack:
     """All processes of a demo, in one temporary directory. Use as a context manager: the end leaves nothing behind.
 
-    Each child dies with this process, even if that is killed. Not thread-safe.
+    Each child dies with this process, even if that is killed; the directory is then removed by the next stack. The log
+    of a process that has failed is kept, in KEPT_LOGS of this user's cache. Not thread-safe.
 
     Args:
         jars: What the JVMs load.
@@ -97,9 +105,7 @@ class Stack:
         self._restarts: dict[str, int] = {}
 
     def __enter__(self) -> Self:
-        # Errors while it is removed are for nobody: what could still write there is being killed.
-        temporary = tempfile.TemporaryDirectory(prefix="keyhole-", ignore_cleanup_errors=True)
-        self.directory = Path(self._cleanup.enter_context(temporary))
+        self.directory = self._cleanup.enter_context(temporary_directory())
         self._ports = self._cleanup.enter_context(Reservations(cache_dir(self._environ, "ports")))
         # All that the children and their JVMs put in the system's temporary directory goes with ours.
         scratch = self.directory / "tmp"
@@ -119,6 +125,11 @@ class Stack:
     def proxy(self) -> str:
         """host:port of the proxy."""
         return f"{_HOST}:{self._proxy_port}"
+
+    @property
+    def http(self) -> str:
+        """host:port of the proxy's reads over HTTP."""
+        return f"{_HOST}:{self._http_port}"
 
     @property
     def server(self) -> str:
@@ -156,15 +167,16 @@ class Stack:
         self._cleanup.callback(self._stop_children)
         self._server_port = self._ports.choose(DEFAULT_STATE_SERVER_PORT, _HOST)
         self._say(f"state server on {self.server}")
-        self._spawn("server").wait_healthy(lambda: answers(self.server), _START_TIMEOUT_SECONDS)
+        self._start("server", lambda: answers(self.server))
         self._proxy_port = self._ports.choose(DEFAULT_PROXY_PORT, _HOST)
-        self._say(f"client proxy on {self.proxy}")
-        self._spawn("proxy").wait_healthy(lambda: serves(self.proxy), _START_TIMEOUT_SECONDS)
+        self._http_port = self._ports.choose(DEFAULT_HTTP_PORT, _HOST)
+        self._say(f"client proxy on {self.proxy}, HTTP on http://{self.http}")
+        self._start("proxy", lambda: serves(self.proxy))
         self._exporter_port = self._ports.choose(DEFAULT_EXPORTER_PORT, _HOST)
         # The job takes its own only once Spark has started: the usual one may be another stack's by then.
         (self._job_stats_port,) = free_ports(1)
         self._say(f"metrics on http://{self.exporter}/metrics")
-        self._spawn("exporter").wait_healthy(lambda: exposes(self.exporter), _START_TIMEOUT_SECONDS)
+        self._start("exporter", lambda: exposes(self.exporter))
         self._say(f"source {spec.source}")
         self._spawn("source")
         self._say(f"job {spec.job}")
@@ -199,10 +211,10 @@ class Stack:
     def check(self) -> None:
         """Raises MachineError, with the end of its log, where a child has ended by itself."""
         if self._kafka.pid is None:
-            raise MachineError(f"Kafka has ended; the end of its log:\n{last_words(self._kafka.log.read_text())}")
+            raise self._kafka_failed("Kafka has ended")
         for name, child in self._children.items():
             if child.exit_code is not None:
-                raise _ended(name, child)
+                raise self._ended(name, child)
 
     def supervise(self) -> None:
         """Starts a server, proxy, exporter or job that has ended again, without waiting until it is healthy.
@@ -217,20 +229,53 @@ class Stack:
                 continue
             self._restarts[name] = self._restarts.get(name, 0) + 1
             if self._restarts[name] > _RESTARTS:
-                raise _ended(name, child)
-            self._say(f"{name} again: it ended with exit code {child.exit_code}")
+                raise self._ended(name, child)
+            why = reason(child.output(), child.exit_code)
+            self._say(f"{name} again: it ended with exit code {child.exit_code}{why}")
             self._spawn(name)
         self.check()
 
-    def log_tail(self, name: str) -> str:
-        """The last lines that a child has printed."""
-        return last_words(self._children[name].output())
+    def said(self, name: str) -> str:
+        """All that a child has printed since it was started last."""
+        return self._children[name].output()
+
+    def failed(self, name: str, what: str) -> MachineError:
+        """The error that says what has happened, why by the child's log, and where that is kept from now on."""
+        child = self._children[name]
+        return MachineError(tell(what, child.exit_code, child.output(), child.log, self._keep_in), name=name)
+
+    def _ended(self, name: str, child: Child) -> MachineError:
+        return self.failed(name, f"{name} ended with exit code {child.exit_code}")
+
+    def _kafka_failed(self, what: str) -> MachineError:
+        log = self._kafka.log
+        return MachineError(tell(what, None, log.read_text(errors="replace"), log, self._keep_in), name="kafka")
+
+    @property
+    def _keep_in(self) -> Path:
+        return cache_dir(self._environ, KEPT_LOGS)
+
+    def _start(self, name: str, healthy: Callable[[], bool]) -> None:
+        child = self._spawn(name)
+        try:
+            child.wait_healthy(healthy, _START_TIMEOUT_SECONDS)
+        except MachineError as error:
+            ended = child.exit_code is not None
+            what = (
+                f"ended with exit code {child.exit_code}" if ended else f"was not healthy in {_START_TIMEOUT_SECONDS} s"
+            )
+            raise self.failed(name, f"{name} {what}") from error
 
     def _start_kafka(self) -> None:
         self._say("Kafka")
         self._kafka = LocalKafka(self.directory / "kafka", self._jars.kafka, self._java)
         self._cleanup.callback(self._kafka.stop, _KAFKA_STOP_SECONDS)
-        self._kafka.start()
+        try:
+            self._kafka.start()
+        except MachineError as error:
+            if not self._kafka.log.exists():
+                raise
+            raise self._kafka_failed("Kafka did not start") from error
         make_topics(self.bootstrap_servers, self._spec.topics, _TOPICS_SECONDS)
 
     def _spawn(self, name: str) -> Child:
@@ -250,7 +295,11 @@ class Stack:
             )
         if name == "proxy":
             return spawn_client_proxy(
-                "proxy", self._proxy_port, servers=[self.server], directory=self.directory, environ=self._environ
+                "proxy",
+                self._proxy_port,
+                servers=[self.server],
+                directory=self.directory,
+                environ={**self._environ, "KEYHOLE_CLIENT_PROXY_HTTP": self.http},
             )
         if name == "exporter":
             return spawn_metrics_exporter(
@@ -286,9 +335,3 @@ class Stack:
         for name, seconds in _STOP_SECONDS.items():
             if name in self._children:
                 self._children[name].terminate(seconds)
-
-
-def _ended(name: str, child: Child) -> MachineError:
-    return MachineError(
-        f"{name} ended with exit code {child.exit_code}; the end of its log:\n{last_words(child.output())}", name=name
-    )

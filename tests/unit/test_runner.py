@@ -1,0 +1,164 @@
+"""What `keyhole demo` and `keyhole job` do until there is a first answer, with all that they start as fakes."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from keyhole import Answer, Client, Source
+from keyhole.cli import runner
+from keyhole.cli.demo import LiveAnswers
+from keyhole.cli.local_jobs import LOCAL_JOBS, TEMPERATURE_MONITOR, LocalJob
+from keyhole.cli.runner import RunOptions
+from keyhole.cli.signals import StopSignals
+from keyhole.errors import MachineError, NoServer, UnknownApplication, UnknownState
+from keyhole.local.java import Java
+from keyhole.local.processes import Child
+from keyhole.local.stack import Jars, Stack
+from keyhole.types import Role
+
+
+def answer(epoch: int) -> Answer:
+    return Answer(False, None, Source("server-0", Role.OWNER, epoch, None, None, 1, 1, False))
+
+
+class FakeClient:
+    """Gives, or raises, one after the other."""
+
+    def __init__(self, *answers: Answer | Exception) -> None:
+        self._answers = iter(answers)
+
+    def get(self, *_: object, **__: object) -> Answer:
+        given = next(self._answers)
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+
+class FakeStack:
+    """Of a job whose process says more and more. `supervised`: how often it was looked after."""
+
+    proxy, http, server, bootstrap_servers = "proxy:7400", "proxy:7402", "server:7410", "kafka:9092"
+
+    def __init__(self, directory: Path, *said: str) -> None:
+        self.directory = directory
+        self.checkpoint = directory / "checkpoint"
+        self._said = said
+        self.supervised = 0
+
+    def supervise(self) -> None:
+        self.supervised += 1
+
+    def said(self, name: str) -> str:
+        assert name == "job"
+        return "".join(self._said[: self.supervised])
+
+    def failed(self, name: str, what: str) -> MachineError:
+        return MachineError(f"{name}: {what}")
+
+
+def made(stack: FakeStack, job: LocalJob = TEMPERATURE_MONITOR) -> tuple[runner._Run, io.StringIO]:
+    told = io.StringIO()
+    console = Console(file=told, width=200)
+    return runner._Run(
+        job, LiveAnswers(), RunOptions(), cast("Stack", stack), console, cast("StopSignals", Quiet()), 0.0
+    ), told
+
+
+class Quiet(StopSignals):
+    """Handles none."""
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("keyhole.cli.waiting._SAY_AGAIN_SECONDS", 0.0)
+
+
+def test_until_the_first_answer_the_steps_of_the_job_are_told_and_all_is_looked_after(tmp_path: Path) -> None:
+    stack = FakeStack(
+        tmp_path, "Picked up\n", "Using Spark's default log4j profile\n", 'Setting default log level to "WARN".\n'
+    )
+    run, told = made(stack)
+    client = FakeClient(
+        UnknownApplication("no application"),
+        UnknownState("application 'temperature-monitor' has no state 'sensors'"),
+        NoServer("no server has it"),
+        answer(0),
+        answer(1),
+    )
+    run._await_first_answer(cast("Client", client))
+    assert stack.supervised == 4, "a driver that has died is started again, before the first answer as after it"
+    assert [line.partition(" (")[2].rpartition(")")[0] for line in told.getvalue().splitlines()] == [
+        "its process starts",
+        "Spark's JVM starts",
+        "Spark's JVM is up, its session starts; no server has it",
+        "Spark's JVM is up, its session starts",
+    ]
+    assert "has no state" not in told.getvalue()
+
+
+def test_who_has_waited_long_enough_is_told_by_the_jobs_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_FIRST_ANSWER_SECONDS", -1.0)
+    run, _ = made(FakeStack(tmp_path, "Using Spark's default log4j profile\n"))
+    with pytest.raises(MachineError, match=r"job: no answer within -1 s \(Spark's JVM starts\)"):
+        run._await_first_answer(cast("Client", FakeClient(UnknownApplication("none"))))
+
+
+@pytest.mark.parametrize("job", LOCAL_JOBS.values(), ids=LOCAL_JOBS.keys())
+def test_what_can_be_typed_beside_it_is_printed_with_its_addresses(tmp_path: Path, job: LocalJob) -> None:
+    run, _ = made(FakeStack(tmp_path), job)
+    ready = run._ready()
+    assert f"--proxy {FakeStack.proxy} " in ready
+    assert f"  curl http://{FakeStack.http}/v1/{job.application}/" in ready
+    assert (
+        f"KEYHOLE_JOB_SERVERS={FakeStack.server} KEYHOLE_JOB_BOOTSTRAP_SERVERS={FakeStack.bootstrap_servers}" in ready
+    )
+
+
+class Kafka:
+    pid = 1
+
+
+@pytest.fixture
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Stack, list[str]]]:
+    """One whose processes are shells: the job's ends at once, and says why under a stack trace."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    said: list[str] = []
+    script = "echo 'keyhole.errors.InvalidConfiguration: no such topic'; seq -f '\tat of.Spark(%g)' 100; exit 1"
+
+    def start(self: Stack, name: str) -> Child:
+        command = script if name == "job" else "exec sleep 1000"
+        return Child(name, ["/bin/sh", "-c", command], self.directory / f"{name}.log", {"PATH": "/bin:/usr/bin"})
+
+    monkeypatch.setattr(Stack, "_start_child", start)
+    environ: Mapping[str, str] = {"PATH": "/bin:/usr/bin", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with Stack(Jars((), ()), Java(tmp_path, 17), environ, said.append) as made:
+        made._kafka = cast("Any", Kafka())
+        made._cleanup.callback(made._stop_children)
+        for name in ("server", "proxy", "exporter", "job"):
+            made._spawn(name)
+        yield made, said
+
+
+def test_a_job_that_dies_is_started_again_three_times_each_time_with_the_reason_and_then_its_log_is_kept(
+    stack: tuple[Stack, list[str]],
+) -> None:
+    running, said = stack
+    for _ in range(3):
+        running._children["job"].wait(60)
+        running.supervise()
+    assert said == ["job again: it ended with exit code 1 (no such topic)"] * 3
+    running._children["job"].wait(60)
+    with pytest.raises(MachineError, match=r"job ended with exit code 1 \(no such topic\)\n") as caught:
+        running.supervise()
+    running.__exit__()
+    kept = Path(caught.value.message.partition("kept in ")[2].partition(";")[0])
+    assert kept.read_text().count("no such topic") == 4
+    assert not running.directory.exists()
