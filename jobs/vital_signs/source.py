@@ -31,6 +31,7 @@ import numpy.typing as npt
 from jobs.vital_signs.chunks import HIGHEST_HZ, LOWEST_HZ, SECOND_US, Chunk, encode
 from keyhole.config import ChunksConfig
 from keyhole.errors import InvalidConfiguration
+from keyhole.installing import with_extra
 from keyhole.local.sources import Sender, due, run_source
 
 SIGNAL = "pleth"
@@ -84,7 +85,7 @@ def recordings() -> list[Recording]:
     """
     found = importlib.util.find_spec("heartpy")
     if found is None or not found.submodule_search_locations:
-        raise InvalidConfiguration("the recordings of HeartPy are not installed; install keyhole-spark[jobs]")
+        raise InvalidConfiguration(f"the recordings of HeartPy are not installed; install {with_extra('jobs')}")
     data = Path(found.submodule_search_locations[0]) / "data"
     first = np.loadtxt(data / "data.csv")
     milliseconds, second = _columns(data / "data2.csv")

@@ -98,7 +98,9 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(
 ) -> None:
     without(monkeypatch, missing)
     assert main(arguments) == 1
-    assert says in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert says in said
+    assert "from a clone or by its git URL" in said
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from keyhole import installing
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.cli.written_out import written_out
 from keyhole.config import DEFAULT_PROXY_PORT, CliConfig, load
@@ -347,7 +348,7 @@ def _count(text: str) -> int:
 def _require(what: str, extra: str, modules: Sequence[str]) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
-        raise InvalidConfiguration(f"{what} needs {', '.join(missing)}: install keyhole-spark[{extra}]")
+        raise InvalidConfiguration(f"{what} needs {', '.join(missing)}: install {installing.with_extra(extra)}")
 
 
 def _read(options: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ from keyhole.discovery.following import Telling
 from keyhole.discovery.pods import Json, NotOfKubernetes, PodSet, version_of
 from keyhole.discovery.spelling import Pods
 from keyhole.errors import InvalidConfiguration, KeyholeError
+from keyhole.installing import with_extra
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def connect_api() -> Api:
         from kubernetes import config as untyped
     except ImportError as error:
         raise InvalidConfiguration(
-            "finding servers by Kubernetes pods needs the package kubernetes; install keyhole-spark[service]"
+            f"finding servers by Kubernetes pods needs the package kubernetes; install {with_extra('service')}"
         ) from error
     config: Any = untyped
     settings = client.Configuration()

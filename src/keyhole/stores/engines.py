@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from keyhole.errors import InvalidConfiguration
+from keyhole.installing import with_extra
 from keyhole.stores.base import StoreEngine, StoreLimits
 
 ENTRY_POINTS = "keyhole.stores"
@@ -57,7 +58,7 @@ def _factory(store: str) -> Callable[..., StoreEngine]:
     except ImportError as error:
         raise InvalidConfiguration(
             f"the store {store!r} ({found.value}) can't be imported: {error}; install what it needs "
-            "(keyhole-spark[server] for lmdb and rocksdb)"
+            f"(for lmdb and rocksdb {with_extra('server')})"
         ) from error
     except AttributeError as error:
         raise InvalidConfiguration(f"the store {store!r} ({found.value}) does not exist: {error}") from error
