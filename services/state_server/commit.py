@@ -186,6 +186,8 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: Sta
                 continue
             merged = rows.merged() if rows is not None else {}
             written = changes(merged, snapshot, group, state.merge, this, replace=part.replace)
+            if state.sweeper is not None:
+                state.sweeper.wrote(written)
             if course is not None:
                 written = beside(written, course.of(group, written=bool(written)))
             if written:
@@ -210,7 +212,13 @@ def _partition_changes(
     epoch: EpochToCommit, state: HostedState, group: int, written: Iterable[Change], checksum: int
 ) -> PartitionChanges:
     marker = Marker(
-        epoch.epoch, epoch.generation, epoch.commit_time_ms, epoch.watermark_ms, checksum, epoch.offsets_hash
+        epoch.epoch,
+        epoch.generation,
+        epoch.commit_time_ms,
+        epoch.watermark_ms,
+        checksum,
+        epoch.offsets_hash,
+        deletions=bool(state.descriptor.order_by),
     )
     return PartitionChanges(Partition(state.descriptor.state, group), written, marker)
 

@@ -26,7 +26,7 @@ class HostedState:
     Attributes:
         positions: How far the store is, by key group; what `apply` extends.
         restored: Key groups that hold all that was committed before this server's grant: these it may write.
-        sweeper: None: nothing expires.
+        sweeper: None: nothing expires, and no deletion is remembered.
         followed: Key groups of which it is a standby.
         shown: Of these, and of those that it is about to own, the ones that the standby copy answers for.
         warm: Followed ones that have caught up: they could be owned at once.

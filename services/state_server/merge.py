@@ -8,7 +8,7 @@ from keyhole.codec import StateCodec
 from keyhole.stored import lifetime
 from keyhole.stores.base import Snapshot
 from keyhole.types import StateDescriptor, StateKind
-from services.state_server.merge_entries import Aggregating, Appending, Entries, Expiring
+from services.state_server.merge_entries import Aggregating, Appending, Entries, Expiring, RankedEntries
 from services.state_server.merge_rows import Ranked, Reducing, Upsert, rank_by
 from services.state_server.merging import Change, Epoch, Merge, Rows
 
@@ -31,7 +31,9 @@ def _of_kind(descriptor: StateDescriptor) -> Merge:
     if descriptor.kind is StateKind.AGGREGATING:
         return Aggregating(name)
     if descriptor.order_by:
-        return Ranked(rank_by(descriptor.order_by, StateCodec(descriptor)))
+        codec = StateCodec(descriptor)
+        rank = rank_by(descriptor.order_by, codec)
+        return RankedEntries(rank, codec) if descriptor.map_key else Ranked(rank)
     return Upsert(name)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 from zlib import crc32
 
 from keyhole.codec import StateCodec, encode_integer, end_of_prefix
 from keyhole.errors import DuplicateKey
-from keyhole.stored import DIGEST_BYTES, STAMP_BYTES, Aggregate, Lifetime, decode_aggregate, living
+from keyhole.stored import DIGEST_BYTES, Aggregate, Lifetime, decode_aggregate
+from services.state_server.merge_rows import Rank, Ranked, remembered
 from services.state_server.merging import Change, Epoch, Merge, Plain, Row, Rows, Stored
 
 _POSITION_BYTES = 8
@@ -47,6 +49,76 @@ class Entries:
 
     def _is_whole_key(self, key: bytes) -> bool:
         return self._codec.prefix_length(key) == len(key)
+
+
+class RankedEntries(Ranked):
+    """The entries of a map with `order_by`: what clears a key has an order, too, and is remembered as a deletion is.
+
+    It has the key alone for its storage key, and stands for a deletion of all entries that the key can have. Of equal
+    order it comes before an entry's row of its own epoch or a later one, and after one of an earlier epoch.
+    """
+
+    def __init__(self, rank: Rank, codec: StateCodec) -> None:
+        super().__init__(rank)
+        self._codec = codec
+
+    def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+        keys = sorted(rows)
+        prefixes = [key[: self._codec.prefix_length(key)] for key in keys]
+        clearing = self._clearing(list(dict.fromkeys(prefixes)), stored)
+        written: dict[bytes, Row] = {}
+        entries: list[tuple[bytes, bytes]] = []
+        # What clears a key is the first of it.
+        for key, prefix in zip(keys, prefixes, strict=True):
+            if key == prefix:
+                written |= self._cleared(key, rows[key], clearing, stored)
+            else:
+                entries.append((key, prefix))
+        names = [key for key, _ in entries]
+        for (key, prefix), before in zip(entries, stored.get_many(names), strict=True):
+            row = rows[key]
+            if row is None:
+                written[key] = None
+                continue
+            rank = self.rank(row)
+            if (prefix not in clearing or rank >= clearing[prefix]) and (before is None or rank >= self.rank(before)):
+                written[key] = remembered(row)
+        return sorted(written.items())
+
+    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+        changed = self.with_stored(rows, _NOTHING, epoch)
+        return {key: row for key, row in changed if row is not None}
+
+    def _clearing(self, prefixes: Sequence[bytes], stored: Stored) -> dict[bytes, Any]:
+        """By key that was cleared: the rank of that."""
+        found = zip(prefixes, stored.get_many(prefixes), strict=True)
+        return {prefix: self.rank(row) for prefix, row in found if row is not None}
+
+    def _cleared(self, prefix: bytes, row: Row, clearing: dict[bytes, Any], stored: Stored) -> dict[bytes, Row]:
+        """What a row changes that clears a key by order; its rank is put into `clearing`."""
+        assert row is not None, "what clears without an order is seen to before"
+        rank = self.rank(row)
+        if prefix in clearing and rank < clearing[prefix]:
+            return {}
+        clearing[prefix] = rank
+        held = stored.items(int.from_bytes(prefix[:2], "big"), prefix, end_of_prefix(prefix))
+        gone: dict[bytes, Row] = {key: None for key, entry in held if self.rank(entry) <= rank}
+        return gone | {prefix: remembered(row)}
+
+
+class _Nothing:
+    """An empty state."""
+
+    def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None] * len(storage_keys)
+
+    def items(
+        self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return iter(())
+
+
+_NOTHING = _Nothing()
 
 
 class _Without:
@@ -180,7 +252,7 @@ class Aggregating(Plain):
 
 
 class Expiring:
-    """Entries that expire: each carries when, and what has expired counts as absent.
+    """Entries that expire: each carries when, and what has expired counts as absent. So do deletions.
 
     Args:
         merge: Of the rows without that.
@@ -195,34 +267,32 @@ class Expiring:
         return self._merge.staged(row, other)
 
     def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
-        stamp = self._lives.stamp(epoch.written)
-        written = self._merge.with_stored(rows, _Living(stored, self._lives.lives_from(epoch.moment)), epoch)
-        return [(key, None if row is None else stamp + row) for key, row in written]
+        entry = self._lives.entries(epoch.written)
+        written = self._merge.with_stored(rows, _Living(stored, self._lives, epoch), epoch)
+        return [(key, None if row is None else entry(row)) for key, row in written]
 
     def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
-        stamp = self._lives.stamp(epoch.written)
+        entry = self._lives.entries(epoch.written)
         replaced = self._merge.replacing(rows, epoch)
-        return {key: None if row is None else stamp + row for key, row in replaced.items()}
+        return {key: None if row is None else entry(row) for key, row in replaced.items()}
 
 
 class _Living:
     """What is stored, without what has expired, and without the time at which it does.
 
     `items` has the expired ones too: whoever clears a key, or looks for the last position in a list, means all of them.
-
-    Args:
-        lives_from: See Lifetime.
     """
 
-    def __init__(self, stored: Stored, lives_from: bytes) -> None:
+    def __init__(self, stored: Stored, lives: Lifetime, epoch: Epoch) -> None:
         self._stored = stored
-        self._lives_from = lives_from
+        self._lives = lives
+        self._lives_from = lives.lives_from(epoch.moment)
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
-        return living(self._stored.get_many(storage_keys), self._lives_from)
+        return self._lives.living(self._stored.get_many(storage_keys), self._lives_from)
 
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         found = self._stored.items(key_group, start, stop, descending=descending)
-        return ((key, row[STAMP_BYTES:]) for key, row in found)
+        return ((key, self._lives.bare(entry)) for key, entry in found)

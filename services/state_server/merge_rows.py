@@ -11,8 +11,9 @@ import msgspec
 from keyhole.codec import StateCodec, encode_row
 from keyhole.errors import DuplicateKey, StaleDescriptor, ValueMismatch
 from keyhole.reducers import Fields, Reduce, mergings
+from keyhole.stored import DELETED, UNORDERED_DELETION
 from keyhole.types import StateDescriptor
-from keyhole.value_types import value_type
+from keyhole.value_types import optional, value_type
 from services.state_server.merging import Change, Epoch, Plain, Row, Rows, Stored
 
 Rank = Callable[[bytes], Any]
@@ -39,24 +40,35 @@ class Upsert(Plain):
 
 
 class Ranked(Plain):
-    """The same with `order_by`: the row that ranks highest stays; a deletion counts whatever the others rank."""
+    """The same with `order_by`: the row that ranks highest stays, and so does a deletion (keyhole.stored.deletion).
+
+    A row that is None deletes whatever the others rank, and is not remembered.
+    """
 
     def __init__(self, rank: Rank) -> None:
-        self._rank = rank
+        self.rank = rank
 
     def staged(self, row: Row, other: Row) -> Row:
         if row is None or other is None:
             return None
         # Rows of equal rank come in any order; the choice must not depend on it.
-        return max(row, other, key=lambda row: (self._rank(row), row))
+        return max(row, other, key=lambda row: (self.rank(row), row.startswith(DELETED), row))
 
     def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
-        rank, keys = self._rank, sorted(rows)
+        rank, keys = self.rank, sorted(rows)
         return [
-            (key, row)
+            (key, remembered(row))
             for key, before in zip(keys, stored.get_many(keys), strict=True)
             if (row := rows[key]) is None or before is None or rank(row) >= rank(before)
         ]
+
+    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+        return {key: changed for key, row in rows.items() if (changed := remembered(row)) is not None}
+
+
+def remembered(row: Row) -> Row:
+    """What is stored of a row that counts."""
+    return None if row == UNORDERED_DELETION else row
 
 
 class Reducing(Plain):
@@ -116,10 +128,22 @@ class Reducing(Plain):
 
 
 def rank_by(name: str, codec: StateCodec) -> Rank:
-    """By a field of the value, as Spark sorts: null below all, NaN above all."""
+    """By a field of the value, as Spark sorts: null below all, NaN above all. Of a deletion it is all there is."""
+    kind = value_type(next(field.type for field in codec.descriptor.value.fields if field.name == name))
+    decode, convert = msgspec.msgpack.Decoder(kind.stored | None).decode, optional(kind.to_python)
+
+    def order_of(deleted: bytes) -> Any:
+        try:
+            return convert(decode(deleted[len(DELETED) :]))
+        except (msgspec.MsgspecError, ValueError, OverflowError, ArithmeticError):
+            # Not as the cause: it may hold the value.
+            raise ValueMismatch(
+                f"a deletion of {len(deleted)} bytes has no {name} of state {codec.descriptor.state}",
+                state=codec.descriptor.state,
+            ) from None
 
     def rank(row: bytes) -> tuple[int, Any]:
-        value = codec.decode_row(row)[name]
+        value = order_of(row) if row.startswith(DELETED) else codec.decode_row(row)[name]
         if value is None:
             return 0, 0
         if isinstance(value, float) and math.isnan(value):

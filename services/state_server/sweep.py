@@ -1,5 +1,7 @@
 """Removes what has expired, a part of the state at each epoch; readers don't see it from the moment it has.
 
+Deletions that are remembered (`order_by`) expire as well, and readers never see them.
+
 The owner looks at some entries while it commits an epoch, going round and round over its key groups. What it removes
 rides in the epoch's transaction, so that the changelog, the standbys and every later restore lack it too. Nothing here
 decides what readers see, so nothing depends on when, or in which of an epoch's tries, an entry is come by: an epoch
@@ -11,11 +13,11 @@ at.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from keyhole.stored import NOT_KNOWN, STAMP_BYTES, Lifetime
+from keyhole.stored import NEVER, NOT_KNOWN, Lifetime
 from services.state_server.merging import Change, Epoch, Stored
 
 # An epoch looks at twice what it writes itself: so at any rate of writing, what has expired does not outgrow the rest.
@@ -61,7 +63,7 @@ class Budget:
 
 
 class Sweeper:
-    """Of one state that has a ttl. Host thread only.
+    """Of one state that has a ttl, or remembers deletions. Host thread only.
 
     Its `due`, a stamp: nothing that the round has passed expires before it, and nothing that was written since the
     round began.
@@ -80,6 +82,7 @@ class Sweeper:
         self._entries = 0
         self._at = b""
         self._due = NOT_KNOWN
+        self._written = NEVER
 
     def begin_anew(self) -> None:
         """There are entries that it knows nothing of: restored ones, or those of an epoch that it did not look at."""
@@ -94,11 +97,26 @@ class Sweeper:
         expired, stamp = self.lives.expired(epoch.moment), self.lives.stamp(epoch.written)
         # Also if the epoch should fail: it may turn out to have been committed.
         self._due = min(self._due, stamp)
+        self._written = NEVER
         if expired == NOT_KNOWN or (not self._at and self._due > expired):
             return None
         # Not for a round that ends where it begins: a store may have to count.
         self._entries = 0 if not self._at else self._entries or self._count()
-        return Course(stored, expired, stamp, self._at, self._due if self._at else stamp, self._budget(written))
+        due = self._due if self._at else stamp
+        return Course(stored, expired, due, self._at, self._budget(written), self.lives, epoch)
+
+    def wrote(self, changes: Iterable[Change]) -> None:
+        """What the epoch that has begun writes to a key group.
+
+        Rows have been counted on: all of an epoch have one stamp. Deletions have another, and most epochs have none.
+        """
+        if not self.lives.keep_deleted_ms:
+            return
+        is_deletion, stamp_of = self.lives.is_deletion, self.lives.stamp_of
+        stamps = (stamp_of(entry) for _, entry in changes if entry is not None and is_deletion(entry))
+        # All of an epoch have the same.
+        self._written = min(self._written, next(stamps, NEVER))
+        self._due = min(self._due, self._written)
 
     def _budget(self, written: Written) -> Budget:
         limits = self.limits
@@ -112,7 +130,7 @@ class Sweeper:
 
     def done(self, course: Course) -> None:
         """The epoch is committed, with what the course has found."""
-        self._at, self._due = course.at, course.due
+        self._at, self._due = course.at, min(course.due, self._written)
 
 
 class Course:
@@ -123,14 +141,17 @@ class Course:
         due: See Sweeper.
     """
 
-    def __init__(self, stored: Stored, expired: bytes, stamp: bytes, start: bytes, due: bytes, budget: Budget) -> None:
+    def __init__(
+        self, stored: Stored, expired: bytes, due: bytes, start: bytes, budget: Budget, lives: Lifetime, epoch: Epoch
+    ) -> None:
         self.at = b""
         self.due = due
         self._stored = stored
         self._expired = expired
-        self._stamp = stamp
         self._start = start
         self._budget = budget
+        self._lives = lives
+        self._entry = lives.entries(epoch.written)
 
     def of(self, key_group: int, *, written: bool) -> list[Change]:
         """What is to be written to a key group for this alone, ascending by storage key.
@@ -154,16 +175,16 @@ class Course:
 
     def _look(self, key_group: int, start: bytes) -> list[Change]:
         found: list[Change] = []
-        budget, expired, due = self._budget, self._expired, self.due
+        budget, expired, due, stamp_of = self._budget, self._expired, self.due, self._lives.stamp_of
         for key, entry in self._stored.items(key_group, start):
             if budget.entries <= 0 or budget.bytes <= 0:
                 self.at = key
                 break
             budget.entries -= 1
             budget.bytes -= len(entry)
-            expires = entry[:STAMP_BYTES]
+            expires = stamp_of(entry)
             if expires == NOT_KNOWN:
-                found.append((key, self._stamp + entry[STAMP_BYTES:]))
+                found.append((key, self._entry(self._lives.bare(entry))))
             elif expires <= expired:
                 found.append((key, None))
             elif expires < due:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from keyhole.arrow_times import as_numbers, not_utf8, out_of_range
 from keyhole.errors import KeyholeError, KeyMismatch, NullKey, ValueMismatch
 from keyhole.placement import SEED, hash_bytes
+from keyhole.stored import deletion
 from keyhole.types import LIST_POSITION, KeyColumn, KeyType, StateDescriptor, StateKind, ValueField
 from keyhole.value_types import DAYS, MICROS, optional, value_type
 
@@ -97,6 +98,8 @@ _SPARK_NAMES: dict[pa.DataType, str] = {
 
 def encode(batch: pa.RecordBatch, descriptor: StateDescriptor) -> pa.RecordBatch:
     """A batch's rows as a state server takes them: storage_key: binary and value: binary, null where it deletes.
+
+    Where deletions have an order (`keep_deleted_ms`) the value is keyhole.stored.deletion in place of null.
 
     A row may put (the default), delete, clear or, in a list, append or replace; docs/spark.md tells what each does.
     What clears a key has the storage key's beginning alone, up to the end of the key.
@@ -183,6 +186,15 @@ class _Encoder:
     def __init__(self, descriptor: StateDescriptor) -> None:
         self._descriptor = descriptor
         self._encode = msgspec.msgpack.Encoder().encode
+        # A deletion may come without an order, whatever rows have.
+        self._order = next(
+            (
+                msgspec.structs.replace(field, nullable=True)
+                for field in descriptor.value.fields
+                if descriptor.keep_deleted_ms and field.name == descriptor.order_by
+            ),
+            None,
+        )
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         ops = _checked_ops(batch, self._descriptor)
@@ -212,12 +224,18 @@ class _Encoder:
         return _change(self.names(batch, whole=True), pa.array(rows, pa.binary()))
 
     def _delete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return _change(self.names(batch, whole=True), pa.nulls(batch.num_rows, pa.binary()))
+        return _change(self.names(batch, whole=True), self._deletions(batch))
+
+    def _deletions(self, batch: pa.RecordBatch) -> pa.BinaryArray:
+        if self._order is None:
+            return pa.nulls(batch.num_rows, pa.binary())
+        orders = _stored(_column(batch, self._order, "order_by", ValueMismatch), self._order)
+        return pa.array(list(map(deletion, orders)), pa.binary())
 
     def _clear(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         # One for each row, also where a key has several: how many there are is part of the checksum, and must not
         # depend on which of them came in one batch.
-        return _change(self.names(batch, whole=False), pa.nulls(batch.num_rows, pa.binary()))
+        return _change(self.names(batch, whole=False), self._deletions(batch))
 
     def names(self, batch: pa.RecordBatch, *, whole: bool) -> pa.BinaryArray:
         descriptor = self._descriptor

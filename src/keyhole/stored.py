@@ -3,7 +3,10 @@
     a state with a ttl           when the entry expires: milliseconds since 1970, 8 bytes, big-endian; 0: not known yet
     then an aggregating state    epoch (8 bytes), length of the row (4), length of the accumulator (4), length of the
                                  accumulator before plus one, or 0: there was none (4); row, accumulator, the one before
-    then, or at once             the row (keyhole.codec)
+    then, or at once             the row (keyhole.codec); or, in a state with order_by, a deletion that is remembered
+
+    a deletion                   the byte c1, with which no row begins; in a state without a ttl, when it is forgotten,
+                                 as above; and its order, as it would stand in a row
 
 docs/changelog.md tells the same to those who read a changelog in another language.
 """
@@ -13,7 +16,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from keyhole.types import StateDescriptor, StateKind, TtlClock
 
@@ -22,6 +27,12 @@ DIGEST_BYTES = 4
 """Before a staged Aggregate: of what the epoch brought, or zeros where that depends on the order of rows."""
 NOT_KNOWN = bytes(STAMP_BYTES)
 """The stamp of an entry that was written before its query had a watermark: its time has not begun yet."""
+NEVER = b"\xff" * STAMP_BYTES
+"""Above the stamps of all that expires."""
+DELETED = b"\xc1"
+"""What a deletion begins with that is remembered: MessagePack never uses the byte."""
+UNORDERED_DELETION = DELETED + msgspec.msgpack.encode(None)
+"""One whose order is null: nothing can be older, so it need not be remembered."""
 _FIRST_STAMP = (1).to_bytes(STAMP_BYTES, "big")
 _AGGREGATE = struct.Struct(">QIII")
 
@@ -82,17 +93,75 @@ def _aggregate_row(stored: bytes) -> bytes:
     return stored[_AGGREGATE.size : _AGGREGATE.size + row]
 
 
+def deletion(order: Any) -> bytes:
+    """A deletion that is to be remembered, as it is staged: what stands in place of a row.
+
+    Args:
+        order: As it would stand in a row (keyhole.value_types).
+    """
+    return DELETED + msgspec.msgpack.encode(order)
+
+
 @dataclass(frozen=True)
 class Lifetime:
-    """How long the entries of a state live after they were last written."""
+    """How long the entries of a state live after they were last written, and what tells it of each.
+
+    Attributes:
+        ttl_ms: Of rows; 0: until they are deleted.
+        keep_deleted_ms: Of deletions.
+    """
 
     ttl_ms: int
     clock: TtlClock
+    keep_deleted_ms: int = 0
 
     def stamp(self, now: Moment) -> bytes:
-        """Of an entry that is written now."""
+        """Of a row that is written now."""
+        return self._stamp(self.ttl_ms, now) if self.ttl_ms else NEVER
+
+    def entries(self, now: Moment) -> Callable[[bytes], bytes]:
+        """From a row, or a deletion as it is staged, that is written now, to its entry."""
+        row, deleted = self.stamp(now), self._stamp(self.keep_deleted_ms, now)
+        if self.ttl_ms:
+            return lambda value: (deleted if value.startswith(DELETED) else row) + value
+        placed = DELETED + deleted
+        return lambda value: placed + value[1:] if value.startswith(DELETED) else value
+
+    def bare(self, entry: bytes) -> bytes:
+        """The row, or the deletion as it was staged, of an entry, expired or not."""
+        if self.ttl_ms:
+            return entry[STAMP_BYTES:]
+        return DELETED + entry[1 + STAMP_BYTES :] if entry.startswith(DELETED) else entry
+
+    def living(self, entries: Iterable[bytes | None], lives_from: bytes) -> list[bytes | None]:
+        """`bare` of many; None: there is no entry, or it has expired.
+
+        Args:
+            lives_from: See `lives_from`.
+        """
+        if self.ttl_ms:
+            return living(entries, lives_from)
+        return [
+            self._remembered(entry, lives_from) if entry is not None and entry.startswith(DELETED) else entry
+            for entry in entries
+        ]
+
+    def is_deletion(self, entry: bytes) -> bool:
+        """Of a state with `order_by`."""
+        return entry.startswith(DELETED, STAMP_BYTES if self.ttl_ms else 0)
+
+    def stamp_of(self, entry: bytes) -> bytes:
+        """When an entry expires."""
+        if self.ttl_ms:
+            return entry[:STAMP_BYTES]
+        return entry[1 : 1 + STAMP_BYTES] if entry.startswith(DELETED) else NEVER
+
+    def _remembered(self, entry: bytes, lives_from: bytes) -> bytes | None:
+        return None if _FIRST_STAMP <= self.stamp_of(entry) < lives_from else self.bare(entry)
+
+    def _stamp(self, lives_ms: int, now: Moment) -> bytes:
         by = self._time(now)
-        return (by + self.ttl_ms).to_bytes(STAMP_BYTES, "big") if by else NOT_KNOWN
+        return (by + lives_ms).to_bytes(STAMP_BYTES, "big") if by else NOT_KNOWN
 
     def expired(self, now: Moment) -> bytes:
         """The latest stamp whose time has come: an entry has expired if its own is not above it, and is known.
@@ -110,8 +179,13 @@ class Lifetime:
 
 
 def lifetime(descriptor: StateDescriptor) -> Lifetime | None:
-    """None: entries live until they are deleted."""
-    return Lifetime(descriptor.ttl_ms, descriptor.ttl_clock) if descriptor.ttl_ms else None
+    """None: entries live until they are deleted, and deletions are not remembered.
+
+    Those of a state with `order_by` may have been, also where they are not any more.
+    """
+    if not descriptor.ttl_ms and not descriptor.order_by:
+        return None
+    return Lifetime(descriptor.ttl_ms, descriptor.ttl_clock, descriptor.keep_deleted_ms)
 
 
 class Visible:
@@ -120,34 +194,43 @@ class Visible:
     Args:
         lives_from: See Lifetime; None: the state has no ttl.
         aggregates: Of an aggregating state.
+        deletions: Some entries may be deletions that are remembered.
     """
 
-    def __init__(self, lives_from: bytes | None, *, aggregates: bool) -> None:
+    def __init__(self, lives_from: bytes | None, *, aggregates: bool = False, deletions: bool = False) -> None:
         self._lives_from = lives_from
         self._aggregates = aggregates
+        self._deletions = deletions
 
     def row(self, entry: bytes) -> bytes | None:
-        """Of one entry; None: it has expired."""
+        """Of one entry; None: it has expired, or says that there is none."""
         if self._lives_from is not None:
             if _FIRST_STAMP <= entry < self._lives_from:
                 return None
             entry = entry[STAMP_BYTES:]
+        if self._deletions and entry.startswith(DELETED):
+            return None
         return _aggregate_row(entry) if self._aggregates else entry
 
     def rows(self, entries: list[bytes | None]) -> list[bytes | None]:
-        """Of many; None: it is not there, or has expired."""
+        """Of many; None: it is not there, has expired, or says that there is none."""
         if self._lives_from is not None:
             entries = living(entries, self._lives_from)
+        if self._deletions:
+            entries = [None if entry is None or entry.startswith(DELETED) else entry for entry in entries]
         return [entry and _aggregate_row(entry) for entry in entries] if self._aggregates else entries
 
 
 def visible(descriptor: StateDescriptor) -> Callable[[Moment], Visible] | None:
     """By the moment as of which something is read; None: what is stored is the row."""
     lives = lifetime(descriptor)
-    aggregates = descriptor.kind is StateKind.AGGREGATING
-    if lives is not None:
-        return lambda now: Visible(lives.lives_from(now), aggregates=aggregates)
-    return (lambda now: Visible(None, aggregates=True)) if aggregates else None
+    aggregates, deletions = descriptor.kind is StateKind.AGGREGATING, bool(descriptor.order_by)
+    if lives is not None and lives.ttl_ms:
+        return lambda now: Visible(lives.lives_from(now), aggregates=aggregates, deletions=deletions)
+    if not aggregates and not deletions:
+        return None
+    at_any_time = Visible(None, aggregates=aggregates, deletions=deletions)
+    return lambda now: at_any_time
 
 
 def living(entries: Iterable[bytes | None], lives_from: bytes) -> list[bytes | None]:

@@ -116,6 +116,8 @@ class StateDescriptor(msgspec.Struct, frozen=True):
         earlier: The schemas that `value` evolved from: stored rows may be of any of them.
         ttl_ms: How long an entry lives after it was last written; 0: until it is deleted.
         max_length: Kind LIST: how many elements a key has at most, the last ones; 0: any number.
+        keep_deleted_ms: With `order_by`: how long a deletion is remembered, with its order; 0: deletions have none, and
+            count whatever the rows' orders.
     """
 
     application: str
@@ -133,6 +135,7 @@ class StateDescriptor(msgspec.Struct, frozen=True):
     ttl_ms: int = 0
     ttl_clock: TtlClock = TtlClock.PROCESSING_TIME
     max_length: int = 0
+    keep_deleted_ms: int = 0
 
     @property
     def entry_key(self) -> tuple[KeyColumn, ...]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from keyhole.changelog.records import MARKER_KEY
 from keyhole.codec import StateCodec, encode_integer
-from keyhole.stored import Moment, decode_aggregate
+from keyhole.stored import DELETED, Moment, decode_aggregate, deletion
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
 from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.merge import merge_of
@@ -28,12 +28,20 @@ from tests.support.states import KEY_GROUPS, content, descriptor, names_in, row
 MAP_KEY = (KeyColumn("m", KeyType.INT),)
 NAMES = [*names_in(0, 2), *names_in(1, 1)]
 TTL_MS = 25
+KEEP_MS = 15
 SECTIONS: dict[str, dict[str, object]] = {
     "value": {},
     "ranked": {"order_by": "n"},
     "reducing": {"kind": StateKind.REDUCING, "reducers": ("sum",)},
     "map": {"kind": StateKind.MAP, "map_key": MAP_KEY},
     "ranked map": {"kind": StateKind.MAP, "map_key": MAP_KEY, "order_by": "n"},
+    "ranked, deletions too": {"order_by": "n", "keep_deleted_ms": KEEP_MS},
+    "ranked map, deletions too": {
+        "kind": StateKind.MAP,
+        "map_key": MAP_KEY,
+        "order_by": "n",
+        "keep_deleted_ms": KEEP_MS,
+    },
     "reducing with map key": {"kind": StateKind.REDUCING, "reducers": ("sum",), "map_key": MAP_KEY},
     "list": {"kind": StateKind.LIST},
     "list of three": {"kind": StateKind.LIST, "max_length": 3},
@@ -52,7 +60,26 @@ numbers = st.sampled_from([0.0, 1.0, 2.0, 3.0])
 
 
 @st.composite
+def ordered_rows(draw: st.DrawFn, of: StateDescriptor) -> Staged:
+    orders = st.none() | numbers
+    codec, rows = StateCodec(of), []
+    for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3)):
+        prefix = codec.prefix(name)
+        if of.map_key:
+            if draw(st.booleans()):
+                rows.append((prefix, deletion(draw(orders))))
+            entries = draw(st.dictionaries(st.integers(-1, 1), st.tuples(st.booleans(), orders), max_size=3))
+            places = [(prefix + encode_integer(at, 4), *what) for at, what in entries.items()]
+        else:
+            places = [(prefix, draw(st.booleans()), draw(orders))]
+        rows += [(place, deletion(n) if deletes else row(n)) for place, deletes, n in places]
+    return rows
+
+
+@st.composite
 def staged_rows(draw: st.DrawFn, of: StateDescriptor) -> Staged:
+    if of.keep_deleted_ms:
+        return draw(ordered_rows(of))
     codec, rows = StateCodec(of), []
     for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3)):
         prefix = codec.prefix(name)
@@ -180,8 +207,8 @@ def test_the_state_is_what_its_model_says(kind: str, lives: str, data: st.DataOb
     for number in range(len(epochs) + 1, len(epochs) + 3):
         owner.run(number, Plan([], [], TTL_MS, False))
     owner.check()
-    if of.ttl_ms:
-        assert not content(owner.fated.bench.state.store)
+    held = content(owner.fated.bench.state.store)
+    assert not (held if of.ttl_ms else [entry for entry in held.values() if entry.startswith(DELETED)])
 
 
 @given(data=st.data())

@@ -19,7 +19,7 @@ from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
 from keyhole.codec import EntryRange, encode_integer, end_of_prefix
 from keyhole.errors import NotOwner, NotReady
-from keyhole.stored import Moment
+from keyhole.stored import Moment, deletion
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, Source
 from tests.property.test_protocol import NAMES, Protocol
@@ -177,6 +177,23 @@ class MapProtocol(KindsProtocol):
             yield prefix + encode_integer(name, 4), None if n is None else row(n)
 
 
+class OrderedMapProtocol(KindsProtocol):
+    """Entries, their deletions, and what clears keys have an order, and are remembered for a while."""
+
+    state = descriptor(kind=StateKind.MAP, map_key=MAP_KEY, order_by="n", keep_deleted_ms=TTL_MS)
+    values = st.tuples(  # type: ignore[assignment]
+        st.none() | numbers, st.dictionaries(st.integers(0, 2), st.tuples(st.booleans(), numbers), max_size=3)
+    )
+
+    def rows(self, key: str, of: tuple[float | None, dict[int, tuple[bool, float]]]) -> Iterator[tuple[bytes, bytes]]:  # type: ignore[override]
+        clears, entries = of
+        prefix = self.world.codec.prefix(key)
+        if clears is not None:
+            yield prefix, deletion(clears)
+        for name, (deletes, n) in entries.items():
+            yield prefix + encode_integer(name, 4), deletion(n) if deletes else row(n)
+
+
 class ExpiringSumsProtocol(MapProtocol):
     """Sums by a map key, which begin anew where they have expired."""
 
@@ -218,9 +235,10 @@ class ExpiringAggregatesProtocol(KindsProtocol):
 _SETTINGS = settings(max_examples=40, stateful_step_count=30)
 
 TestMapProtocol = MapProtocol.TestCase
+TestOrderedMapProtocol = OrderedMapProtocol.TestCase
 TestExpiringSumsProtocol = ExpiringSumsProtocol.TestCase
 TestListProtocol = ListProtocol.TestCase
 TestExpiringListProtocol = ExpiringListProtocol.TestCase
 TestExpiringAggregatesProtocol = ExpiringAggregatesProtocol.TestCase
-TestMapProtocol.settings = TestExpiringSumsProtocol.settings = _SETTINGS
+TestMapProtocol.settings = TestOrderedMapProtocol.settings = TestExpiringSumsProtocol.settings = _SETTINGS
 TestListProtocol.settings = TestExpiringListProtocol.settings = TestExpiringAggregatesProtocol.settings = _SETTINGS

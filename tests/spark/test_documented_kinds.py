@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -198,6 +199,28 @@ def several(scene: Scene, code: str) -> None:
     assert published == [1]
 
 
+def debezium(scene: Scene, code: str) -> None:
+    def change(op: str, of: int, lsn: int) -> dict[str, str]:
+        image = {"id": of, "name": f"at {lsn}"}
+        before, after = (image, None) if op == "d" else (None, image)
+        return {"value": json.dumps({"op": op, "before": before, "after": after, "source": {"lsn": lsn}})}
+
+    tombstone: dict[str, str | None] = {"value": None}
+    records: list[Rows] = [
+        [change("r", 1, 10), change("r", 2, 10), change("c", 3, 11), change("c", 6, 12)],
+        # In one batch in any order, too.
+        [change("d", 1, 20), tombstone, change("u", 2, 21), change("d", 3, 22), tombstone],
+        [change("d", 4, 25), change("c", 4, 24), change("c", 5, 27), change("d", 5, 26), change("d", 7, 30), tombstone],
+        # The connector was restarted, and begins before what it had told.
+        [change("r", 1, 10), change("u", 2, 15), change("c", 3, 11), change("d", 6, 9), change("c", 7, 29)],
+        [change("c", 3, 40)],
+    ]
+    scene.run(code, records=scene.stream("value string", records))
+    answers = scene.client.get_many(scene.application, "customers", [1, 2, 3, 4, 5, 6, 7])
+    names = [answer.value.name if answer.found else None for answer in answers]
+    assert names == [None, "at 21", "at 40", None, "at 27", "at 12", None]
+
+
 def sessions(scene: Scene, code: str) -> None:
     events = [[{"user": "a", "at": minute(m)} for m in (0, 5, 30)], [{"user": "b", "at": minute(300)}], []]
     scene.run(code, events=scene.stream("user string, at timestamp", events))
@@ -254,6 +277,7 @@ SCENES: dict[str, Callable[[Scene, str], None]] = {
     "rules = queryable.BroadcastReader(": broadcast,
     "def bonuses(": bonuses,
     "queryable.together(": several,
+    "envelope = ": debezium,
     "sessions = events": sessions,
     "from datetime import UTC": processor,
     "from keyhole.spark.changes": open_sessions,

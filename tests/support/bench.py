@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 
 from keyhole.steps import Step
+from keyhole.stores.base import Store
 from keyhole.testing.clock import ManualClock
 from keyhole.types import StateDescriptor
 from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
+from services.state_server.hosted import HostedState
 from services.state_server.restore import AtOnce, restore
 from tests.support.states import KEY_GROUPS, descriptor, hosted, memory_changelog, open_writer
 
@@ -15,9 +17,9 @@ from tests.support.states import KEY_GROUPS, descriptor, hosted, memory_changelo
 class Bench:
     """One owner of all key groups of app/counts, its changelog, and its writer."""
 
-    def __init__(self, of: StateDescriptor | None = None) -> None:
+    def __init__(self, of: StateDescriptor | None = None, store: Store | None = None) -> None:
         self.kafka, self.changelog = memory_changelog()
-        self.state = hosted(of=of)
+        self.state = hosted(of=of, store=store)
         self.writer = open_writer(self.changelog)
         self.steps: list[Step] = []
 
@@ -34,10 +36,13 @@ class Bench:
         self.state.restored.clear()
         self.state.read_positions()
         self.writer = open_writer(self.changelog, grant)
-        groups = range(KEY_GROUPS)
+        self.read_into(self.state)
+
+    def read_into(self, state: HostedState) -> None:
+        """Brings a copy to the changelog's end, from where it is."""
         restore(
-            {"counts": self.state},
-            {"counts": groups},
+            {"counts": state},
+            {"counts": range(KEY_GROUPS)},
             self.changelog,
             ManualClock(0),
             away_limit_ms=10**9,

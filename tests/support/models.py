@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
+import msgspec
+
 from keyhole.codec import StateCodec, encode_row
-from keyhole.stored import STAMP_BYTES, Aggregate, Moment, decode_aggregate
+from keyhole.stored import DELETED, STAMP_BYTES, UNORDERED_DELETION, Aggregate, Moment, decode_aggregate
 from keyhole.types import StateDescriptor, StateKind, TtlClock
 
 Rows = Mapping[bytes, bytes | None]
@@ -24,6 +26,7 @@ class Entry(NamedTuple):
 
     Attributes:
         name: Its map key, encoded; empty where there is one entry, and in lists.
+        row: Or a deletion that is remembered, as it was staged. In a map, one of no name clears the key.
         expires_ms: None: never.
         aggregate: Kind AGGREGATING: epoch, accumulator, the accumulator before the epoch.
     """
@@ -55,7 +58,10 @@ class Model:
             cleared = b"" in changes and changes[b""] is None and bool(self._of.entry_key)
             changes = {name: row for name, row in changes.items() if not (cleared and name == b"")}
             old = () if cleared else after.get(key, ())
-            after[key] = self._list(old, changes, now) if self._is_list else self._entries(old, changes, epoch, now)
+            if self._of.keep_deleted_ms:
+                after[key] = self._remembering(old, changes, now)
+            else:
+                after[key] = self._list(old, changes, now) if self._is_list else self._entries(old, changes, epoch, now)
         return {key: entries for key, entries in after.items() if entries}
 
     @property
@@ -78,6 +84,35 @@ class Model:
             elif not (self._of.order_by and before and self._number(row) < self._number(before.row)):
                 entries[name] = self._entry(name, before, row, epoch, now)
         return tuple(sorted(entries.values()))
+
+    def _remembering(self, old: tuple[Entry, ...], changes: Rows, now: Moment) -> tuple[Entry, ...]:
+        """With deletions by order: one after the other, what clears the key before the rest."""
+        entries = {entry.name: entry for entry in old}
+
+        def rank(name: bytes) -> float:
+            before = entries.get(name)
+            return self.rank(before.row) if before is not None and self._lives(before, now) else -2.0
+
+        for name, row in sorted(changes.items()):
+            assert row is not None
+            if self.rank(row) < max(rank(name), rank(b"")):
+                continue
+            if self._of.map_key and not name:
+                living = [other for other in entries if self._lives(entries[other], now)]
+                for other in living:
+                    if rank(other) <= self.rank(row):
+                        del entries[other]
+            if row == UNORDERED_DELETION:
+                entries.pop(name, None)
+            else:
+                entries[name] = Entry(name, row, self._expires(now, row))
+        return tuple(sorted(entries.values()))
+
+    def rank(self, row: bytes) -> float:
+        """Null below all."""
+        deletes = row.startswith(DELETED)
+        n = msgspec.msgpack.decode(row[len(DELETED) :]) if deletes else self._codec.decode_row(row)["n"]
+        return -1.0 if n is None else float(n)
 
     def _entry(self, name: bytes, before: Entry | None, row: bytes, epoch: int, now: Moment) -> Entry:
         expires = self._expires(now)
@@ -104,7 +139,9 @@ class Model:
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    def _expires(self, now: Moment) -> int | None:
+    def _expires(self, now: Moment, row: bytes = b"") -> int | None:
+        if row.startswith(DELETED):
+            return self._time(now) + self._of.keep_deleted_ms
         return self._time(now) + self._of.ttl_ms if self._of.ttl_ms else None
 
     def _lives(self, entry: Entry, now: Moment) -> bool:
@@ -116,7 +153,11 @@ class Model:
     def shown(self, state: State, now: Moment) -> Shown:
         """What readers get."""
         found = {
-            key: tuple((entry.name, entry.row) for entry in entries if self._lives(entry, now))
+            key: tuple(
+                (entry.name, entry.row)
+                for entry in entries
+                if self._lives(entry, now) and not entry.row.startswith(DELETED)
+            )
             for key, entries in state.items()
         }
         return {key: entries for key, entries in found.items() if entries}
@@ -135,6 +176,8 @@ class Model:
         expires = None
         if self._of.ttl_ms:
             expires, stored = int.from_bytes(stored[:STAMP_BYTES], "big"), stored[STAMP_BYTES:]
+        elif stored.startswith(DELETED):
+            expires, stored = int.from_bytes(stored[1:9], "big"), DELETED + stored[9:]
         if self._of.kind is StateKind.AGGREGATING:
             of = decode_aggregate(stored)
             return Entry(name, of.row, expires, (of.epoch, of.accumulator, of.before))

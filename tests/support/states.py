@@ -63,10 +63,12 @@ def names_in(key_group: int, count: int = 3) -> list[str]:
     return [name for name in (f"key-{number}" for number in range(1000)) if group(name) == key_group][:count]
 
 
-def hosted(restored: Iterable[int] = range(KEY_GROUPS), of: StateDescriptor | None = None) -> HostedState:
-    """An empty state in memory that may write the key groups."""
+def hosted(
+    restored: Iterable[int] = range(KEY_GROUPS), of: StateDescriptor | None = None, store: Store | None = None
+) -> HostedState:
+    """An empty state that may write the key groups; in memory, if no store is given."""
     of = of or descriptor()
-    store: Store = MemoryEngine().open(of.application, of.state, "topic")
+    store = store or MemoryEngine().open(of.application, of.state, "topic")
     state = HostedState.open(of, store, table(of, store))
     state.restored.update(restored)
     return state

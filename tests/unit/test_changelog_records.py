@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -57,14 +58,21 @@ def test_a_marker_survives_the_round_trip() -> None:
     assert decode_marker(encode_marker(marker(12)), PART, 0) == marker(12)
 
 
+def test_a_partition_whose_values_may_be_deletions_has_another_layout() -> None:
+    """So that whoever doesn't know them refuses it: the check is in versions that read layout 1 alone."""
+    with_deletions = dataclasses.replace(marker(12), deletions=True)
+    assert json.loads(encode_marker(with_deletions))["layout"] == 2
+    assert decode_marker(encode_marker(with_deletions), PART, 0) == with_deletions
+
+
 def test_fields_that_a_later_version_adds_to_a_marker_are_ignored() -> None:
     later = json.dumps({**json.loads(encode_marker(marker(12))), "colour": "blue"}).encode()
     assert decode_marker(later, PART, 0) == marker(12)
 
 
 def test_a_marker_of_another_layout_is_refused_with_both_versions() -> None:
-    with pytest.raises(TopicMismatch, match=r"partition 258, offset 9 has layout 2; this version reads layout 1"):
-        decode_marker(b'{"layout": 2, "something": "else"}', PART, 9)
+    with pytest.raises(TopicMismatch, match=r"partition 258, offset 9 has layout 3; .* reads layouts 1 and 2"):
+        decode_marker(b'{"layout": 3, "something": "else"}', PART, 9)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"garbage", b"{}", b'{"layout": 1}', b"[1]", b"\xff"])

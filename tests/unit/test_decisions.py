@@ -13,6 +13,7 @@ from keyhole.coordinator.decisions import (
     check_batch,
     check_start,
     decide,
+    evolve,
     offsets_hash,
     settled,
     transactional_id,
@@ -120,6 +121,15 @@ class TestDescriptor:
         ):
             with pytest.raises(StateChanged, match=says):
                 settled(stored, descriptor(**changes))
+
+    def test_what_deletions_count_may_change_and_rows_are_then_staged_otherwise(self) -> None:
+        always = descriptor(order_by="n")
+        by_order, longer = (msgspec.structs.replace(always, keep_deleted_ms=ms) for ms in (1000, 2000))
+        assert settled(always, by_order) == settled(longer, by_order) == by_order
+        assert settled(by_order, always) == always
+        assert evolve({"counts": always}, [by_order])
+        assert evolve({"counts": by_order}, [always])
+        assert not evolve({"counts": by_order}, [longer])
 
     def test_how_long_a_list_may_get_may_change(self) -> None:
         shorter = descriptor(kind=StateKind.LIST, max_length=3)

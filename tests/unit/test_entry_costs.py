@@ -75,10 +75,10 @@ def test_of_a_list_at_its_maximum_as_many_are_read_and_deleted_as_are_new(ttl: d
 
 
 @pytest.mark.parametrize(
-    ("changed", "read"), [({}, 0), ({"ttl_ms": 1000}, 0), ({"order_by": "n"}, 2)], ids=["plain", "with a ttl", "ranked"]
+    ("changed", "read"), [({}, 0), ({"ttl_ms": 1000}, 0), ({"order_by": "n"}, 3)], ids=["plain", "with a ttl", "ranked"]
 )
 def test_a_put_and_a_removal_touch_one_entry_of_a_map_each(changed: dict[str, object], read: int) -> None:
-    """Ranked: the entry of the put is compared with the stored one."""
+    """Ranked: entries are compared with the stored ones, and with what has cleared their key."""
     of = descriptor(kind=StateKind.MAP, map_key=(KeyColumn("m", KeyType.BIGINT),), **changed)
     prefix, longest = StateCodec(of).prefix(NAME), LENGTHS[-1]
     put, removed = prefix + encode_integer(longest // 2, 8), prefix + encode_integer(longest - 1, 8)

@@ -13,7 +13,7 @@ from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.plan import RestoreOptions
 from keyhole.savepoint.restore import plan_of, restore
-from keyhole.stored import Aggregate
+from keyhole.stored import Aggregate, Moment, deletion, lifetime
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
@@ -40,6 +40,7 @@ KINDS = {
         map_key=(KeyColumn("__class__", KeyType.TIMESTAMP), KeyColumn("a/b\n", KeyType.STRING)),
         value=ValueSchema(1, (ValueField("", "double"),)),
     ),
+    "map-deletions": descriptor(kind=StateKind.MAP, map_key=HOURS, order_by="n", keep_deleted_ms=1000),
     # Its rows are of the earlier schema.
     "evolved": descriptor(value=ValueSchema(2, ()), earlier=(descriptor().value,)),
 }
@@ -65,12 +66,22 @@ def entries(of: StateDescriptor) -> Content:
             plain = row(float(number))
             stored = Aggregate(3, plain, b"sum", None).encode() if of.kind is StateKind.AGGREGATING else plain
             made[key, *suffix] = STAMP + stored if of.ttl_ms else stored
+        if of.keep_deleted_ms:
+            # Of an entry, and of all that the key had.
+            deleted = lifetime(of).entries(Moment(1_700_000_000_000, 0))  # type: ignore[union-attr]  # it has one
+            made |= {(key, HOUR, "gone"): deleted(deletion(3.0)), (key,): deleted(deletion(-1.0))}
     return made
 
 
 def stored(content: Content, of: StateDescriptor) -> dict[bytes, bytes]:
     codec = StateCodec(of)
-    return {codec.storage_key(values if len(values) > 1 else values[0]): row for values, row in content.items()}
+
+    def storage_key(key: object, *map_key: object) -> bytes:
+        if of.map_key and not map_key:
+            return codec.prefix(key)
+        return codec.storage_key((key, *map_key) if map_key else key)
+
+    return {storage_key(*values): row for values, row in content.items()}
 
 
 @pytest.mark.parametrize("groups", [1, 3, 4, 64])

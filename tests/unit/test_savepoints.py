@@ -460,9 +460,9 @@ def test_a_list_tells_savepoints_from_other_folders(application: Application, tm
 
 def test_a_later_format_is_refused(application: Application, saved: Folder) -> None:
     take(application, saved)
-    manifest = saved.read(MANIFEST).replace(b'"format": 1', b'"format": 2')
+    manifest = saved.read(MANIFEST).replace(b'"format": 1', b'"format": 3')
     saved.write_whole(MANIFEST, manifest)
-    with pytest.raises(SavepointMismatch, match="format 2"):
+    with pytest.raises(SavepointMismatch, match="format 3; this version of Keyhole reads formats 1 and 2"):
         load(saved)
 
 

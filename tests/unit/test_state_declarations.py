@@ -105,6 +105,23 @@ def test_what_all_kinds_refuse(make: Callable[..., Any], arguments: dict[str, An
         (queryable.map, {"map_key": None}, "map_key is given as None; give the column's name"),
         (queryable.value, {"value": 3}, "value is given as 3; give the column's name"),
         (queryable.value, {"order_by": ["at", "v"]}, "order_by is a list; it must be the name of one column"),
+        (
+            queryable.value,
+            {"order_by": "v", "deletes": "never"},
+            "deletes is 'never'; it must be one of by_order, al",
+        ),
+        (
+            queryable.map,
+            {"order_by": "v", "keep_deleted": 3},
+            "keep_deleted is 3; it must be a timedelta of 1 ms",
+        ),
+        (queryable.map, {"order_by": "v", "keep_deleted": timedelta(0)}, "keep_deleted is datetime.timedelta"),
+        (queryable.value, {"keep_deleted": timedelta(1)}, "keep_deleted is given and order_by is not"),
+        (
+            queryable.broadcast,
+            {"order_by": "v", "deletes": "always", "keep_deleted": timedelta(1)},
+            "deletes is 'always', by which nothing is remembered",
+        ),
         (queryable.list, {"max_length": 2.5}, "max_length is 2.5; it must be a whole number, 1 or more"),
         (queryable.list, {"max_length": "3"}, "max_length is '3'; it must be a whole number"),
         (queryable.list, {"max_length": -1}, "max_length is -1; it must be a whole number"),

@@ -19,7 +19,10 @@ from keyhole.errors import TopicMismatch
 from keyhole.ready import ready
 from keyhole.types import Position
 
-LAYOUT_VERSION = 1
+PLAIN, WITH_DELETIONS = 1, 2
+"""Layouts. With deletions: values of the partition may say that there is no row (keyhole.stored.DELETED). They differ,
+so that whoever knows of no such values refuses the partition."""
+_LAYOUTS = (PLAIN, WITH_DELETIONS)
 
 MARKER_KEY = b"\x00"
 """No storage key is as short: they begin with two bytes of key group. Compaction keeps each partition's last marker."""
@@ -47,7 +50,7 @@ def encode_marker(marker: Marker) -> bytes:
     """The value of a marker's record."""
     return msgspec.json.encode(
         _MarkerRecord(
-            layout=LAYOUT_VERSION,
+            layout=WITH_DELETIONS if marker.deletions else PLAIN,
             epoch=marker.epoch,
             generation=marker.generation,
             commit_time_ms=marker.commit_time_ms,
@@ -66,10 +69,10 @@ def decode_marker(value: bytes | None, partition: Partition, offset: int) -> Mar
     """
     try:
         layout = msgspec.json.decode(value or b"", type=_Layout).layout
-        if layout != LAYOUT_VERSION:
+        if layout not in _LAYOUTS:
             raise TopicMismatch(
-                f"{_where(partition, offset)} has layout {layout}; this version reads layout {LAYOUT_VERSION}: use the "
-                "version of Keyhole that wrote it, or a later one",
+                f"{_where(partition, offset)} has layout {layout}; this version reads layouts {PLAIN} and "
+                f"{WITH_DELETIONS}: use the version of Keyhole that wrote it, or a later one",
                 state=partition.state,
                 layout=layout,
             )
@@ -81,6 +84,7 @@ def decode_marker(value: bytes | None, partition: Partition, offset: int) -> Mar
             watermark_ms=read.watermark_ms,
             checksum=int(read.checksum, 16),
             offsets_hash=int(read.offsets_hash, 16),
+            deletions=layout == WITH_DELETIONS,
         )
     except (msgspec.MsgspecError, ValueError) as error:
         raise _foreign(partition, offset) from error

@@ -29,7 +29,7 @@ _SERIAL = re.compile(r"\d+$")
 def settled(stored: StateDescriptor | None, wanted: StateDescriptor) -> StateDescriptor:
     """The state as it is to be, from what the control topic knows of it (None: nothing) and what the job declares.
 
-    Its value may have evolved (keyhole.evolution); `ttl_ms` and `max_length` are as declared.
+    Its value may have evolved (keyhole.evolution); `ttl_ms`, `max_length` and `keep_deleted_ms` are as declared.
 
     Raises:
         StateConflict: Another query of the application feeds it.
@@ -92,8 +92,13 @@ def _expiry(state: StateDescriptor) -> str:
 
 
 def evolve(stored: Mapping[str, StateDescriptor], states: Iterable[StateDescriptor]) -> bool:
-    """Whether rows are written by another schema from now on than what is stored, by the control topic, was."""
-    return any(before.value != of.value for of in states if (before := stored.get(of.state)) is not None)
+    """Whether rows are written otherwise from now on than what is stored, by the control topic, was: by another schema,
+    or deletions with an order."""
+    return any(
+        before.value != of.value or bool(before.keep_deleted_ms) is not bool(of.keep_deleted_ms)
+        for of in states
+        if (before := stored.get(of.state)) is not None
+    )
 
 
 def check_start(

@@ -64,6 +64,7 @@ def descriptor_to_proto(descriptor: StateDescriptor) -> state_pb2.StateDescripto
         ttl_ms=descriptor.ttl_ms,
         ttl_clock=_CLOCKS[descriptor.ttl_clock],
         max_length=descriptor.max_length,
+        keep_deleted_ms=descriptor.keep_deleted_ms,
     )
 
 
@@ -124,6 +125,7 @@ def descriptor_from_proto(message: state_pb2.StateDescriptor) -> StateDescriptor
         ttl_ms=message.ttl_ms,
         ttl_clock=_CLOCKS_BACK[message.ttl_clock],
         max_length=message.max_length,
+        keep_deleted_ms=message.keep_deleted_ms,
     )
 
 

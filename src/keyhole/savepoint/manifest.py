@@ -18,7 +18,9 @@ from keyhole.ready import ready
 from keyhole.savepoint.folder import SavedFile, part_of
 from keyhole.types import StateDescriptor
 
-FORMAT_VERSION = 1
+PLAIN, WITH_DELETIONS = 1, 2
+"""Formats. With deletions: a state has `order_by`, and what stands for a row may say that there is none
+(keyhole.stored.DELETED). They differ, so that whoever knows of no such thing refuses the savepoint."""
 
 STATES, CHECKPOINTS = "states", "checkpoints"
 """Folders of a savepoint: of rows by state, of Spark's checkpoints by query."""
@@ -105,7 +107,8 @@ class _Format(msgspec.Struct):
 def encode_manifest(savepoint: Savepoint) -> bytes:
     """The bytes of the file."""
     body = msgspec.json.format(msgspec.json.encode(savepoint), indent=1)
-    head = f'{{"format": {FORMAT_VERSION}, "sha256": "{hashlib.sha256(body).hexdigest()}", "savepoint": '
+    written = WITH_DELETIONS if any(state.descriptor.order_by for state in savepoint.states) else PLAIN
+    head = f'{{"format": {written}, "sha256": "{hashlib.sha256(body).hexdigest()}", "savepoint": '
     return head.encode() + body + b"}"
 
 
@@ -118,10 +121,10 @@ def decode_manifest(data: bytes, where: str) -> Savepoint:
     """
     try:
         written = msgspec.json.decode(data, type=_Format).format
-        if written != FORMAT_VERSION:
+        if written not in (PLAIN, WITH_DELETIONS):
             raise SavepointMismatch(
-                f"the savepoint at {where} has format {written}; this version of Keyhole reads format "
-                f"{FORMAT_VERSION}: use the version that made it, or a later one",
+                f"the savepoint at {where} has format {written}; this version of Keyhole reads formats {PLAIN} and "
+                f"{WITH_DELETIONS}: use the version that made it, or a later one",
                 path=where,
                 format=written,
             )

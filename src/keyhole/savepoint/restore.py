@@ -278,7 +278,7 @@ class _Restore:
 
     def _write_state(self, writer: ChangelogWriter, state: PlannedState) -> list[int]:
         name, groups = state.descriptor.state, state.descriptor.key_groups
-        marker = _marker(self._plan.saved_query(state))
+        marker = _marker(self._plan.saved_query(state), state.descriptor)
         for changes in self._changes(state):
             writer.commit([PartitionChanges(part, rows, marker) for part, rows in changes.items()], self._deadline)
         # Every key group stands for the complete epoch, also those without rows; and after all of its rows.
@@ -351,7 +351,7 @@ def _moved(storage_key: bytes, before: StateCodec, after: StateCodec) -> bytes:
     return after.prefix(before.key(storage_key)) + storage_key[before.prefix_length(storage_key) :]
 
 
-def _marker(query: SavedQuery) -> Marker:
+def _marker(query: SavedQuery, of: StateDescriptor) -> Marker:
     complete = query.complete
     return Marker(
         epoch=complete.epoch,
@@ -361,6 +361,7 @@ def _marker(query: SavedQuery) -> Marker:
         # Of no epoch's rows: the epoch is not run again, as the checkpoint says that it is done.
         checksum=0,
         offsets_hash=complete.offsets_hash,
+        deletions=bool(of.order_by),
     )
 
 

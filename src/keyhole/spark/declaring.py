@@ -23,10 +23,11 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.reducers import problems
 from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.argument_types import wrong_types
+from keyhole.spark.deletions import Deletes, keep_deleted_ms
 from keyhole.spark.executors import ServerAddresses
 from keyhole.spark.operators import Subtasks
 from keyhole.spark.parts import Part
-from keyhole.spark.schema import Declaration
+from keyhole.spark.schema import RANKED_KINDS, Declaration
 from keyhole.spark.sink import OnCommit, OnRows, Sink, checked_name
 from keyhole.spark.ttl import Ttl, ttl_of
 from keyhole.spark.value_codec import ENCODED, ValueCodec
@@ -70,10 +71,17 @@ class StateOptions(QueryOptions, total=False):
     codec: ValueCodec | None
 
 
+class RankedOptions(StateOptions, total=False):
+    """What kinds take, beside these, of which the highest row counts."""
+
+    deletes: Deletes
+    keep_deleted: timedelta | None
+
+
 def build(
     kind: StateKind,
     state: str,
-    options: StateOptions,
+    options: StateOptions | RankedOptions,
     *,
     aggregator: Aggregator | None = None,
     subtasks: Subtasks | None = None,
@@ -89,17 +97,21 @@ def build(
         InvalidConfiguration: An option can't be.
     """
     of_query, given = parted(options)
-    refuse_unknown("operator" if subtasks is not None else kind, options, declared.keys())
+    ranked = kind in RANKED_KINDS
+    known = (RankedOptions if ranked else StateOptions).__annotations__
+    refuse_unknown("operator" if subtasks is not None else kind, options, declared.keys(), known=known)
     codec: ValueCodec | None = given.pop("codec", None)
     if codec is not None:
         declared["encoded"] = True
     told = given.pop("ttl", None), given.pop("ttl_clock", TtlClock.PROCESSING_TIME)
     lives = ttl or ttl_of(state, *told)
+    deletions = given.pop("deletes", "by_order"), given.pop("keep_deleted", None)
     declaration = Declaration(
         state,
         kind=kind,
         ttl_ms=lives.ms,
         ttl_clock=lives.clock,
+        keep_deleted_ms=keep_deleted_ms(state, declared.get("order_by"), *deletions) if ranked else 0,
         **({"key_groups": DEFAULT_KEY_GROUPS, "value": None, "order_by": None} | declared | given),
     )
     checked_name("the state's name", declaration.state, "choose another one")

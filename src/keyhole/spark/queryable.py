@@ -28,6 +28,10 @@ What all states take:
     defaults: By value column, what entries that were written before the column was added have in it (default: null).
         Of a column that isn't new it is passed over.
 
+What value, map and broadcast states take with `order_by` (docs/kinds.md):
+    deletes: What rows that delete do: "by_order" (default) what a row of their order would; "always": delete.
+    keep_deleted: How long a deletion by order is remembered (timedelta), by `ttl_clock`; default: 1 day.
+
 What the query takes, whose states are given to it together:
     on_new_checkpoint: What to do where the checkpoint isn't the one that the states came from: "refuse" (default),
         "continue" (keep the states, add to them) or "reset" (empty them with the first batch). With either of these the
@@ -63,7 +67,7 @@ from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.argument_types import Columns, columns
 from keyhole.spark.broadcasting import BroadcastReader
 from keyhole.spark.changes import own_rows
-from keyhole.spark.declaring import QueryOptions, StateOptions, build, parted, query_sink, refuse_unknown
+from keyhole.spark.declaring import QueryOptions, RankedOptions, StateOptions, build, parted, query_sink, refuse_unknown
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.lookup import lookup
 from keyhole.spark.operators import MOST_SUBTASKS, Mode, Operator, Subtask, Subtasks
@@ -104,7 +108,7 @@ def value(
     key: Columns,
     value: Columns | None = None,
     order_by: str | None = None,
-    **options: Unpack[StateOptions],
+    **options: Unpack[RankedOptions],
 ) -> Sink:
     """A state with one value per key: the last row of each key.
 
@@ -124,7 +128,7 @@ def map(  # noqa: A001 - the kind's name
     map_key: Columns,
     value: Columns | None = None,
     order_by: str | None = None,
-    **options: Unpack[StateOptions],
+    **options: Unpack[RankedOptions],
 ) -> Sink:
     """A state with one value per key and map key: the last row of each. The entries of a key are ordered by map key.
 
@@ -267,7 +271,7 @@ def broadcast(
     key: Columns,
     value: Columns | None = None,
     order_by: str | None = None,
-    **options: Unpack[StateOptions],
+    **options: Unpack[RankedOptions],
 ) -> Sink:
     """A state that every server has a copy of, and every job can read whole: rules, thresholds, small tables.
 

@@ -20,8 +20,8 @@ from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClo
 from keyhole.value_types import value_type
 
 _ONE_NAME = "are one name to Spark (spark.sql.caseSensitive)"
-# Kinds whose stored row is compared with a new one.
-_RANKED_KINDS = (StateKind.VALUE, StateKind.MAP, StateKind.BROADCAST)
+RANKED_KINDS = (StateKind.VALUE, StateKind.MAP, StateKind.BROADCAST)
+"""Kinds whose stored row is compared with a new one, by `order_by`."""
 _UTF8_BINARY = "UTF8_BINARY"  # Spark's name for "no collation"
 
 _KEY_TYPES: dict[type[spark.DataType], KeyType] = {
@@ -79,6 +79,7 @@ class Declaration:
         replaces: Of a list, whether an epoch's rows of a key take the place of those before.
         result: Of an aggregating state, the schema of the result, which is the value, as Spark writes it.
         encoded: The job encodes the value itself.
+        keep_deleted_ms: See StateDescriptor.
         defaults: By field of the value, what rows have in it that were written before there was the field.
     """
 
@@ -100,6 +101,7 @@ class Declaration:
     result: str | spark.StructType | None = None
     defaults: Mapping[str, object] = dataclasses.field(default_factory=dict)
     encoded: bool = False
+    keep_deleted_ms: int = 0
 
 
 def describe(
@@ -150,12 +152,13 @@ def describe(
         key=key,
         value=ValueSchema(version=1, fields=fields),
         # Of a list and of an aggregate it orders the rows of an epoch, in the task.
-        order_by=(declaration.order_by or "") if declaration.kind in _RANKED_KINDS else "",
+        order_by=(declaration.order_by or "") if declaration.kind in RANKED_KINDS else "",
         reducers=declaration.reducers,
         map_key=map_key,
         ttl_ms=declaration.ttl_ms,
         ttl_clock=declaration.ttl_clock,
         max_length=declaration.max_length,
+        keep_deleted_ms=declaration.keep_deleted_ms,
     )
 
 
@@ -184,7 +187,7 @@ def _read_names(declaration: Declaration, schema: spark.StructType) -> tuple[str
         others = {*declaration.key, *declaration.map_key, declaration.op}
         names = tuple(name for name in schema.names if name not in others)
     # What a row ranks by is compared with later rows'; what only orders those of a batch is not needed after it.
-    order_by = declaration.order_by if declaration.kind in _RANKED_KINDS else None
+    order_by = declaration.order_by if declaration.kind in RANKED_KINDS else None
     return names if order_by is None or order_by in names else (*names, order_by)
 
 

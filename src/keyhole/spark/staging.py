@@ -118,12 +118,14 @@ def staged_state(part: Part, plan: StatePlan, rows: ClassicDataFrame, layout: Ha
         inputs = value_names(declaration, rows.schema)
         encoding = Encoding(part.codec, inputs)
     acts = declaration.op is not None or declaration.delete_when is not None
-    ordered = declaration.order_by is not None and (acts or descriptor.kind in _ORDERED_KINDS)
+    # Where deletions have an order, the servers compare it.
+    sorts = acts and not descriptor.keep_deleted_ms
+    ordered = declaration.order_by is not None and (sorts or descriptor.kind in _ORDERED_KINDS)
     if ordered:
         assert declaration.order_by is not None
         placed = placed.sortWithinPartitions(quoted(declaration.order_by))
     # In a list nothing but clearing has to do with the rows before, and that comes first.
-    folds = ordered and acts and descriptor.kind is not StateKind.LIST
+    folds = ordered and sorts and descriptor.kind is not StateKind.LIST
     task = TaskState(descriptor.state, in_order=folds, aggregation=aggregation, encoding=encoding)
     staged = _staged_rows(placed, declaration, descriptor, inputs)
     return StagedState(

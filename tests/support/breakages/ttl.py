@@ -54,8 +54,8 @@ TTL = (
         "a new row is merged with one that has expired",
         "ttl",
         "services/state_server/merge_entries.py",
-        "        return living(self._stored.get_many(storage_keys), self._lives_from)\n",
-        "        return living(self._stored.get_many(storage_keys), bytes(STAMP_BYTES))\n",
+        "        self._lives_from = lives.lives_from(epoch.moment)\n",
+        "        self._lives_from = bytes(8)\n",
         ("test_merge_entries.py",),
     ),
     Breakage(
