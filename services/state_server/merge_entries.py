@@ -64,7 +64,7 @@ class RankedEntries(Ranked):
 
     def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
         keys = sorted(rows)
-        prefixes = [key[: self._codec.prefix_length(key)] for key in keys]
+        prefixes = list(self._prefixes(keys))
         clearing = self._clearing(list(dict.fromkeys(prefixes)), stored)
         written: dict[bytes, Row] = {}
         entries: list[tuple[bytes, bytes]] = []
@@ -88,6 +88,15 @@ class RankedEntries(Ranked):
     def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
         changed = self.with_stored(rows, _NOTHING, epoch)
         return {key: row for key, row in changed if row is not None}
+
+    def _prefixes(self, keys: Sequence[bytes]) -> Iterator[bytes]:
+        """What the storage keys, which are ascending, begin with: key group and key."""
+        prefix: bytes | None = None
+        for key in keys:
+            # No encoded key is the beginning of another one; to find out where each ends would take longer.
+            if prefix is None or not key.startswith(prefix):
+                prefix = key[: self._codec.prefix_length(key)]
+            yield prefix
 
     def _clearing(self, prefixes: Sequence[bytes], stored: Stored) -> dict[bytes, Any]:
         """By key that was cleared: the rank of that."""

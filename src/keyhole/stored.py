@@ -31,6 +31,7 @@ NEVER = b"\xff" * STAMP_BYTES
 """Above the stamps of all that expires."""
 DELETED = b"\xc1"
 """What a deletion begins with that is remembered: MessagePack never uses the byte."""
+_AFTER_DELETED = b"\xc2"
 UNORDERED_DELETION = DELETED + msgspec.msgpack.encode(None)
 """One whose order is null: nothing can be older, so it need not be remembered."""
 _FIRST_STAMP = (1).to_bytes(STAMP_BYTES, "big")
@@ -142,7 +143,7 @@ class Lifetime:
         if self.ttl_ms:
             return living(entries, lives_from)
         return [
-            self._remembered(entry, lives_from) if entry is not None and entry.startswith(DELETED) else entry
+            self._remembered(entry, lives_from) if entry is not None and DELETED <= entry < _AFTER_DELETED else entry
             for entry in entries
         ]
 
@@ -217,7 +218,8 @@ class Visible:
         if self._lives_from is not None:
             entries = living(entries, self._lives_from)
         if self._deletions:
-            entries = [None if entry is None or entry.startswith(DELETED) else entry for entry in entries]
+            # Compared, which takes half of what a call of startswith does; rows of less than 16 fields are below.
+            entries = [None if entry is None or DELETED <= entry < _AFTER_DELETED else entry for entry in entries]
         return [entry and _aggregate_row(entry) for entry in entries] if self._aggregates else entries
 
 

@@ -28,7 +28,7 @@ from keyhole.spark.schema import describe
 from keyhole.spark.sink import Sink
 from keyhole.stored import DELETED, deletion
 from keyhole.stores.base import Snapshot
-from keyhole.types import StateDescriptor
+from keyhole.types import StateDescriptor, ValueField, ValueSchema
 from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.merge import merge_of
 from services.state_server.staged import StagedAttempt
@@ -65,7 +65,11 @@ def of_map(**options: Any) -> StateDescriptor:
     return described(queryable.map("counts", key="k", map_key="m", **options))
 
 
-STATES = {"value": of_value, "map": of_map}
+def of_broadcast(**options: Any) -> StateDescriptor:
+    return described(queryable.broadcast("counts", key="k", value=["v"], order_by="at", config=CONFIG, **options))
+
+
+STATES = {"value": of_value, "map": of_map, "broadcast": of_broadcast}
 
 
 @dataclass
@@ -366,3 +370,22 @@ def test_the_changelog_of_a_state_with_an_order_is_of_the_layout_that_has_deleti
         bench.commit(EpochToCommit(1, 1, 1000, 0, 0, states))
         markers = [value for group in range(KEY_GROUPS) for name, value in bench.log(group) if name == MARKER_KEY]
         assert [json.loads(value or b"")["layout"] for value in markers] == [layout]
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_rows_of_many_fields_are_no_deletions(kind: str) -> None:
+    """MessagePack begins an array of 16 elements or more with another byte, which is above that of a deletion."""
+    of = STATES[kind]()
+    more = tuple(ValueField(f"v{number}", "string") for number in range(15))
+    of = msgspec.structs.replace(of, value=ValueSchema(1, (*of.value.fields, *more)))
+    job, codec = Job(of), StateCodec(of)
+    wide = encode_row(1, ["x", 5, *["more"] * 15])
+    name = codec.storage_key(("a", "m") if of.map_key else "a")
+    assert wide > deletion(5)
+    for number, row in enumerate((wide, deletion(4), deletion(5), wide), start=1):
+        attempt = StagedAttempt("app/counts", of.key_groups, 511, merge_of(of))
+        attempt.add([name], [row])
+        states = {"counts": StateToCommit([attempt], attempt.receipts(), replace=False)}
+        job.bench.commit(EpochToCommit(number, 1, 1000, 0, 0, states))
+        assert job.shown() == is_at(job, None if number == 3 else 5)
+    assert merge_of(of).staged(wide, deletion(5)) == merge_of(of).staged(deletion(5), wide) == deletion(5)
