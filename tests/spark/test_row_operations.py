@@ -64,19 +64,34 @@ def lists_that_replace(config: JobConfig) -> list[Sink]:
     return [sink.of(only("replaced")) for sink in sinks]
 
 
+def ordered(config: JobConfig) -> list[Sink]:
+    """By their values."""
+    of: dict[str, Any] = {"key": "k", "value": ["v"], "order_by": "v", "op": "op", "key_groups": 4, "config": config}
+    sinks = [
+        queryable.value("by_order_value", **of),
+        queryable.map("by_order_map", map_key="m", **of),
+        queryable.value("always_value", deletes="always", **of),
+        queryable.map("always_map", map_key="m", deletes="always", **of),
+    ]
+    return [sink.of(only("ordered")) for sink in sinks]
+
+
 BATCHES = [
     [
         *(row("condition", "k0", 1), row("condition", "k1", 2), row("condition", "k2", 3)),
         *(row("op", "k0", 1), row("op", "k1", 2, "put"), row("op", "k2", 3)),
         *(row("replaced", "k0", 1), row("replaced", "k0", 2), row("replaced", "k1", 3), row("replaced", "k2", 4)),
+        *(row("ordered", "k0", 5), row("ordered", "k0", 7, "delete"), row("ordered", "k0", 6)),
+        *(row("ordered", "k1", 4, "delete"), row("ordered", "k1", 5), row("ordered", "k2", 5)),
     ],
     [
         *(row("condition", "k0", -1), row("condition", "k1", None, m=2), row("condition", "k2", -1)),
         *(row("op", "k0", op="delete"), row("op", "k1", 4, "put", m=2), row("op", "k2", op="clear", m=7)),
         *(row("replaced", "k0", 5), row("replaced", "k0", 6)),
         *(row("replaced", "k1", 7, "append"), row("replaced", "k2", 8, "delete")),
+        *(row("ordered", "k0", 6), row("ordered", "k1", 1, "delete"), row("ordered", "k2", op="delete")),
     ],
-    [row("condition", "k2", 5), row("op", "k2", 5)],
+    [row("condition", "k2", 5), row("op", "k2", 5), row("ordered", "k1", 2)],
 ]
 
 
@@ -87,6 +102,7 @@ def ran(scenarios: Scenarios) -> Scenario:
         *one_of_each_kind("condition", scenario.config, delete_when="v < 0"),
         *one_of_each_kind("op", scenario.config, op="op"),
         *lists_that_replace(scenario.config),
+        *ordered(scenario.config),
     )
     scenario.run(scenario.stream(f"of string, {SCHEMA}", BATCHES), "append", sink)
     return scenario
@@ -138,3 +154,14 @@ def test_a_list_that_replaces_does_so_with_rows_that_say_nothing_else(ran: Scena
         "by_op": [[5, 6], [3, 7], []],
         "by_condition": [[5, 6], [7], []],
     }
+
+
+def test_with_an_order_an_older_row_neither_deletes_nor_comes_back(ran: Scenario) -> None:
+    found = {kind: [held(ran, f"by_order_{kind}", key) for key in KEYS] for kind in ("value", "map")}
+    assert found == {"value": ["absent", 5, 5], "map": [{}, {1: 5}, {1: 5}]}
+
+
+def test_unless_the_state_says_that_deletions_always_count(ran: Scenario) -> None:
+    """Of one batch the order counts nevertheless."""
+    found = {kind: [held(ran, f"always_{kind}", key) for key in KEYS] for kind in ("value", "map")}
+    assert found == {"value": [6, 2, "absent"], "map": [{1: 6}, {1: 2}, {}]}
