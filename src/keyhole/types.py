@@ -168,7 +168,7 @@ class Source(msgspec.Struct, frozen=True):
 
     Attributes:
         epoch: The epoch whose changes the answer holds; 0: none was committed yet.
-        commit_time: When that epoch was committed, UTC; None with epoch 0.
+        commit_time: When that epoch's rows were all staged and its commit was decided, UTC; None with epoch 0.
         watermark: The event-time watermark of that epoch, UTC; None where the query has none.
         unconfirmed: The owner has not heard of its coordinator for the lease time: a newer owner may exist.
         as_of: The answer holds all that was complete at this time, by the coordinator's clock; None: not known.
@@ -191,6 +191,7 @@ class Answer(msgspec.Struct, frozen=True):
     """The answer to one lookup. `value` is an immutable row (codec.Row), None where the key is absent.
 
     True where the key was found, whatever its value is.
+    With `epoch` 0 nothing was committed yet: that a key is not found then says nothing of it.
     """
 
     found: bool

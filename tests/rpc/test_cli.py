@@ -42,6 +42,7 @@ async def keyhole() -> AsyncIterator[Command]:
         server.host(hourly(KeyType.STRING, KeyType.INT, state="windows"), windows)
         rules = hourly(kind=StateKind.BROADCAST, state="rules", key_groups=1)
         server.host(rules, {f"sensor-{n}": row(float(n)) for n in (2, 1)})
+        server.host(hourly(KeyType.INT, state="fresh")).epoch = 0
         async with proxy_of(server.address) as proxy:
 
             async def run(*arguments: str) -> int:
@@ -105,6 +106,20 @@ async def test_get_shows_found_and_absent_keys_alike(keyhole: Command, capsys: p
     assert (found["found"], found["value"]) == (True, {"celsius": 7.0, "count": 1})
     assert (absent["found"], absent["value"]) == (False, None)
     assert (found["epoch"], found["server"], found["role"]) == (1, "server-a", "owner")
+
+
+async def test_before_the_first_epoch_it_is_said_that_nothing_is_known_of_any_key(
+    keyhole: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = f"{APPLICATION}/fresh"
+    said = f"{path}: epoch 0: no epoch is complete yet, so that nothing is known of any key\n"
+    for command in (("get", path, "sensor-7,1"), ("scan", path, "sensor-7")):
+        assert await keyhole(*command) == 0
+        assert capsys.readouterr().err == said
+        assert await keyhole(*command, "--json") == 0
+        assert capsys.readouterr().err == ""
+    assert await keyhole("get", PATH, "nobody") == 0
+    assert capsys.readouterr().err == ""
 
 
 async def test_get_says_how_stale_an_answer_may_be_and_is(keyhole: Command, capsys: pytest.CaptureFixture[str]) -> None:

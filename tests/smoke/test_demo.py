@@ -20,7 +20,7 @@ def test_the_demo_shows_answers_agrees_with_the_recount_and_leaves_nothing(tmp_p
     # A row of the table begins with the key, and ends with the answer's age and who gave it.
     rows = re.findall(r"^ *(\S+) .* \d+\.\d s +\S+ *$", done.stderr, re.MULTILINE)
     assert rows == list(SHOWN), done.stderr
-    # In five seconds a slow machine shows no second batch.
+    # A slow machine has no second epoch within the seconds.
     assert re.search(r"first shown \d+\.\d s after it was sent|no new reading of the probe", done.stderr), done.stderr
     assert "all agree" in done.stderr
     result = json.loads(done.stdout)

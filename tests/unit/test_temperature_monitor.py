@@ -155,7 +155,9 @@ def test_it_passes_only_if_keys_were_counted_and_all_agree(verdict: Verdict, pas
 
 def answer(last: float | None, *, epoch: int = 1) -> Answer:
     """The probe's, as of a moment ago; None: absent."""
-    source = Source("server-0", Role.OWNER, epoch, datetime.now(UTC) - timedelta(seconds=3), None, 1, 1, False)
+    now = datetime.now(UTC)
+    committed, as_of = now - timedelta(seconds=60), now - timedelta(seconds=3)
+    source = Source("server-0", Role.OWNER, epoch, committed, None, 1, 1, False, as_of)
     fields = [(name, float) for name in ("last", "min", "max", "mean")]
     value = None if last is None else row_class([*fields, ("readings", int)])(last, last - 2, last + 1, last - 0.5, 12)
     return Answer(last is not None, value, source)

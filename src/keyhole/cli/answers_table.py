@@ -10,6 +10,7 @@ from rich.table import Table
 
 from keyhole import Answer, Entries
 from keyhole.cli.freshness import RECENT_SECONDS
+from keyhole.cli.tables import age
 from keyhole.errors import KeyholeError
 
 
@@ -64,8 +65,8 @@ class AnswersTable:
 
 
 def _cells(answer: Answer, now: datetime) -> tuple[str, ...]:
-    age = f"{(now - answer.commit_time).total_seconds():.1f} s" if answer.commit_time else "-"
     of = answer.value
     degrees = (of.last, of.min, of.max, of.mean) if answer.found else ()
     shown = [f"{temperature:.2f}" for temperature in degrees] or ["-"] * 4
-    return *shown, f"{of.readings:,}" if answer.found else "-", str(answer.epoch), age, answer.server
+    readings = f"{of.readings:,}" if answer.found else "-"
+    return *shown, readings, str(answer.epoch), age(answer.source, now), answer.server

@@ -10,6 +10,7 @@ from rich.table import Table
 from keyhole import Answer, Client
 from keyhole.cli.local_jobs import LOCAL_JOBS
 from keyhole.cli.runner import RunOptions, run_locally
+from keyhole.cli.tables import age
 from keyhole.client.views import StateHolding
 from keyhole.errors import KeyholeError
 from keyhole.local.stack import Stack
@@ -52,9 +53,9 @@ class StatesTable:
         now = datetime.now(UTC)
         for holding in self._holdings:
             source = holding.source
-            age = f"{(now - source.commit_time).total_seconds():.1f} s" if source.commit_time else "-"
             of = holding.descriptor
-            table.add_row(of.state, str(of.kind), f"{holding.entries:,}", str(source.epoch), age, holding.server)
+            entries, epoch = f"{holding.entries:,}", str(source.epoch)
+            table.add_row(of.state, str(of.kind), entries, epoch, age(source, now), holding.server)
         return table
 
     def result(self, stack: Stack) -> dict[str, object]:

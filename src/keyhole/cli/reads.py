@@ -35,6 +35,12 @@ class Output:
             return
         tables.show(Console(), [tables.as_said(row) for row in rows], title)
 
+    def before_the_first_epoch(self, path: str) -> None:
+        """Tells a person what "found: False" doesn't say then; a program has `epoch`."""
+        if not self.as_json:
+            what = f"{path}: epoch 0: no epoch is complete yet, so that nothing is known of any key"
+            Console(stderr=True).print(what, markup=False, highlight=False, soft_wrap=True)
+
 
 def states(client: Client, output: Output) -> None:
     """All states of all applications."""
@@ -105,6 +111,8 @@ def get(client: Client, output: Output, path: str, keys: Sequence[str], bounds: 
         min_epoch=bounds.min_epoch,
     )
     output.rows([_answer_row(key, answer) for key, answer in zip(keys, answers, strict=True)], path)
+    if any(answer.epoch == 0 for answer in answers):
+        output.before_the_first_epoch(path)
 
 
 @dataclass(frozen=True)
@@ -151,6 +159,8 @@ def scan(client: Client, output: Output, path: str, key: str | None, within: Ran
         return
     title = f"{path} {key}" if descriptor.scan_key else path
     output.rows(rows, f"{title}: {len(entries):,} entries by {names}, epoch {entries.epoch}")
+    if entries.epoch == 0:
+        output.before_the_first_epoch(path)
 
 
 def _scanned_key(descriptor: StateDescriptor, path: str, key: str | None) -> Any:

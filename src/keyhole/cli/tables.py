@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from rich.cells import cell_len
@@ -11,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from keyhole import Source
 from keyhole.cli.written_out import written_out
 
 # Of the one column that may be folded. With fewer, values stand in it letter by letter.
@@ -24,6 +26,12 @@ _SAID = {
 }
 _OF = {"key_groups": "all_key_groups", "restored_records": "records_to_restore"}
 _FRAME = 3  # a border and two blanks, for each column; and one border more
+
+
+def age(source: Source, now: datetime) -> str:
+    """How long ago it was that the copy held all that was complete; docs/reads.md tells it from how long ago its epoch
+    was committed."""
+    return "-" if source.as_of is None else f"{max(0.0, (now - source.as_of).total_seconds()):.1f} s"
 
 
 def as_said(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,27 @@ _log = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 1.0
 
 
+class _CommitTime:
+    """When an epoch is committed, for all of its key groups: once the rows of a round are all staged, which may take
+    minutes, and from then on in each further round. Before that: when it was begun, up to which its tasks take what
+    expires for living.
+
+    Attributes:
+        ms: Milliseconds since 1970.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._decided = False
+        self.ms = clock.now_ms()
+
+    def decide(self) -> None:
+        """All rows are staged. Idempotent."""
+        if not self._decided:
+            self._decided = True
+            self.ms = max(self.ms, self._clock.now_ms())
+
+
 class _Staging(NamedTuple):
     """A round whose tasks run. `changes`: as many changes of the membership had begun before."""
 
@@ -198,11 +219,11 @@ class Coordinator:
         batch = replace(batch, watermark_ms=self._watermark_ms(batch, epoch))
         # Not before: starting has deadlines of its own, and however slow it was, the servers are to be tried.
         deadline = self._clock.monotonic() + self._config.epoch_deadline_seconds
-        commit_time_ms = self._clock.now_ms()
+        time = _CommitTime(self._clock)
         self._observer.reached(Step.DRIVER_BEFORE_STAGE, epoch)
         number = 0
         while True:
-            outcome = self._round(batch, epoch, number, commit_time_ms, deadline)
+            outcome = self._round(batch, epoch, number, time, deadline)
             if isinstance(outcome, EpochResult):
                 return outcome
             number += 1
@@ -213,12 +234,12 @@ class Coordinator:
                 ) from outcome
 
     def _round(
-        self, batch: EpochBatch, epoch: int, number: int, commit_time_ms: int, deadline: float
+        self, batch: EpochBatch, epoch: int, number: int, time: _CommitTime, deadline: float
     ) -> EpochResult | KeyholeError:
         """One try: the epoch is complete, or what kept it from that and may not keep the next."""
         with self._counts.phase("converge", self._clock):
             self._run.converge(deadline)
-        order = self._order(epoch, number, deadline, commit_time_ms, batch.watermark_ms)
+        order = self._order(epoch, number, deadline, time.ms, batch.watermark_ms)
         with self._counts.phase("stage", self._clock):
             receipts = self._stage(batch, order)
         if receipts is None:
@@ -228,7 +249,8 @@ class Coordinator:
         if isinstance(proceed, Restage):
             return self._suspect(proceed.suspects)
         self._observer.reached(Step.DRIVER_STAGED, epoch)
-        commits = self._commit_requests(batch, order, proceed, commit_time_ms)
+        time.decide()
+        commits = self._commit_requests(batch, order, proceed, time.ms)
         self._observer.reached(Step.DRIVER_BEFORE_COMMIT, epoch)
         with self._counts.phase("commit", self._clock):
             answers = self._commit(order, commits, deadline)
@@ -237,7 +259,7 @@ class Coordinator:
             return self._judge(lost)
         self._observer.reached(Step.DRIVER_COMMITTED, epoch)
         with self._counts.phase("complete", self._clock):
-            replayed = self._complete(batch, epoch, commit_time_ms, answers)
+            replayed = self._complete(batch, epoch, time.ms, answers)
         self._observer.reached(Step.DRIVER_COMPLETE, epoch)
         return EpochResult(epoch, replayed, number + 1)
 
