@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from tests.support.breakages.breakage import Breakage
 
+_FIRST_BATCH = "src/keyhole/spark/first_batch.py"
 _RECORDING = "src/keyhole/spark/recording.py"
 
 SPARK = (
+    Breakage(
+        "a query whose checkpoint its next start will not have begins",
+        "spark",
+        _FIRST_BATCH,
+        '_TEMPORARY.fullmatch(location.rstrip("/").rpartition("/")[2])',
+        "_TEMPORARY.fullmatch(location)",
+        ("test_first_batch.py",),
+    ),
+    Breakage(
+        "workers of another virtual environment are taken to have what the driver has",
+        "spark",
+        _FIRST_BATCH,
+        "    return here.parent == there.parent and here",
+        "    return here",
+        ("test_first_batch.py",),
+    ),
     Breakage(
         "changes of one key are told as the next one's",
         "spark",
