@@ -31,7 +31,7 @@ from keyhole.errors import (
     Unauthenticated,
     ValueMismatch,
 )
-from keyhole.rpc.protocol import check
+from keyhole.rpc.protocol import PROTOCOL_VERSION, check
 from keyhole.testing.changelog import MemoryChangelog
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueField, ValueSchema
 from tests.support.simulation import SimulatedFleet, SimulatedLink, World
@@ -234,7 +234,7 @@ def _draining(world: World) -> Iterator[None]:
 
 def _of_another_version() -> KeyholeError:
     try:
-        check(2, "state server a (a:1)")
+        check(PROTOCOL_VERSION + 1, "state server a (a:1)")
     except ProtocolMismatch as error:
         return error
     raise AssertionError("that is this version")
@@ -320,7 +320,12 @@ REFUSALS = [
     ),
     Refusal("a bootstrap that comes too late", StateConflict, "has completed epoch 2", bootstrap="history"),
     # servers
-    Refusal("servers of another version", ProtocolMismatch, "version 2", describe=_of_another_version),
+    Refusal(
+        "servers of another version",
+        ProtocolMismatch,
+        f"version {PROTOCOL_VERSION + 1}",
+        describe=_of_another_version,
+    ),
     Refusal(
         "servers that don't know it",
         Unauthenticated,
