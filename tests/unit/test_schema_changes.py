@@ -15,7 +15,7 @@ from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.plan import RestoreOptions
 from keyhole.savepoint.restore import plan_of, restore
-from keyhole.stored import Aggregate
+from keyhole.stored import Aggregate, deletion
 from keyhole.testing.changelog import MemoryChangelog
 from keyhole.testing.clock import ManualClock
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
@@ -203,6 +203,26 @@ def test_how_long_entries_live_may_change_without_another_version() -> None:
     world.run_epoch(1, rows(1, 2.0))
     assert control(world).states["counts"].value.version == 1
     assert {table.descriptor.ttl_ms for table in tables(world).values()} == {5000}
+    world.close()
+
+
+def test_deletions_may_get_an_order_and_an_old_job_may_come_back() -> None:
+    """A state of an earlier release, whose rows are stored as they are."""
+    of = declared(("n", "double"), order_by="n")
+    world = World(of, "ab", standbys=1)
+    world.run_epoch(0, rows(1, 5.0))
+    restart(world, msgspec.structs.replace(of, keep_deleted_ms=60_000))
+    world.run_epoch(1, {KEYS[0]: deletion(3.0), KEYS[1]: deletion(7.0)})
+    world.run_epoch(2, rows(1, 6.0, of=KEYS[1:2]))
+    world.settle()
+    fives = {name: [{"n": 5.0}] * 3 for name in "ab"}
+    assert read(world) == fives, "without the one that was deleted"
+    assert {table.descriptor.keep_deleted_ms for table in tables(world).values()} == {60_000}
+    restart(world, of)
+    world.run_epoch(3, {KEYS[0]: None})
+    world.settle()
+    assert read(world) == {name: held[1:] for name, held in fives.items()}
+    assert control(world).states["counts"].value.version == 1
     world.close()
 
 
