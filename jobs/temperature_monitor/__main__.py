@@ -17,6 +17,7 @@ from jobs.temperature_monitor.pipeline import (
     KEY,
     KEY_GROUPS,
     LOWEST_THRESHOLD,
+    NO_THRESHOLD,
     STATE,
     THRESHOLD_SCHEMA,
     THRESHOLDS,
@@ -39,8 +40,13 @@ from keyhole.spark.sink import Sink
 _LOOK_FOR_UPDATES = "1 second"
 
 
-def states(processor: QueryableProcessor, job: JobConfig, on_commit: Callable[[int], object] | None = None) -> Sink:
-    """What is kept of each sensor, and its alerts, by the thresholds that the batch reads."""
+def states(
+    processor: QueryableProcessor,
+    job: JobConfig,
+    on_commit: Callable[[int], object] | None = None,
+    default_threshold: float = NO_THRESHOLD,
+) -> Sink:
+    """What is kept of each sensor, and its alerts, by the thresholds that the batch reads, or by the default one."""
     thresholds = queryable.BroadcastReader(
         f"{job.application}/{THRESHOLDS}",
         proxy=job.proxy,
@@ -50,7 +56,7 @@ def states(processor: QueryableProcessor, job: JobConfig, on_commit: Callable[[i
     )
 
     def alerts_of(batch: DataFrame) -> DataFrame:
-        return alerts(own_rows(batch), thresholds.read(batch))
+        return alerts(own_rows(batch), thresholds.read(batch), default_threshold)
 
     return queryable.together(
         queryable.exposed(processor, key_groups=KEY_GROUPS, config=job),
@@ -77,7 +83,7 @@ def start_sensors(spark: SparkSession, job: JobConfig, config: TemperatureMonito
     dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic, config=job)
     taken = readings(records(spark, job.bootstrap_servers, config), dead_letters.accept)
     processor = exposing()
-    sink = states(processor, job, dead_letters.tell)
+    sink = states(processor, job, dead_letters.tell, config.default_threshold)
     return (
         tracked(taken, processor)
         .writeStream.queryName(STATE)

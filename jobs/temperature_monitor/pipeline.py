@@ -24,8 +24,9 @@ KEY_GROUPS = 16
 DELAY = "1 minute"
 # Alerts kept per sensor.
 ALERTS_KEPT = 100
-# An update below it removes the sensor's threshold.
+# An update below it removes the sensor's threshold; a default below it is none.
 LOWEST_THRESHOLD = 1.0
+NO_THRESHOLD = 0.0
 
 # A key of any length would end the query at the first one that the store can't take.
 MAX_SENSOR_BYTES = 128
@@ -86,19 +87,24 @@ def tracked(of: DataFrame, processor: QueryableProcessor) -> DataFrame:
     return processor.transform(of.withWatermark("time", DELAY), OUTPUT, time_mode="eventTime")
 
 
-def alerts(jumps: DataFrame, thresholds: DataFrame) -> DataFrame:
+def alerts(jumps: DataFrame, thresholds: DataFrame, default_threshold: float = NO_THRESHOLD) -> DataFrame:
     """The jumps that go beyond the threshold of their sensor.
 
     Args:
         jumps: The processor's own rows of a batch.
         thresholds: sensor, ratio: the thresholds that the batch reads.
+        default_threshold: Of the sensors that are not among them; below LOWEST_THRESHOLD: they have no alerts.
 
     Returns:
         sensor: string; reading: bigint, the new one's number since the sensor was first seen; time_ms: bigint; last,
         new: double, degrees Celsius; ratio, threshold: double.
     """
     of = f.broadcast(thresholds.withColumnRenamed("ratio", "threshold"))
-    return jumps.join(of, KEY).where("ratio > threshold").select(KEY, "reading", *ALERT_COLUMNS)
+    if default_threshold < LOWEST_THRESHOLD:
+        measured = jumps.join(of, KEY)
+    else:
+        measured = jumps.join(of, KEY, "left").fillna(default_threshold, ["threshold"])
+    return measured.where("ratio > threshold").select(KEY, "reading", *ALERT_COLUMNS)
 
 
 def updates(records: DataFrame, accept: Accept = drop) -> DataFrame:

@@ -110,10 +110,20 @@ def thresholds_of(updates: Iterable[tuple[str, float]]) -> dict[str, float]:
     return set_to
 
 
-class Recount:
-    """What the states should hold, batch by batch."""
+def default_of(setting: str | None) -> float | None:
+    """The default threshold that the job was told, by its README; None where there is none."""
+    return ratio if setting is not None and (ratio := float(setting)) >= 1.0 else None
 
-    def __init__(self) -> None:
+
+class Recount:
+    """What the states should hold, batch by batch.
+
+    Args:
+        default_threshold: Of sensors without one of their own; None: such a sensor has no alerts.
+    """
+
+    def __init__(self, default_threshold: float | None = None) -> None:
+        self._default = default_threshold
         self.sensors: dict[str, Sensor] = {}
         self.logged: defaultdict[str, list[Alert]] = defaultdict(list)
 
@@ -130,13 +140,14 @@ class Recount:
         for sensor, time_ms, temperature in readings:
             if time_ms <= watermark_ms:
                 continue
+            threshold = thresholds.get(sensor, self._default)
             of = self.sensors.setdefault(sensor, Sensor())
             of.temperatures.append(temperature)
             of.time_ms = max(of.time_ms, time_ms)
             for last, new in itertools.pairwise(of.temperatures[-2:]):
-                if sensor in thresholds and last > 0 and new >= 0:
+                if threshold is not None and last > 0 and new >= 0:
                     jump = max(new / last, last / new) if new else math.inf
-                    if jump > thresholds[sensor]:
-                        self.logged[sensor].append(Alert(time_ms, last, new, jump, thresholds[sensor]))
+                    if jump > threshold:
+                        self.logged[sensor].append(Alert(time_ms, last, new, jump, threshold))
         for sensor in [name for name, of in self.sensors.items() if of.time_ms + _HOUR_MS <= watermark_ms]:
             del self.sensors[sensor]

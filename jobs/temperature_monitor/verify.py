@@ -10,14 +10,23 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from confluent_kafka import Message
 
-from jobs.temperature_monitor.recount import Alert, Reading, Recount, Sensor, reading_of, thresholds_of, update_of
+from jobs.temperature_monitor.recount import (
+    Alert,
+    Reading,
+    Recount,
+    Sensor,
+    default_of,
+    reading_of,
+    thresholds_of,
+    update_of,
+)
 from keyhole import Answer, Client
 from keyhole.cli.batch_logs import BatchLogs
 from keyhole.cli.verify import Subject, Verdict, asked, entries, main, records_before, topic_ends, unkept
 
 # As the job has it, of which nothing here may know.
 APPLICATION, STATE, ALERTS, THRESHOLDS = "temperature-monitor", "sensors", "alerts", "thresholds"
-THRESHOLDS_TOPIC = "THRESHOLDS_TOPIC"
+THRESHOLDS_TOPIC, DEFAULT_THRESHOLD = "THRESHOLDS_TOPIC", "DEFAULT_THRESHOLD"
 
 _CATCH_UP_SECONDS = 60.0
 _POLL_SECONDS = 0.1
@@ -30,6 +39,7 @@ class Counted:
 
     Attributes:
         seen: All sensors that there ever were.
+        watched: Those of them that may have alerts: that ever had a threshold, or lost one; all, if there is a default.
         read_right: Each batch has read the thresholds that had been set by the epoch that it says it has read.
         updated: All that ever had a threshold, or lost one.
         records: Of the readings' topic.
@@ -39,6 +49,7 @@ class Counted:
 
     recount: Recount
     seen: set[str]
+    watched: set[str]
     read_right: bool
     thresholds: dict[str, float]
     updated: set[str]
@@ -80,7 +91,8 @@ def count(subject: Subject, readings: BatchLogs, updates: BatchLogs, newest: int
         read = [change for (partition, offset), change in of_changes.items() if offset < ends.get(partition, 0)]
         return thresholds_of(change for change in read if change is not None)
 
-    recount, seen = Recount(), set[str]()
+    default = default_of(subject.settings.get(DEFAULT_THRESHOLD))
+    recount, seen = Recount(default), set[str]()
     begins, read_right = dict[int, int](), True
     for batch in range(newest + 1):
         ends = readings.ends(batch)
@@ -93,12 +105,14 @@ def count(subject: Subject, readings: BatchLogs, updates: BatchLogs, newest: int
         begins = ends
     rejected: set[tuple[int | None, int | None]] = {place for place, reading in of_records.items() if reading is None}
     refused: set[tuple[int | None, int | None]] = {place for place, change in of_changes.items() if change is None}
+    updated = {change[0] for change in of_changes.values() if change is not None}
     return Counted(
         recount,
         seen,
+        seen & updated if default is None else seen,
         read_right,
         thresholds(updates.newest() + 1),
-        {change[0] for change in of_changes.values() if change is not None},
+        updated,
         len(messages),
         {subject.topic: len(rejected), of_updates.topic: len(refused)},
         unkept(subject, rejected) + unkept(of_updates, refused),
@@ -113,7 +127,7 @@ def compare(client: Client, counted: Counted, epoch: int) -> Verdict:
         answer.epoch == epoch and is_told(answer, recount.sensors.get(sensor)) for sensor, answer in sensors.items()
     ]
     # The logs of sensors that must have none are asked for, too.
-    kept = {name: list[Alert]() for name in sorted(counted.seen & counted.updated)} | recount.alerts()
+    kept = {name: list[Alert]() for name in sorted(counted.watched)} | recount.alerts()
     for sensor, alerts in kept.items():
         told = client.scan(APPLICATION, ALERTS, sensor, min_epoch=epoch)
         agreed.append([Alert(*(value[name] for name in Alert._fields)) for value in told.values] == alerts)

@@ -57,7 +57,7 @@ def test_every_key_agrees_though_server_and_driver_are_killed(tmp_path: Path) ->
     command = [*KEYHOLE, "demo", "--seconds", "25", *few, "--verify", "--chaos", "--json"]
     done = subprocess.run(
         command,
-        env=environ(tmp_path, KEYHOLE_READINGS_MALFORMED="0.02"),
+        env=environ(tmp_path, KEYHOLE_READINGS_MALFORMED="0.02", KEYHOLE_TEMPERATURE_MONITOR_DEFAULT_THRESHOLD="1.03"),
         capture_output=True,
         text=True,
         timeout=800,
@@ -65,8 +65,9 @@ def test_every_key_agrees_though_server_and_driver_are_killed(tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    # 303 sensors; of 12 of them a threshold and a log of alerts; and what all batches have read of the thresholds.
-    assert (result["keys"], result["agreed"], result["mismatches"]) == (328, 328, 0)
+    # 303 sensors, each with a log of alerts; of 12 of them a threshold of their own; and what all batches have read of
+    # the thresholds.
+    assert (result["keys"], result["agreed"], result["mismatches"]) == (619, 619, 0)
     assert all(result["rejected_by_topic"][topic] > 0 for topic in ("readings", "thresholds"))
     assert sorted(result["states"]) == ["alerts", "sensors", "thresholds"]
     assert all(entries > 0 for entries in result["states"].values()), result["states"]

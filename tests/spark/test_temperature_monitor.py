@@ -155,7 +155,12 @@ def test_a_jump_beyond_its_sensors_threshold_is_an_alert(spark: SparkSession) ->
     )
     thresholds = spark.createDataFrame([("a", 1.5), ("b", 1.25), ("d", 1.0)], THRESHOLD_SCHEMA)
     found = sorted(tuple(row) for row in alerts(of, thresholds).collect())
-    assert found == [("a", 4, 3, 10.0, 20.0, 2.0, 1.5), ("b", 2, 1, 10.0, 15.0, 1.5, 1.25)]
+    own = [("a", 4, 3, 10.0, 20.0, 2.0, 1.5), ("b", 2, 1, 10.0, 15.0, 1.5, 1.25)]
+    assert found == own
+    for default, more in ((0.99, []), (1.0, [("c", 2, 1, 10.0, 99.0, 9.9, 1.0)]), (9.9, [])):
+        assert sorted(tuple(row) for row in alerts(of, thresholds, default).collect()) == own + more
+    none_set = spark.createDataFrame([], THRESHOLD_SCHEMA)
+    assert sorted(tuple(row)[:2] for row in alerts(of, none_set, 1.5).collect()) == [("a", 4), ("c", 2)]
 
 
 def test_a_fall_to_zero_is_an_alert_whose_infinite_ratio_readers_get_in_python_and_in_json(

@@ -15,10 +15,12 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from jobs.temperature_monitor import verify
+from jobs.temperature_monitor.pipeline import LOWEST_THRESHOLD
 from jobs.temperature_monitor.processor import HOUR_MS, SENSORS, Sensors, Statistics, ratio
-from jobs.temperature_monitor.recount import Alert, Reading, Recount, thresholds_of
+from jobs.temperature_monitor.recount import Alert, Reading, Recount, default_of, thresholds_of
 from keyhole import Answer, Source
 from keyhole.cli.batch_logs import BatchLogs, keep
+from keyhole.config import TemperatureMonitorConfig, load
 from keyhole.row import row_class
 from keyhole.types import Role
 
@@ -127,7 +129,8 @@ def test_a_sensor_is_forgotten_an_hour_after_its_newest_reading_and_begins_anew(
 @pytest.mark.parametrize("seed", range(20))
 def test_processor_and_recount_agree_on_any_stream(seed: int) -> None:
     draw = random.Random(seed)
-    bench, recount, now, watermark_ms = Bench(), Recount(), 0.0, 0
+    default = draw.choice([None, 1.0, 1.5, 3.0])
+    bench, recount, now, watermark_ms = Bench(), Recount(default), 0.0, 0
     seen: set[str] = set()
     logged: defaultdict[str, list[tuple[float, ...]]] = defaultdict(list)
     for _ in range(30):
@@ -139,8 +142,9 @@ def test_processor_and_recount_agree_on_any_stream(seed: int) -> None:
             batch.append(reading(now - late, draw.choice([-1.0, 0.0, 5.0, 7.5, 10.0, 30.0]), sensor))
         seen |= {one.sensor for one in batch}
         for jump in sorted(bench.take(*batch), key=lambda row: row.reading):
-            if jump.ratio > thresholds.get(jump.sensor, math.inf):
-                logged[jump.sensor].append((jump.time_ms, jump.last, jump.new, jump.ratio, thresholds[jump.sensor]))
+            threshold = thresholds.get(jump.sensor, default)
+            if threshold is not None and jump.ratio > threshold:
+                logged[jump.sensor].append((jump.time_ms, jump.last, jump.new, jump.ratio, threshold))
         recount.take(batch, watermark_ms, thresholds)
         advanced = max([watermark_ms, *(one.time_ms - 60 * SECOND_MS for one in batch)])
         if advanced > watermark_ms:
@@ -175,6 +179,29 @@ def test_a_fall_to_zero_is_an_alert_of_the_recount_and_a_rise_from_it_or_a_fall_
     recount = Recount()
     recount.take([reading(n, of) for n, of in enumerate([5.0, 0.0, 5.0, -5.0, 5.0])], 0, {"a": 1.5})
     assert recount.alerts() == {"a": [Alert(BEGIN_MS + SECOND_MS, 5.0, 0.0, math.inf, 1.5)]}
+
+
+def test_a_sensor_without_a_threshold_has_the_default_one_of_the_recount_and_one_with_it_its_own() -> None:
+    recount = Recount(1.5)
+    for thresholds in ({"b": 3.0}, {}):
+        recount.take([reading(n, of, sensor) for n, of in enumerate([5.0, 10.0]) for sensor in "ab"], 0, thresholds)
+    (first, *later) = recount.alerts()["a"]
+    assert first == Alert(BEGIN_MS + SECOND_MS, 5.0, 10.0, 2.0, 1.5)
+    assert recount.alerts()["b"] == later
+    assert len(later) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "default"), [(None, None), ("0.0", None), ("0.99", None), ("1", 1.0), ("1.5", 1.5), ("1e308", 1e308)]
+)
+def test_a_default_threshold_below_one_is_none_to_the_recount_and_to_the_job(
+    setting: str | None, default: float | None
+) -> None:
+    assert default_of(setting) == default
+    given = {} if setting is None else {"KEYHOLE_TEMPERATURE_MONITOR_DEFAULT_THRESHOLD": setting}
+    config = load(TemperatureMonitorConfig, given, topic="r", thresholds_topic="t", checkpoint="c", directory=Path("d"))
+    assert (config.default_threshold >= LOWEST_THRESHOLD) == (default is not None)
+    assert default in (None, config.default_threshold)
 
 
 def test_the_recount_keeps_the_last_hundred_alerts() -> None:
