@@ -29,7 +29,7 @@ from keyhole.spark.sink import OnCommit, Sink
 
 
 def states(processor: QueryableProcessor, job: JobConfig, files: Path, on_commit: OnCommit | None = None) -> Sink:
-    """The three states; and the closed blobs' files, before readers don't find their chunks in the states any more."""
+    """The four states; and the closed blobs' files, before readers don't find their chunks in the states any more."""
     write = functools.partial(write_files, files)
     return queryable.exposed(processor, write=write, key_groups=KEY_GROUPS, on_commit=on_commit, config=job)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.vital_signs.blobs import stored_chunks, united
-from jobs.vital_signs.chunks import CALIBRATIONS, Chunk, Series, decode
+from jobs.vital_signs.chunks import CALIBRATIONS, COUNTS, PULSE, Calibration, Chunk, Series, decode
 
 if TYPE_CHECKING:  # who reads files alone needs no client
     from keyhole import Client
@@ -36,22 +36,28 @@ def open_chunks_of(client: Client | Session, application: str = APPLICATION) -> 
 
 
 class Archive:
-    """Reads a signal, whether it is in files or still in the state."""
+    """Reads a signal, whether it is in files or still in the state.
 
-    def __init__(self, folder: Path, open_chunks: OpenChunks) -> None:
+    Args:
+        calibrations: By signal. Of one that is not there the values are what the converter counted (COUNTS).
+    """
+
+    def __init__(
+        self, folder: Path, open_chunks: OpenChunks, calibrations: Mapping[str, Calibration] = CALIBRATIONS
+    ) -> None:
         self._folder = folder
         self._open_chunks = open_chunks
+        self._calibrations = calibrations
 
-    def read(self, patient: str, begin_us: int, end_us: int, signal: str = "pleth") -> Series:
+    def read(self, patient: str, begin_us: int, end_us: int, signal: str = PULSE) -> Series:
         """The samples in [begin_us, end_us), in physical units; no chunk is missing or twice while a blob closes.
 
         Raises:
             ValueError: The patient or the signal is no name.
-            KeyError: Nothing is known of the signal's unit.
             KeyholeError: The open chunks can't be had: as Client.scan.
         """
         still_open = list(self._open_chunks(patient, signal))  # before the files: see blobs.py
         closed = stored_chunks(self._folder, patient, signal, begin_us, end_us)
-        series = decode(united(still_open, closed, begin_us, end_us), CALIBRATIONS[signal])
+        series = decode(united(still_open, closed, begin_us, end_us), self._calibrations.get(signal, COUNTS))
         within = (series.times_us >= begin_us) & (series.times_us < end_us)
         return Series(series.times_us[within], series.values[within])

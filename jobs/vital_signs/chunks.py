@@ -45,8 +45,16 @@ class Calibration(NamedTuple):
     offset: float
 
 
+# The pulse wave and the oxygen saturation, of which more is told than that they are there.
+PULSE, SATURATION = "pleth", "spo2"
+
 # The recordings are of a converter of 10 bits and don't say of what range: 5 V, that of the usual board, is assumed.
-CALIBRATIONS: Mapping[str, Calibration] = {"pleth": Calibration("V", 5.0 / 1024, 0.0)}
+CALIBRATIONS: Mapping[str, Calibration] = {
+    PULSE: Calibration("V", 5.0 / 1024, 0.0),
+    SATURATION: Calibration("%", 0.1, 0.0),
+}
+COUNTS = Calibration("counts", 1.0, 0.0)
+"""Of any other signal, of which nobody has said what a count means."""
 
 
 class Series(NamedTuple):

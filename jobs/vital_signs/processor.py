@@ -14,17 +14,16 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import StructType
 
 from jobs.vital_signs.blobs import Blob, blob_start, gathered
-from jobs.vital_signs.chunks import CALIBRATIONS, CHUNK_US, SAMPLE, Chunk, decode
+from jobs.vital_signs.chunks import CALIBRATIONS, CHUNK_US, PULSE, SAMPLE, SATURATION, Chunk, decode
+from jobs.vital_signs.saturation import saturation
 from jobs.vital_signs.segments import Segment, applied, extended
 from jobs.vital_signs.vitals import vitals
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 
-# The pulse wave, of which the rates are told; other signals are only kept.
-PULSE = "pleth"
 WINDOW_US = 60_000_000
 
-# The three states that readers find, and what `init` declares them as.
-SEGMENTS, OPEN_CHUNKS, VITALS = "segments", "open_chunks", "vitals"
+# The four states that readers find, and what `init` declares them as.
+SEGMENTS, OPEN_CHUNKS, VITALS, OXYGEN_SATURATION = "segments", "open_chunks", "vitals", "oxygen_saturation"
 _SEGMENTS = ExposedMap(StructType().add("start_us", "long"), StructType().add("end_us", "long"))
 _OPEN_CHUNKS = ExposedList(StructType().add("start_us", "long").add("samples", "binary"))
 _VITALS = ExposedValue(
@@ -35,10 +34,19 @@ _VITALS = ExposedValue(
     .add("begin_us", "long")
     .add("end_us", "long")
 )
+_OXYGEN_SATURATION = ExposedValue(
+    StructType()
+    .add("mean", "double")
+    .add("lowest", "double")
+    .add("samples", "integer")
+    .add("begin_us", "long")
+    .add("end_us", "long")
+)
 EXPOSED: Mapping[str, ExposedValue | ExposedList | ExposedMap] = {
     SEGMENTS: _SEGMENTS,
     OPEN_CHUNKS: _OPEN_CHUNKS,
     VITALS: _VITALS,
+    OXYGEN_SATURATION: _OXYGEN_SATURATION,
 }
 
 OUTPUT = (
@@ -51,8 +59,11 @@ OUTPUT = (
 class VitalSigns(StatefulProcessor):
     """Event time; a chunk that begins at or before the watermark is too late, and dropped.
 
+    Any signal is kept. Of the pulse wave the rates are told, and of the oxygen saturation how high it is.
+
     `segments` is written only: of what is stored there, only the segments that a chunk can still touch are needed, and
-    those are in `open_segments`. `recent` has the chunks of the last minute, for the rates; readers need neither.
+    those are in `open_segments`. `recent` has the chunks of the last minute, where more is told of them; readers need
+    neither.
 
     Args:
         blob_us: How long a blob is: whole seconds. May change with a new run.
@@ -67,6 +78,7 @@ class VitalSigns(StatefulProcessor):
         self._segments = handle.getMapState(SEGMENTS, _SEGMENTS.key, _SEGMENTS.value)
         self._open_chunks = handle.getListState(OPEN_CHUNKS, _OPEN_CHUNKS.schema)
         self._vitals = handle.getValueState(VITALS, _VITALS.schema)
+        self._saturation = handle.getValueState(OXYGEN_SATURATION, _OXYGEN_SATURATION.schema)
         self._open_segments = handle.getListState("open_segments", "start_us bigint, end_us bigint")
         self._recent = handle.getMapState("recent", "start_us bigint", "samples binary")
 
@@ -85,7 +97,9 @@ class VitalSigns(StatefulProcessor):
             self._await_closing(chunks)
             self._extend_segments(chunks, watermark_us)
             if key[1] == PULSE:
-                self._tell_vitals(chunks)
+                self._tell_vitals(self._last_piece(chunks))
+            elif key[1] == SATURATION:
+                self._tell_saturation(self._last_piece(chunks))
         return iter(())
 
     def handleExpiredTimer(
@@ -121,7 +135,8 @@ class VitalSigns(StatefulProcessor):
         touchable = [segment for segment in applied(known, change) if segment.end_us > watermark_us]
         self._open_segments.put([tuple(segment) for segment in touchable])
 
-    def _tell_vitals(self, chunks: Sequence[Chunk]) -> None:
+    def _last_piece(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+        """Of the last minute, with these."""
         by_start = {start: bytes(samples) for (start,), (samples,) in self._recent.iterator()}
         for chunk in chunks:
             self._recent.updateValue((chunk.start_us,), (chunk.samples,))
@@ -130,9 +145,15 @@ class VitalSigns(StatefulProcessor):
         for start in [start for start in by_start if start <= newest_us - WINDOW_US]:
             self._recent.removeKey((start,))
             del by_start[start]
-        piece = last_piece([Chunk(*item) for item in sorted(by_start.items())])
+        return last_piece([Chunk(*item) for item in sorted(by_start.items())])
+
+    def _tell_vitals(self, piece: Sequence[Chunk]) -> None:
         found = vitals(decode(piece, CALIBRATIONS[PULSE]).values, len(piece[-1].samples) / SAMPLE.itemsize)
         self._vitals.update((*found, piece[0].start_us, piece[-1].start_us + CHUNK_US))
+
+    def _tell_saturation(self, piece: Sequence[Chunk]) -> None:
+        found = saturation(decode(piece, CALIBRATIONS[SATURATION]).values)
+        self._saturation.update((*found, piece[0].start_us, piece[-1].start_us + CHUNK_US))
 
 
 def last_piece(chunks: Sequence[Chunk]) -> Sequence[Chunk]:

@@ -7,7 +7,9 @@ taken. Later ones may be taken or dropped.
 from __future__ import annotations
 
 import base64
+import math
 import re
+import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +25,12 @@ _SAMPLE_BYTES = 12
 _MOST_BYTES = 500 * _SAMPLE_BYTES
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _NO_NAMES = ("true", "false", "null")
+
+# Of an oxygen saturation a count is a tenth of a percent; of none, or more than all, no body has any.
+_SAMPLE = struct.Struct("<qi")
+_HIGHEST_TENTHS = 1000
+
+PULSE, SATURATION = "pleth", "spo2"
 
 Signal = tuple[str, str]
 """A patient, and what is measured."""
@@ -72,6 +80,14 @@ class Recorded:
                 break
             first = start
         return first, last + _SECOND_US
+
+    def saturation(self) -> tuple[float | None, float | None, int]:
+        """Of the last piece: mean and lowest in percent, None where no sample counts, and how many do."""
+        chunks = (self.chunks[start] for start in range(*self.last_piece(), _SECOND_US))
+        tenths = [count for chunk in chunks for _, count in _SAMPLE.iter_unpack(chunk) if 0 < count <= _HIGHEST_TENTHS]
+        if not tenths:
+            return None, None, 0
+        return math.fsum(tenths) / len(tenths) / 10, min(tenths) / 10, len(tenths)
 
 
 def blob_start(start: int, blob_us: int) -> int:

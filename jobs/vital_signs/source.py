@@ -2,7 +2,8 @@
 
 The recordings are 25 s at 100 Hz, 128 s at 117 Hz and 682 s at 100 Hz, of a converter of 10 bits: 200 bytes a second.
 They are resampled (linearly) to one rate, and each sample gets its own time and 32 bits: 12 bytes a sample. Where a
-recording begins again, its wave has a step. HeartPy's package is read, never imported: it wants SciPy, matplotlib, and
+recording begins again, its wave has a step. Beside the wave each monitor sends an oxygen saturation, a sample a second,
+which is made up: HeartPy has recorded none. HeartPy's package is read, never imported: it wants SciPy, matplotlib, and
 pkg_resources, which setuptools has given up.
 
 `python -m jobs.vital_signs.source` sends them to a topic; settings: KEYHOLE_CHUNKS_*.
@@ -28,19 +29,22 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from jobs.vital_signs.chunks import HIGHEST_HZ, LOWEST_HZ, SECOND_US, Chunk, encode
+from jobs.vital_signs.chunks import HIGHEST_HZ, LOWEST_HZ, PULSE, SATURATION, SECOND_US, Chunk, encode
 from keyhole.config import ChunksConfig
 from keyhole.errors import InvalidConfiguration
 from keyhole.installing import with_extra
 from keyhole.local.sources import Sender, due, run_source
 
-SIGNAL = "pleth"
 # 2026-11-21: the monitors begin then in every run.
 BEGIN_US = 1_795_219_200_000_000
 # Which chunks are too late goes by the topic's order: there is one, in one partition.
 PARTITIONS = 1
 _SEED = 20_190_717
 DEFAULT_RATE_HZ = 200
+
+# Tenths of a percent: where a saturation walks; and what is sent in its place now and then, as the sensor has slipped.
+_LOWEST_TENTHS, _HIGHEST_TENTHS, _SLIPPED_TENTHS = 800, 1000, 0
+_SLIPS = 0.02
 
 
 class Recording(NamedTuple):
@@ -67,6 +71,7 @@ class Shape:
         rate_hz: Samples per second, 1 to 500.
         drops: How probable it is that a monitor falls silent in a second; for `silent_seconds`, at least and most.
         late: Which part of the chunks comes late, by 1 to `late_seconds`: later ones overtake it.
+        saturation: Whether they send an oxygen saturation beside the pulse wave.
     """
 
     patients: int = 20
@@ -75,6 +80,7 @@ class Shape:
     silent_seconds: tuple[int, int] = (2, 60)
     late: float = 0.05
     late_seconds: int = 5
+    saturation: bool = False
 
 
 def recordings() -> list[Recording]:
@@ -124,8 +130,15 @@ def chunks(seed: int, begin_us: int, shape: Shape) -> Iterator[list[Sent]]:
     draw = random.Random(seed)  # noqa: S311 - made-up faults of monitors, no secrets
     waves = [resampled(recording, shape.rate_hz) for recording in recordings()]
     offsets = [draw.randrange(len(waves[patient % len(waves)])) for patient in range(shape.patients)]
+    saturations = [draw.randint(950, 990) if shape.saturation else 0 for _ in range(shape.patients)]
     speaks_at = [0] * shape.patients
-    waiting: list[tuple[int, int, int, Sent]] = []
+    waiting: list[tuple[int, int, int, str, Sent]] = []
+
+    def on_its_way(second: int, patient: int, signal: str, counts: npt.NDArray[np.int32]) -> None:
+        behind = draw.randint(1, shape.late_seconds) if draw.random() < shape.late else 0
+        sent = Sent(f"patient-{patient}", signal, encode(begin_us + second * SECOND_US, counts))
+        heapq.heappush(waiting, (second + behind, second, patient, signal, sent))
+
     for second in itertools.count():
         for patient in range(shape.patients):
             if second < speaks_at[patient]:
@@ -134,9 +147,12 @@ def chunks(seed: int, begin_us: int, shape: Shape) -> Iterator[list[Sent]]:
                 speaks_at[patient] = second + draw.randint(*shape.silent_seconds)
                 continue
             wave = waves[patient % len(waves)]
-            chunk = encode(begin_us + second * SECOND_US, wave[(second + offsets[patient]) % len(wave)])
-            behind = draw.randint(1, shape.late_seconds) if draw.random() < shape.late else 0
-            heapq.heappush(waiting, (second + behind, second, patient, Sent(f"patient-{patient}", SIGNAL, chunk)))
+            on_its_way(second, patient, PULSE, wave[(second + offsets[patient]) % len(wave)])
+            if shape.saturation:
+                walked = saturations[patient] + draw.randint(-5, 5)
+                saturations[patient] = min(max(walked, _LOWEST_TENTHS), _HIGHEST_TENTHS)
+                tenths = _SLIPPED_TENTHS if draw.random() < _SLIPS else saturations[patient]
+                on_its_way(second, patient, SATURATION, np.array([tenths], np.int32))
         due: list[Sent] = []
         while waiting and waiting[0][0] <= second:
             due.append(heapq.heappop(waiting)[-1])
@@ -158,7 +174,7 @@ def malformed(sent: Sent) -> bytes:
 def feed(config: ChunksConfig, sender: Sender, stopped: threading.Event) -> None:
     """Sends until it is stopped. Raises KeyholeError."""
     draw = random.Random(_SEED)  # noqa: S311 - made-up faults, no secrets
-    coming = chunks(_SEED, BEGIN_US, Shape(patients=config.patients, rate_hz=config.rate))
+    coming = chunks(_SEED, BEGIN_US, Shape(config.patients, config.rate, saturation=True))
     for more in due(config.speed, stopped):
         for second in itertools.islice(coming, more):
             for sent in second:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -10,12 +11,23 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
-from jobs.vital_signs.recount import Recorded, Segment, Signal, blob_start, chunk_of, recount, watermark_us
+from jobs.vital_signs.recount import (
+    PULSE,
+    SATURATION,
+    Recorded,
+    Segment,
+    Signal,
+    blob_start,
+    chunk_of,
+    recount,
+    watermark_us,
+)
 from keyhole import Answer, Client
 from keyhole.cli.verify import Subject, Verdict, entries, main, records_before, unkept
 
 # As the job has it, of which nothing here may know.
 APPLICATION, SEGMENTS, OPEN_CHUNKS, VITALS = "vital-signs", "segments", "open_chunks", "vitals"
+OXYGEN_SATURATION = "oxygen_saturation"
 BLOB_SECONDS, BLOB_SECONDS_DEFAULT = "BLOB_SECONDS", "60"
 _SECOND_US, _HOUR_US = 1_000_000, 3_600_000_000
 
@@ -47,30 +59,46 @@ class Kept(NamedTuple):
 
 
 def check(subject: Subject, client: Client) -> Verdict:
-    """Of each signal: its segments, its chunks, the piece that its rates are of, and rates that fit its beats."""
+    """Of each signal: its segments and its chunks; the piece that its rates are of, and rates that fit its beats; and
+    its oxygen saturation.
+    """
     messages = list(records_before(subject.bootstrap_servers, subject.topic, subject.ends))
     recorded = recount(message.value() for message in messages)
     if any(of.doubtful for of in recorded.values()):
         raise TimeoutError("chunks came so late that nobody can tell whether they count; use another source")
-    vitals = {signal: client.get(APPLICATION, VITALS, signal, min_epoch=subject.epoch) for signal in recorded}
+    waves, saturations = of_kind(recorded, PULSE), of_kind(recorded, SATURATION)
+    vitals = {signal: client.get(APPLICATION, VITALS, signal, min_epoch=subject.epoch) for signal in waves}
     agreed = [
         *(agrees for signal, of in recorded.items() for agrees in segments_agree(subject, client, signal, of)),
         *chunks_agree(subject, client, recorded),
-        *(agrees for signal, of in recorded.items() for agrees in vitals_agree(vitals[signal], of.last_piece())),
-        *rates_are_told(vitals, recorded),
+        *(agrees for signal, of in waves.items() for agrees in vitals_agree(vitals[signal], of.last_piece())),
+        *rates_are_told(vitals, waves),
+        *(
+            saturation_agrees(client.get(APPLICATION, OXYGEN_SATURATION, signal, min_epoch=subject.epoch), of)
+            for signal, of in saturations.items()
+        ),
     ]
-    segments = sum(len(of.segments()) for of in recorded.values())
-    surplus = entries(client, APPLICATION, SEGMENTS) - segments + entries(client, APPLICATION, VITALS) - len(recorded)
+    counted = {
+        SEGMENTS: sum(len(of.segments()) for of in recorded.values()),
+        VITALS: len(waves),
+        OXYGEN_SATURATION: len(saturations),
+    }
+    surplus = sum(max(0, entries(client, APPLICATION, state) - count) for state, count in counted.items())
     rejected = {(m.partition(), m.offset()) for m in messages if chunk_of(m.value()) is None}
     return Verdict(
         subject.epoch,
         keys=len(agreed),
         agreed=sum(agreed),
-        surplus=max(0, surplus),
+        surplus=surplus,
         events=len(messages),
         rejected={subject.topic: len(rejected)},
         unkept=unkept(subject, rejected),
     )
+
+
+def of_kind(recorded: Mapping[Signal, Recorded], name: str) -> dict[Signal, Recorded]:
+    """Of all patients the signal of that name."""
+    return {signal: of for signal, of in recorded.items() if signal[1] == name}
 
 
 def segments_agree(subject: Subject, client: Client, signal: Signal, of: Recorded) -> Iterator[bool]:
@@ -121,6 +149,15 @@ def vitals_agree(told: Answer, piece: Segment) -> Iterator[bool]:
     yield told.found and _plausible(told.value.heart_rate, told.value.breathing_rate, told.value.beats, piece)
 
 
+def saturation_agrees(told: Answer, of: Recorded) -> bool:
+    """All of it; mean and lowest to nine digits."""
+    if not told.found or (told.value.begin_us, told.value.end_us) != of.last_piece():
+        return False
+    mean, lowest, samples = of.saturation()
+    agreed = _close(told.value.mean, mean) and _close(told.value.lowest, lowest)
+    return agreed and told.value.samples == samples
+
+
 def rates_are_told(vitals: Mapping[Signal, Answer], recorded: Mapping[Signal, Recorded]) -> Iterator[bool]:
     """Whether there is a heart rate, and a breathing rate, at all; if enough was sent to demand them."""
     waves = [signal for signal, of in recorded.items() if _seconds(of.last_piece()) >= _SHORTEST_BREATHING_SECONDS]
@@ -143,6 +180,12 @@ def _plausible(heart_rate: float | None, breathing_rate: float | None, beats: in
         _BREATHS[0] <= breathing_rate <= _BREATHS[1] and seconds >= _SHORTEST_BREATHING_SECONDS
     )
     return fits and breathes and seconds >= _SHORTEST_SECONDS
+
+
+def _close(told: float | None, counted: float | None) -> bool:
+    if told is None or counted is None:
+        return told is counted
+    return math.isclose(told, counted)
 
 
 def _seconds(piece: Segment) -> float:

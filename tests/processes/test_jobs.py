@@ -18,7 +18,7 @@ STATES = {
     "fraud_detection": ["aggregations", "alerts", "recent", "rules", "spent", "totals"],
     "golden_signals": ["golden_signals"],
     "tweet_impressions": ["top_tweets", "tweet_hours"],
-    "vital_signs": ["open_chunks", "segments", "vitals"],
+    "vital_signs": ["open_chunks", "oxygen_saturation", "segments", "vitals"],
 }
 PATIENTS = 20
 BATCHES_ENOUGH = 8
@@ -73,8 +73,10 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
         # Where a machine is so slow that a few batches take it all in, none comes after a watermark that is above it;
         # test_tweet_impressions.py has batches of its own.
         assert result["late"] > 0 or result["epochs"] < BATCHES_ENOUGH, result
-    if name == "vital_signs":  # of each its segments, a range of them, its chunks, their piece and rates; and of all:
-        assert result["keys"] == 5 * PATIENTS + len(["a heart rate", "a breathing rate"])
+    if name == "vital_signs":
+        of_signal = ["its segments", "a range of them", "its chunks"]
+        of_patient = [*2 * of_signal, "the piece of wave", "its rates", "the oxygen saturation"]
+        assert result["keys"] == len(of_patient) * PATIENTS + len(["a heart rate", "a breathing rate"])
         # What is in the list no more is in a file, or some of the chunks would differ.
         assert result["states"]["open_chunks"] < 0.75 * result["events"], result
     assert_nothing_is_left(tmp_path, done.stderr)

@@ -15,7 +15,7 @@ from jobs.vital_signs import source
 from jobs.vital_signs.__main__ import write_files
 from jobs.vital_signs.archive import Archive
 from jobs.vital_signs.blobs import blob_start
-from jobs.vital_signs.chunks import SECOND_US
+from jobs.vital_signs.chunks import PULSE, SECOND_US
 from jobs.vital_signs.pipeline import chunks, exposing, monitored
 from jobs.vital_signs.recount import chunk_of
 from jobs.vital_signs.source import Sent, Shape
@@ -104,7 +104,7 @@ def test_of_records_with_any_fault_spark_takes_what_the_recount_takes_as_it_take
 SECONDS = list(itertools.islice(source.chunks(4, BEGIN_US, Shape(patients=3, rate_hz=10, drops=0.02)), 150))
 SENT = [item for items in SECONDS for item in items]
 # The last three move the watermark on, and close all blobs but the last one.
-LAST = [Sent("patient-9", source.SIGNAL, chunk(second)) for second in (300, 301, 302)]
+LAST = [Sent("patient-9", PULSE, chunk(second)) for second in (300, 301, 302)]
 BATCHES = [
     *([item for items in SECONDS[at : at + 50] for item in items] for at in (0, 50, 100)),
     *([of] for of in LAST),

@@ -15,10 +15,10 @@ from jobs.vital_signs import source
 from jobs.vital_signs.__main__ import states
 from jobs.vital_signs.archive import Archive, OpenChunks, open_chunks_of
 from jobs.vital_signs.blobs import stored_chunks
-from jobs.vital_signs.chunks import SECOND_US, Chunk
+from jobs.vital_signs.chunks import PULSE, SECOND_US, Chunk
 from jobs.vital_signs.pipeline import chunks, exposing, monitored
 from jobs.vital_signs.segments import Segment, first_key, gaps
-from jobs.vital_signs.source import SIGNAL, Shape
+from jobs.vital_signs.source import Shape
 from keyhole import Client
 from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.spark import staging
@@ -149,9 +149,9 @@ def client(service: Service) -> Iterator[Client]:
 def kept_twice(files: Path, scan: OpenChunks) -> bool:
     """Whether chunks are in the list and in files, as while a blob closes."""
     for patient in PATIENTS:
-        still_open = {chunk.start_us for chunk in scan(patient, SIGNAL)}
+        still_open = {chunk.start_us for chunk in scan(patient, PULSE)}
         begin_us, end_us = BEGIN_US + FIRST * SECOND_US, BEGIN_US + END * SECOND_US
-        filed = {chunk.start_us for chunk in stored_chunks(files, patient, SIGNAL, begin_us, end_us)}
+        filed = {chunk.start_us for chunk in stored_chunks(files, patient, PULSE, begin_us, end_us)}
         if still_open & filed:
             return True
     return False
@@ -207,6 +207,6 @@ def test_a_wave_is_read_in_one_piece_while_its_blobs_close_and_its_gaps_by_one_r
         assert at_the_end.seen[patient] == SENT[patient]
         for begin, end in [(FIRST, END), (-20, 20), (0, 60), (-90, 0), (30, 31), (300, 400)]:
             begin_us, end_us = BEGIN_US + begin * SECOND_US, BEGIN_US + end * SECOND_US
-            told = client.scan(application, "segments", (patient, SIGNAL), start=first_key(begin_us), stop=end_us)
+            told = client.scan(application, "segments", (patient, PULSE), start=first_key(begin_us), stop=end_us)
             stored = [Segment(entry.map_key, entry.value.end_us) for entry in told]
             assert silent(stored, begin, end) == {*range(begin, end)} - SENT[patient]

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from jobs.vital_signs.chunks import SECOND_US, Chunk, encode
-from jobs.vital_signs.processor import OPEN_CHUNKS, SEGMENTS, VITALS, VitalSigns
+from jobs.vital_signs.processor import OPEN_CHUNKS, OXYGEN_SATURATION, SEGMENTS, VITALS, VitalSigns
 from jobs.vital_signs.segments import Segment
 
 BEGIN_US = 1_795_219_200_000_000  # 2026-11-21, on the hour
@@ -69,6 +69,10 @@ class ProcessorBench:
     def vitals(self) -> tuple[object, ...] | None:
         """What the state `vitals` holds."""
         return self._tester.peekValueState(VITALS, self._key)
+
+    def saturation(self) -> tuple[object, ...] | None:
+        """What the state `oxygen_saturation` holds."""
+        return self._tester.peekValueState(OXYGEN_SATURATION, self._key)
 
 
 class _OfTwoColumns(VitalSigns):

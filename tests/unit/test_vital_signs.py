@@ -17,8 +17,20 @@ from pyspark.sql import Row
 from jobs.vital_signs import pipeline, source
 from jobs.vital_signs.archive import Archive
 from jobs.vital_signs.blobs import Blob, stored_chunks, write_blob
-from jobs.vital_signs.chunks import CALIBRATIONS, CHUNK_US, SECOND_US, Calibration, Chunk, decode, encode, is_name
+from jobs.vital_signs.chunks import (
+    CALIBRATIONS,
+    CHUNK_US,
+    PULSE,
+    SATURATION,
+    SECOND_US,
+    Calibration,
+    Chunk,
+    decode,
+    encode,
+    is_name,
+)
 from jobs.vital_signs.processor import last_piece
+from jobs.vital_signs.saturation import Saturation, saturation
 from jobs.vital_signs.segments import HOUR_US, Segment, covered, extended, first_key, gaps
 from jobs.vital_signs.source import Shape
 from jobs.vital_signs.vitals import Floats, Vitals, beats, vitals
@@ -286,6 +298,23 @@ def test_reading_cuts_samples_not_chunks(tmp_path: Path) -> None:
     assert len(archive.read("patient-2", BEGIN_US, BEGIN_US + BLOB_US).times_us) == 0
 
 
+def test_a_signal_that_nobody_has_said_the_unit_of_is_read_as_it_was_counted_and_one_that_is_given_by_its_own(
+    tmp_path: Path,
+) -> None:
+    sent = encode(BEGIN_US, np.array([970, -3], np.int32))
+    write_blob(tmp_path, Blob("p", "ecg", BEGIN_US, BEGIN_US + BLOB_US, (sent,)))
+    given = {"ecg": Calibration("mV", 0.5, 1.0)}
+    for calibrations, signal, values in [
+        (CALIBRATIONS, "ecg", [970, -3]),
+        (CALIBRATIONS, "true-ish", [970, -3]),
+        (CALIBRATIONS, SATURATION, [97.0, -0.3]),
+        (given, "ecg", [486.0, -0.5]),
+        (given, SATURATION, [970, -3]),
+    ]:
+        read = Archive(tmp_path, lambda *_: [sent], calibrations).read("p", BEGIN_US, BEGIN_US + SECOND_US, signal)
+        assert read.values.tolist() == pytest.approx(values)
+
+
 def test_who_reads_the_files_before_the_list_misses_what_closes_in_between(tmp_path: Path) -> None:
     """Why the order in Archive.read matters."""
     still_open = [chunk(0)]
@@ -316,10 +345,49 @@ def test_the_rates_are_those_of_the_last_minute_without_gaps() -> None:
     assert rates[0] == pytest.approx(101, abs=2)
 
 
-def test_other_signals_have_no_rates() -> None:
+def tenths(second: int, *counts: int) -> Chunk:
+    """Of a saturation."""
+    return encode(BEGIN_US + second * SECOND_US, np.array(counts, np.int32))
+
+
+def test_an_oxygen_saturation_is_that_of_the_last_minute_without_gaps_and_what_no_body_has_does_not_count() -> None:
+    bench = ProcessorBench(("patient-1", SATURATION))
+    bench.take([tenths(0, 800), tenths(2, 960), tenths(3, 0), tenths(4, 980), tenths(5, 1001)])
+    assert bench.vitals() is None
+    assert bench.saturation() == (97.0, 96.0, 2, BEGIN_US + 2 * SECOND_US, BEGIN_US + 6 * SECOND_US)
+    bench.take([tenths(1, 1000)])
+    assert bench.saturation() == (pytest.approx(93.5), 80.0, 4, BEGIN_US, BEGIN_US + 6 * SECOND_US)
+    bench.take([tenths(7, 0)])
+    assert bench.saturation() == (None, None, 0, BEGIN_US + 7 * SECOND_US, BEGIN_US + 8 * SECOND_US)
+    bench.take([tenths(8, 0, -5), tenths(9, 1000, 1)])  # of another rate
+    assert bench.saturation() == (pytest.approx(50.05), 0.1, 2, BEGIN_US + 8 * SECOND_US, BEGIN_US + 10 * SECOND_US)
+
+
+def test_of_no_samples_there_is_no_saturation() -> None:
+    assert saturation(np.empty(0)) == Saturation(None, None, 0)
+
+
+def test_monitors_send_a_saturation_a_second_beside_each_chunk_of_the_wave() -> None:
+    seconds = itertools.islice(source.chunks(5, BEGIN_US, Shape(patients=3, rate_hz=20, saturation=True)), 300)
+    sent = [item for items in seconds for item in items]
+    starts = {
+        signal: {(item.patient, item.chunk.start_us) for item in sent if item.signal == signal}
+        for signal in (PULSE, SATURATION)
+    }
+    # What is late is of the last seconds.
+    assert len(starts[PULSE] ^ starts[SATURATION]) < 10
+    percent = decode((item.chunk for item in sent if item.signal == SATURATION), CALIBRATIONS[SATURATION]).values
+    assert len(percent) == len(starts[SATURATION])
+    counted = percent[percent > 0]
+    assert 80 <= counted.min() < counted.max() <= 100
+    assert 0 < len(percent) - len(counted) < 0.1 * len(percent)
+
+
+def test_other_signals_have_neither_rates_nor_a_saturation() -> None:
     bench = ProcessorBench(("patient-1", "temperature"))
     bench.take([chunk(second) for second in range(10)])
     assert bench.vitals() is None
+    assert bench.saturation() is None
     assert bench.segments() == [Segment(BEGIN_US, BEGIN_US + 10 * SECOND_US)]
 
 

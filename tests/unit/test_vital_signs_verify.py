@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,14 +14,14 @@ import pytest
 
 from jobs.vital_signs import processor, recount, source, verify
 from jobs.vital_signs.blobs import Blob, write_blob
-from jobs.vital_signs.chunks import CHUNK_US, SECOND_US, Chunk
+from jobs.vital_signs.chunks import CHUNK_US, PULSE, SATURATION, SECOND_US, Chunk, encode
 from jobs.vital_signs.source import Sent
-from jobs.vital_signs.verify import Kept, chunks_agree, rates_are_told, vitals_agree
+from jobs.vital_signs.verify import Kept, chunks_agree, of_kind, rates_are_told, saturation_agrees, vitals_agree
 from jobs.vital_signs.vitals import vitals as job_vitals
 from keyhole.cli.local_jobs import VITAL_SIGNS
 from keyhole.cli.verify import Subject
 from keyhole.config import VitalSignsConfig
-from tests.support.vital_signs import BEGIN_US, KEY, chunk
+from tests.support.vital_signs import BEGIN_US, KEY, ProcessorBench, chunk
 
 BLOB_US = 20 * SECOND_US
 # The newest is of second 55: the watermark is at 45, and closes the blobs of 0 to 19 and of 20 to 39.
@@ -69,7 +70,7 @@ def write(folder: Path, chunks: Sequence[Chunk], blob_us: int = BLOB_US) -> None
 
 
 def test_the_names_are_those_of_the_job_and_so_is_the_length_of_a_blob() -> None:
-    states = {verify.SEGMENTS, verify.OPEN_CHUNKS, verify.VITALS}
+    states = {verify.SEGMENTS, verify.OPEN_CHUNKS, verify.VITALS, verify.OXYGEN_SATURATION}
     assert (VITAL_SIGNS.application, states) == (verify.APPLICATION, processor.EXPOSED.keys())
     given = {"KEYHOLE_VITAL_SIGNS_BLOB_SECONDS": "20", "KEYHOLE_CHUNKS_RATE": "9"}
     assert VITAL_SIGNS.settings(given) == {verify.BLOB_SECONDS: "20"}
@@ -206,3 +207,40 @@ def test_rates_are_demanded_of_a_run_that_sent_enough_to_have_them(
     names = [(f"patient-{number}", "pleth") for number in range(signals)]
     answers = {names[0]: told} | {name: vitals(None, None, 0) for name in names[1:]}
     assert [*rates_are_told(answers, dict.fromkeys(names, recorded(range(seconds))))] == agrees
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_recount_s_saturation_is_that_of_the_job_and_any_other_is_wrong(seed: int) -> None:
+    draw = random.Random(seed)
+    key = ("patient-1", SATURATION)
+    levels = [0] if seed == 0 else [-1, 0, 1, 800, 933, 1000, 1001]
+    chunks = [
+        encode(BEGIN_US + second * SECOND_US, np.array(draw.choices(levels, k=draw.choice([1, 1, 1, 2])), np.int32))
+        for second in range(100)
+        if draw.random() > 0.03
+    ]
+    bench = ProcessorBench(key)
+    for first in range(0, len(chunks), 7):
+        bench.take(chunks[first : first + 7])
+    of = recount.recount(source.record(Sent(*key, item)) for item in chunks)[key]
+    names = ("mean", "lowest", "samples", "begin_us", "end_us")
+    kept: dict[str, Any] = dict(zip(names, bench.saturation() or (), strict=True))
+
+    def told(**other: Any) -> Any:
+        return SimpleNamespace(found=True, value=SimpleNamespace(**kept | other))
+
+    assert saturation_agrees(told(), of)
+    for name, value in kept.items():
+        wrong = 1 if value is None else value + (0.1 if isinstance(value, float) else 1)
+        assert not saturation_agrees(told(**{name: wrong}), of)
+        assert value is None or not saturation_agrees(told(**{name: None}), of)
+    nothing: Any = SimpleNamespace(found=False, value=None)
+    assert not saturation_agrees(nothing, of)
+
+
+def test_each_kind_of_signal_is_asked_for_what_is_told_of_it() -> None:
+    kinds = ("pleth", "spo2", "ecg")
+    found = recount.recount(source.record(Sent("p", signal, chunk(0))) for signal in kinds)
+    assert {signal for _, signal in found} == set(kinds)
+    assert [*of_kind(found, recount.PULSE)] == [("p", PULSE)]
+    assert [*of_kind(found, recount.SATURATION)] == [("p", SATURATION)]

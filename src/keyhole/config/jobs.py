@@ -152,10 +152,10 @@ class VitalSignsConfig(TopicJobConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunksConfig(SourceConfig):
-    """The source of the job vital_signs' chunks. The rate is each signal's samples per second, from 1 to 500.
+    """The source of the job vital_signs' chunks. The rate is each pulse wave's samples per second, from 1 to 500.
 
     Attributes:
-        patients: A signal, and so a chunk per second, of each.
+        patients: Two signals, and so two chunks per second, of each.
         speed: How many of the signals' seconds pass in one.
         malformed: Which part of the records is no chunk.
     """
