@@ -54,7 +54,7 @@ class Highest(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._last = handle.getValueState("last", "v bigint")
-        self._all = handle.getListState("values", "v bigint")
+        self._all = handle.getListState("all", "v bigint")
         handle.getValueState("unexposed", "v bigint")
         self._times = handle.getMapState("times", "of bigint", "n bigint")
 
@@ -82,7 +82,7 @@ class Highest(StatefulProcessor):
 
 EXPOSE: Any = {
     "last": queryable.ExposedValue("v bigint"),
-    "values": queryable.ExposedList("v bigint"),
+    "all": queryable.ExposedList("v bigint", name="values"),
     "times": queryable.ExposedMap("of bigint", "n bigint"),
 }
 BATCHES = [
@@ -351,7 +351,7 @@ def test_a_state_that_is_not_declared_is_not_served_and_declared_again_it_has_wh
     batches: list[list[dict[str, Any]]] = []
     runs: list[tuple[str, list[tuple[str, int]]]] = [
         ("last", [("a", 1), ("b", 1)]),
-        ("values", [("a", 2), ("b", 2)]),
+        ("all", [("a", 2), ("b", 2)]),
         ("last", [("b", 3), ("c", 3)]),
     ]
     for exposed, rows in runs:

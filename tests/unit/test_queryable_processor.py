@@ -11,7 +11,9 @@ import pytest
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DayTimeIntervalType, StructType
 
+from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError, ValueMismatch
+from keyhole.spark import queryable
 from keyhole.spark.changes import changes_schema
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue, exposed_in, grouping_key, output_schema
 from keyhole.spark.processor import QueryableProcessor
@@ -60,6 +62,26 @@ def exposing(**arguments: Any) -> QueryableProcessor:
             {"expose": {"last": ExposedValue(CELSIUS), "Last": ExposedValue(CELSIUS)}},
             InvalidConfiguration,
             "differ by case alone: last, Last",
+        ),
+        (
+            {"expose": {"first": ExposedValue(CELSIUS, name="last"), "last": ExposedValue(CELSIUS)}},
+            InvalidConfiguration,
+            "two exposed states have one name: last, last; give one of them another",
+        ),
+        (
+            {"expose": {"a": ExposedValue(CELSIUS, name="n"), "b": ExposedList(CELSIUS, name="N")}},
+            InvalidConfiguration,
+            "differ by case alone: n, N",
+        ),
+        (
+            {"expose": {"last": ExposedValue(CELSIUS, name="")}},
+            InvalidConfiguration,
+            "'last' is exposed under the name ''; give it one as text, or leave name out",
+        ),
+        (
+            {"expose": {"last": ExposedMap(CELSIUS, HOUR, name=3)}},
+            InvalidConfiguration,
+            "'last' is .* the name 3; give",
         ),
         ({"expose": {"last": CELSIUS}}, InvalidConfiguration, "'last' is exposed as a StructType; say ExposedValue"),
         ({"expose": {"last": ExposedValue(StructType())}}, InvalidConfiguration, "'last': its schema must name"),
@@ -130,6 +152,19 @@ def test_a_state_that_the_batchs_processor_does_not_expose_is_refused_by_name() 
             "'first' is exposed, but the processor's init declares no state of this name",
         ),
         ({"before": ExposedValue(CELSIUS)}, "'before' is exposed, and the processor's init deletes it"),
+        # By other names: also by that of another of its states, and of one that is exposed itself.
+        ({"last": ExposedValue(CELSIUS, name="alerts")}, None),
+        ({"last": ExposedValue(CELSIUS, name="alerts"), "alerts": ExposedList(CELSIUS, name="last")}, None),
+        (
+            {"Last": ExposedValue(CELSIUS, name="last")},
+            r"'Last' \(exposed as 'last'\) is exposed, but .* no state of this",
+        ),
+        (
+            {"alerts": ExposedValue(CELSIUS, name="a")},
+            r"'alerts' \(exposed as 'a'\) is exposed as value of .*, but .* declares a list of",
+        ),
+        ({"before": ExposedValue(CELSIUS, name="a")}, r"'before' \(exposed as 'a'\) is exposed, and .* deletes it"),
+        ({"last": ExposedValue(CELSIUS, HOUR_LONG, name="a")}, r"'last' \(exposed as 'a'\) is exposed with a ttl"),
     ],
 )
 def test_what_init_declares_is_known_before_there_is_a_query(expose: dict[str, Any], message: str | None) -> None:
@@ -186,3 +221,21 @@ def test_a_ttl_that_is_not_the_processors_or_none_at_all_is_refused_by_the_state
 ) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         _ = exposing(expose={"last": exposed}).ttls
+
+
+def test_a_state_that_readers_know_by_another_name_has_that_everywhere_outside_of_the_processor() -> None:
+    given = {"last": ExposedValue(CELSIUS, name="newest"), "hours": ExposedMap(HOUR, CELSIUS, name="last")}
+    processor = exposing(expose=given)
+    assert {state.name: (state.variable, state.kind) for state in processor.states} == {
+        "newest": ("last", "value"),
+        "last": ("hours", "map"),
+    }
+    assert {state: None if ttl is None else ttl.ms for state, ttl in processor.ttls.items()} == {
+        "newest": 1000,
+        "last": None,
+    }
+    key = StructType().add("sensor", "string")
+    batch = output_schema(key, key, processor.states)
+    assert changes_schema("last", batch).names == ["_keyhole_op", "sensor", "hour", "celsius"]
+    sink = queryable.exposed(processor, config=JobConfig("app", ("127.0.0.1:7410",), "127.0.0.1:9092"))
+    assert [part.declaration.state for part in sink.parts_alone()] == ["newest", "last"]

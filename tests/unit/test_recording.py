@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -388,3 +389,25 @@ def test_a_pandas_processors_frames_get_the_columns_that_are_missing(given: pd.D
 def test_an_empty_pandas_frame_without_columns_stays_as_it_is() -> None:
     output = PandasOutput(["a"], ["a", "_keyhole_state", "_keyhole_changes"])
     assert list(output.own(pd.DataFrame()).columns) == []
+
+
+def test_changes_of_a_state_that_readers_know_by_another_name_leave_under_that() -> None:
+    """Also where the names of two states are each other's, and where one is that of a state that is not exposed."""
+    last = replace(LAST, name="alerts", alias_of="last")
+    alerts = replace(ALERTS, name="last", alias_of="alerts")
+    hours = replace(HOURS, name="private", alias_of="hours")
+    calls = Calls((last, alerts, hours))
+    assert calls.changes(
+        lambda p: p.last.update((1.5,)),
+        lambda p: p.alerts.put([(2.5,)]),
+        lambda p: p.hours.updateValue((7, 0.5), (1,)),
+        lambda p: p.private.update((9,)),
+    ) == [
+        ["alerts", "put", {"celsius": 1.5}],
+        ["last", "clear", None],
+        ["last", "append", {"celsius": 2.5}],
+        ["private", "put", hour(7) | {"n": 1}],
+    ]
+    assert calls.handle.value_states["last"].get() == (1.5,)
+    with pytest.raises(ValueMismatch, match=r"state 'last' \(exposed as 'alerts'\): field 'celsius' is of type double"):
+        calls.changes(lambda p: p.last.update((1,)))

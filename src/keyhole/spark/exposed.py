@@ -45,11 +45,13 @@ class ExposedValue:
         ttl: How long an entry is readable after it was last written; for states that the processor's `init` gives none:
             one that it gives is the exposed state's, too. Default: queryable.exposed's.
         ttl_clock: The time by which `ttl` counts; default: processing time.
+        name: Under which readers find it; default: the one that the processor's `init` declares it by.
     """
 
     schema: spark.StructType | str
     ttl: timedelta | None = None
     ttl_clock: Clock | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,13 @@ class ExposedList:
     Args:
         schema: Of one element, as the processor's `init` declares it.
         ttl, ttl_clock: Of each element, as for ExposedValue.
+        name: As for ExposedValue.
     """
 
     schema: spark.StructType | str
     ttl: timedelta | None = None
     ttl_clock: Clock | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,12 +78,14 @@ class ExposedMap:
         key: The schema of the map's keys, as the processor's `init` declares it.
         value: The schema of its values, likewise.
         ttl, ttl_clock: Of each entry, as for ExposedValue.
+        name: As for ExposedValue.
     """
 
     key: spark.StructType | str
     value: spark.StructType | str
     ttl: timedelta | None = None
     ttl_clock: Clock | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,10 @@ class ExposedState:
     """A state variable that is to be queryable, with its schemas.
 
     Attributes:
+        name: Under which it is declared to Keyhole, stored, and found by readers.
         map_key: Of a map, the schema of its keys; else without fields.
         ttl: Its own; None: it has that of the processor, or of queryable.exposed.
+        alias_of: Under which the processor's `init` declares it, where that is another name; else empty.
     """
 
     name: str
@@ -96,6 +104,17 @@ class ExposedState:
     value: spark.StructType
     map_key: spark.StructType
     ttl: Ttl | None = None
+    alias_of: str = ""
+
+    @property
+    def variable(self) -> str:
+        """The name under which the processor's `init` declares it."""
+        return self.alias_of or self.name
+
+    @property
+    def title(self) -> str:
+        """In what the user is told of it."""
+        return f"state {self.variable!r}" + (f" (exposed as {self.name!r})" if self.alias_of else "")
 
     def __str__(self) -> str:
         """The kind and the schemas, without what makes no difference to a reader: comments, and what may be null."""

@@ -53,6 +53,8 @@ class QueryableProcessor:
     Args:
         key: The column, or columns, that the stream is grouped by.
         expose: The states by the names under which the processor's `init` declares them, as what it declares them.
+            Readers find them under these names, unless one is given another (`name`): the states of one application
+            have one name each, whichever queries feed them.
 
     Raises:
         InvalidConfiguration: There is no key, or nothing to expose; or an argument is of another type.
@@ -72,9 +74,7 @@ class QueryableProcessor:
             raise InvalidConfiguration("key must be the name of a column, as text, or a list of names")
         if not self.key or len(set(self.key)) < len(self.key):
             raise InvalidConfiguration("key names the columns that the stream is grouped by: one at least, each once")
-        if len({name.lower() for name in expose}) < len(expose):
-            # Spark finds columns by their names whatever the case, and each state has one.
-            raise InvalidConfiguration(f"the names of two exposed states differ by case alone: {', '.join(expose)}")
+        _check_names([_name_of(variable, declared) for variable, declared in expose.items()])
         if not expose:
             raise InvalidConfiguration(
                 'expose names no state; give it at least one, as {"last": ExposedValue("v double")}'
@@ -185,7 +185,8 @@ class QueryableProcessor:
         Rows("the grouping key", key)
         return key
 
-    def _state(self, name: str, declared: Exposed) -> ExposedState:
+    def _state(self, variable: str, declared: Exposed) -> ExposedState:
+        name = _name_of(variable, declared)
         what = f"state {name!r}"
         match declared:
             case ExposedValue():
@@ -212,7 +213,29 @@ class QueryableProcessor:
             if part.lower().startswith(PREFIX):
                 raise InvalidConfiguration(f"{what}: names that begin with {PREFIX} are Keyhole's; rename {part!r}")
         Rows(what, state.entry)
-        return replace(state, ttl=_own_ttl(name, declared))
+        return replace(state, ttl=_own_ttl(name, declared), alias_of="" if name == variable else variable)
+
+
+def _name_of(variable: str, declared: Exposed) -> str:
+    """What readers call it. Of what is no declaration at all something else is said later."""
+    name = declared.name if isinstance(declared, Exposed) else None
+    if name is not None and not (isinstance(name, str) and name):
+        raise InvalidConfiguration(
+            f"state {variable!r} is exposed under the name {name!r}; give it one as text, or leave name out",
+            state=variable,
+        )
+    return variable if name is None else name
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Spark finds columns by their names whatever the case, and each state has one."""
+    if len(set(names)) < len(names):
+        raise InvalidConfiguration(
+            f"two exposed states have one name: {', '.join(names)}; give one of them another, "
+            'as ExposedValue("v double", name="...")'
+        )
+    if len({name.lower() for name in names}) < len(names):
+        raise InvalidConfiguration(f"the names of two exposed states differ by case alone: {', '.join(names)}")
 
 
 def _own_ttl(state: str, declared: Exposed) -> Ttl | None:

@@ -28,14 +28,14 @@ def check_init(processor: StatefulProcessor, exposed: Sequence[ExposedState]) ->
     which is all that Spark lets them do then.
 
     Returns:
-        By exposed state, the ttl that `init` gives it; None: none.
+        By exposed state, the ttl that `init` gives it; None: none. States have the names that readers know.
 
     Raises:
         InvalidConfiguration: `init` doesn't declare the states as they are exposed.
         Exception: What `init` and `close` raise.
     """
     other = copy.deepcopy(processor)
-    handle = RecordingHandle(_Declaring(), {state.name: state for state in exposed}, Recorder((), StructType()))
+    handle = RecordingHandle(_Declaring(), {state.variable: state for state in exposed}, Recorder((), StructType()))
     other.init(handle)
     ttls = handle.check_all_declared()
     other.close()

@@ -84,7 +84,7 @@ class RecordingProcessor(StatefulProcessor):
         self, processor: StatefulProcessor, exposed: Sequence[ExposedState], key_schema: StructType, output: Output
     ) -> None:
         self._processor = processor
-        self._exposed = {state.name: state for state in exposed}
+        self._exposed = {state.variable: state for state in exposed}
         self._key_schema = key_schema
         self._output = output
 

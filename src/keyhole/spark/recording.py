@@ -188,6 +188,9 @@ class RecordingMapState(MapState):
 class RecordingHandle(StatefulProcessorHandle):
     """What the user's `init` is given: Spark's handle, whose exposed states record.
 
+    Args:
+        exposed: By the names under which `init` declares them.
+
     Raises, from the calls that declare a state:
         InvalidConfiguration: The state is not what it was exposed as.
     """
@@ -256,11 +259,11 @@ class RecordingHandle(StatefulProcessorHandle):
         return self._handle.listTimers()
 
     def deleteIfExists(self, stateName: str) -> None:  # noqa: N802, N803
-        if stateName in self._exposed:
+        if (exposed := self._exposed.get(stateName)) is not None:
             raise InvalidConfiguration(
-                f"state {stateName!r} is exposed, and the processor's init deletes it for all keys at once, which no "
+                f"{exposed.title} is exposed, and the processor's init deletes it for all keys at once, which no "
                 "change row tells; don't expose it",
-                state=stateName,
+                state=exposed.name,
             )
         self._handle.deleteIfExists(stateName)
 
@@ -273,11 +276,11 @@ class RecordingHandle(StatefulProcessorHandle):
         Raises:
             InvalidConfiguration: It has not declared an exposed state.
         """
-        missing = [name for name in self._exposed if name not in self._ttls]
+        missing = [state for state in self._exposed.values() if state.name not in self._ttls]
         if missing:
             raise InvalidConfiguration(
-                f"state {missing[0]!r} is exposed, but the processor's init declares no state of this name",
-                state=missing[0],
+                f"{missing[0].title} is exposed, but the processor's init declares no state of this name",
+                state=missing[0].name,
             )
         return self._ttls
 
@@ -292,7 +295,7 @@ class RecordingHandle(StatefulProcessorHandle):
         declared = ExposedState(exposed.name, kind, value, map_key or StructType())
         if str(declared) != str(exposed):
             raise InvalidConfiguration(
-                f"state {exposed.name!r} is exposed as {exposed}, but the processor's init declares a {declared}; "
+                f"{exposed.title} is exposed as {exposed}, but the processor's init declares a {declared}; "
                 "expose it as what it is, with the same schemas",
                 state=exposed.name,
             )
@@ -300,7 +303,7 @@ class RecordingHandle(StatefulProcessorHandle):
         # Readers must neither see what the processor no longer has nor miss what it has.
         if in_spark is not None and exposed.ttl not in (None, in_spark):
             raise InvalidConfiguration(
-                f"state {exposed.name!r} is exposed with a ttl of {exposed.ttl}, and the processor's init gives it one "
+                f"{exposed.title} is exposed with a ttl of {exposed.ttl}, and the processor's init gives it one "
                 f"of {in_spark}; leave the exposed one out: the state has the processor's",
                 state=exposed.name,
             )
@@ -308,7 +311,7 @@ class RecordingHandle(StatefulProcessorHandle):
 
 
 def _rows(exposed: ExposedState, schema: StructType) -> Rows:
-    return Rows(f"state {exposed.name!r}", schema)
+    return Rows(exposed.title, schema)
 
 
 def _identity(value: Any) -> object:
