@@ -33,6 +33,22 @@ SPARK = (
         ("test_recording.py::test_what_an_initial_state_changes_leaves_with_the_keys_rows_or_at_the_next_chance",),
     ),
     Breakage(
+        "a state that readers know by another name is the processor's of that name",
+        "spark",
+        "src/keyhole/spark/processor_task.py",
+        "{state.variable: state for state in exposed}",
+        "{state.name: state for state in exposed}",
+        ("test_recording.py::test_changes_of_a_state_that_readers_know_by_another_name_leave_under_that",),
+    ),
+    Breakage(
+        "two exposed states are given one name",
+        "spark",
+        "src/keyhole/spark/processor.py",
+        "    if len(set(names)) < len(names):\n",
+        "    if len(names) < 0:\n",
+        ("test_queryable_processor.py::test_what_cannot_be_exposed_is_refused_where_it_is_said",),
+    ),
+    Breakage(
         "times are looked up by way of the session's time zone",
         "spark",
         "src/keyhole/arrow_times.py",
