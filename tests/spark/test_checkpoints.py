@@ -54,7 +54,7 @@ class Job:
         return sink
 
     def held(self) -> Held:
-        answers = dict(zip("abcdefg", self.scenario.get_many("last", "abcdefg"), strict=True))
+        answers = dict(zip("abcdefg", self.scenario.get_many("last", list("abcdefg")), strict=True))
         values = {key: answer.value.v for key, answer in answers.items() if answer.found}
         return Held(values, max(answer.epoch for answer in answers.values()))
 

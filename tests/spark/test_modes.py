@@ -72,7 +72,7 @@ def test_two_rows_of_one_key_without_order_by_end_the_query_and_nothing_is_lost(
     assert "order_by" in appended.ended
     assert isinstance(appended.failure, DuplicateKey)
     assert values(appended.scenario, "last", "abc") == {"a": 3, "b": 2}
-    assert {answer.epoch for answer in appended.scenario.get_many("best", "ab")} == {2}
+    assert {answer.epoch for answer in appended.scenario.get_many("best", ["a", "b"])} == {2}
 
 
 @dataclass(frozen=True)
