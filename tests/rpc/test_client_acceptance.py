@@ -62,10 +62,10 @@ async def test_of_1024_requests_exactly_the_half_that_the_server_refuses_fails_f
         await eventually(lambda: _connections(port) == 0)
 
 
-async def test_an_unreachable_host_fails_at_once_and_names_it_f16() -> None:
+async def test_an_unreachable_host_fails_within_the_timeout_and_is_named_f16() -> None:
     """F16: nobody listens."""
     with unused_address() as address:
-        async with AsyncClient(address, timeout=30) as client:
+        async with AsyncClient(address, timeout=0.5) as client:
             async with asyncio.timeout(SOON_SECONDS):
                 with pytest.raises(errors.ServerLost, match=address):
                     await client.get(APPLICATION, STATE, "sensor-1")
@@ -94,10 +94,10 @@ async def test_four_threads_share_a_client_for_1024_queries_each_f17() -> None:
 
 
 async def test_a_servers_failure_fails_all_pending_requests_and_the_connection_is_gone_f18() -> None:
-    """F18: the server fails with requests under way."""
+    """F18: the server fails with requests under way, and does not come back within their timeout."""
     async with fake_servers("a") as (server,):
         server.host(descriptor(), rows(10))
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=2.0) as client:
             await client.get(APPLICATION, STATE, "sensor-1")
             server.hold.clear()
             pending = [client.get(APPLICATION, STATE, f"sensor-{number}") for number in range(10)]
@@ -117,21 +117,11 @@ async def test_a_server_that_closes_the_channel_is_found_again_when_it_is_back_f
             assert (await client.get(APPLICATION, STATE, "sensor-1")).found
             await server.stop()
             with pytest.raises(errors.ServerLost, match=server.address):
-                await client.get(APPLICATION, STATE, "sensor-1")
+                await client.get(APPLICATION, STATE, "sensor-1", timeout=0.5)
             again = type(server)("a", server.port)
             again.host(descriptor(), rows(10))
             await again.start()
-            found: list[bool] = []
-
-            async def ask() -> None:
-                while not found:
-                    try:
-                        found.append((await client.get(APPLICATION, STATE, "sensor-1")).found)
-                    except errors.ServerLost:
-                        await asyncio.sleep(0.02)
-
-            await asyncio.wait_for(ask(), PATIENCE_SECONDS)
-            assert found == [True]
+            assert (await client.get(APPLICATION, STATE, "sensor-1", timeout=PATIENCE_SECONDS)).found
             await again.stop()
 
 

@@ -34,6 +34,7 @@ from tests.support.certificates import DAY, Authority, tls_environ
 from tests.support.waiting import PATIENCE_SECONDS, until
 
 LOOPBACK = ("127.0.0.1", "localhost")
+_REFUSED_SECONDS = 3.0
 
 
 class _Echo(query_pb2_grpc.QueryServicer):
@@ -81,10 +82,14 @@ def brings(trusted: Authority, own: TlsFiles | None = None, name: str = "") -> C
     )
 
 
-async def asks(target: str, credentials: Credentials | None) -> str:
-    """Empty: it was answered. Else the message of the error, which must be ServerLost."""
+async def asks(target: str, credentials: Credentials | None, timeout: float = PATIENCE_SECONDS) -> str:  # noqa: ASYNC109
+    """Empty: it was answered. Else the message of the error, which must be ServerLost.
+
+    Args:
+        timeout: For as long a connection that is closed at once is tried again.
+    """
     of = {} if credentials is None else {"credentials": credentials}
-    async with AsyncClient(target, timeout=PATIENCE_SECONDS, **of) as client:
+    async with AsyncClient(target, timeout=timeout, **of) as client:
         try:
             await client.list_states()
         except ServerLost as error:
@@ -117,9 +122,10 @@ async def test_with_an_authority_only_clients_with_a_certificate_of_it_are_let_i
         async with AsyncClient(target, timeout=PATIENCE_SECONDS, credentials=late) as client:
             await asyncio.sleep(4)
             with pytest.raises(ServerLost, match=r"a certificate \(tls_certificate\) of an authority"):
-                await client.list_states()
+                await client.list_states(timeout=_REFUSED_SECONDS)
         for refused in (brings(authority), brings(authority, other.issue("client2"))):
-            assert "wants a certificate (tls_certificate) of an authority that it trusts" in await asks(target, refused)
+            told = await asks(target, refused, _REFUSED_SECONDS)
+            assert "wants a certificate (tls_certificate) of an authority that it trusts" in told
 
 
 async def test_client_certificates_can_be_left_to_other_ports(authority: Authority) -> None:
@@ -158,7 +164,7 @@ async def test_a_server_that_is_found_by_its_address_is_known_by_the_name_that_i
 
 async def test_tls_on_one_side_only_is_told_by_name(authority: Authority) -> None:
     async with serving(settings(authority.issue("server", *LOOPBACK))) as target:
-        assert "it speaks TLS and this side doesn't" in await asks(target, None)
+        assert "it speaks TLS and this side doesn't" in await asks(target, None, _REFUSED_SECONDS)
     async with serving(None) as target:
         assert "does not speak TLS; turn TLS on there, or off here" in await asks(target, brings(authority))
 

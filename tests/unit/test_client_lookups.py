@@ -10,7 +10,17 @@ import pytest
 
 from keyhole.client.lookups import Batch, BatchSink, Whole
 from keyhole.client.segments import Answers
-from keyhole.errors import KeyholeError, KeyMismatch, NotReady, ServerLost, StaleDescriptor, ValueMismatch
+from keyhole.errors import (
+    DeadlineExceeded,
+    Draining,
+    KeyholeError,
+    KeyMismatch,
+    NoServer,
+    NotReady,
+    ServerLost,
+    StaleDescriptor,
+    ValueMismatch,
+)
 from keyhole.types import Answer, ReadBounds
 from keyhole.v1 import state_pb2
 
@@ -54,8 +64,9 @@ def _sink(
     on_stale: Callable[[Batch], None] = _never,
     on_newer: Callable[[Batch, StaleDescriptor], None] = _never,
     on_pending: Callable[[Batch], None] = _never,
+    on_cut_off: Callable[[Batch, KeyholeError], None] = _never,
 ) -> BatchSink:
-    return BatchSink(batch, CODEC, on_stale, on_newer, on_pending)
+    return BatchSink(batch, CODEC, on_stale, on_newer, on_pending, on_cut_off)
 
 
 async def test_every_future_gets_its_own_answer_and_absent_keys_are_not_errors() -> None:
@@ -71,8 +82,8 @@ async def test_a_part_of_the_answers_goes_to_its_place() -> None:
     sink = _sink(batch)
     sink.answered(1, Answers([b"2", b"3"], SOURCES[:1]))
     assert [future.done() for future in futures] == [False, True, True]
-    sink.failed(0, 1, ServerLost("gone"))
-    assert isinstance(futures[0].exception(), ServerLost)
+    sink.failed(0, 1, NoServer("gone"))
+    assert isinstance(futures[0].exception(), NoServer)
 
 
 async def test_answers_of_several_sources_name_theirs() -> None:
@@ -96,10 +107,10 @@ async def test_a_failed_key_and_a_torn_row_fail_alone() -> None:
 
 async def test_each_waiter_gets_an_error_object_of_its_own() -> None:
     batch, futures = _batch("x", "y")
-    batch.fail(ServerLost("gone", address="a:1"))
+    batch.fail(NoServer("gone", address="a:1"))
     errors = [future.exception() for future in futures]
     assert errors[0] is not errors[1]
-    assert all(isinstance(error, ServerLost) and error.facts == {"address": "a:1"} for error in errors)
+    assert all(isinstance(error, NoServer) and error.facts == {"address": "a:1"} for error in errors)
 
 
 async def test_cancelled_waiters_are_passed_over() -> None:
@@ -107,7 +118,7 @@ async def test_cancelled_waiters_are_passed_over() -> None:
     futures[0].cancel()
     sink = _sink(batch)
     sink.answered(0, Answers([b"1", b"2"], SOURCES[:1]))
-    sink.failed(0, 2, ServerLost("too late"))
+    sink.failed(0, 2, NoServer("too late"))
     assert (await futures[1]).value == b"2"
 
 
@@ -152,6 +163,28 @@ async def test_keys_that_keep_their_frame_waiting_are_sent_again_apart_from_the_
     assert (pending[0].keys, pending[0].patient, pending[0].deadline) == (["y"], True, batch.deadline)
 
 
+@pytest.mark.parametrize("error", [ServerLost("gone"), Draining("goes")])
+async def test_what_was_cut_off_is_handed_back_with_its_keys_however_often(error: KeyholeError) -> None:
+    cut: list[tuple[Batch, KeyholeError]] = []
+    batch, futures = _batch("x", "y", "z", again=True)
+    batch.patient, batch.attempts = True, 3
+    sink = _sink(batch, on_cut_off=lambda part, why: cut.append((part, why)))
+    sink.failed(1, 2, error)
+    ((part, why),) = cut
+    assert (part.keys, part.waiters, why) == (["y", "z"], futures[1:], error)
+    assert (part.bounds, part.deadline, part.again, part.patient) == (batch.bounds, batch.deadline, True, True)
+    assert part.attempts == 3
+    assert not any(future.done() for future in futures)
+
+
+async def test_a_deadline_after_something_was_cut_off_says_so() -> None:
+    batch, futures = _batch("x")
+    batch.attempts, batch.cut_off = 2, ServerLost("server a is gone")
+    _sink(batch).failed(0, 1, DeadlineExceeded("b did not answer"))
+    with pytest.raises(DeadlineExceeded, match=r"b did not answer; sent 2 times, .*because server a is gone"):
+        await futures[0]
+
+
 async def test_keys_that_do_not_fit_are_set_aside_the_first_time_and_refused_the_second() -> None:
     batch, futures = _batch("x", 7, "z")
     encoded, refused = batch.encode(CODEC)
@@ -181,7 +214,7 @@ async def test_one_key_that_fails_fails_the_many_and_later_answers_are_passed_ov
     batch.keys += ["x", "y"]
     batch.waiters += Whole(future, 2).slots()
     sink = _sink(batch)
-    sink.failed(0, 1, ServerLost("gone"))
+    sink.failed(0, 1, NoServer("gone"))
     sink.answered(1, Answers([b"2"], SOURCES[:1]))
     with pytest.raises(KeyholeError, match="gone"):
         await future

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyhole import AsyncClient, Client
-from keyhole.client.target import target_of
+from keyhole.client.target import target_of, targets_of
 from keyhole.errors import InvalidConfiguration
 
 
@@ -48,15 +48,37 @@ def test_a_host_without_a_port_is_a_proxy_at_its_default(written: str, target: s
         (":7400", "no host and port"),
         ("a b:7400", "no host and port"),
         ("proxy/x", "no host and port"),
-        ("a:7400,b:7400", "no host and port"),
+        ("a:7400,", "is empty"),
+        ("a:7400,b c", "no host and port"),
+        ([], "is an empty list"),
+        (["a:7400", "b:7400,c:7400"], "no host and port"),
         (None, "is a NoneType"),
-        (("proxy", 7400), "is a tuple"),
+        (("proxy", 7400), "is a int"),
+        ({"proxy": 7400}, "is a dict"),
     ],
 )
 @pytest.mark.parametrize("make", [Client, AsyncClient])
 def test_what_is_no_target_is_refused_at_once_with_what_to_give(make: Any, written: Any, what: str) -> None:
     with pytest.raises(InvalidConfiguration, match=f"the target {what}|the target is .*{what}"):
         make(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "targets"),
+    [
+        ("proxy-0:7400,proxy-1:7401", ("proxy-0:7400", "proxy-1:7401")),
+        ("proxy-0, proxy-1", ("proxy-0:7400", "proxy-1:7400")),
+        (["proxy-0", "proxy-1:7400"], ("proxy-0:7400", "proxy-1:7400")),
+        (("proxy-0",), ("proxy-0:7400",)),
+        ("proxy,proxy:7400", ("proxy:7400",)),
+        ("::1,[::1]:7401", ("[::1]:7400", "[::1]:7401")),
+        ("dns:///proxies:7400,dns:///others:7400", ("dns:///proxies:7400", "dns:///others:7400")),
+        ("ipv4:10.0.0.1:7400,10.0.0.2:7400", ("ipv4:10.0.0.1:7400,10.0.0.2:7400",)),
+        (["ipv4:10.0.0.1:7400,10.0.0.2:7400", "proxy"], ("ipv4:10.0.0.1:7400,10.0.0.2:7400", "proxy:7400")),
+    ],
+)
+def test_several_targets_are_a_list_or_separated_by_commas_each_once(written: Any, targets: tuple[str, ...]) -> None:
+    assert targets_of(written) == targets
 
 
 @given(st.text(max_size=20))

@@ -27,6 +27,18 @@ class Stream:
         self.sent.put_nowait(segment)
 
 
+class OneLink:
+    """To what notes all."""
+
+    cause = None
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def next(self) -> OneLink:
+        return self
+
+
 class Describer:
     """Tells one descriptor after the other, the last one again and again."""
 
@@ -48,7 +60,7 @@ ROW = Answers([encode_row(2, [1.5, "C"])], [state_pb2.Source(server="a")])
 async def test_a_row_of_a_newer_schema_is_asked_for_again_until_the_state_is_described_by_it(behind: int) -> None:
     """Who describes it may hear of the schema a moment after its first row."""
     stream, describe = Stream(), Describer(*[OLDER] * behind, NEWER)
-    reads = StateReads(stream, "app", "counts", describe, lambda: None)  # type: ignore[arg-type]  # a part of one
+    reads = StateReads(OneLink(stream), "app", "counts", describe, lambda: None)  # type: ignore[arg-type]  # a part of one
     batch = lookup(30.0)
     reads.submit(batch)
     for _ in range(behind):
@@ -64,7 +76,7 @@ async def test_a_row_of_a_newer_schema_is_asked_for_again_until_the_state_is_des
 
 async def test_a_row_of_a_schema_that_nobody_describes_fails_at_the_deadline_by_saying_so() -> None:
     stream, describe = Stream(), Describer(OLDER)
-    reads = StateReads(stream, "app", "counts", describe, lambda: None)  # type: ignore[arg-type]  # a part of one
+    reads = StateReads(OneLink(stream), "app", "counts", describe, lambda: None)  # type: ignore[arg-type]  # a part of one
     batch = lookup(0.3)
     reads.submit(batch)
     while not batch.waiters[0].done():
@@ -93,7 +105,7 @@ async def test_a_patient_lookup_does_not_fail_with_the_question_of_an_impatient_
         return descriptor()
 
     stream = Stream()
-    reads = StateReads(stream, "app", "counts", describe, lambda: None)  # type: ignore[arg-type]  # a part of one
+    reads = StateReads(OneLink(stream), "app", "counts", describe, lambda: None)  # type: ignore[arg-type]  # a part of one
     impatient, patient = lookup(0.1), lookup(30.0)
     reads.submit(impatient)
     await asyncio.sleep(0.01)

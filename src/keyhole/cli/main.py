@@ -148,8 +148,8 @@ def _add_proxy(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--proxy",
         default=f"127.0.0.1:{DEFAULT_PROXY_PORT}",
-        metavar="HOST:PORT",
-        help="the client proxy to ask (%(default)s)",
+        metavar="HOST:PORT,...",
+        help="the client proxies to ask (%(default)s)",
     )
 
 

@@ -116,7 +116,7 @@ def main(check: Check, arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description="Counts a job's source topic again, and compares what readers are told."
     )
-    parser.add_argument("--proxy", required=True, metavar="HOST:PORT")
+    parser.add_argument("--proxy", required=True, metavar="HOST:PORT,...")
     parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
     parser.add_argument("--topic", required=True, help="the source's")
     parser.add_argument("--epoch", required=True, type=int, help="which the job has reached")

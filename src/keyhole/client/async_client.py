@@ -14,7 +14,7 @@ from keyhole.client.connection import Connection
 from keyhole.client.lookups import Whole, keys_of
 from keyhole.client.scans import MapKey, Scan
 from keyhole.client.session import AsyncSession
-from keyhole.client.target import target_of
+from keyhole.client.target import Targets, targets_of
 from keyhole.client.views import ServerStatus, status_from_proto
 from keyhole.errors import ClientClosed, Unsupported
 from keyhole.key_values import KeyValue
@@ -32,15 +32,16 @@ class AsyncClient:
     """Reads states through a client proxy (or from one state server, which answers only for its own key groups).
 
     All lookups that are under way share one stream, so many `get`s at once are cheap: start them together
-    (`asyncio.gather`) rather than one after the other. Retries are the proxy's job: it follows the owners until the
-    deadline. The client itself sends again only where the state has changed since it was described, with the newer
-    descriptor.
+    (`asyncio.gather`) rather than one after the other. It is a proxy's job to follow the owners until the deadline.
+    The client itself sends again what a lost connection, or a proxy that goes, has cut off, to any of its targets, and
+    what was encoded by a descriptor that is no longer so; both within the timeout.
 
     It connects when it is first used, and belongs from then on to the event loop that used it, and to that loop's
     thread; keyhole.Client is for threads. One that is used before a fork can't be used in the child (docs/clients.md).
 
     Args:
-        target: host:port of a client proxy; without the port 7400. Or what gRPC resolves, like dns:///proxies:7400.
+        target: host:port of a client proxy; without the port 7400. Or what gRPC resolves, like dns:///proxies:7400. Or
+            several proxies, separated by commas or as a list: reads are spread over those that answer.
         timeout: Seconds (or a timedelta) that a call may take where it names no timeout of its own.
         credentials: TLS, a certificate, a token; default: plaintext, and none.
 
@@ -49,11 +50,12 @@ class AsyncClient:
             used.
     """
 
-    def __init__(self, target: str, *, timeout: Duration = 5.0, credentials: Credentials = PLAIN) -> None:
-        self._target = target_of(target)
+    def __init__(self, target: Targets, *, timeout: Duration = 5.0, credentials: Credentials = PLAIN) -> None:
+        self._targets = targets_of(target)
+        self._target = ",".join(self._targets)
         self._timeout = seconds_of("timeout", timeout)
         # Files that can't be used are told now, and not at the first call.
-        self._shown = channels.prepared(self._target, credentials)
+        self._shown = [channels.prepared(target, credentials) for target in self._targets]
         self._connection: Connection | None = None
         self._closed = False
 
@@ -100,8 +102,9 @@ class AsyncClient:
             EpochNotReached, TooStale: No copy met `min_epoch` or `max_staleness` within the timeout.
             Unconfirmed: Nothing stale is wanted, and the owner has not heard of its coordinator for a while.
             Unauthenticated, PermissionDenied: The credentials are not valid, or not enough.
-            NoServer, ServerLost, NotOwner, NotReady, Draining, Overloaded: Not now; see `retryable`.
-            DeadlineExceeded: The message names what it waited for.
+            NoServer, NotOwner, NotReady, Overloaded: Not now; see `retryable`.
+            ServerLost, Draining: No target has answered within the timeout. `facts["attempts"]`: how often it was sent.
+            DeadlineExceeded: The message names what it waited for, and what had cut the read off before, if anything.
             ClientClosed: The client was closed.
 
         Raises (at once):
@@ -192,9 +195,7 @@ class AsyncClient:
         """All states of an application; of all applications if empty."""
         connection = self._here()
         request = query_pb2.ListStatesRequest(application=application)
-        response: query_pb2.ListStatesResponse = await connection.call(
-            connection.stub.ListStates, request, self._seconds(timeout)
-        )
+        response: query_pb2.ListStatesResponse = await connection.call("ListStates", request, self._seconds(timeout))
         return [convert.descriptor_from_proto(message) for message in response.states]
 
     async def describe_state(self, application: str, state: str, *, timeout: Duration | None = None) -> StateDescriptor:
@@ -209,7 +210,7 @@ class AsyncClient:
         """All servers that the target knows, with what they hold; those it can't reach with the reason."""
         connection = self._here()
         response: query_pb2.StatusResponse = await connection.call(
-            connection.stub.Status, query_pb2.StatusRequest(), self._seconds(timeout)
+            "Status", query_pb2.StatusRequest(), self._seconds(timeout)
         )
         return [status_from_proto(message) for message in response.servers]
 
@@ -254,7 +255,7 @@ class AsyncClient:
             )
         if self._connection is not None:
             raise self._elsewhere()
-        self._connection = Connection(self._target, self._shown)
+        self._connection = Connection(self._targets, self._shown)
         return self._connection
 
     def _closed_error(self) -> ClientClosed:

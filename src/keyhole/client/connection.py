@@ -1,4 +1,4 @@
-"""What a client has once it is used: a channel, the stream of its lookups, and what it knows of the states."""
+"""What a client has once it is used: connections to its targets, and what it knows of the states."""
 
 # ruff: noqa: ASYNC109 - a timeout is part of the request: it travels to the server, which then stops working on it
 
@@ -6,25 +6,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import grpc
 
 from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
-from keyhole.client.lookup_stream import LookupStream
+from keyhole.client.cut_off import is_cut_off
+from keyhole.client.links import Attempts, Links
 from keyhole.client.lookups import Batch
 from keyhole.client.scans import Scan, Scanner
 from keyhole.client.state_reads import StateReads
 from keyhole.errors import InternalError, KeyholeError
-from keyhole.rpc import channels, convert, status
+from keyhole.rpc import convert
 from keyhole.rpc.renewed import Renewing
 from keyhole.types import Entries, StateDescriptor
-from keyhole.v1 import query_pb2, query_pb2_grpc
+from keyhole.v1 import query_pb2
 
 _log = logging.getLogger(__name__)
 
-_Response = TypeVar("_Response")
 Options = tuple[str, str, StalePolicy, Duration | None, int, Duration]
 """Application, state, and how a lookup was asked for: stale, max_staleness, min_epoch, timeout."""
 
@@ -34,17 +34,12 @@ class Connection:
 
     Attributes:
         loop: The one that it was made in.
-        stub: Of the service Query.
         turn: What was asked for in this turn of the event loop. `batch` adds to it.
     """
 
-    def __init__(self, target: str, shown: Renewing | None) -> None:
+    def __init__(self, targets: Sequence[str], shown: Sequence[Renewing | None]) -> None:
         self.loop = asyncio.get_running_loop()
-        self._target = target
-        self._channel = channels.prepared_aio_channel(target, shown)
-        # The generated stubs are typed for both APIs at once.
-        self.stub: Any = query_pb2_grpc.QueryStub(self._channel)
-        self._stream = LookupStream(self._channel, target)
+        self._links = Links(targets, shown)
         self._states: dict[tuple[str, str], StateReads] = {}
         self.turn: dict[Options, Batch] = {}
         self._closed: KeyholeError | None = None
@@ -74,25 +69,35 @@ class Connection:
             return self._states.get(name) or self._reads(*name)
 
         try:
-            return await Scanner(self.stub, self._target).entries(scan, reads, deadline)
+            return await Scanner(self._links).entries(scan, reads, deadline)
         except (asyncio.CancelledError, grpc.aio.UsageError):
             self._raise_if_closed()
             raise
 
-    async def call(self, method: Callable[..., Awaitable[_Response]], request: object, timeout: float) -> _Response:
-        """The response of one of the stub's methods. Raises KeyholeError."""
-        try:
-            return await method(request, timeout=timeout)
-        except grpc.RpcError as error:
-            raise status.from_rpc_error(error, self._target) from error
-        except asyncio.CancelledError:
-            self._raise_if_closed()
-            raise
+    async def call(self, method: str, request: object, timeout: float) -> Any:
+        """The response of one of the service's methods of one response. Raises KeyholeError."""
+        deadline = self.loop.time() + timeout
+        attempts = Attempts(self._links, deadline)
+        while True:
+            link = await attempts.link()
+            try:
+                response = await getattr(link.stub, method)(request, timeout=deadline - self.loop.time())
+            except grpc.RpcError as error:
+                why = link.failed(error)
+                if not is_cut_off(why):
+                    raise attempts.told(why) from error
+                await attempts.again(why, link)
+            except (asyncio.CancelledError, grpc.aio.UsageError):
+                self._raise_if_closed()
+                raise
+            else:
+                link.heard()
+                return response
 
     async def describe(self, application: str, state: str, timeout: float) -> StateDescriptor:
         """Raises KeyholeError."""
         request = query_pb2.DescribeStateRequest(state=query_pb2.StateRef(application=application, state=state))
-        response: query_pb2.DescribeStateResponse = await self.call(self.stub.DescribeState, request, timeout)
+        response: query_pb2.DescribeStateResponse = await self.call("DescribeState", request, timeout)
         return convert.descriptor_from_proto(response.descriptor)
 
     async def close(self, error: KeyholeError) -> None:
@@ -103,8 +108,7 @@ class Connection:
             reads.close(error)
         # They know this connection: without them it is gone with the last one who uses it, and gRPC's thread with it.
         self._states.clear()
-        await self._stream.close(error)
-        await self._channel.close()
+        await self._links.close(error)
 
     def _flush(self) -> None:
         """Once per turn of the event loop in which something was asked for."""
@@ -128,7 +132,7 @@ class Connection:
         def forget() -> None:
             self._states.pop(name, None)
 
-        reads = self._states[name] = StateReads(self._stream, application, state, self.describe, forget)
+        reads = self._states[name] = StateReads(self._links, application, state, self.describe, forget)
         return reads
 
     def _raise_if_closed(self) -> None:

@@ -35,6 +35,7 @@ class LookupStream:
         channel: Stays the caller's to close, after `close`.
         target: Its address, for messages.
         heard: Called at every response, before it is handed out: the other side lives.
+        broken: Called where a stream ends that was to go on, with why, before those are told who wait for an answer.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class LookupStream:
         target: str,
         coalescer: Coalescer | None = None,
         heard: Callable[[], None] = lambda: None,
+        broken: Callable[[KeyholeError], None] = lambda _: None,
     ) -> None:
         # The generated stubs are typed for both APIs at once.
         self._stub: Any = query_pb2_grpc.QueryStub(channel)
         self._target = target
         self._heard = heard
+        self._broken = broken
         self._coalescer = coalescer or Coalescer(target)
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
@@ -97,6 +100,8 @@ class LookupStream:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._runner
         self._coalescer.lost(error, waiting_too=True)
+        # They know whose stream this is: in a circle it would keep gRPC's thread until it is collected.
+        self._heard, self._broken = lambda: None, lambda _: None
 
     async def _leave(self, runner: asyncio.Task[None]) -> None:
         """Nobody waits for an answer: the other side ends the stream.
@@ -165,6 +170,8 @@ class LookupStream:
             # An end without an error still has a status.
             code = await call.code()
             lost = ServerLost(f"server {self._target} ended the stream ({code.name})", address=self._target)
+        if not self._ending:
+            self._broken(lost)
         self._coalescer.lost(lost, waiting_too=not (answered or self._ending))
 
     def _deliver(self, response: query_pb2.LookupResponse) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from keyhole.client.cut_off import is_cut_off, told
 from keyhole.client.segments import Answers
 from keyhole.codec import StateCodec
 from keyhole.errors import KeyholeError, MalformedRequest, StaleDescriptor, ValueMismatch
@@ -81,9 +82,11 @@ class Batch:
         deadline: On the event loop's clock.
         again: Whether these were tried before, with a descriptor that was, or may be, stale.
         patient: Whether a proxy said that their server keeps them waiting.
+        attempts: How often they were sent.
+        cut_off: What cut them off the last time; None: nothing has.
     """
 
-    __slots__ = ("again", "bounds", "deadline", "keys", "patient", "waiters")
+    __slots__ = ("again", "attempts", "bounds", "cut_off", "deadline", "keys", "patient", "waiters")
 
     def __init__(self, bounds: ReadBounds, deadline: float, *, again: bool = False, patient: bool = False) -> None:
         self.keys: list[KeyValue | Sequence[KeyValue]] = []
@@ -92,6 +95,16 @@ class Batch:
         self.deadline = deadline
         self.again = again
         self.patient = patient
+        self.attempts = 0
+        self.cut_off: KeyholeError | None = None
+
+    def part(self, start: int, count: int) -> Batch:
+        """Some of them, as a batch of their own."""
+        part = Batch(self.bounds, self.deadline, again=self.again, patient=self.patient)
+        part.attempts, part.cut_off = self.attempts, self.cut_off
+        part.keys = self.keys[start : start + count]
+        part.waiters = self.waiters[start : start + count]
+        return part
 
     def encode(self, codec: StateCodec) -> tuple[list[bytes], Batch | None]:
         """The storage keys, and a batch of those lookups whose keys don't fit the state, which this one then lacks."""
@@ -139,9 +152,10 @@ class BatchSink:
         on_newer: Called with those that were answered together where a row is of a newer schema than the codec knows,
             and with what the codec says.
         on_pending: Called with those that the proxy has no answer for yet, while it has for others of their frame.
+        on_cut_off: Called with those that may be sent again, and with what cut them off.
     """
 
-    __slots__ = ("_batch", "_codec", "_on_newer", "_on_pending", "_on_stale")
+    __slots__ = ("_batch", "_codec", "_on_cut_off", "_on_newer", "_on_pending", "_on_stale")
 
     def __init__(
         self,
@@ -150,12 +164,14 @@ class BatchSink:
         on_stale: Callable[[Batch], None],
         on_newer: Callable[[Batch, StaleDescriptor], None],
         on_pending: Callable[[Batch], None],
+        on_cut_off: Callable[[Batch, KeyholeError], None],
     ) -> None:
         self._batch = batch
         self._codec = codec
         self._on_stale = on_stale
         self._on_newer = on_newer
         self._on_pending = on_pending
+        self._on_cut_off = on_cut_off
 
     def answered(self, start: int, answers: Answers) -> None:
         waiters = self._batch.waiters[start : start + len(answers.values)]
@@ -164,7 +180,7 @@ class BatchSink:
                 self._answer_each(start, waiters, answers)
         except StaleDescriptor as error:
             # Nobody was told anything yet: what was asked for together is to be of one schema.
-            self._on_newer(self._part(start, len(waiters)), error)
+            self._on_newer(self._batch.part(start, len(waiters)), error)
 
     def _answer_alike(self, waiters: Sequence[Waiter], answers: Answers) -> bool:
         """From one source. False: a row can't be read, and nobody was told anything. Raises StaleDescriptor."""
@@ -190,7 +206,8 @@ class BatchSink:
     def _answer_each(self, start: int, waiters: Sequence[Waiter], answers: Answers) -> None:
         rows = [self._row_or_why(value) for value in answers.values]
         sources = [convert.source_from_proto(source) for source in answers.sources or (state_pb2.Source(),)]
-        pending = Batch(self._batch.bounds, self._batch.deadline, again=self._batch.again, patient=True)
+        pending = self._batch.part(0, 0)
+        pending.patient = True
         for index, (waiter, row) in enumerate(zip(waiters, rows, strict=True)):
             if waiter.done():
                 continue
@@ -211,19 +228,15 @@ class BatchSink:
 
     def failed(self, start: int, count: int, error: KeyholeError) -> None:
         batch = self._batch
-        if batch.again or not isinstance(error, StaleDescriptor):
-            batch.fail_part(start, count, error)
+        if is_cut_off(error):
+            self._on_cut_off(batch.part(start, count), error)
             return
-        stale = self._part(start, count)
+        if batch.again or not isinstance(error, StaleDescriptor):
+            batch.fail_part(start, count, told(error, batch.attempts, batch.cut_off))
+            return
+        stale = batch.part(start, count)
         stale.again = True
         self._on_stale(stale)
-
-    def _part(self, start: int, count: int) -> Batch:
-        batch = self._batch
-        part = Batch(batch.bounds, batch.deadline, again=batch.again, patient=batch.patient)
-        part.keys = batch.keys[start : start + count]
-        part.waiters = batch.waiters[start : start + count]
-        return part
 
 
 def own_copy(error: KeyholeError) -> KeyholeError:

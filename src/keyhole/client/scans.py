@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
 
+from keyhole.client.cut_off import is_cut_off
+from keyhole.client.links import Attempts, Link, Links, pause_seconds
 from keyhole.client.state_reads import StateReads
 from keyhole.codec import StateCodec
 from keyhole.errors import (
     DeadlineExceeded,
     InternalError,
+    KeyholeError,
     KeyMismatch,
     MalformedRequest,
     StaleDescriptor,
@@ -23,13 +25,11 @@ from keyhole.errors import (
     ValueMismatch,
 )
 from keyhole.key_values import KeyValue
-from keyhole.rpc import status
 from keyhole.rpc.convert import bounds_to_proto, key_to_proto, source_from_proto
 from keyhole.rpc.scanning import check_has_entries
 from keyhole.types import Entries, Entry, KeyColumn, ReadBounds, Source
 from keyhole.v1 import query_pb2 as pb
 
-_RETRY_SECONDS = 0.05
 # What the wire has room for.
 _MOST = (1 << 64) - 1
 
@@ -81,14 +81,12 @@ def _bound(columns: Sequence[KeyColumn], bound: MapKey | None) -> pb.Key:
 class Scanner:
     """Reads scans to their end, within a deadline, over however many calls that takes.
 
-    Args:
-        stub: Of the service Query.
-        target: Whom it calls, for the messages.
+    One that was cut off is begun again from its first entry: the rest that another copy has, or the same one a moment
+    later, may be of another epoch than what was read. Nobody has seen that yet.
     """
 
-    def __init__(self, stub: Any, target: str) -> None:
-        self._stub = stub
-        self._target = target
+    def __init__(self, links: Links) -> None:
+        self._links = links
         self._loop = asyncio.get_running_loop()
 
     async def entries(self, scan: Scan, reads: Callable[[], StateReads], deadline: float) -> Entries:
@@ -102,46 +100,44 @@ class Scanner:
             KeyholeError: See AsyncClient.scan.
             asyncio.CancelledError: Also where the channel is closed.
         """
+        attempts = Attempts(self._links, deadline)
         while True:
             of = reads()
             codec = await of.codec(deadline)
             answer = _Answer(codec)
+            link = await attempts.link()
             try:
-                await self._read(scan.request(codec), answer, deadline)
+                await self._read(link, scan.request(codec), answer, deadline)
             except (StaleDescriptor, ValueMismatch, KeyMismatch, Unsupported) as error:
                 # The state may have changed since it was described.
                 of.outdated(codec)
                 if (await reads().codec(deadline)).descriptor == codec.descriptor:
                     # The one who describes it may hear of a schema after its first row.
-                    pause = _pause()
+                    pause = pause_seconds()
                     if not isinstance(error, StaleDescriptor) or self._loop.time() + pause >= deadline:
                         raise
-                    await asyncio.sleep(pause)
+                    await self._links.pause(self._loop.time() + pause)
             except UnavailableError as error:
-                pause = _pause()
-                # Only what broke off in the middle is begun again here: a proxy tries the copies that don't begin.
-                if answer.source is None or not error.retryable or self._loop.time() + pause >= deadline:
-                    raise
-                await asyncio.sleep(pause)
+                # A proxy tries the copies that don't begin; what breaks off in the middle is begun again here.
+                if not is_cut_off(error) and (answer.source is None or not error.retryable):
+                    raise attempts.told(error) from error.__cause__
+                await attempts.again(error, link)
             else:
-                return answer.whole(self._target)
+                return answer.whole(link.target)
 
-    async def _read(self, request: pb.ScanRequest, answer: _Answer, deadline: float) -> None:
-        call = self._stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
+    async def _read(self, link: Link, request: pb.ScanRequest, answer: _Answer, deadline: float) -> None:
+        call = link.stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
         try:
             async for page in call:
+                link.heard()
                 answer.add(page)
         except grpc.RpcError as error:
-            told = status.from_rpc_error(error, self._target)
+            told: KeyholeError = link.failed(error)
             if isinstance(told, DeadlineExceeded):
                 raise answer.too_late(told) from error
             raise told from error
         finally:
             call.cancel()
-
-
-def _pause() -> float:
-    return random.uniform(0.5, 1.0) * _RETRY_SECONDS  # noqa: S311 - jitter, no secret
 
 
 class _Answer:

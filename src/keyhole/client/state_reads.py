@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from keyhole.client.coalescing import Lane
-from keyhole.client.lookup_stream import LookupStream
+from keyhole.client.cut_off import is_cut_off, told
+from keyhole.client.links import Link, Links, pause_seconds
 from keyhole.client.lookups import Batch, BatchSink
 from keyhole.client.segments import Segment
 from keyhole.codec import StateCodec
 from keyhole.errors import DeadlineExceeded, KeyholeError, StaleDescriptor
+from keyhole.rpc import status
 from keyhole.types import StateDescriptor
 
 _AGAIN_SECONDS = 0.05
@@ -27,9 +29,9 @@ class StateReads:
     """
 
     def __init__(
-        self, stream: LookupStream, application: str, state: str, describe: Describe, forget: Callable[[], None]
+        self, links: Links, application: str, state: str, describe: Describe, forget: Callable[[], None]
     ) -> None:
-        self._stream = stream
+        self._links = links
         self._application = application
         self._state = state
         self._ask = describe
@@ -38,6 +40,9 @@ class StateReads:
         self._topic_id = ""
         # With what ends their waiting, which would keep all of this alive.
         self._parked: dict[Batch, asyncio.TimerHandle] = {}
+        # Those that were cut off, with what sends them again.
+        self._waiting: dict[Batch, asyncio.TimerHandle] = {}
+        self._closed: KeyholeError | None = None
         self._describing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -46,6 +51,10 @@ class StateReads:
         codec = self._codec
         if codec is None:
             self._park(batch)
+            return
+        link = self._links.next()
+        if link is None:
+            self._wait(batch, self._links.free_at(), batch.cut_off or self._links.cause)
             return
         keys, refused = batch.encode(codec)
         if refused is not None and refused.keys:
@@ -59,10 +68,12 @@ class StateReads:
             lambda stale: self._submit_stale(stale, codec),
             lambda newer, error: self._submit_newer(newer, error, codec),
             self.submit,
+            lambda cut, error: self._submit_again(cut, error, link),
         )
+        batch.attempts += 1
         lane = Lane(self._application, self._state, self._topic_id, batch.bounds, batch.patient)
         try:
-            self._stream.submit(lane, Segment(keys, sink, batch.deadline))
+            link.stream.submit(lane, Segment(keys, sink, batch.deadline))
         except KeyholeError as error:
             batch.fail(error)
 
@@ -72,7 +83,7 @@ class StateReads:
             try:
                 descriptor = await self._ask(self._application, self._state, deadline - self._loop.time())
             except KeyholeError:
-                self._forget()
+                self._forget_unless_waiting()
                 raise
             self._codec, self._topic_id = StateCodec(descriptor), descriptor.topic_id
         return self._codec
@@ -83,10 +94,36 @@ class StateReads:
             self._codec = None
 
     def close(self, error: KeyholeError) -> None:
-        """Fails what waits for the descriptor."""
+        """Fails what waits for the descriptor, or to be sent again."""
+        self._closed = error
         if self._describing is not None:
             self._describing.cancel()
         self._fail_parked(error)
+        waiting, self._waiting = self._waiting, {}
+        for batch, timer in waiting.items():
+            timer.cancel()
+            batch.fail(error)
+
+    def _submit_again(self, batch: Batch, error: KeyholeError, link: Link) -> None:
+        if self._links.gives_up():
+            batch.fail(told(error, batch.attempts, None))
+            return
+        batch.cut_off = error
+        # One that lives has told of somebody else, and may tell the same in a moment.
+        self._wait(batch, 0.0 if link.cause is not None else self._loop.time() + pause_seconds(), error)
+
+    def _wait(self, batch: Batch, until: float, why: KeyholeError | None) -> None:
+        if self._closed is not None:
+            batch.fail(self._closed)
+        elif until >= batch.deadline and why is not None:
+            batch.fail(told(why, batch.attempts, None))
+        elif not all(waiter.done() for waiter in batch.waiters):
+            # Never from here: whoever loses a stream goes on to tell others.
+            self._waiting[batch] = self._loop.call_at(until, self._resume, batch)
+
+    def _resume(self, batch: Batch) -> None:
+        del self._waiting[batch]
+        self.submit(batch)
 
     def _submit_stale(self, batch: Batch, codec: StateCodec) -> None:
         self.outdated(codec)
@@ -104,6 +141,9 @@ class StateReads:
             batch.fail(error)
 
     def _park(self, batch: Batch) -> None:
+        if self._closed is not None:
+            batch.fail(self._closed)
+            return
         self._parked[batch] = self._loop.call_at(batch.deadline, self._expire, batch)
         if self._describing is None:
             self._describing = self._loop.create_task(self._describe())
@@ -113,7 +153,7 @@ class StateReads:
             descriptor = await self._ask_for_the_patient()
             self._codec = StateCodec(descriptor)
         except KeyholeError as error:
-            self._forget()
+            self._forget_unless_waiting()
             self._fail_parked(error)
             return
         finally:
@@ -128,16 +168,23 @@ class StateReads:
             deadline = max(batch.deadline for batch in self._parked)
             try:
                 return await self._ask(self._application, self._state, deadline - self._loop.time())
-            except DeadlineExceeded:
-                if all(batch.deadline <= deadline for batch in self._parked):
+            except KeyholeError as error:
+                late = isinstance(error, DeadlineExceeded) or (is_cut_off(error) and status.may_pass(error))
+                if not late or all(batch.deadline <= deadline for batch in self._parked):
                     raise
+
+    def _forget_unless_waiting(self) -> None:
+        """What is to be sent again is known to whoever closes this."""
+        if not self._waiting:
+            self._forget()
 
     def _expire(self, batch: Batch) -> None:
         del self._parked[batch]
+        cause = self._links.cause
         batch.fail(
             DeadlineExceeded(
                 f"state {self._application}/{self._state} could not be described within the deadline; give it more "
-                "time, or check that its server answers"
+                f"time, or check that its server answers{f' ({cause.message})' if cause else ''}"
             )
         )
 

@@ -17,7 +17,7 @@ from keyhole.client.bounds import Duration, StalePolicy
 from keyhole.client.lookups import keys_of
 from keyhole.client.scans import MapKey
 from keyhole.client.session import Session
-from keyhole.client.target import target_of
+from keyhole.client.target import Targets, targets_of
 from keyhole.client.views import ServerStatus
 from keyhole.errors import ClientClosed
 from keyhole.rpc import forked
@@ -36,14 +36,15 @@ class Client:
 
     Args:
         target: host:port of a client proxy, without the port 7400 (or of one state server, which answers only for its
-            own key groups).
+            own key groups); or several, as AsyncClient.
         timeout: Seconds (or a timedelta) that a call may take where it names no timeout of its own.
         credentials: As AsyncClient.
     """
 
-    def __init__(self, target: str, *, timeout: Duration = 5.0, credentials: Credentials = PLAIN) -> None:
-        self._target = target_of(target)
-        self._client = AsyncClient(self._target, timeout=timeout, credentials=credentials)
+    def __init__(self, target: Targets, *, timeout: Duration = 5.0, credentials: Credentials = PLAIN) -> None:
+        targets = targets_of(target)
+        self._target = ",".join(targets)
+        self._client = AsyncClient(targets, timeout=timeout, credentials=credentials)
         self._closed = False
         self._begin()
         _all.add(self)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from keyhole.config import DEFAULT_PROXY_PORT
 from keyhole.errors import InvalidConfiguration
@@ -11,7 +13,31 @@ from keyhole.listening import joined
 
 # What gRPC resolves itself: dns:///proxies:7400 for several addresses of one name.
 _OF_GRPC = ("dns:", "unix:", "unix-abstract:", "vsock:", "ipv4:", "ipv6:", "xds:")
+# Of these a comma is part of one target.
+_OF_SEVERAL_ADDRESSES = ("ipv4:", "ipv6:")
 _HOST = re.compile(r"[A-Za-z0-9_.%-]+|\[[0-9A-Fa-f:.%]+\]")
+
+
+Targets: TypeAlias = str | Sequence[str]
+"""One target, or several: separated by commas, or a list."""
+
+
+def targets_of(given: object) -> tuple[str, ...]:
+    """One target or several, each once, as `target_of` takes it.
+
+    Raises:
+        InvalidConfiguration: One of them is none, or there is none.
+    """
+    if isinstance(given, str):
+        several = "," in given and not given.startswith(_OF_SEVERAL_ADDRESSES)
+        written: Sequence[object] = [part.strip() for part in given.split(",")] if several else [given]
+    elif isinstance(given, (list, tuple)):
+        written = given
+    else:
+        written = [given]
+    if not written:
+        raise _wrong("is an empty list")
+    return tuple(dict.fromkeys(target_of(target) for target in written))
 
 
 def target_of(given: object) -> str:

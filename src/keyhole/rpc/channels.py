@@ -68,9 +68,11 @@ def prepared(target: str, credentials: Credentials) -> Renewing | None:
     return Renewing(credentials) if credentials.tls or credentials.token_file else None
 
 
-def prepared_aio_channel(target: str, shown: Renewing | None) -> grpc.aio.Channel:
-    """As `aio_channel`, of what was prepared before."""
-    return _aio(target, shown, (*_CLIENT, *_OF_CLIENTS))
+def prepared_aio_channel(target: str, shown: Renewing | None, *, alone: bool) -> grpc.aio.Channel:
+    """As `aio_channel`, of what was prepared before. Not alone: another one can be asked, so that this one is gone is
+    noticed as soon as by `aio_link`.
+    """
+    return _aio(target, shown, (*_CLIENT, *(_OF_CLIENTS if alone else _OF_LINKS)))
 
 
 def aio_channel(target: str, credentials: Credentials = PLAIN) -> grpc.aio.Channel:

@@ -135,6 +135,11 @@ class RenewedAioChannel:
 
         return method
 
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Of the channel for a call that begins now."""
+        state: grpc.ChannelConnectivity = self.current().channel.get_state(try_to_connect)
+        return state
+
     async def __aenter__(self) -> RenewedAioChannel:
         return self
 

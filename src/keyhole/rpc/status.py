@@ -76,11 +76,15 @@ _OTHER_WORDS: dict[str, str] = {
     ),
 }
 
+# Those of them that a restart, or a moment, may mend: all others stand until a person changes something.
+_PASSING = frozenset({"andshake failed", "Socket closed"})
+
 # What gRPC says of a message that is too large.
 _MESSAGE_SIZES = re.compile(r"larger than max \((\d+) vs. (\d+)\)")
 
-# What gRPC's asyncio API says of a write to a stream whose connection has just been closed.
-_BROKEN_STREAM = "Internal error from Core"
+# What gRPC says where a connection was closed, or a stream reset, with a status of its own in place of UNAVAILABLE: the
+# first is its asyncio API's, of a write to a stream whose connection has just been closed.
+_BROKEN_STREAMS = ("Internal error from Core", "Stream removed", "RST_STREAM")
 
 
 def to_proto(error: KeyholeError) -> error_pb2.Error:
@@ -131,15 +135,31 @@ def from_rpc_error(error: grpc.RpcError, target: str = "") -> KeyholeError:
 def _from_status(status: grpc.StatusCode, details: str, target: str) -> KeyholeError:
     who = f"server {target}" if target else "the server"
     kind, meaning = _FOREIGN.get(status, (errors.InternalError, f"failed with {status.name}; its log says more"))
-    if status is grpc.StatusCode.INTERNAL and details == _BROKEN_STREAM:
+    if status in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN) and any(of in details for of in _BROKEN_STREAMS):
         kind, meaning = _FOREIGN[grpc.StatusCode.UNAVAILABLE]
     if status is grpc.StatusCode.UNAVAILABLE:
-        meaning = next((told for sign, told in _OTHER_WORDS.items() if sign in details), meaning)
+        sign = _sign(details)
+        meaning = _OTHER_WORDS[sign] if sign else meaning
     facts = {"status": status.name, "details": details} | ({"address": target} if target else {})
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and (sizes := _MESSAGE_SIZES.search(details)):
         kind, meaning = errors.TooLarge, "or this side refuses a message of that size; send or ask for less at once"
         facts |= {"bytes": sizes[1], "limit": sizes[2]}
     return _make(kind, f"{who} {meaning} ({_cut(details, 300)})", facts)
+
+
+def was_sent(error: grpc.RpcError) -> bool:
+    """Whether a Keyhole process has ended the call: so it lives."""
+    return _sent_error(error) is not None
+
+
+def may_pass(error: KeyholeError) -> bool:
+    """Whether the cause of a ServerLost may be gone in a moment: no where both sides speak differently, or distrust."""
+    sign = _sign(error.facts.get("details", ""))
+    return not sign or sign in _PASSING
+
+
+def _sign(details: str) -> str:
+    return next((sign for sign in _OTHER_WORDS if sign in details), "")
 
 
 def reason_number(kind: type[KeyholeError]) -> error_pb2.Reason.ValueType:

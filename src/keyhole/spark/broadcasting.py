@@ -57,7 +57,7 @@ class BroadcastReader:
 
     Args:
         state: APPLICATION/STATE, of kind broadcast.
-        proxy: host:port of a client proxy.
+        proxy: host:port of a client proxy, or of several, separated by commas.
         timeout: Seconds (or a timedelta) that a read may take. What may pass (no proxy yet, servers that restore) is
             waited for.
         credentials: As for Client; default: those of `config`, else none.

@@ -72,7 +72,7 @@ def lookup(
         state: APPLICATION/STATE.
         key: The columns of `data` that are the key, in the order of the state's; of a map state then those of the map
             key. They may have other names, but must be of the same types. Rows in which one is null find nothing.
-        proxy: host:port of a client proxy.
+        proxy: host:port of a client proxy, or of several, separated by commas.
         into: The name of the column with the value, a struct, null where there is none; default: the state's name.
         stale, timeout: As for Client.get; the timeout is that of one request.
         credentials: As for Client; their files must be there on each executor.

@@ -48,6 +48,22 @@ CLIENT = (
         ("test_coalescing.py::test_keys_that_are_large_together_travel_in_several_frames",),
     ),
     Breakage(
+        "a lookup that a lost proxy has cut off is not sent again",
+        "client",
+        "src/keyhole/client/lookups.py",
+        "        if is_cut_off(error):\n",
+        "        if is_cut_off(error) and batch.attempts < 0:\n",
+        ("test_client_lookups.py::test_what_was_cut_off_is_handed_back_with_its_keys_however_often",),
+    ),
+    Breakage(
+        "an overloaded proxy is asked again and again",
+        "client",
+        "src/keyhole/client/cut_off.py",
+        "    return isinstance(error, (ServerLost, Draining))\n",
+        "    return error.retryable\n",
+        ("test_cut_off.py::test_only_who_is_gone_or_goes_is_asked_again_and_everything_else_is_an_answer",),
+    ),
+    Breakage(
         "a session does not ask for what it has seen",
         "client",
         "src/keyhole/client/session.py",

@@ -1,0 +1,325 @@
+"""Clients that lose a proxy, or one of several: what was cut off is sent again, and what was refused is not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from keyhole import AsyncClient, Client, errors
+from keyhole.errors import KeyholeError
+from keyhole.local.ports import free_ports
+from keyhole.local.processes import Child
+from keyhole.local.services import start_client_proxy
+from keyhole.testing.fake_server import FakeServer
+from tests.support import entries, figures
+from tests.support.proxies import fake_servers, proxy_of, unused_address
+from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.waiting import LONG_SECONDS, SOON_SECONDS, eventually
+
+SENSORS = [f"sensor-{number}" for number in range(100)]
+NUMBERS = [float(number) for number in range(100)]
+HOURS = range(9)
+
+
+def host(server: FakeServer) -> None:
+    server.host(descriptor(), rows(100))
+    server.host(entries.hourly(), entries.hours("sensor-7", HOURS))
+
+
+async def got(client: AsyncClient) -> None:
+    asked = [client.get(APPLICATION, STATE, name) for name in SENSORS]
+    assert [answer.value.celsius for answer in await asyncio.gather(*asked)] == NUMBERS
+
+
+async def got_many(client: AsyncClient) -> None:
+    answers = await client.get_many(APPLICATION, STATE, SENSORS)
+    assert [answer.value.celsius for answer in answers] == NUMBERS
+
+
+async def scanned(client: AsyncClient) -> None:
+    answer = await client.scan(entries.APPLICATION, entries.STATE, "sensor-7")
+    assert [(entry.map_key, entry.value.celsius) for entry in answer] == [(hour, float(hour)) for hour in HOURS]
+
+
+async def listed(client: AsyncClient) -> None:
+    assert {state.state for state in await client.list_states(APPLICATION)} == {STATE, entries.STATE}
+
+
+async def asked(client: AsyncClient) -> None:
+    assert [server.server for server in await client.status()] == ["a"]
+
+
+READS = [got, got_many, scanned, listed, asked]
+
+
+async def answered(address: str) -> float:
+    """How many lookups a proxy has answered since it was started."""
+    return figures.value(await figures.read_stats(address), "keyhole_client_proxy_lookup_keys_total")
+
+
+async def test_no_read_fails_and_every_answer_is_right_while_one_of_two_proxies_is_killed_and_comes_back(
+    tmp_path: Path,
+) -> None:
+    ports = free_ports(2)
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    async with fake_servers("a") as (server,):
+        host(server)
+
+        async def started(port: int) -> Child:
+            return await asyncio.to_thread(
+                start_client_proxy,
+                f"proxy-{port}",
+                port,
+                servers=[server.address],
+                directory=tmp_path,
+                environ=os.environ,
+            )
+
+        proxies = [await started(port) for port in ports]
+        try:
+            async with AsyncClient(",".join(addresses), timeout=LONG_SECONDS) as client:
+                over = asyncio.Event()
+                done = dict.fromkeys(READS, 0)
+
+                async def read(how: Callable[[AsyncClient], Awaitable[None]]) -> None:
+                    while not over.is_set():
+                        await how(client)
+                        done[how] += 1
+
+                async def goes_on() -> None:
+                    until = {how: count + 5 for how, count in done.items()}
+                    await eventually(lambda: all(done[how] >= until[how] for how in READS), LONG_SECONDS)
+
+                async with asyncio.TaskGroup() as reading:  # one that fails ends all
+                    for how in READS * 2:
+                        reading.create_task(read(how))
+                    await goes_on()
+                    for place in (0, 1):
+                        assert proxies[place].kill() == -signal.SIGKILL
+                        await goes_on()
+                        proxies[place] = await started(ports[place])
+                        async with asyncio.timeout(LONG_SECONDS):
+                            while await answered(addresses[place]) == 0:  # it has its share again
+                                await goes_on()
+                    over.set()
+        finally:
+            for proxy in proxies:
+                proxy.kill()
+
+
+def _any_failed(tasks: list[asyncio.Task[None]]) -> bool:
+    return any(task.done() for task in tasks)
+
+
+async def test_what_was_under_way_to_a_target_that_is_lost_is_answered_by_the_other_and_scans_by_it_alone() -> None:
+    async with fake_servers("a", "b") as (a, b):
+        for server in (a, b):
+            host(server)
+        # Another epoch, so that a mixture would be seen.
+        b.host(entries.hourly(), entries.hours("sensor-7", range(11), count=2)).epoch = 2
+        async with AsyncClient([a.address, b.address], timeout=LONG_SECONDS) as client:
+            await got(client)
+            for server in (a, b):
+                server.hold_after = 3
+                server.hold.clear()
+            scans = [asyncio.create_task(client.scan(entries.APPLICATION, entries.STATE, "sensor-7")) for _ in range(4)]
+            await eventually(lambda: (a.scans, b.scans) == (2, 2))
+            under_way = [client.get(APPLICATION, STATE, name) for name in SENSORS[:50]]
+            await eventually(lambda: a.held + b.held == 1)
+            under_way += [client.get(APPLICATION, STATE, name) for name in SENSORS[50:]]
+            await eventually(lambda: (a.held, b.held) == (1, 1))
+            await a.stop()
+            b.hold.set()
+            assert [answer.value.celsius for answer in await asyncio.gather(*under_way)] == NUMBERS
+            for answer in await asyncio.gather(*scans):
+                assert (answer.source.server, len(answer)) == ("b", 11)
+                assert {value.count for value in answer.values} == {2}
+
+
+async def test_reads_are_spread_over_the_targets_that_answer() -> None:
+    async with fake_servers("a", "b") as (a, b):
+        for server in (a, b):
+            host(server)
+        async with AsyncClient(f"{a.address}, {b.address}") as client:
+            for name in SENSORS:
+                await client.get(APPLICATION, STATE, name)
+        assert (a.frames, b.frames) == (50, 50)
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_a_target_that_nobody_listens_at_is_no_matter_beside_one_that_answers(
+    read: Callable[[AsyncClient], Awaitable[None]],
+) -> None:
+    async with fake_servers("a") as (a,):
+        host(a)
+        with unused_address() as nobody:
+            for targets in ([nobody, a.address], [a.address, nobody]):
+                async with AsyncClient(targets) as client:
+                    for _ in range(3):
+                        await read(client)
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_the_only_target_is_waited_for_within_the_timeout(
+    read: Callable[[AsyncClient], Awaitable[None]],
+) -> None:
+    async with fake_servers("a") as (a,):
+        host(a)
+        async with AsyncClient(a.address, timeout=LONG_SECONDS) as client:
+            await read(client)
+            await a.stop()
+            waiting = asyncio.create_task(read(client))
+            await asyncio.sleep(0.05)
+            again = FakeServer("a", a.port)
+            host(again)
+            await again.start()
+            await waiting
+            await again.stop()
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_at_the_deadline_the_last_cause_is_told_and_how_often_it_was_tried(
+    read: Callable[[AsyncClient], Awaitable[None]],
+) -> None:
+    with unused_address() as address:
+        async with AsyncClient(address, timeout=0.5) as client:
+            with pytest.raises(errors.ServerLost, match=rf"{address} can't be reached.*; sent \d+ times") as caught:
+                await read(client)
+    assert int(caught.value.facts["attempts"]) >= 2
+
+
+async def test_a_target_that_keeps_silent_after_another_one_was_lost_is_told_with_why_that_was() -> None:
+    async with fake_servers("a", "b") as (a, b):
+        for server in (a, b):
+            host(server)
+        async with AsyncClient([a.address, b.address], timeout=2.0) as client:
+            await got(client)
+            for server in (a, b):
+                server.hold.clear()
+            reads = [
+                client.get(APPLICATION, STATE, SENSORS[1]),
+                client.get(APPLICATION, STATE, SENSORS[2], min_epoch=1),
+            ]
+            await eventually(lambda: (a.held, b.held) == (1, 1))
+            await a.stop()
+            told = await asyncio.gather(*reads, return_exceptions=True)
+            assert {type(error) for error in told} == {errors.DeadlineExceeded}
+            (cut,) = [error for error in told if isinstance(error, KeyholeError) and "attempts" in error.facts]
+            assert "sent 2 times, and cut off before because server " + a.address in cut.message
+            assert cut.facts["cause"] == "SERVER_LOST"
+
+
+async def test_a_session_never_goes_back_where_its_read_is_sent_again_to_one_that_is_behind() -> None:
+    async with fake_servers("a", "b") as (a, b):
+        for server in (a, b):
+            host(server)
+            server.states[APPLICATION, STATE].epoch = 7 if server is a else 6
+            server.states[entries.APPLICATION, entries.STATE].epoch = 7 if server is a else 6
+        async with AsyncClient([a.address, b.address], timeout=LONG_SECONDS) as client:
+            await got(client)
+            seen = {(APPLICATION, STATE): 7, (entries.APPLICATION, entries.STATE): 7}
+            session = client.session(seen)
+            a.hold.clear()
+            reads: list[asyncio.Future[object]] = []
+            for _ in range(2):  # one for each of them
+                scan = session.scan(entries.APPLICATION, entries.STATE, "sensor-7")
+                reads.append(asyncio.ensure_future(scan))
+            await eventually(lambda: a.scans == 1)
+            while a.held == 0:
+                reads.append(asyncio.ensure_future(session.get(APPLICATION, STATE, SENSORS[1])))
+                await asyncio.sleep(0.01)
+            await a.stop()
+            told = await asyncio.gather(*reads, return_exceptions=True)
+            assert {type(error) for error in told} == {errors.EpochNotReached}
+            assert all("at epoch 6" in str(error) for error in told)
+
+
+# The last is asked for by a newer descriptor.
+_OTHERWISE = (errors.ServerLost, errors.Draining, errors.StaleDescriptor)
+
+
+@pytest.mark.parametrize("refusal", [kind for kind in errors.by_reason().values() if kind not in _OTHERWISE])
+async def test_what_is_refused_is_asked_once(refusal: type[KeyholeError]) -> None:
+    async with fake_servers("a", "b") as servers:
+        for server in servers:
+            host(server)
+        async with AsyncClient([server.address for server in servers]) as client:
+            await got(client)
+            for server in servers:
+                server.refuse = refusal("no; ask for something else")
+            before = sum(server.frames for server in servers)
+            with pytest.raises(refusal, match="no; ask"):
+                await client.get(APPLICATION, STATE, SENSORS[1])
+            with pytest.raises(refusal, match="no; ask"):
+                await scanned(client)
+            await eventually(lambda: sum(server.frames for server in servers) > before)
+            assert sum(server.frames for server in servers) == before + 1
+
+
+async def test_a_proxy_that_is_stopped_costs_no_read() -> None:
+    """It answers what is under way, and refuses the rest: that goes to the other one."""
+    async with fake_servers("a") as (server,):
+        host(server)
+        async with (
+            proxy_of(server.address) as one,
+            proxy_of(server.address) as other,
+            AsyncClient([one.address, other.address], timeout=LONG_SECONDS) as client,
+        ):
+            await got(client)
+            server.hold.clear()
+            reads = [asyncio.create_task(read(client)) for read in READS]
+            await eventually(lambda: server.held > 0)
+            stopping = asyncio.create_task(one.stop(5))
+            reads += [asyncio.create_task(read(client)) for read in READS]
+            server.hold.set()
+            await asyncio.gather(*reads)
+            await stopping
+            for read in READS:
+                await read(client)
+
+
+async def test_closing_the_client_ends_what_waits_for_a_target_at_once() -> None:
+    with unused_address() as one, unused_address() as other:
+        for targets in (one, [one, other]):
+            client = AsyncClient(targets, timeout=LONG_SECONDS)
+            waiting = [asyncio.create_task(read(client)) for read in READS]
+            await asyncio.sleep(0.3)
+            assert not _any_failed(waiting)
+            async with asyncio.timeout(SOON_SECONDS):
+                await client.close()
+                told = await asyncio.gather(*waiting, return_exceptions=True)
+            assert {type(error) for error in told} == {errors.ClientClosed}
+
+
+async def test_closing_it_ends_lookups_that_wait_to_be_sent_again_too() -> None:
+    async with fake_servers("a") as (server,):
+        host(server)
+        client = AsyncClient(server.address, timeout=LONG_SECONDS)
+        await got(client)
+        await server.stop()
+        waiting = [client.get(APPLICATION, STATE, name) for name in SENSORS]
+        await asyncio.sleep(0.3)
+        async with asyncio.timeout(SOON_SECONDS):
+            await client.close()
+            told = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(error) for error in told} == {errors.ClientClosed}
+
+
+async def test_threads_have_several_targets_too_and_what_grpc_resolves_is_one_of_them() -> None:
+    async with fake_servers("a", "b") as (a, b):
+        for server in (a, b):
+            host(server)
+
+        def read() -> list[float]:
+            with Client([f"dns:///{a.address}", b.address], timeout=LONG_SECONDS) as client:
+                return [client.get(APPLICATION, STATE, name).value.celsius for name in SENSORS]
+
+        assert await asyncio.to_thread(read) == NUMBERS
+        assert min(a.frames, b.frames) > 0
+        await a.stop()
+        assert await asyncio.to_thread(read) == NUMBERS
