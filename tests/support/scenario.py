@@ -95,7 +95,7 @@ class Scenario:
 
     def get_many(self, state: str, keys: Iterable[Key], **options: Any) -> list[Answer]:
         """`Client.get_many` of a state of this application."""
-        return self.client.get_many(self.application, state, keys, **options)
+        return self.client.get_many(self.application, state, list(keys), **options)
 
     def scan(self, state: str, key: Key, **options: Any) -> Entries:
         """`Client.scan` of a state of this application."""
