@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from hypothesis import example, given, settings
@@ -122,6 +123,16 @@ class _Stub:
         return _Call(self._servicer.Scan(pb.ScanRequest.FromString(request.SerializeToString()), None))  # type: ignore[arg-type]
 
 
+class _Links:
+    """One target, which is never lost."""
+
+    def __init__(self, stub: _Stub) -> None:
+        self._link = SimpleNamespace(target="server-a", stub=stub, heard=lambda: None)
+
+    def next(self) -> SimpleNamespace:
+        return self._link
+
+
 @contextmanager
 def table_of(of: StateDescriptor, made: Callable[[StoreLimits], StoreEngine]) -> Iterator[Table]:
     with tempfile.TemporaryDirectory() as directory:
@@ -169,7 +180,7 @@ async def read(table: Table, asked: Asked, page_entries: int) -> tuple[list[tupl
         limit=asked.limit,
     )
     deadline = asyncio.get_running_loop().time() + 60
-    entries = await Scanner(stub, "server-a").entries(scan, lambda: reads, deadline)
+    entries = await Scanner(_Links(stub)).entries(scan, lambda: reads, deadline)
     single = len(of.map_key) == 1
     return [((map_key,) if single else map_key, value.n) for map_key, value in entries], entries.epoch
 
