@@ -27,8 +27,8 @@ EPOCH_BYTES = KEYS * ROW_BYTES * ROUNDS
 STAGED_BYTES = 16 << 20
 CHUNK_ROWS = 50
 # Beside them, while rows are staged: the chunk that comes in, the key group that is looked through for keys that came
-# twice, and what malloc keeps between rows of several sizes. No more than the rows themselves may take.
-BESIDE_BYTES = 16 << 20
+# twice, what gRPC has read ahead, and what malloc keeps between rows of several sizes.
+BESIDE_BYTES = 24 << 20
 # And while they are committed: the queue of Kafka's client (keyhole.changelog.transactions), a portion for the store
 # (services.state_server.commit), and the store's pages of it.
 COMMIT_BYTES = (64 << 20) + 2 * (16 << 20)

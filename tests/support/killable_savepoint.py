@@ -98,9 +98,10 @@ def _tell(steps: _Steps) -> None:
     transactions.Producer = SteppedProducer
     create, writing, mv, rm_file = Topics._create, Folder.writing, LocalFileSystem.mv, LocalFileSystem.rm_file
 
-    def stepped_create(topics: Topics, topic: str, *arguments: Any) -> None:
-        steps.next(f"make the {'control topic' if topic.endswith('.control') else 'topic of a state'}")
-        create(topics, topic, *arguments)
+    def stepped_create(topics: Topics, topic: str, *arguments: Any, validate_only: bool = False) -> None:
+        if not validate_only:
+            steps.next(f"make the {'control topic' if topic.endswith('.control') else 'topic of a state'}")
+        create(topics, topic, *arguments, validate_only=validate_only)
 
     @contextmanager
     def stepped_writing(folder: Folder, name: str) -> Iterator[BinaryIO]:
