@@ -1,8 +1,8 @@
 """What states may tell whose entries expire by processing time: as far as the clock decides it, a set of answers. Pure.
 
-An entry lives from the commit of the epoch that wrote it. An epoch that is run again begins at another time, and either
-run may have committed an entry's key group, so that the end of its life is known to lie between two times. Before
-them an entry must be told, or merged with; after them it must not; in between, either is right.
+An entry lives from the commit of the epoch that wrote it. An epoch that is run again is committed at another time, and
+either run may have committed an entry's key group, so that the end of its life is known to lie between two times.
+Before them an entry must be told, or merged with; after them it must not; in between, either is right.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _NOTHING = _Held(0, frozenset({None}), ANY_TIME)
 
 
 class Clock:
-    """When the epochs of a state began, by the clock that all processes share, and what that was at a time.
+    """When the epochs of a state were committed, by the clock that all processes share, and what that was at a time.
+
+    That is decided once an epoch's rows are staged. What its tasks merge with, they look up as of when it began.
 
     Args:
         steps: Of the state.
@@ -53,10 +55,18 @@ class Clock:
         # A process may be held up between its two clocks: the least difference is the true one.
         self._wall_ms = min((step.wall_ms - 1000 * step.at for step in steps), default=0.0)
         self._began: dict[int, Span] = {}
+        # Of a driver's run of an epoch that has decided no commit yet.
+        staging: set[tuple[int, int]] = set()
         for step in steps:
+            run = step.pid, step.epoch
             if step.step == Step.DRIVER_BEFORE_STAGE:
-                first, last = self._began.get(step.epoch, (step.wall_ms, step.wall_ms))
-                self._began[step.epoch] = Span(min(first, step.wall_ms), max(last, step.wall_ms))
+                staging.add(run)
+            elif step.step != Step.DRIVER_BEFORE_COMMIT or run not in staging:
+                continue
+            else:
+                staging.remove(run)
+            first, last = self._began.get(step.epoch, (step.wall_ms, step.wall_ms))
+            self._began[step.epoch] = Span(min(first, step.wall_ms), max(last, step.wall_ms))
 
     def began(self, epoch: int) -> Span:
         """The time of an epoch's commit, as its entries carry it."""

@@ -37,7 +37,7 @@ def step(step: Step, epoch: int, at: float, late_ms: int = 0) -> EpochStep:
 STEPS = [
     step(of, epoch, begins(epoch) + after)
     for epoch in range(1, EPOCHS + 1)
-    for of, after in ((Step.DRIVER_BEFORE_STAGE, 0), (Step.DRIVER_BEFORE_COMMIT, 0.1), (Step.DRIVER_COMPLETE, 0.2))
+    for of, after in ((Step.DRIVER_BEFORE_STAGE, 0), (Step.DRIVER_BEFORE_COMMIT, 0.02), (Step.DRIVER_COMPLETE, 0.2))
 ]
 
 
@@ -102,6 +102,16 @@ def test_near_its_end_either_answer_is_right(after: float, lasts: float, told: s
 
 def test_of_an_epoch_that_was_run_again_either_run_may_have_written_it() -> None:
     answers = expiring([*STEPS, step(Step.DRIVER_BEFORE_STAGE, EPOCH, begins(EPOCH) + 1)])
+    for after, told in ((STAY - 0.5, {ROW}), (STAY + 0.5, {ROW, None}), (STAY + 1.5, {None})):
+        at = begins(EPOCH) + after
+        assert answers.answers(GUESTS, GUEST, EPOCH, at, at) == told
+
+
+def test_an_epoch_is_committed_once_its_rows_are_staged_and_no_later_round_counts() -> None:
+    before = [of for of in STEPS if of.epoch != EPOCH]
+    begun = step(Step.DRIVER_BEFORE_STAGE, EPOCH, begins(EPOCH))
+    rounds = [step(Step.DRIVER_BEFORE_COMMIT, EPOCH, begins(EPOCH) + after) for after in (1, 3)]
+    answers = expiring([*before, begun, *rounds])
     for after, told in ((STAY - 0.5, {ROW}), (STAY + 0.5, {ROW, None}), (STAY + 1.5, {None})):
         at = begins(EPOCH) + after
         assert answers.answers(GUESTS, GUEST, EPOCH, at, at) == told
