@@ -15,6 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import LongType, StructType
 
 from keyhole.class_archive import writing
+from keyhole.spark.running import ROCKSDB
 from keyhole.spark.session import java_options, local_settings, start_session
 
 _EVENT = "key string, time timestamp, number long"
@@ -27,9 +28,7 @@ def main(arguments: list[str]) -> int:
     settings = local_settings([], directory, partitions=2) | {
         "spark.driver.extraJavaOptions": java_options(directory, writing(archive)),
         "spark.log.level": "ERROR",
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
+        **ROCKSDB,
     }
     spark = start_session("training", settings)
     events = _events(spark, directory)
