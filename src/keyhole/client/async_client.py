@@ -27,6 +27,11 @@ Key = KeyValue | Sequence[KeyValue]
 """One value, or a tuple or list of one per key column; to look an entry of a map state up, then one per map key
 column."""
 
+# Of a `get_many`; the others wait. A quarter of what a connection lets wait, so that one caller leaves room for others.
+_KEYS_UNDER_WAY = 16_384
+# A timeout that has passed, where one must be above 0.
+_OVER = 0.001
+
 
 class AsyncClient:
     """Reads states through a client proxy (or from one state server, which answers only for its own key groups).
@@ -138,6 +143,8 @@ class AsyncClient:
     ) -> list[Answer]:
         """The values of many keys, in their order. They may be of different epochs where servers are: see each source.
 
+        Of any number: more than some thousands are asked for in turns, all within the one timeout.
+
         Raises:
             KeyholeError: As `get`. One key that can't be answered fails the call.
             MalformedRequest: `keys` is one text.
@@ -147,11 +154,17 @@ class AsyncClient:
             return []
         connection = self._here()
         within = self._timeout if timeout is None else timeout
-        batch = connection.batch((application, state, stale, max_staleness, min_epoch, within))
-        future: asyncio.Future[list[Answer]] = connection.loop.create_future()
-        batch.keys += wanted
-        batch.waiters += Whole(future, len(wanted)).slots()
-        return await future
+        answers: list[Answer] = []
+        began = connection.loop.time()
+        for first in range(0, len(wanted), _KEYS_UNDER_WAY):
+            left = within if not first else max(seconds_of("timeout", within) + began - connection.loop.time(), _OVER)
+            batch = connection.batch((application, state, stale, max_staleness, min_epoch, left))
+            part = wanted[first : first + _KEYS_UNDER_WAY]
+            future: asyncio.Future[list[Answer]] = connection.loop.create_future()
+            batch.keys += part
+            batch.waiters += Whole(future, len(part), first, len(wanted)).slots()
+            answers += await future
+        return answers
 
     async def scan(
         self,

@@ -58,16 +58,22 @@ class Slot:
             whole.future.set_result([answer for answer in whole.answers if answer is not None])
 
     def set_exception(self, exception: KeyholeError, /) -> None:
-        self._whole.future.set_exception(of_key(exception, self._index, len(self._whole.answers)))
+        whole = self._whole
+        whole.future.set_exception(of_key(exception, whole.first + self._index, whole.of))
 
 
 class Whole:
-    """All slots of a `get_many` of `count` keys, at least one."""
+    """All slots of `count` keys, at least one, that are answered together.
 
-    def __init__(self, future: asyncio.Future[list[Answer]], count: int) -> None:
+    Args:
+        first, of: Which of the keys of a `get_many` the first one is, and how many it has; for messages.
+    """
+
+    def __init__(self, future: asyncio.Future[list[Answer]], count: int, first: int = 0, of: int = 0) -> None:
         self.future = future
         self.answers: list[Answer | None] = [None] * count
         self.left = count
+        self.first, self.of = first, of or count
 
     def slots(self) -> list[Slot]:
         """One per key, in order."""
