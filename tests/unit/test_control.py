@@ -13,10 +13,12 @@ from keyhole.coordinator.control import (
     OpenedRecord,
     QueryControl,
     QueryRecord,
+    generations,
     read_control,
     record,
 )
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt
+from keyhole.errors import ProtocolMismatch
 from tests.support.states import descriptor
 
 GRANT = GrantRecord("server-a", "i", 3, "keyhole.app.main.server-a.i.3.1")
@@ -96,9 +98,18 @@ def test_fields_of_a_later_version_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"generation": "x", "run_id": ""}'])
-def test_what_is_no_record_of_ours_is_an_error(value: bytes) -> None:
-    with pytest.raises(msgspec.DecodeError):
+def test_what_is_no_record_of_ours_is_refused_by_its_name(value: bytes) -> None:
+    with pytest.raises(ProtocolMismatch, match=r"'generation/main' can't be read .* later version") as caught:
         read_control({"generation/main": value}, "main")
+    assert caught.value.facts == {"record": "generation/main"}
+    with pytest.raises(ProtocolMismatch, match="generation/main"):
+        generations({"generation/main": value})
+
+
+def test_a_state_of_a_kind_that_only_a_later_version_knows_is_refused_by_its_name() -> None:
+    told = {**msgspec.to_builtins(descriptor()), "kind": "graph"}
+    with pytest.raises(ProtocolMismatch, match=r"'state/counts' can't be read \(Invalid enum value 'graph'"):
+        read_control({"state/counts": msgspec.json.encode(told)}, "main")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
+from keyhole.errors import ProtocolMismatch
 from keyhole.ready import ready
 from keyhole.types import StateDescriptor
 
@@ -173,16 +174,16 @@ def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
     """The typed view of the control topic's latest records.
 
     Raises:
-        msgspec.DecodeError: A record that is not ours.
+        ProtocolMismatch: A record that this version can't read.
     """
 
     def one(kind: type[_Record], key: str) -> _Record | None:
-        return msgspec.json.decode(records[key], type=kind) if key in records else None
+        return _decoded(kind, key, records[key]) if key in records else None
 
     generation = one(GenerationRecord, f"generation/{query}")
     return QueryControl(
         states={
-            key.removeprefix("state/"): msgspec.json.decode(value, type=StateDescriptor)
+            key.removeprefix("state/"): _decoded(StateDescriptor, key, value)
             for key, value in records.items()
             if key.startswith("state/")
         },
@@ -193,7 +194,7 @@ def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
         complete=one(CompleteRecord, f"complete/{query}"),
         assignment=one(AssignmentRecord, f"assignment/{query}"),
         grants=tuple(
-            msgspec.json.decode(value, type=GrantRecord)
+            _decoded(GrantRecord, key, value)
             for key, value in sorted(records.items())
             if key.startswith(f"grant/{query}/")
         ),
@@ -203,18 +204,28 @@ def read_control(records: Mapping[str, bytes], query: str) -> QueryControl:
 
 
 def generations(records: Mapping[str, bytes]) -> dict[str, int]:
-    """The generation of each of the application's queries."""
+    """The generation of each of the application's queries. Raises as `read_control`."""
     return {
-        key.removeprefix("generation/"): msgspec.json.decode(value, type=GenerationRecord).generation
+        key.removeprefix("generation/"): _decoded(GenerationRecord, key, value).generation
         for key, value in records.items()
         if key.startswith("generation/")
     }
 
 
 def savepoints(records: Mapping[str, bytes]) -> list[SavepointRecord]:
-    """What the application's queries were restored from, or are being."""
-    found = (value for key, value in records.items() if key.startswith("savepoint/"))
-    return [msgspec.json.decode(value, type=SavepointRecord) for value in found]
+    """What the application's queries were restored from, or are being. Raises as `read_control`."""
+    return [_decoded(SavepointRecord, key, value) for key, value in records.items() if key.startswith("savepoint/")]
+
+
+def _decoded(kind: type[_Record], key: str, value: bytes) -> _Record:
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.DecodeError as error:
+        raise ProtocolMismatch(
+            f"the control topic's record {key!r} can't be read ({error}): a later version of Keyhole has written it, "
+            "or something that is not Keyhole. Run that version here, too; nothing was changed",
+            record=key,
+        ) from error
 
 
 def record(kind: str, name: str, value: msgspec.Struct | None) -> dict[str, bytes | None]:
