@@ -33,3 +33,18 @@ def test_a_query_that_is_given_none_ends_at_its_first_batch_before_anybody_is_as
     with pytest.raises(StreamingQueryException, match="query 'counts' has no checkpoint location"):
         query.awaitTermination()
     assert isinstance(sink.failure, InvalidConfiguration)
+
+
+def test_one_below_the_location_of_all_queries_needs_a_name(
+    spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    sink = queryable.value("counts", key="k", config=JobConfig("app", ("127.0.0.1:1",), "127.0.0.1:1"))
+    data = stream("k string, v int", [[{"k": "a", "v": 1}]])
+    spark.conf.set("spark.sql.streaming.checkpointLocation", f"file:{tmp_path}")
+    try:
+        query = data.writeStream.foreachBatch(sink).start()
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+    with pytest.raises(StreamingQueryException, match="query 'counts' has no name"):
+        query.awaitTermination()
+    assert isinstance(sink.failure, InvalidConfiguration)

@@ -21,7 +21,7 @@ TEMPORARY = "file:/tmp/temporary-5a0e35f7-2c0c-4a3e-9c3f-0e6f8d5b1c11"
 
 def test_a_query_without_a_checkpoint_location_is_refused_with_what_to_do() -> None:
     with pytest.raises(InvalidConfiguration, match=r"query 'counts' has no checkpoint location") as caught:
-        check_checkpoint("counts", TEMPORARY, "refuse")
+        check_checkpoint("counts", TEMPORARY, "refuse", name=None, common=None)
     assert all(word in caught.value.message for word in (TEMPORARY, "checkpointLocation", '"reset"', '"continue"'))
 
 
@@ -38,7 +38,33 @@ def test_a_query_without_a_checkpoint_location_is_refused_with_what_to_do() -> N
 def test_a_lasting_one_is_taken_and_any_where_the_job_says_what_a_new_one_means(
     location: str, on_new_checkpoint: OnNewCheckpoint
 ) -> None:
-    check_checkpoint("counts", location, on_new_checkpoint)
+    check_checkpoint("counts", location, on_new_checkpoint, name=None, common=None)
+
+
+COMMON = "file:/checkpoints"
+RANDOM = f"{COMMON}/5a0e35f7-2c0c-4a3e-9c3f-0e6f8d5b1c11"
+
+
+def test_a_query_without_a_name_below_the_location_of_all_is_refused_with_what_to_do() -> None:
+    with pytest.raises(InvalidConfiguration, match=r"query 'counts' has no name") as caught:
+        check_checkpoint("counts", RANDOM, "refuse", name=None, common=COMMON)
+    assert all(word in caught.value.message for word in (RANDOM, "queryName", "checkpointLocation"))
+
+
+@pytest.mark.parametrize(
+    ("location", "on_new_checkpoint", "name", "common"),
+    [
+        (f"{COMMON}/counts", "refuse", "counts", COMMON),
+        (RANDOM, "refuse", None, None),  # a folder that somebody has named so
+        (RANDOM, "refuse", "5a0e35f7-2c0c-4a3e-9c3f-0e6f8d5b1c11", COMMON),
+        (RANDOM, "reset", None, COMMON),
+        (RANDOM, "continue", None, COMMON),
+    ],
+)
+def test_one_that_has_a_name_or_says_what_a_new_checkpoint_means_is_taken(
+    location: str, on_new_checkpoint: OnNewCheckpoint, name: str | None, common: str | None
+) -> None:
+    check_checkpoint("counts", location, on_new_checkpoint, name=name, common=common)
 
 
 class Spark:

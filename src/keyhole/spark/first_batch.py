@@ -16,7 +16,8 @@ from keyhole.coordinator.decisions import OnNewCheckpoint
 from keyhole.errors import InvalidConfiguration
 
 # What Spark calls the checkpoint of a query that was given none, in the JVM's temporary directory.
-_TEMPORARY = re.compile(r"temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TEMPORARY = re.compile(f"temporary-{_RANDOM.pattern}")
 # What Spark says of a Python that can't be a worker: of another version, or without a module.
 _UNFIT = re.compile(r"^.*(?:PYTHON_VERSION_MISMATCH|No module named|Cannot run program).*$", re.MULTILINE)
 _REMEDY = (
@@ -33,16 +34,30 @@ class Worker(NamedTuple):
     problem: str
 
 
-def check_checkpoint(query: str, location: str, on_new_checkpoint: OnNewCheckpoint) -> None:
+def check_checkpoint(
+    query: str, location: str, on_new_checkpoint: OnNewCheckpoint, *, name: str | None, common: str | None
+) -> None:
     """Refuses a checkpoint that the query's next start will not have, but where the job says what that is to mean.
 
     Args:
         location: As Spark has it, with its scheme.
+        name: Spark's of the query; None: it has none.
+        common: `spark.sql.streaming.checkpointLocation`, below which a query has a folder of its name; None: not set.
 
     Raises:
-        InvalidConfiguration: It is a temporary one of Spark's.
+        InvalidConfiguration: It is a temporary one of Spark's, or one that Spark has named at random.
     """
-    if on_new_checkpoint == "refuse" and _TEMPORARY.fullmatch(location.rstrip("/").rpartition("/")[2]):
+    if on_new_checkpoint != "refuse":
+        return
+    folder = location.rstrip("/").rpartition("/")[2]
+    if name is None and common is not None and _RANDOM.fullmatch(folder):
+        raise InvalidConfiguration(
+            f"query {query!r} has no name, so below spark.sql.streaming.checkpointLocation Spark has given it a folder "
+            f"of a random one ({location}), and the query's next start would have another, with which its states can't "
+            'go on. Name it with .queryName(...), or give it .option("checkpointLocation", ...)',
+            query=query,
+        )
+    if _TEMPORARY.fullmatch(folder):
         raise InvalidConfiguration(
             f"query {query!r} has no checkpoint location: Spark has made a temporary one ({location}), and the query's "
             'next start would have another, with which its states can\'t go on. Give it .option("checkpointLocation", '

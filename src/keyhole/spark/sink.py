@@ -16,7 +16,7 @@ from typing import Protocol
 
 from py4j.java_gateway import JavaObject
 from pyspark import SparkContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from keyhole.config import JobConfig
 from keyhole.coordinator.decisions import OnNewCheckpoint, offsets_hash
@@ -38,6 +38,7 @@ from keyhole.types import TtlClock
 
 _log = logging.getLogger(__name__)
 
+_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -225,7 +226,7 @@ class Sink:
         batch = current(frame, batch_id)
         query = self._query_name(batch)
         self._claim(frame, batch, query)
-        run = self._run_of(batch, query, frame.sparkSession.sparkContext)
+        run = self._run_of(batch, query, frame.sparkSession)
         layout = layout_of(frame, batch.execution)
         several = self._on_rows is not None or runs(self._parts, layout) > 1
         with kept(frame) if several else nullcontext(frame) as rows:
@@ -280,18 +281,24 @@ class Sink:
             )
         context.setLocalProperty(holder, mine)
 
-    def _run_of(self, batch: MicroBatch, query: str, context: SparkContext) -> _Run:
+    def _run_of(self, batch: MicroBatch, query: str, session: SparkSession) -> _Run:
         """Made at the run's first batch; its coordinator is closed when the query ends."""
         with self._lock:
             if self._run is None or self._run.run_id != batch.run_id:
                 if self._run is not None:
                     self._leave(self._run)
-                check_checkpoint(query, str(batch.query.resolvedCheckpointRoot()), self._on_new_checkpoint)
-                check_workers(context)
+                check_checkpoint(
+                    query,
+                    str(batch.query.resolvedCheckpointRoot()),
+                    self._on_new_checkpoint,
+                    name=batch.name,
+                    common=session.conf.get(_CHECKPOINTS, None),
+                )
+                check_workers(session.sparkContext)
                 operators = state_operators(batch.execution)
                 for part in self._parts:
                     check_feed(part.declaration, batch, operators, part.aggregator, increments=part.increments)
-                coordinator = self._coordinator(query, context)
+                coordinator = self._coordinator(query, session.sparkContext)
                 self._follow(batch, query)
                 self._run = _Run(batch.run_id, batch.query, coordinator, stateful=bool(operators))
                 threading.Thread(target=self._run.close_at_end, name=f"keyhole-end-{query}", daemon=True).start()
