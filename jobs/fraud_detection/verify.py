@@ -81,8 +81,8 @@ class Table(Generic[_Entry]):
 
     def given_to(self, batch: int) -> list[_Entry]:
         """By the topic's records up to the epoch that the batch read; counts whether that is what it read."""
-        pinned = pa.ipc.open_stream(self._logs.broadcast(self._state, batch)).read_all()
-        epoch = int((pinned.schema.metadata or {})[b"keyhole_epoch"])
+        epoch, stream = self._logs.broadcast(self._state, batch)
+        pinned = pa.ipc.open_stream(stream).read_all()
         end = self._updates.ends(epoch - 1)[0] if epoch else 0
         last: dict[Any, tuple[int, _Entry]] = {of[0]: (offset, of) for offset, of in self._published if offset < end}
         self.read += 1

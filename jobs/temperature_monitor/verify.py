@@ -97,8 +97,8 @@ def count(subject: Subject, readings: BatchLogs, updates: BatchLogs, newest: int
     for batch in range(newest + 1):
         ends = readings.ends(batch)
         watermark_ms = readings.watermark_ms(batch)
-        epoch, read = read_of(readings.broadcast(f"{APPLICATION}.{THRESHOLDS}", batch))
-        read_right &= read == thresholds(epoch)
+        epoch, read = readings.broadcast(f"{APPLICATION}.{THRESHOLDS}", batch)
+        read_right &= thresholds_in(read) == thresholds(epoch)
         taken = list(_between(of_records, begins, ends))
         recount.take(taken, watermark_ms, thresholds(epoch))
         seen |= {reading.sensor for reading in taken}
@@ -181,10 +181,9 @@ def _between(
                 yield reading
 
 
-def read_of(content: bytes) -> tuple[int, dict[str, float]]:
-    """The epoch of the thresholds that a batch has read, 0 where there were none yet, and what it has read."""
-    read = pa.ipc.open_stream(content).read_all()
-    return int(read.schema.metadata[b"keyhole_epoch"]), {row["sensor"]: row["ratio"] for row in read.to_pylist()}
+def thresholds_in(read: bytes) -> dict[str, float]:
+    """What a batch has read."""
+    return {row["sensor"]: row["ratio"] for row in pa.ipc.open_stream(read).read_all().to_pylist()}
 
 
 if __name__ == "__main__":

@@ -127,8 +127,8 @@ class Restored:
         laid = self.directory / "checkpoints" / MAIN
         files = {str(path.relative_to(laid)): path.read_text() for path in laid.rglob("*") if path.is_file()}
         # What was settled for names that have changed is there under the new ones, too.
-        new = {f"keyhole/broadcast/{self.application}.rules/1": "4", "keyhole/subtasks/subtasks/1": "6"}
-        assert files == every_kind.checkpoint_files(self.original.application) | new
+        old, new = (every_kind.checkpoint_files(name) for name in (self.original.application, self.application))
+        assert files == old | new | {"keyhole/subtasks/subtasks/1": "6"}
 
     @property
     def restoring(self) -> bool:

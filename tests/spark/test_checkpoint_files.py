@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from keyhole.spark.checkpoint_files import CheckpointFiles, HadoopFiles, LocalFiles, checkpoint_files
+from keyhole.spark.pins import BatchPins
 
 Make = Callable[[], CheckpointFiles]
 
@@ -79,6 +80,23 @@ def test_each_reads_what_the_other_has_written_and_leaves_it_there(local: Make, 
     local().delete("1")
     assert hadoop().read("1") is None
     assert list(folder.iterdir()) == []
+
+
+def test_a_content_that_stays_is_written_once_and_read_by_the_other_too(
+    local: Make, hadoop: Make, folder: Path
+) -> None:
+    content = bytes(range(256)) * 1000
+    for number in range(6):
+        pins = BatchPins((local, hadoop)[number % 2](), number, kept=2)
+        pin = pins.share(content, str(number), pins.before())
+        again = BatchPins((hadoop, local)[number % 2](), number, kept=2)
+        assert again.now() is not None
+        assert (again.content(pin), pin.note) == (content, str(number))
+    assert {path.name: path.stat().st_size > 1000 for path in folder.glob("[0-9]*")} == {
+        "0": True,
+        "4": False,
+        "5": False,
+    }
 
 
 def test_a_write_that_fails_leaves_nothing_and_may_be_tried_again(

@@ -47,13 +47,11 @@ from tests.support.scenario import Scenario, Scenarios
 from tests.support.streams import Service
 
 SCHEMA = "k string, v long"
-KEPT_BATCHES = 2
 
 
 @pytest.fixture(scope="module")
 def batches(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MicroBatches]:
-    kept = {"spark.sql.streaming.minBatchesToRetain": str(KEPT_BATCHES)}
-    with MicroBatches(spark, tmp_path_factory.mktemp("reading"), SCHEMA, settings=kept) as batches:
+    with MicroBatches(spark, tmp_path_factory.mktemp("reading"), SCHEMA) as batches:
         yield batches
 
 
@@ -263,21 +261,6 @@ def test_nothing_broadcast_yet_is_refused_or_read_as_no_entries_again_too(
     batches.run([{"k": "k0", "v": 11}], process)
     first = read[0][0]
     assert read == [(first, [], False), (first, [], False), (first + 1, [("k0", 1)], True)]
-
-
-def test_what_batches_have_read_is_kept_as_long_as_spark_keeps_their_logs(
-    batches: MicroBatches, service: Service, application: str, announce: Announce
-) -> None:
-    announce(1)
-    rules = queryable.BroadcastReader(f"{application}/rules", proxy=service.proxy)
-
-    def process(data: DataFrame, batch_id: int) -> int:
-        rules.read(data)
-        return batch_id
-
-    numbers = [batches.run([{"k": "k0", "v": number}], process) for number in range(4)]
-    folder = batches.checkpoint / "keyhole" / "broadcast" / f"{application}.rules"
-    assert sorted(int(path.name) for path in folder.glob("[0-9]*")) == numbers[-KEPT_BATCHES:]
 
 
 @contextmanager

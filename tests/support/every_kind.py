@@ -14,6 +14,7 @@ import msgspec
 from keyhole.changelog.base import Changelog, Marker, Partition, PartitionChanges, RestoredEpochs
 from keyhole.codec import StateCodec, encode_row
 from keyhole.coordinator.control import CompleteRecord, GenerationRecord, QueryRecord, read_control, record
+from keyhole.pinned import following, written
 from keyhole.stored import Aggregate
 from keyhole.types import (
     START,
@@ -36,6 +37,7 @@ _GENERATION = 2
 _NUMBER = ValueField("n", "double")
 _HOURS = (KeyColumn("hour", KeyType.TIMESTAMP), KeyColumn("place", KeyType.STRING))
 _HOUR = datetime(2026, 11, 21, 10, tzinfo=UTC)
+_READ = following(None, 0, b"4", "3", 0)
 _STAMP = (4_000_000_000_000).to_bytes(8, "big")
 
 STATES = {
@@ -174,7 +176,9 @@ def checkpoint_files(application: str) -> dict[str, str]:
         "sources/0/0": "where it began",
         "state/0/0/1.delta": "the first changes",
         "state/0/0/2.delta": "the second changes",
-        f"keyhole/broadcast/{application}.rules/1": "4",
+        # The second batch has read what the first one had.
+        f"keyhole/broadcast/{application}.rules/0": written(_READ).decode(),
+        f"keyhole/broadcast/{application}.rules/1": written(following(_READ, 1, b"4", "4", 0)).decode(),
         "keyhole/subtasks/operator/1": "6",
     }
 

@@ -17,7 +17,10 @@ from jobs.fraud_detection.pairs import MINUTE_MS, candidates
 from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of, spent
 from jobs.fraud_detection.source import HOUR_MS, LATEST_MS, TOO_LATE_MS, Shape
 from jobs.fraud_detection.verify import Table, counted, history_in
+from keyhole.arrow import ipc_stream
 from keyhole.cli.batch_logs import BatchLogs
+from keyhole.spark.checkpoint_files import LocalFiles
+from keyhole.spark.pins import BatchPins
 from tests.support.fraud_detection import FinderBench
 from tests.support.odd_records import NO_OBJECTS
 
@@ -216,12 +219,9 @@ def test_rules_and_aggregations_follow_each_other_and_are_never_many() -> None:
 
 def give(checkpoint: Path, batch: int, epoch: int, rows: list[dict[str, int]]) -> None:
     """As the job does."""
-    names = [*Rule._fields, pipeline.PUBLISHED]
-    schema = pa.schema([(name, pa.int64()) for name in names], metadata={b"keyhole_epoch": str(epoch).encode()})
-    folder = checkpoint / "keyhole" / "broadcast" / "fraud-detection.rules"
-    folder.mkdir(parents=True, exist_ok=True)
-    with pa.ipc.new_stream(folder / str(batch), schema) as writer:
-        writer.write_table(pa.Table.from_pylist(rows, schema))
+    schema = pa.schema([(name, pa.int64()) for name in [*Rule._fields, pipeline.PUBLISHED]])
+    pins = BatchPins(LocalFiles(checkpoint / "keyhole" / "broadcast" / "fraud-detection.rules"), batch, kept=100)
+    pins.share(ipc_stream(pa.Table.from_pylist(rows, schema)), str(epoch), pins.before())
 
 
 def logs(folder: Path) -> tuple[BatchLogs, BatchLogs]:

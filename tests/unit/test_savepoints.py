@@ -27,6 +27,7 @@ from keyhole.errors import (
     TopicMismatch,
     UnknownApplication,
 )
+from keyhole.pinned import following, plain, written
 from keyhole.replayed import Replayed
 from keyhole.savepoint import create as creating
 from keyhole.savepoint import restore as restoring
@@ -36,6 +37,8 @@ from keyhole.savepoint.listing import listing, load
 from keyhole.savepoint.manifest import INCOMPLETE, MANIFEST, Savepoint
 from keyhole.savepoint.plan import RestoreOptions
 from keyhole.savepoint.restore import plan_of, restore
+from keyhole.spark.checkpoint_files import LocalFiles
+from keyhole.spark.pins import BatchPins
 from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from tests.support.applications import FILE_ENTRY, Application, control_of, next_epoch, numbers_of
@@ -135,13 +138,32 @@ def test_what_batches_have_settled_is_found_under_the_names_that_states_have_fro
     application: Application, saved: Folder, tmp_path: Path
 ) -> None:
     new = tmp_path / "checkpoint"
-    settled = {"keyhole/subtasks/counts/1": "8", "keyhole/broadcast/app.counts/1": "rules"}
+    rules, same = following(None, 0, b"rules", "1", 0), following(plain(0, b"rules"), 1, b"rules", "2", 0)
+    settled = {
+        "keyhole/subtasks/counts/1": "8",
+        "keyhole/broadcast/app.counts/0": written(rules).decode(),
+        "keyhole/broadcast/app.counts/1": written(same).decode(),
+    }
     # The last one is of a state that is no more, whose name another one gets.
     take_with_checkpoint(application, saved, tmp_path / "old", settled | {"keyhole/subtasks/sums/1": "3"})
     named = RestoreOptions(application="copy", states={"counts": "sums"}, checkpoints={"main": str(new)})
     bring_back(saved, MemoryKafka(), named)
     laid = {str(path.relative_to(new)): path.read_text() for path in (new / "keyhole").rglob("*") if path.is_file()}
-    assert laid == settled | {"keyhole/subtasks/sums/1": "8", "keyhole/broadcast/copy.sums/1": "rules"}
+    renamed = {name.replace("app.counts", "copy.sums").replace("counts", "sums"): of for name, of in settled.items()}
+    assert laid == settled | renamed
+    pins = BatchPins(LocalFiles(new / "keyhole/broadcast/copy.sums"), 2, kept=100)
+    before = pins.before()
+    assert before is not None
+    assert (pins.content(before), before.note) == (b"rules", "2")
+
+
+def test_a_savepoint_with_what_batches_have_read_is_refused_by_who_reads_no_such_files(
+    application: Application, tmp_path: Path
+) -> None:
+    for form, name in ((1, "keyhole/subtasks/counts/1"), (3, "keyhole/broadcast/app.counts/1")):
+        saved = Folder(str(tmp_path / f"saved-{form}"))
+        take_with_checkpoint(application, saved, tmp_path / f"checkpoint-{form}", {name: "8"})
+        assert saved.read(MANIFEST).startswith(b'{"format": %d,' % form)
 
 
 def take_with_checkpoint(
@@ -460,9 +482,9 @@ def test_a_list_tells_savepoints_from_other_folders(application: Application, tm
 
 def test_a_later_format_is_refused(application: Application, saved: Folder) -> None:
     take(application, saved)
-    manifest = saved.read(MANIFEST).replace(b'"format": 1', b'"format": 3')
+    manifest = saved.read(MANIFEST).replace(b'"format": 1', b'"format": 4')
     saved.write_whole(MANIFEST, manifest)
-    with pytest.raises(SavepointMismatch, match="format 3; this version of Keyhole reads formats 1 and 2"):
+    with pytest.raises(SavepointMismatch, match="format 4; this version of Keyhole reads formats 1 to 3"):
         load(saved)
 
 

@@ -16,6 +16,8 @@ from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.manifest import SavedCheckpoint
 from keyhole.savepoint.spark_checkpoint import copy_checkpoint, parts_of_snapshot, state_files
 from keyhole.savepoint.spark_log import checkpoint_of, says_all, source_offsets, unique_ids
+from keyhole.spark.checkpoint_files import LocalFiles
+from keyhole.spark.pins import BatchPins
 from keyhole.testing.clock import ManualClock
 
 ID = "4dceb7d9-171f-47ac-82ae-309038507825"
@@ -163,6 +165,22 @@ def test_what_batches_last_settled_is_taken_along(checkpoint: Path) -> None:
         "keyhole/broadcast/app.limits/1",
         "keyhole/subtasks/buffer/2",
     }
+
+
+@pytest.mark.parametrize("batch", range(6))
+def test_with_what_a_batch_has_read_goes_the_file_that_has_it(checkpoint: Path, batch: int) -> None:
+    pins = [BatchPins(LocalFiles(checkpoint / "keyhole/broadcast/app.rules"), number, kept=9) for number in range(6)]
+    for number, of in enumerate(pins):
+        of.share(b"lax" if number < 2 else b"strict", str(number), of.before())
+    saved = {file.path.removeprefix("main/") for file in copy(checkpoint, batch).files}
+    read = {name.rpartition("/")[2] for name in saved if name.startswith("keyhole/")}
+    assert read == {str(batch), str(batch if batch < 2 else 2) if batch != 1 else "0"}
+    after = BatchPins(LocalFiles(checkpoint.parent / "copy/main/keyhole/broadcast/app.rules"), batch + 1, kept=2)
+    before = after.before()
+    assert before is not None
+    assert (after.content(before), before.note) == (b"lax" if batch < 2 else b"strict", str(batch))
+    now = after.share(b"strict", "9", before)
+    assert after.content(now) == b"strict"
 
 
 def test_spark_says_a_moment_later_than_keyhole_that_a_batch_is_done(checkpoint: Path) -> None:

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _PINS = "keyhole/broadcast"
 _POLL_SECONDS = 0.1
@@ -83,9 +84,19 @@ class BatchLogs:
         watermark: int = json.loads(self._lines(batch)[1])["batchWatermarkMs"]
         return watermark
 
-    def broadcast(self, state: str, batch: int) -> bytes:
-        """What the batch has read of a broadcast state (application.state): a stream of Arrow's."""
-        return self._file(f"{_PINS}/{state}/{batch}").read_bytes()
+    def broadcast(self, state: str, batch: int) -> tuple[int, bytes]:
+        """What the batch has read of a broadcast state (application.state): its epoch, and a stream of Arrow's.
+
+        A file is a line of JSON, and then the stream, or nothing: then it is in the last one of the batches that the
+        line names.
+        """
+        head, content = self._pin(state, batch)
+        holder: int = head["contents"][-1]
+        return int(head["note"]), content if holder == batch else self._pin(state, holder)[1]
+
+    def _pin(self, state: str, batch: int) -> tuple[dict[str, Any], bytes]:
+        head, _, content = self._file(f"{_PINS}/{state}/{batch}").read_bytes().partition(b"\n")
+        return json.loads(head), content
 
     def _lines(self, batch: int) -> list[str]:
         return self._file(f"offsets/{batch}").read_text().splitlines()

@@ -14,13 +14,15 @@ import msgspec
 
 from keyhole.coordinator.control import CompleteRecord, QueryRecord
 from keyhole.errors import SavepointDamaged, SavepointMismatch
+from keyhole.pinned import BROADCASTS
 from keyhole.ready import ready
 from keyhole.savepoint.folder import SavedFile, part_of
 from keyhole.types import StateDescriptor
 
-PLAIN, WITH_DELETIONS = 1, 2
+PLAIN, WITH_DELETIONS, WITH_PINS = 1, 2, 3
 """Formats. With deletions: a state has `order_by`, and what stands for a row may say that there is none
-(keyhole.stored.DELETED). They differ, so that whoever knows of no such thing refuses the savepoint."""
+(keyhole.stored.DELETED). With pins: a checkpoint says what a batch has read of a broadcast state (keyhole.pinned), and
+there may be such deletions, too. They differ, so that whoever knows of no such thing refuses the savepoint."""
 
 STATES, CHECKPOINTS = "states", "checkpoints"
 """Folders of a savepoint: of rows by state, of Spark's checkpoints by query."""
@@ -107,9 +109,15 @@ class _Format(msgspec.Struct):
 def encode_manifest(savepoint: Savepoint) -> bytes:
     """The bytes of the file."""
     body = msgspec.json.format(msgspec.json.encode(savepoint), indent=1)
-    written = WITH_DELETIONS if any(state.descriptor.order_by for state in savepoint.states) else PLAIN
-    head = f'{{"format": {written}, "sha256": "{hashlib.sha256(body).hexdigest()}", "savepoint": '
+    head = f'{{"format": {_format(savepoint)}, "sha256": "{hashlib.sha256(body).hexdigest()}", "savepoint": '
     return head.encode() + body + b"}"
+
+
+def _format(savepoint: Savepoint) -> int:
+    checkpoints = [query.checkpoint for query in savepoint.queries if query.checkpoint is not None]
+    if any(file.path.startswith(f"{of.prefix}/{BROADCASTS}/") for of in checkpoints for file in of.files):
+        return WITH_PINS
+    return WITH_DELETIONS if any(state.descriptor.order_by for state in savepoint.states) else PLAIN
 
 
 def decode_manifest(data: bytes, where: str) -> Savepoint:
@@ -121,10 +129,10 @@ def decode_manifest(data: bytes, where: str) -> Savepoint:
     """
     try:
         written = msgspec.json.decode(data, type=_Format).format
-        if written not in (PLAIN, WITH_DELETIONS):
+        if not PLAIN <= written <= WITH_PINS:
             raise SavepointMismatch(
-                f"the savepoint at {where} has format {written}; this version of Keyhole reads formats {PLAIN} and "
-                f"{WITH_DELETIONS}: use the version that made it, or a later one",
+                f"the savepoint at {where} has format {written}; this version of Keyhole reads formats {PLAIN} to "
+                f"{WITH_PINS}: use the version that made it, or a later one",
                 path=where,
                 format=written,
             )

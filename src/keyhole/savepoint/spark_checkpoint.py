@@ -20,7 +20,7 @@ from posixpath import basename, dirname
 
 from keyhole.clock import Clock
 from keyhole.errors import SavepointMismatch
-from keyhole.pinned import PINNED
+from keyhole.pinned import PINNED, pin_of
 from keyhole.savepoint.folder import Folder, SavedFile, copy_file
 from keyhole.savepoint.manifest import SavedCheckpoint
 from keyhole.savepoint.spark_log import query_id, source_offsets, unique_ids
@@ -63,9 +63,9 @@ def copy_checkpoint(
         *_log_entries(names, "offsets", batch),
         *_log_entries(names, "commits", batch),
         *(name for name in names if name.startswith("sources/")),
-        *_pinned(names, batch),
     ]
     try:
+        wanted += _pinned(source, names, batch)
         ids = frozenset[str]().union(
             *(unique_ids(source.read(name).decode()) for name in _log_entries(names, "commits", batch))
         )
@@ -122,15 +122,16 @@ def _log_entries(names: Iterable[str], folder: str, batch: int) -> list[str]:
     ]
 
 
-def _pinned(names: Iterable[str], batch: int) -> list[str]:
+def _pinned(source: Folder, names: Iterable[str], batch: int) -> list[str]:
     """What was last settled of each thing (keyhole.spark.pins): of a broadcast state, what the next batch's updates are
-    told from; of an operator state, how many subtasks there have been.
+    told from; of an operator state, how many subtasks there have been. And the file that has its content, if another.
     """
     last: dict[str, int] = {}
     for name in names:
         if name.startswith(f"{PINNED}/") and basename(name).isdecimal() and int(basename(name)) <= batch:
             last[dirname(name)] = max(last.get(dirname(name), 0), int(basename(name)))
-    return [f"{folder}/{number}" for folder, number in last.items()]
+    pins = {folder: pin_of(number, source.read(f"{folder}/{number}")) for folder, number in last.items()}
+    return [f"{folder}/{number}" for folder, pin in pins.items() for number in {pin.batch, pin.contents[-1]}]
 
 
 def state_files(names: Sequence[str], version: int, ids: frozenset[str], where: str = "the checkpoint") -> list[str]:

@@ -24,11 +24,11 @@ from keyhole.client import Client
 from keyhole.client.bounds import Duration, seconds_of
 from keyhole.config import JobConfig, job_config
 from keyhole.errors import InvalidConfiguration, KeyholeError, NotReady, UnknownApplication, UnknownState
-from keyhole.pinned import broadcast_folder
+from keyhole.pinned import Pin, broadcast_folder
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.batch import classic, current
 from keyhole.spark.lookup import as_arrow, spark_type, value_schema
-from keyhole.spark.pins import BatchPins
+from keyhole.spark.pins import BatchPins, batch_pins
 from keyhole.spark.schema import struct
 from keyhole.state_path import state_path
 from keyhole.types import Entries, StateDescriptor, StateKind
@@ -97,8 +97,9 @@ class BroadcastReader:
             InvalidConfiguration: The state is of another kind; or called outside of foreachBatch.
             KeyholeError: The state can't be read now.
         """
-        content = self._pinned(classic(data))
-        return classic(data).sparkSession.createDataFrame(content.replace_schema_metadata(None))
+        pins = self._pins(classic(data))
+        table = _table_in(pins, self._pinned(pins))
+        return classic(data).sparkSession.createDataFrame(table.replace_schema_metadata(None))
 
     def updates(self, data: DataFrame) -> DataFrame:
         """The entries that differ from what the query's batch before this one had read, one row each; and `op`.
@@ -113,36 +114,38 @@ class BroadcastReader:
         """
         frame = classic(data)
         pins = self._pins(frame)
-        last, read = pins.before(), pins.now()
-        before = None if last is None else _decoded(last)
-        now = self._pin(pins, before) if read is None else _decoded(read)
+        last, read = pins.before(), self._pinned(pins)
+        now = _table_in(pins, read)
         if OP in now.schema.names:
             raise InvalidConfiguration(
                 f"state {self._application}/{self._state} has a column {OP!r} of its own, so its updates can't be told "
                 "by one of that name; rename it where the state is broadcast"
             )
         schema = StructType([*from_arrow_schema(now.schema).fields, spark.StructField(OP, spark.StringType())])
-        rows = pa.Table.from_pylist(changes(before, now), to_arrow_schema(schema, timezone="UTC"))
+        if last is not None and last.sha256 == read.sha256:
+            changed = []
+        else:
+            changed = changes(None if last is None else _table_in(pins, last), now)
+        rows = pa.Table.from_pylist(changed, to_arrow_schema(schema, timezone="UTC"))
         return frame.sparkSession.createDataFrame(rows)
 
     def epoch(self, data: DataFrame) -> int:
         """The epoch of the broadcast state that the batch reads; 0: nothing had been broadcast. As `read`."""
-        return _epoch(self._pinned(classic(data)))
+        pins = self._pins(classic(data))
+        return _epoch_in(pins, self._pinned(pins))
 
-    def _pinned(self, frame: ClassicDataFrame) -> pa.Table:
-        pins = self._pins(frame)
+    def _pinned(self, pins: BatchPins) -> Pin:
+        """What the batch has read; it reads it now where it has read nothing yet."""
         if (now := pins.now()) is not None:
-            return _decoded(now)
+            return now
         before = pins.before()
-        return self._pin(pins, None if before is None else _decoded(before))
-
-    def _pin(self, pins: BatchPins, before: pa.Table | None) -> pa.Table:
-        """What the batch, which has read nothing yet, reads from now on. `before`: what the one before it has read."""
-        content = ipc_stream(self._fetched(0 if before is None else _epoch(before)))
-        return _decoded(pins.pin(content))
+        table = self._fetched(0 if before is None else _epoch_in(pins, before))
+        # Of the epoch without its number: another one may have the same content.
+        content = ipc_stream(table.replace_schema_metadata({_KEY: (table.schema.metadata or {})[_KEY]}))
+        return pins.share(content, str(_epoch(table)), before)
 
     def _pins(self, frame: ClassicDataFrame) -> BatchPins:
-        return BatchPins(frame, current(frame), broadcast_folder(self._application, self._state))
+        return batch_pins(frame, current(frame), broadcast_folder(self._application, self._state))
 
     def _fetched(self, least: int) -> pa.Table:
         """As of an epoch that is no earlier than `least`: a copy that is behind takes nothing back."""
@@ -242,5 +245,10 @@ def _by_key(key: Sequence[str], table: pa.Table | None) -> dict[str, dict[str, A
     return {repr([row[name] for name in key]): row for row in rows}
 
 
-def _decoded(content: bytes) -> pa.Table:
-    return pa.ipc.open_stream(content).read_all()
+def _table_in(pins: BatchPins, pin: Pin) -> pa.Table:
+    return pa.ipc.open_stream(pins.content(pin)).read_all()
+
+
+def _epoch_in(pins: BatchPins, pin: Pin) -> int:
+    """Earlier versions wrote it into the table."""
+    return int(pin.note) if pin.note else _epoch(_table_in(pins, pin))

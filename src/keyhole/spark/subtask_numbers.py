@@ -10,7 +10,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from keyhole.pinned import subtasks_folder
 from keyhole.ready import ready
 from keyhole.spark.batch import MicroBatch
-from keyhole.spark.pins import BatchPins
+from keyhole.spark.pins import batch_pins
 
 _log = logging.getLogger(__name__)
 
@@ -42,14 +42,14 @@ def subtask_number(
         wanted: None: as many as there are partitions.
         partitions: In which the rows come now. Which subtask has which of them depends on it.
     """
-    pins = BatchPins(rows, batch, subtasks_folder(state))
+    pins = batch_pins(rows, batch, subtasks_folder(state))
     settled = pins.now()
     if settled is None:
         before = pins.before()
         subtasks = wanted or partitions
-        most = subtasks if before is None else max(subtasks, _decoded(before).most)
-        settled = pins.pin(msgspec.json.encode(SubtaskNumber(subtasks, most, partitions)))
-    number = _decoded(settled)
+        most = subtasks if before is None else max(subtasks, _decoded(pins.content(before)).most)
+        settled = pins.pin(msgspec.json.encode(SubtaskNumber(subtasks, most, partitions)), before)
+    number = _decoded(pins.content(settled))
     if number.partitions != partitions:
         _log.warning(
             "a batch is run again with another number of partitions: other subtasks get its rows",

@@ -1,0 +1,82 @@
+"""What batches read of a broadcast state is written where it has changed, and kept while a batch may ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from keyhole.spark import queryable
+from tests.support.micro_batches import MicroBatches
+from tests.support.streams import Service
+
+SCHEMA = "k string, v long"
+KEPT_BATCHES = 2
+RULES = 2_000
+
+
+@pytest.fixture(scope="module")
+def batches(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MicroBatches]:
+    kept = {"spark.sql.streaming.minBatchesToRetain": str(KEPT_BATCHES)}
+    with MicroBatches(spark, tmp_path_factory.mktemp("pins"), SCHEMA, settings=kept) as batches:
+        yield batches
+
+
+@pytest.fixture
+def announce(spark: SparkSession, service: Service, application: str) -> Callable[[int], None]:
+    """Broadcasts all rules, of which one has this threshold, at an epoch of its own."""
+    config, epochs = service.config(application), iter(range(100))
+    sink = queryable.broadcast("rules", key="k", query="rules", config=config, on_new_checkpoint="reset")
+    rows = spark.range(RULES).selectExpr("concat('k', id) as k", "id as threshold")
+
+    def announce(threshold: int) -> None:
+        changed = rows.selectExpr("k", f"if(k = 'k0', {threshold}, threshold) as threshold")
+        assert sink.bootstrap(changed, name=f"rules-{next(epochs)}")
+
+    return announce
+
+
+@pytest.fixture
+def rules(service: Service, application: str) -> queryable.BroadcastReader:
+    return queryable.BroadcastReader(f"{application}/rules", proxy=service.proxy)
+
+
+@pytest.fixture
+def folder(batches: MicroBatches, application: str) -> Path:
+    return batches.checkpoint / "keyhole" / "broadcast" / f"{application}.rules"
+
+
+def test_what_batches_have_read_is_kept_as_long_as_spark_keeps_their_logs(
+    batches: MicroBatches, announce: Callable[[int], None], rules: queryable.BroadcastReader, folder: Path
+) -> None:
+    def process(data: DataFrame, batch_id: int) -> int:
+        rules.read(data)
+        return batch_id
+
+    for threshold in range(2):
+        announce(threshold)
+        numbers = [batches.run([{"k": "k0", "v": number}], process) for number in range(4)]
+        kept = sorted(int(path.name) for path in folder.glob("[0-9]*"))
+        assert kept == [numbers[0], *numbers[-KEPT_BATCHES:]], "they have all read what the first one had"
+
+
+def test_rules_that_stay_are_written_once_and_are_no_updates_also_at_a_later_epoch(
+    batches: MicroBatches, announce: Callable[[int], None], rules: queryable.BroadcastReader, folder: Path
+) -> None:
+    def process(data: DataFrame, batch_id: int) -> tuple[int, int, int, int]:
+        updates = rules.updates(data).count()
+        return updates, rules.read(data).count(), rules.epoch(data), (folder / str(batch_id)).stat().st_size
+
+    read = []
+    for threshold in (0, 0, 1):
+        announce(threshold)
+        read += [batches.run([{"k": "k0", "v": number}], process) for number in range(2)]
+    updates, entries, epochs, written = zip(*read, strict=True)
+    assert updates == (RULES, 0, 0, 0, 1, 0)
+    assert entries == (RULES,) * 6
+    assert epochs[::2] == epochs[1::2]
+    assert epochs[0] < epochs[2] < epochs[4]
+    assert [size > 10 * RULES for size in written] == [True, False, False, False, True, False]
+    assert max(written[1:4]) < 200
