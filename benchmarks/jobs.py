@@ -195,7 +195,8 @@ def _fraud_records() -> Iterator[bytes]:
 def _fraud_tables() -> tuple[DataFrame, DataFrame]:
     """A few rules and aggregations, as from their topics."""
     rules = map(fraud_source.rule_record, itertools.islice(fraud_source.rules(fraud_source.BEGIN_MS), 4))
-    totals = map(fraud_source.aggregation_record, itertools.islice(fraud_source.aggregations(fraud_source.BEGIN_MS), 2))
+    to = itertools.islice(fraud_source.aggregations(fraud_source.BEGIN_MS), 4)
+    totals = [fraud_source.aggregation_record(each) for each in to if each.by in ("account", "merchant")]
     spark = SparkSession.active()
     both = [
         spark.createDataFrame([(value, number) for number, value in enumerate(values)], "value binary, offset long")

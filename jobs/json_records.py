@@ -17,7 +17,8 @@ def fields_of(value: bytes | str | None, types: Mapping[str, type]) -> dict[str,
     Of a name that comes twice the last one counts, if it is a string; all numbers must be some.
 
     Args:
-        types: By name: str, int (of 64 bits), or float, which may be a whole number. Each may be null or not there.
+        types: By name: str, int (of 64 bits), float, which may be a whole number, or object, which is anything: an
+            object of JSON is no plain list. Each may be null or not there.
     """
     try:
         text = value.decode() if isinstance(value, bytes) else value or ""
@@ -38,6 +39,9 @@ def _checked(value: Any, of: type) -> Any:
     """Raises ValueError: it is a number that is none, or text that is none (half a surrogate pair)."""
     if value is None:
         return None
+    if of is object:
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
     if of is str:
         return value.encode().decode() if isinstance(value, str) else value
     if type(value) not in (int, of) or (of is int and not -(1 << 63) <= value < 1 << 63):

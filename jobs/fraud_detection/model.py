@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+FIELDS = ("account", "payment", "merchant", "time", "cents", "fee")
+"""Of a payment's record, in the order of Payment's: an aggregation is by some of them, or by none."""
+AMOUNTS = ("cents", "fee")
+"""Those that are added up. A sum of times, or of numbers of payments, would be none, and too large at that."""
+
 
 class Payment(NamedTuple):
     """From an account to a merchant.
@@ -12,6 +17,7 @@ class Payment(NamedTuple):
         payment: Its number, which no other has.
         time_ms: When it was made, milliseconds since 1970.
         cents: More than 0.
+        fee_cents: What the merchant pays for it.
     """
 
     account: str
@@ -19,6 +25,7 @@ class Payment(NamedTuple):
     merchant: str
     time_ms: int
     cents: int
+    fee_cents: int = 0
 
 
 class Rule(NamedTuple):
@@ -40,9 +47,10 @@ class Aggregation(NamedTuple):
     """What is added up, for payments in [since_ms, until_ms).
 
     Attributes:
-        by: "account" or "merchant".
+        by: Fields of the payment, separated by commas: there is a total for each of their values. "": one for all.
         window_ms: The length of its windows, which begin at multiples of it since 1970.
         until_ms: None: it goes on.
+        of: The field that is added up.
     """
 
     aggregation: str
@@ -50,6 +58,7 @@ class Aggregation(NamedTuple):
     window_ms: int
     since_ms: int
     until_ms: int | None
+    of: str = "cents"
 
 
 class Alert(NamedTuple):
@@ -69,7 +78,7 @@ class Spent(NamedTuple):
 
 
 class Total(NamedTuple):
-    """What an aggregation amounts to in one of its windows."""
+    """What an aggregation amounts to in one of its windows: of the field that is added up, if another than cents."""
 
     spent_cents: int
     payments: int

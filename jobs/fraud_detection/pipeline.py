@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from jobs.fraud_detection.model import AMOUNTS, FIELDS, Payment
 from jobs.fraud_detection.processor import EXPOSED, OUTPUT, PairFinder
 from keyhole.spark.dead_letters import Accept, drop, first_broken
 from keyhole.spark.json_records import WELL_FORMED, parsed
@@ -28,8 +29,10 @@ AGGREGATIONS, AGGREGATIONS_KEY = "aggregations", "aggregation"
 PUBLISHED = "published"
 RULES_SCHEMA = "rule bigint, since_ms bigint, small_cents bigint, large_cents bigint, published bigint"
 AGGREGATIONS_SCHEMA = (
-    "aggregation string, by string, window_ms bigint, since_ms bigint, until_ms bigint, published bigint"
+    "aggregation string, by string, window_ms bigint, since_ms bigint, until_ms bigint, of string, published bigint"
 )
+# What the totals of an aggregation by nothing are of; else the values, with this between them, which is in no name.
+ALL, BETWEEN = "all", ":"
 
 # How late a payment may come and still be half of a pair. Totals take all.
 DELAY = "10 seconds"
@@ -41,9 +44,19 @@ END_OF_TIME_MS = 4_102_444_800_000  # the year 2100
 MOST_CENTS = 100_000_000_000
 LONGEST_WINDOW_MS = 366 * 86_400_000
 
-_PAYMENT = {"account": "string", "payment": "bigint", "merchant": "string", "time": "bigint", "cents": "bigint"}
+_PAYMENT = {name: "string" if name in ("account", "merchant") else "bigint" for name in FIELDS}
 _RULE = dict.fromkeys(("rule", "since", "small", "large"), "bigint")
-_AGGREGATION = {"aggregation": "string", "by": "string", **dict.fromkeys(("window", "since", "until"), "bigint")}
+_AGGREGATION = {
+    "aggregation": "string",
+    "by": "variant",
+    "of": "string",
+    **dict.fromkeys(("window", "since", "until"), "bigint"),
+}
+# One name, or a list; null where it is neither.
+_NAMES = (
+    "if(schema_of_variant(by) = 'STRING', array(variant_get(by, '$', 'string')), "
+    "try_variant_get(by, '$', 'array<string>'))"
+)
 
 
 def _is_name(column: str) -> str:
@@ -57,6 +70,7 @@ _PAYMENTS_RULES = {
     "payment is not null": "payment is no whole number of 64 bits",
     f"time >= 0 and time < {END_OF_TIME_MS}": "time is no number of milliseconds from 1970 to 2099",
     f"cents between 1 and {MOST_CENTS}": f"cents is no whole number from 1 to {MOST_CENTS}",
+    f"coalesce(fee, 0) between 0 and {MOST_CENTS}": f"fee is no whole number up to {MOST_CENTS}",
     **WELL_FORMED,
 }
 _RULES_RULES = {
@@ -68,10 +82,13 @@ _RULES_RULES = {
 }
 _AGGREGATIONS_RULES = {
     _is_name("aggregation"): "aggregation is no name",
-    "by in ('account', 'merchant')": "by is neither account nor merchant",
+    f"forall(by, each -> each in {FIELDS}) and by = array_distinct(by)": (
+        f"by is neither one of {', '.join(FIELDS)}, nor a list of some of them, each once, or of none"
+    ),
+    f"coalesce(of, 'cents') in {AMOUNTS}": f"of is none of {', '.join(AMOUNTS)}",
     f"window between 1 and {LONGEST_WINDOW_MS}": "window is no number of milliseconds up to a year",
     "since >= 0": "since is no number of milliseconds since 1970",
-    # Also of `until`: null is none, and it goes on.
+    # Also of `of`, and of `until`: null is none, and it goes on.
     **WELL_FORMED,
 }
 
@@ -81,14 +98,15 @@ def payments(records: DataFrame, accept: Accept = drop) -> DataFrame:
 
     Args:
         records: `value`: a JSON object of account, merchant (names), payment (a whole number of 64 bits), time
-            (milliseconds since 1970) and cents (whole, more than 0).
+            (milliseconds since 1970), cents (whole, more than 0) and fee (whole; null or not there: 0).
         accept: What to do with records that are none.
 
     Returns:
-        account: string, payment: bigint, merchant: string, time_ms: bigint, cents: bigint; time: timestamp.
+        account: string, payment: bigint, merchant: string, time_ms, cents, fee_cents: bigint; time: timestamp.
     """
     valid = accept(parsed(records, _PAYMENT), first_broken(_PAYMENTS_RULES))
-    return valid.withColumnRenamed("time", "time_ms").withColumn("time", f.timestamp_millis("time_ms"))
+    valid = valid.withColumnsRenamed({"time": "time_ms", "fee": "fee_cents"})
+    return valid.fillna(0, "fee_cents").withColumn("time", f.timestamp_millis("time_ms"))
 
 
 def rules(records: DataFrame, accept: Accept = drop) -> DataFrame:
@@ -108,13 +126,15 @@ def aggregations(records: DataFrame, accept: Accept = drop) -> DataFrame:
 
     `until_ms` is null where an aggregation goes on.
     """
-    valid = accept(_published(records, _AGGREGATION), first_broken(_AGGREGATIONS_RULES))
+    read = _published(records, _AGGREGATION).withColumn("by", f.expr(_NAMES))
+    valid = accept(read, first_broken(_AGGREGATIONS_RULES))
     return valid.select(
         "aggregation",
-        "by",
+        f.array_join("by", ",").alias("by"),
         f.col("window").alias("window_ms"),
         f.col("since").alias("since_ms"),
         f.col("until").alias("until_ms"),
+        f.coalesce("of", f.lit("cents")).alias("of"),
         PUBLISHED,
     )
 
@@ -190,16 +210,26 @@ def contributions(of: DataFrame, to: DataFrame) -> DataFrame:
     Returns:
         aggregation, of: string; window: timestamp, its start; spent_cents, payments, highest_cents: bigint.
     """
-    time, window_ms = f.col("time_ms"), f.col("window_ms")
+    time, window_ms, by = f.col("time_ms"), f.col("window_ms"), f.col("by")
     within = (time >= f.col("since_ms")) & (f.col("until_ms").isNull() | (time < f.col("until_ms")))
+    columns = dict(zip(FIELDS, Payment._fields, strict=True))
+    texts = _by_name({name: f.col(column).cast("string") for name, column in columns.items()})
+    amounts = _by_name({name: f.col(columns[name]) for name in AMOUNTS})
+    values = f.array_join(f.transform(f.split(by, ","), lambda name: texts[name]), BETWEEN)
+    # What was published before there was an `of` has none.
+    amount = amounts[f.coalesce("of", f.lit("cents"))]
     return of.join(f.broadcast(to), within).select(
         "aggregation",
-        f.when(f.col("by") == "account", f.col("account")).otherwise(f.col("merchant")).alias("of"),
+        f.when(by == "", ALL).otherwise(values).alias("of"),
         f.timestamp_millis(time - time % window_ms).alias("window"),
-        f.col("cents").alias("spent_cents"),
+        amount.alias("spent_cents"),
         f.lit(1).cast("bigint").alias("payments"),
-        f.col("cents").alias("highest_cents"),
+        amount.alias("highest_cents"),
     )
+
+
+def _by_name(columns: Mapping[str, Column]) -> Column:
+    return f.create_map(*(part for name, column in columns.items() for part in (f.lit(name), column)))
 
 
 def _published(records: DataFrame, fields: Mapping[str, str]) -> DataFrame:

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
+from jobs.fraud_detection.model import Payment
 from jobs.fraud_detection.pairs import MINUTE_MS, Small, Stored, candidates
 from keyhole.spark.exposed import ExposedMap
 
@@ -22,11 +23,13 @@ _RECENT = ExposedMap(StructType().add("time_ms", "long").add("payment", "long"),
 EXPOSED: Mapping[str, ExposedMap] = {RECENT: _RECENT}
 
 OUTPUT = (
-    "account string, payment bigint, time_ms bigint, cents bigint, "
+    "account string, payment bigint, time_ms bigint, cents bigint, fee_cents bigint, "
     "merchant string, smalls array<struct<time_ms:bigint,cents:bigint>>"
 )
 """The processor's own rows, of two sorts: a payment as it came, late or not, without `smalls`; and one that may be
 large, without `merchant`, and with the payments before it that may be small."""
+
+_HANDED_ON = [name for name in Payment._fields if name != "account"]
 
 
 class PairFinder(StatefulProcessor):
@@ -43,7 +46,7 @@ class PairFinder(StatefulProcessor):
         self._recent = handle.getMapState(RECENT, _RECENT.key, _RECENT.value)
 
     def handleInputRows(self, key: tuple[str], rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
-        """Takes payments of one account: payment, merchant, time_ms, cents."""
+        """Takes payments of one account: payment, merchant, time_ms, cents, fee_cents."""
         (account,) = key
         came = list(rows)
         given = [_payment(account, row) for row in came]
@@ -84,7 +87,7 @@ def _found(known: Mapping[Stored, int], new: Mapping[Stored, int]) -> Iterator[t
 
 
 def _payment(account: str, row: Row) -> Row:
-    return Row(account=account, payment=row.payment, time_ms=row.time_ms, cents=row.cents, merchant=row.merchant)
+    return Row(account=account, **{name: row[name] for name in _HANDED_ON})
 
 
 def _candidate(account: str, at: Stored, cents: int, smalls: list[Small]) -> Row:

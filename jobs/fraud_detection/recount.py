@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Spent, Total
+from jobs.fraud_detection.model import AMOUNTS, FIELDS, Aggregation, Alert, Payment, Rule, Spent, Total
 from jobs.json_records import fields_of
 
 _SECOND_MS = 1_000
@@ -23,19 +23,21 @@ _NO_NAMES = ("true", "false", "null")
 _BIGINT = 1 << 63
 
 TotalKey = tuple[str, str, int]
-"""An aggregation, the account or merchant, and the window's start in milliseconds since 1970."""
+"""An aggregation, what it is of, as in the state's key, and the window's start in milliseconds since 1970."""
 
 
 def payment_of(value: bytes | None) -> Payment | None:
     """The payment in a record, by the job's README; None where it is none."""
-    account, merchant, payment, time_ms, cents = _fields(
-        value, account=str, merchant=str, payment=int, time=int, cents=int
+    account, merchant, payment, time_ms, cents, fee = _fields(
+        value, account=str, merchant=str, payment=int, time=int, cents=int, fee=int
     )
     if not _is_name(account) or not _is_name(merchant):
         return None
     if payment is None or not _within(time_ms, 0, _END_OF_TIME_MS - 1):
         return None
-    return Payment(account, payment, merchant, time_ms, cents) if _within(cents, 1, _MOST_CENTS) else None
+    if not _within(cents, 1, _MOST_CENTS) or not _within(fee or 0, 0, _MOST_CENTS):
+        return None
+    return Payment(account, payment, merchant, time_ms, cents, fee or 0)
 
 
 def rule_of(value: bytes | None) -> Rule | None:
@@ -50,12 +52,15 @@ def rule_of(value: bytes | None) -> Rule | None:
 
 def aggregation_of(value: bytes | None) -> Aggregation | None:
     """The aggregation in a record, likewise."""
-    name, by, window_ms, since_ms, until_ms = _fields(value, aggregation=str, by=str, window=int, since=int, until=int)
-    if not _is_name(name) or by not in ("account", "merchant") or not _within(window_ms, 1, _LONGEST_WINDOW_MS):
+    name, by, of, window_ms, since_ms, until_ms = _fields(
+        value, aggregation=str, by=object, of=str, window=int, since=int, until=int
+    )
+    by, of = [by] if isinstance(by, str) else by, "cents" if of is None else of
+    if not _is_name(name) or type(by) is not list or any(each not in FIELDS or by.count(each) > 1 for each in by):
         return None
-    if not _within(since_ms, 0, _BIGINT - 1):
+    if of not in AMOUNTS or not _within(window_ms, 1, _LONGEST_WINDOW_MS) or not _within(since_ms, 0, _BIGINT - 1):
         return None
-    return Aggregation(name, by, window_ms, since_ms, until_ms)
+    return Aggregation(name, ",".join(by), window_ms, since_ms, until_ms, of)
 
 
 def rule_at(rules: Iterable[Rule], time_ms: int) -> Rule | None:
@@ -112,10 +117,11 @@ class Recount:
         for each in aggregations:
             if payment.time_ms < each.since_ms or (each.until_ms is not None and payment.time_ms >= each.until_ms):
                 continue
-            of = payment.account if each.by == "account" else payment.merchant
-            key = each.aggregation, of, payment.time_ms - payment.time_ms % each.window_ms
+            fields: dict[str, Any] = dict(zip(FIELDS, payment, strict=True))
+            of = ":".join(str(fields[name]) for name in each.by.split(",")) if each.by else "all"
+            key, amount = (each.aggregation, of, payment.time_ms - payment.time_ms % each.window_ms), fields[each.of]
             spent, number, highest = self.totals.get(key, Total(0, 0, 0))
-            self.totals[key] = Total(spent + payment.cents, number + 1, max(highest, payment.cents))
+            self.totals[key] = Total(spent + amount, number + 1, max(highest, amount))
 
     def _judge(self, new: Payment, rules: Sequence[Rule]) -> None:
         """All pairs of which it is the one half, whichever."""

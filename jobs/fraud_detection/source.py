@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jobs.fraud_detection.model import Aggregation, Payment, Rule
+from jobs.fraud_detection.model import FIELDS, Aggregation, Payment, Rule
 from keyhole.config import PaymentsConfig
 from keyhole.local.sources import Sender, due, run_source
 
@@ -38,6 +38,8 @@ RULES = 4
 
 # Which payments are too late goes by the topic's order: there is one, in one partition.
 PARTITIONS = 1
+# Of what is paid, the merchant pays so small a part.
+FEE = 50
 _SEED = 20_151_019
 
 
@@ -70,8 +72,11 @@ def rules(begin_ms: int) -> Iterator[Rule]:
 
 
 def aggregations(begin_ms: int) -> Iterator[Aggregation]:
-    """Spent per account and hour; and, in every second CHANGE_MS, per merchant and minute, too. Without end."""
+    """Spent per account and hour, fees per account and merchant for a while, and all that is spent per minute; and, in
+    every second CHANGE_MS, what is spent per merchant and minute. Without end."""
     yield Aggregation("spent-per-hour", "account", HOUR_MS, begin_ms, None)
+    yield Aggregation("fees-of-pairs", "account,merchant", HOUR_MS, begin_ms, begin_ms + CHANGE_MS, "fee")
+    yield Aggregation("spent-per-minute", "", MINUTE_MS, begin_ms, None)
     for turn in itertools.count(1, 2):
         since_ms = begin_ms + turn * CHANGE_MS
         yield Aggregation("merchant-minutes", "merchant", MINUTE_MS, since_ms, since_ms + CHANGE_MS)
@@ -88,7 +93,7 @@ def payments(seed: int, begin_ms: int, shape: Shape) -> Iterator[Payment]:
         account = f"account-{draw.randrange(shape.accounts)}"
         for offset_ms, cents in _episode(draw, shape):
             merchant = f"merchant-{draw.randrange(shape.merchants)}"
-            payment = Payment(account, next(numbers), merchant, int(now_ms) + offset_ms, cents)
+            payment = Payment(account, next(numbers), merchant, int(now_ms) + offset_ms, cents, cents // FEE)
             heapq.heappush(waiting, (payment.time_ms + _late_ms(draw, shape), payment))
         while waiting and waiting[0][0] <= now_ms:
             yield heapq.heappop(waiting)[1]
@@ -116,9 +121,7 @@ def _episode(draw: random.Random, shape: Shape) -> list[tuple[int, int]]:
 
 def payment_record(payment: Payment) -> bytes:
     """The payment as the job takes it from Kafka."""
-    account, number, merchant, time_ms, cents = payment
-    fields = {"account": account, "payment": number, "merchant": merchant, "time": time_ms, "cents": cents}
-    return json.dumps(fields).encode()
+    return json.dumps(dict(zip(FIELDS, payment, strict=True))).encode()
 
 
 def rule_record(rule: Rule) -> bytes:
@@ -129,9 +132,9 @@ def rule_record(rule: Rule) -> bytes:
 
 def aggregation_record(aggregation: Aggregation) -> bytes:
     """The aggregation as the job takes it from Kafka."""
-    name, by, window_ms, since_ms, until_ms = aggregation
-    fields = {"aggregation": name, "by": by, "window": window_ms, "since": since_ms, "until": until_ms}
-    return json.dumps(fields).encode()
+    name, by, window_ms, since_ms, until_ms, of = aggregation
+    fields = {"aggregation": name, "by": by if by in FIELDS else [each for each in by.split(",") if each], "of": of}
+    return json.dumps(fields | {"window": window_ms, "since": since_ms, "until": until_ms}).encode()
 
 
 def malformed(record: bytes) -> bytes:

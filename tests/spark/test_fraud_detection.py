@@ -10,24 +10,26 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from jobs.fraud_detection import __main__ as job
 from jobs.fraud_detection import pipeline, source
-from jobs.fraud_detection.model import Aggregation, Alert, Payment, Rule, Total
+from jobs.fraud_detection.model import FIELDS, Aggregation, Alert, Payment, Rule, Total
 from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of
 from jobs.fraud_detection.recount import spent as recounted
 from jobs.fraud_detection.source import MINUTE_MS, Shape
 from keyhole import Client
 from keyhole.config import FraudDetectionConfig
+from keyhole.spark import queryable
 from keyhole.spark.changes import split
+from keyhole.spark.dead_letters import drop
 from tests.support.micro_batches import session_settings
 from tests.support.odd_records import NO_OBJECTS, odd_records
 from tests.support.streams import RunQuery, Service, Stream
 
 BEGIN_MS = 1_795_219_200_000
-PAYMENT = ("account", "payment", "merchant", "time_ms", "cents")
-HISTORY = "account string, payment bigint, merchant string, time_ms bigint, cents int"
+PAYMENT = Payment._fields
+HISTORY = "account string, payment bigint, merchant string, time_ms bigint, cents int, fee_cents int"
 
 
 def record(**fields: object) -> bytes:
@@ -54,6 +56,9 @@ BAD: list[bytes | None] = [
     record(cents=1.5),
     record(cents=True),
     record(cents=100_000_000_001),
+    record(fee=-1),
+    record(fee="1"),
+    record(fee=100_000_000_001),
     record() + b"xyz",
     record() * 2,
     record().replace(b'"', b"'"),
@@ -61,6 +66,8 @@ BAD: list[bytes | None] = [
 ]
 GOOD: list[bytes | None] = [
     record(),
+    record(fee=None),
+    record(fee=7),
     record(account="A.b-c_1" + "x" * 57, payment=-(1 << 63), time=0, cents=100_000_000_000, unknown=[]),
 ]
 
@@ -80,9 +87,12 @@ def test_what_is_a_payment_to_spark_is_one_to_the_recount(spark: SparkSession) -
 BAD_RULES = [Rule(1, -1000, 1, 2), Rule(1, 1, 1, 2), Rule(1, 0, -1, 2), Rule(1, 0, 2, 2), Rule(1 << 63, 0, 1, 2)]
 BAD_AGGREGATIONS = [
     Aggregation("a b", "account", 1, 0, None),
-    Aggregation("a", "payment", 1, 0, None),
     Aggregation("a", "account", 0, 0, None),
     Aggregation("a", "account", 1, -1, None),
+    Aggregation("a", "amount", 1, 0, None),
+    Aggregation("a", "account,amount", 1, 0, None),
+    Aggregation("a", "account,account", 1, 0, None),
+    *(Aggregation("a", "account", 1, 0, None, of) for of in ("", "time", "payment", "account", 7, ["cents"])),  # type: ignore[arg-type]
     *(Aggregation("a", "account", 1, 0, until) for until in ("tomorrow", "", 1.5, True, [], {}, 1 << 63)),  # type: ignore[arg-type]
 ]
 
@@ -93,11 +103,78 @@ def test_rules_and_aggregations_come_back_as_they_were_sent_and_wrong_ones_do_no
     found = pipeline.rules(records(spark, values)).collect()
     assert [tuple(row) for row in found] == [(*rule, offset) for offset, rule in enumerate(rules)]
     assert [rule_of(value) for value in values] == [*rules, *[None] * (len(BAD_RULES) + 2)]
-    aggregations = list(itertools.islice(source.aggregations(BEGIN_MS), 3))
+    aggregations = list(itertools.islice(source.aggregations(BEGIN_MS), 5))
+    aggregations += [Aggregation("a", by, 1, 0, 2, "fee") for by in (*FIELDS, ",".join(reversed(FIELDS)))]
     values = [source.aggregation_record(each) for each in [*aggregations, *BAD_AGGREGATIONS]] + [b"{}", b"no"]
     found = pipeline.aggregations(records(spark, values)).collect()
     assert [tuple(row) for row in found] == [(*each, offset) for offset, each in enumerate(aggregations)]
     assert [aggregation_of(value) for value in values] == [*aggregations, *[None] * (len(BAD_AGGREGATIONS) + 2)]
+
+
+def aggregation(**fields: object) -> bytes:
+    return json.dumps({"aggregation": "a", "window": 1, "since": 0} | fields).encode()
+
+
+def test_an_aggregation_as_it_was_published_before_there_were_more_fields_is_the_same_one(spark: SparkSession) -> None:
+    values = [aggregation(by="account"), aggregation(by="merchant", until=None), aggregation(by="account", of=None)]
+    found = pipeline.aggregations(records(spark, values)).collect()
+    expected = [Aggregation("a", by, 1, 0, None, "cents") for by in ("account", "merchant", "account")]
+    assert [tuple(row)[:-1] for row in found] == expected == [aggregation_of(value) for value in values]
+
+
+def test_an_aggregation_that_was_broadcast_before_adds_up_cents(
+    spark: SparkSession, service: Service, application: str, stream: Stream, run_query: RunQuery
+) -> None:
+    def broadcast(published: bytes, *dropped: str) -> None:
+        sink = queryable.broadcast(
+            pipeline.AGGREGATIONS,
+            key=pipeline.AGGREGATIONS_KEY,
+            order_by=pipeline.PUBLISHED,
+            query=pipeline.AGGREGATIONS,
+            config=service.config(application),
+            on_new_checkpoint="continue",
+        )
+        data = stream("value string, offset bigint", [[{"value": published.decode(), "offset": 0}]])
+        run_query(pipeline.aggregations(data).drop(*dropped), "append", sink, checkpoint=f"without-{len(dropped)}")
+
+    broadcast(aggregation(by="account"), "of")
+    broadcast(aggregation(by=["merchant"], aggregation="b", of="fee"))
+    with Client(service.proxy) as client:
+        told = [client.get(application, pipeline.AGGREGATIONS, name).value for name in "ab"]
+    assert [(value.by, value.of, value.window_ms) for value in told] == [("account", None, 1), ("merchant", "fee", 1)]
+    to = [(name, value.by, value.window_ms, 0, None, value.of, 0) for name, value in zip("ab", told, strict=True)]
+    paid = pipeline.payments(records(spark, [record(cents=7, fee=1)]))
+    found = pipeline.contributions(paid, spark.createDataFrame(to, pipeline.AGGREGATIONS_SCHEMA)).collect()
+    assert {(row["of"], row.spent_cents, row.highest_cents) for row in found} == {("a", 7, 7), ("m", 1, 1)}
+
+
+_NO_GROUPING = (
+    "by is neither one of account, payment, merchant, time, cents, fee, "
+    "nor a list of some of them, each once, or of none"
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        *(({"by": by}, _NO_GROUPING) for by in ("", "Account", "account,merchant", 7, None, {}, [7], [None], ["x"])),
+        *(({"by": by}, _NO_GROUPING) for by in (["account", "account"], [["account"]], ["account", 7], {"account": 1})),
+        ({}, _NO_GROUPING),
+        ({"by": [], "of": "time"}, "of is none of cents, fee"),
+    ],
+)
+def test_a_grouping_or_an_amount_that_can_not_be_is_refused_with_those_that_can(
+    spark: SparkSession, fields: dict[str, object], reason: str
+) -> None:
+    told: list[str] = []
+
+    def accept(parsed: DataFrame, problem: Column) -> DataFrame:
+        told.extend(row[0] for row in parsed.select(problem).collect())
+        return drop(parsed, problem)
+
+    assert pipeline.aggregations(records(spark, [aggregation(**fields)]), accept).collect() == []
+    assert told == [reason]
+    assert aggregation_of(aggregation(**fields)) is None
 
 
 def test_of_records_with_any_fault_spark_takes_what_the_recount_takes_as_it_takes_it(spark: SparkSession) -> None:
@@ -111,6 +188,7 @@ def test_of_records_with_any_fault_spark_takes_what_the_recount_takes_as_it_take
     assert [tuple(row) for row in pipeline.rules(records(spark, odd)).collect()] == rules
     assert 10 < len(rules) < len(odd) / 2
     odd = odd_records(json.loads(source.aggregation_record(Aggregation("a", "account", 1, 0, 2))))
+    odd += odd_records(json.loads(source.aggregation_record(Aggregation("a", "account,merchant", 1, 0, 2, "fee"))))
     aggregations = [(*each, offset) for offset, value in enumerate(odd) if (each := aggregation_of(value)) is not None]
     assert [tuple(row) for row in pipeline.aggregations(records(spark, odd)).collect()] == aggregations
     assert 10 < len(aggregations) < len(odd) / 2
@@ -125,10 +203,10 @@ def test_a_candidate_is_an_alert_by_the_rules_of_its_times(spark: SparkSession) 
         for small, large in itertools.product((5, 6, 10, 11), (14, 15, 19, 20))
     ]
     candidates = [
-        ("a", n, after, large, None, [(before, 100), (before, small)])
+        ("a", n, after, large, None, None, [(before, 100), (before, small)])
         for n, (before, small, after, large) in enumerate(made)
     ]
-    rows = spark.createDataFrame([*candidates, ("a", -1, 1_500, 20, "merchant", None)], pipeline.OUTPUT)
+    rows = spark.createDataFrame([*candidates, ("a", -1, 1_500, 20, 0, "merchant", None)], pipeline.OUTPUT)
     by = pipeline.rules(records(spark, [source.rule_record(rule) for rule in rules]))
     found = {row.payment for row in pipeline.alerts(rows, by).collect()}
     expected = set()
@@ -149,7 +227,10 @@ def test_a_stream_of_payments_gives_the_alerts_and_totals_of_the_recount_late_on
     made = list(itertools.islice(source.payments(9, BEGIN_MS, shape), 1_000))
     rules, aggregations = (
         list(itertools.islice(source.rules(BEGIN_MS), 3)),
-        list(itertools.islice(source.aggregations(BEGIN_MS), 2)),
+        [
+            *itertools.islice(source.aggregations(BEGIN_MS), 4),
+            Aggregation("payments", ",".join(FIELDS), MINUTE_MS, BEGIN_MS, None),
+        ],
     )
     by = pipeline.rules(records(spark, [source.rule_record(rule) for rule in rules]))
     to = pipeline.aggregations(records(spark, [source.aggregation_record(each) for each in aggregations]))
@@ -187,7 +268,11 @@ def test_a_stream_of_payments_gives_the_alerts_and_totals_of_the_recount_late_on
     assert set(found) == recount.alerts < patient.alerts
     assert {alert.time_ms < BEGIN_MS + 10 * MINUTE_MS for alert in found} == {True, False}
     assert totals == recount.totals == patient.totals
-    assert {name for name, _, _ in totals} == {"spent-per-hour", "merchant-minutes"}
+    assert {name for name, _, _ in totals} == {each.aggregation for each in aggregations}
+    assert {of for name, of, _ in totals if name == "spent-per-minute"} == {"all"}
+    pairs = {of for name, of, _ in totals if name == "fees-of-pairs"}
+    assert pairs <= {f"{payment.account}:{payment.merchant}" for payment in made}
+    assert len(pairs) > 100
 
 
 def test_what_accounts_have_spent_begins_with_the_history_once_and_goes_on_with_the_topic(

@@ -84,8 +84,9 @@ def test_some_payments_are_fraud_and_more_look_like_it_under_both_rules() -> Non
 
 
 def test_what_the_source_sends_is_a_payment() -> None:
-    payment = at(0, 7)
-    assert payment_of(source.payment_record(payment)) == payment
+    for payment in (at(0, 7), at(0, 7)._replace(fee_cents=3)):
+        assert payment_of(source.payment_record(payment)) == payment
+    assert payment_of(record()) == Payment("a", 1, "m", BEGIN_MS, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,8 @@ def test_what_the_source_sends_is_a_payment() -> None:
         record(cents=1.5),
         record(cents=True),
         record(cents=100_000_000_001),
+        record(fee=-1),
+        record(fee=1.5),
     ],
 )
 def test_what_is_no_payment_is_none(value: bytes | None) -> None:
@@ -160,6 +163,21 @@ def test_totals_are_by_what_the_aggregation_says_while_it_is_there() -> None:
     }
 
 
+def test_totals_are_of_any_fields_together_or_of_all_and_add_up_what_the_aggregation_says() -> None:
+    payments = [
+        Payment(account, number, "m", BEGIN_MS, 10 * number, number) for number, account in enumerate("aab", start=1)
+    ]
+    recount = Recount()
+    pairs, everything = Aggregation("p", "merchant,account", HOUR_MS, 0, None, "fee"), Aggregation("e", "", 1, 0, None)
+    recount.take(payments, [], [pairs, everything, Aggregation("n", "cents", HOUR_MS, 0, None)])
+    assert recount.totals == {
+        ("p", "m:a", BEGIN_MS): Total(3, 2, 2),
+        ("p", "m:b", BEGIN_MS): Total(3, 1, 3),
+        ("e", "all", BEGIN_MS): Total(60, 3, 30),
+        **{("n", str(cents), BEGIN_MS): Total(cents, 1, cents) for cents in (10, 20, 30)},
+    }
+
+
 def test_what_was_spent_before_counts_too() -> None:
     payments = [at(0, 1), at(1, 2), at(2, 3, account="b")]
     assert spent([("a", 10), ("c", 20), ("c", 5)], payments) == {"a": Spent(3, 13), "b": Spent(1, 3), "c": Spent(2, 25)}
@@ -210,7 +228,8 @@ def test_rules_and_aggregations_follow_each_other_and_are_never_many() -> None:
     assert len({rule.rule for rule in rules}) == source.RULES
     assert [rule_of(source.rule_record(rule)) for rule in rules] == rules
     aggregations = list(itertools.islice(source.aggregations(BEGIN_MS), 10))
-    assert len({each.aggregation for each in aggregations}) == 2
+    assert len({each.aggregation for each in aggregations}) == 4
+    assert {"account", "merchant", "account,merchant", ""} == {each.by for each in aggregations}
     assert [aggregation_of(source.aggregation_record(each)) for each in aggregations] == aggregations
 
 

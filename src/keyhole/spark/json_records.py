@@ -42,8 +42,8 @@ def parsed(records: DataFrame, fields: Mapping[str, str]) -> DataFrame:
 
     Args:
         records: `value`: binary or string.
-        fields: By name, the type: string, or one of numbers (int, bigint, double). An int is no double with a fraction
-            of zero; a double may be a whole number.
+        fields: By name, the type: string, or one of numbers (int, bigint, double), or variant: whatever it is. An int
+            is no double with a fraction of zero; a double may be a whole number.
 
     Raises:
         InvalidConfiguration: A field has the name of a column of the records, or of those made here.
