@@ -9,7 +9,7 @@ from keyhole.changelog.base import ChangelogWriter, Marker, Partition, Partition
 from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import NotOwner, OutcomeUnknown, StageLost
 from keyhole.steps import Step, StepObserver
-from keyhole.stored import Moment
+from keyhole.stored import Moment, layout_of
 from keyhole.stores.base import Advance, Batch, Snapshot
 from keyhole.types import Position
 from services.state_server.hosted import HostedState
@@ -218,7 +218,7 @@ def _partition_changes(
         epoch.watermark_ms,
         checksum,
         epoch.offsets_hash,
-        deletions=bool(state.descriptor.order_by),
+        layout=layout_of(state.descriptor),
     )
     return PartitionChanges(Partition(state.descriptor.state, group), written, marker)
 

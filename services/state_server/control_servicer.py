@@ -15,7 +15,7 @@ from keyhole.errors import MalformedRequest
 from keyhole.rpc.convert import descriptor_from_proto
 from keyhole.rpc.protocol import check
 from keyhole.steps import Step
-from keyhole.stored import Moment
+from keyhole.stored import Base, Moment
 from keyhole.types import Run
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
@@ -103,7 +103,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         bases = await self._registry.host(run).read_base(
             run, request.incarnation, request.assignment_version, request.state, epoch, request.storage_keys
         )
-        return pb.ReadBaseResponse(bases=[pb.Base(found=base is not None, accumulator=base or b"") for base in bases])
+        return pb.ReadBaseResponse(bases=[_base_to_proto(base) for base in bases])
 
     async def Commit(self, request: pb.CommitRequest, context: _Context) -> pb.CommitResponse:  # noqa: N802 - gRPC
         """Makes an epoch durable and visible on this server."""
@@ -232,3 +232,7 @@ def _receipt_to_proto(receipt: GroupReceipt) -> pb.KeyGroupReceipt:
     return pb.KeyGroupReceipt(
         key_group=receipt.key_group, rows=receipt.rows, bytes=receipt.bytes, checksum=receipt.checksum
     )
+
+
+def _base_to_proto(base: Base | None) -> pb.Base:
+    return pb.Base() if base is None else pb.Base(found=True, accumulator=base.accumulator, version=base.version)

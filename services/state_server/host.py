@@ -37,7 +37,7 @@ from keyhole.errors import (
 )
 from keyhole.rpc.frames import MAX_VALUE_BYTES, value_too_large
 from keyhole.steps import Step, StepObserver
-from keyhole.stored import decode_aggregate, lifetime, living
+from keyhole.stored import Base, decode_aggregate, lifetime, living
 from keyhole.stores.base import Snapshot, StoreEngine
 from keyhole.types import Position, Run, StateDescriptor
 from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
@@ -581,7 +581,7 @@ class QueryHost:
 
     async def read_base(
         self, run: Run, incarnation: str, version: int, state: str, epoch: Epoch, keys: Sequence[bytes]
-    ) -> list[bytes | None]:
+    ) -> list[Base | None]:
         """The accumulators of an aggregating state before the epoch; None: the key had none.
 
         Of the first keys, as many as a message may have.
@@ -596,10 +596,10 @@ class QueryHost:
         self._check_version(version)
         return await self._on_thread(self._read_base, self._state(state), epoch, keys)
 
-    def _read_base(self, state: HostedState, epoch: Epoch, keys: Sequence[bytes]) -> list[bytes | None]:
+    def _read_base(self, state: HostedState, epoch: Epoch, keys: Sequence[bytes]) -> list[Base | None]:
         if {int.from_bytes(key[:2], "big") for key in keys} - state.restored:
             raise NotOwner(f"key groups of state {state.table.name} are asked for and not owned; stage them again")
-        lives, bases, size = lifetime(state.descriptor), list[bytes | None](), 0
+        lives, bases, size = lifetime(state.descriptor), list[Base | None](), 0
         lives_from = None if lives is None else lives.lives_from(epoch.moment)
         snapshot = state.store.snapshot()
         try:
@@ -608,7 +608,7 @@ class QueryHost:
                 if stored is not None and lives_from is not None:
                     (stored,) = living((stored,), lives_from)
                 base = None if stored is None else decode_aggregate(stored).as_of(epoch.number)
-                of_base = len(base or b"")
+                of_base = 0 if base is None else len(base.accumulator)
                 if of_base > MAX_VALUE_BYTES:
                     raise value_too_large(state.table.name, of_base, "an accumulator")
                 if size and size + of_base > _BASE_BYTES:

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from keyhole.codec import StateCodec, encode_integer, end_of_prefix
 from keyhole.errors import DuplicateKey
-from keyhole.stored import DIGEST_BYTES, Aggregate, Lifetime, decode_aggregate
+from keyhole.stored import DIGEST_BYTES, Lifetime, decode_aggregate
 from services.state_server.merge_rows import Rank, Ranked, remembered
 from services.state_server.merging import Change, Epoch, Merge, Plain, Row, Rows, Stored
 
@@ -250,8 +250,10 @@ class Aggregating(Plain):
         if staged is None:
             return None
         entry = decode_aggregate(staged[DIGEST_BYTES:])
-        accumulator = None if before is None else decode_aggregate(before).accumulator
-        return Aggregate(epoch, entry.row, entry.accumulator, accumulator).encode()
+        if before is not None:
+            held = decode_aggregate(before)
+            entry = entry._replace(before=held.accumulator, version_before=held.version)
+        return entry._replace(epoch=epoch).encode()
 
     def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
         return {key: self._entry(row, None, epoch.number) for key, row in rows.items()}

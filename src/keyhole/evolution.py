@@ -58,7 +58,11 @@ def evolved(stored: StateDescriptor, wanted: StateDescriptor) -> StateDescriptor
 
 def succeeds(descriptor: StateDescriptor, known: StateDescriptor) -> bool:
     """Whether a descriptor is of the same state as the one that is known, and is not older: versions only grow."""
-    return descriptor.topic_id == known.topic_id and descriptor.value.version >= known.value.version
+    return (
+        descriptor.topic_id == known.topic_id
+        and descriptor.value.version >= known.value.version
+        and descriptor.class_version >= known.class_version
+    )
 
 
 def _settled(before: ValueField | None, field: ValueField) -> ValueField:

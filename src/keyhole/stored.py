@@ -1,8 +1,9 @@
 """What stands around a row in a store and in the changelog, in states that need more than the row. Pure.
 
     a state with a ttl           when the entry expires: milliseconds since 1970, 8 bytes, big-endian; 0: not known yet
-    then an aggregating state    epoch (8 bytes), length of the row (4), length of the accumulator (4), length of the
-                                 accumulator before plus one, or 0: there was none (4); row, accumulator, the one before
+    then an aggregating state    version of the accumulator less one (1 byte), of the accumulator before less one (1),
+                                 epoch (6), length of the row (4), of the accumulator (4), of the accumulator before
+                                 plus one, or 0: there was none (4); row, accumulator, the one before
     then, or at once             the row (keyhole.codec); or, in a state with order_by, a deletion that is remembered
 
     a deletion                   the byte c1, with which no row begins; in a state without a ttl, when it is forgotten,
@@ -36,6 +37,13 @@ UNORDERED_DELETION = DELETED + msgspec.msgpack.encode(None)
 """One whose order is null: nothing can be older, so it need not be remembered."""
 _FIRST_STAMP = (1).to_bytes(STAMP_BYTES, "big")
 _AGGREGATE = struct.Struct(">QIII")
+# Where the versions stand among the bytes of an epoch, which needs fewer. Of version 1 they are zero, as they were
+# before there were versions.
+_VERSION_AT, _VERSION_BEFORE_AT, _EPOCHS = 56, 48, 1 << 48
+MOST_CLASS_VERSION = 255
+"""Of a job's class (types.StateDescriptor.class_version)."""
+PLAIN, WITH_DELETIONS, WITH_VERSIONS = 1, 2, 3
+"""How the entries of a state are laid out (see layout_of)."""
 
 
 class Moment(NamedTuple):
@@ -50,6 +58,13 @@ class Moment(NamedTuple):
     watermark_ms: int
 
 
+class Base(NamedTuple):
+    """What an epoch's rows of a key are merged into: an accumulator, and the version of the class that made it."""
+
+    accumulator: bytes
+    version: int
+
+
 class Aggregate(NamedTuple):
     """An entry of an aggregating state.
 
@@ -59,34 +74,53 @@ class Aggregate(NamedTuple):
         accumulator: What the next rows are merged into.
         before: The accumulator before the epoch, which the same epoch is merged into when it is run again; None: the
             epoch was the key's first.
+        version: Of the class that made the accumulator, 1 to MOST_CLASS_VERSION; `version_before` likewise.
     """
 
     epoch: int
     row: bytes
     accumulator: bytes
     before: bytes | None
+    version: int = 1
+    version_before: int = 1
 
     def encode(self) -> bytes:
         before = 0 if self.before is None else len(self.before) + 1
-        header = _AGGREGATE.pack(self.epoch, len(self.row), len(self.accumulator), before)
+        first = self.epoch | (self.version - 1) << _VERSION_AT | (self.version_before - 1) << _VERSION_BEFORE_AT
+        header = _AGGREGATE.pack(first, len(self.row), len(self.accumulator), before)
         return b"".join((header, self.row, self.accumulator, self.before or b""))
 
-    def as_of(self, epoch: int) -> bytes | None:
+    def as_of(self, epoch: int) -> Base | None:
         """The accumulator before an epoch: this entry's, or an earlier one's where the entry is of that epoch."""
-        return self.before if self.epoch >= epoch else self.accumulator
+        if self.epoch < epoch:
+            return Base(self.accumulator, self.version)
+        return None if self.before is None else Base(self.before, self.version_before)
 
 
 def decode_aggregate(stored: bytes) -> Aggregate:
     """The inverse of Aggregate.encode."""
-    epoch, row, accumulator, before = _AGGREGATE.unpack_from(stored)
+    first, row, accumulator, before = _AGGREGATE.unpack_from(stored)
     row_end = _AGGREGATE.size + row
     end = row_end + accumulator
     return Aggregate(
-        epoch,
+        first % _EPOCHS,
         stored[_AGGREGATE.size : row_end],
         stored[row_end:end],
         stored[end : end + before - 1] if before else None,
+        (first >> _VERSION_AT) + 1,
+        (first >> _VERSION_BEFORE_AT) % 256 + 1,
     )
+
+
+def layout_of(descriptor: StateDescriptor) -> int:
+    """How the entries of a state are laid out, so that whoever doesn't know of it refuses them.
+
+    WITH_DELETIONS: what stands in place of a row may be a deletion that is remembered. WITH_VERSIONS: an accumulator
+    may be of another version than 1.
+    """
+    if descriptor.kind is StateKind.AGGREGATING and descriptor.class_version > 1:
+        return WITH_VERSIONS
+    return WITH_DELETIONS if descriptor.order_by else PLAIN
 
 
 def _aggregate_row(stored: bytes) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 from keyhole.changelog.base import PartitionChanges, RestoredEpochs
 from keyhole.changelog.transactions import Appending
 from keyhole.changelog.writer import KafkaWriter
-from keyhole.stored import STAMP_BYTES, Aggregate, Moment
+from keyhole.stored import STAMP_BYTES, Aggregate, Base, Moment
 from keyhole.stores.base import Advance, Batch
 from keyhole.types import TtlClock
 from services.state_server import commit, host, merge_entries, standby
@@ -124,7 +124,7 @@ def merge_twice() -> None:
             state.positions = positions
 
     commit._plan_state = forgetful
-    Aggregate.as_of = lambda self, epoch: self.accumulator  # type: ignore[method-assign]
+    Aggregate.as_of = lambda self, epoch: Base(self.accumulator, self.version)  # type: ignore[method-assign]
 
 
 def keep_deleted() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from keyhole.changelog.records import MARKER_KEY
 from keyhole.codec import StateCodec, encode_integer
-from keyhole.stored import DELETED, Moment, decode_aggregate, deletion
+from keyhole.stored import DELETED, Base, Moment, decode_aggregate, deletion
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
 from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.merge import merge_of
@@ -216,14 +216,14 @@ def test_the_state_is_what_its_model_says(kind: str, lives: str, data: st.DataOb
 def test_an_aggregate_tells_what_the_key_was_merged_with_before_its_epoch(data: st.DataObject) -> None:
     of = descriptor(kind=StateKind.AGGREGATING)
     owner = Owner(of, None, 0)
-    accumulators: Mapping[bytes, bytes] = {}
+    bases: Mapping[bytes, Base] = {}
     for number, plan in enumerate(data.draw(plans(of)), start=1):
         owner.run(number, plan)
         held = {name: decode_aggregate(stored) for name, stored in content(owner.fated.bench.state.store).items()}
         for name, entry in held.items():
-            assert entry.as_of(number + 1) == entry.accumulator
+            assert entry.as_of(number + 1) == Base(entry.accumulator, 1)
             if entry.epoch == number and not plan.replace:
-                assert entry.as_of(number) == accumulators.get(name)
+                assert entry.as_of(number) == bases.get(name)
             elif entry.epoch < number:
-                assert entry.as_of(number) == accumulators[name]
-        accumulators = {name: entry.accumulator for name, entry in held.items()}
+                assert entry.as_of(number) == bases[name]
+        bases = {name: Base(entry.accumulator, 1) for name, entry in held.items()}

@@ -21,7 +21,7 @@ from keyhole.spark import queryable
 from keyhole.spark.running import ROCKSDB
 from tests.support.micro_batches import MicroBatches, session_settings
 from tests.support.snippets import SNIPPETS, snippet
-from tests.support.streams import Rows, Service, file_stream, new_application
+from tests.support.streams import Rows, Service, file_stream, new_application, run_to_end
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 TUESDAY = MONDAY + timedelta(days=1)
@@ -164,6 +164,15 @@ def mean(scene: Scene, code: str) -> None:
     assert (value.mean, value.readings) == (pytest.approx(40 / 3), 3)
 
 
+def later_mean(scene: Scene, code: str) -> None:
+    readings = [[{"sensor": "a", "celsius": 20.5}], [{"sensor": "a", "celsius": 21.001}]]
+    for batches, class_of_the_time in ((1, snippet("class Mean:\n    commutative")), (2, code)):
+        data = scene.stream("sensor string, celsius double", readings[:batches])
+        run_to_end(data, "append", scene.run(class_of_the_time)["sink"], scene.directory / "checkpoint")
+    (value,) = scene.values("mean", ["a"])
+    assert (value.mean, value.readings) == (pytest.approx(41.501 / 2), 2)
+
+
 def broadcast(scene: Scene, code: str) -> None:
     scene.rules("rule string, limit long", ("high", 100))
     sink = queryable.value("alerts", key="customer", config=scene.service.config(scene.application))
@@ -273,7 +282,8 @@ def bootstrapped(scene: Scene, code: str) -> None:
 SCENES: dict[str, Callable[[Scene, str], None]] = {
     "hourly = (": hourly,
     "client.scan(": reads,
-    "class Mean:": mean,
+    "class Mean:\n    commutative": mean,
+    "class Mean:\n    version": later_mean,
     "rules = queryable.BroadcastReader(": broadcast,
     "def bonuses(": bonuses,
     "queryable.together(": several,

@@ -33,7 +33,7 @@ from keyhole.errors import (
 )
 from keyhole.rpc.protocol import PROTOCOL_VERSION, check
 from keyhole.testing.changelog import MemoryChangelog
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueField, ValueSchema
+from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.simulation import SimulatedFleet, SimulatedLink, World
 from tests.support.states import KEY_GROUPS, descriptor
 from tests.support.sums import KEYS, ONE, SUM
@@ -244,6 +244,9 @@ def _sum(**changes: object) -> StateDescriptor:
     return msgspec.structs.replace(SUM, **changes)
 
 
+_CODEC = ValueSchema(1, (ValueField("value", "binary", nullable=False),))
+_SECOND = descriptor(state="mine", kind=StateKind.AGGREGATING, class_version=2)
+_PLAIN = descriptor(state="mine")
 _LONG, _COLOUR = ValueField("n", "bigint"), ValueField("s", "colour")
 _FINISHED = SavepointRecord("saved", "fingerprint", ("counts", "dropped"), finished=True)
 
@@ -261,6 +264,20 @@ REFUSALS = [
     Refusal("another type", StateChanged, "'n' was double and is", state=_sum(value=ValueSchema(1, (_LONG,)))),
     Refusal("another reducer", StateChanged, "was reduced by sum", state=_sum(reducers=("max",))),
     Refusal("a state of another query", StateConflict, "is fed by query 'another'", also=(descriptor(state="others"),)),
+    Refusal(
+        "an earlier version of a state's class",
+        StateChanged,
+        "app/mine has been written by version 2 of its class, and the job has version 1",
+        _recorded("state", "mine", _SECOND),
+        also=(msgspec.structs.replace(_SECOND, class_version=1),),
+    ),
+    Refusal(
+        "a codec where rows are stored without",
+        StateChanged,
+        "app/mine can't be changed in place: codec was none, is set",
+        _recorded("state", "mine", _PLAIN),
+        also=(msgspec.structs.replace(_PLAIN, value=_CODEC, class_version=1),),
+    ),
     # topics
     Refusal("a topic that is gone", ChangelogRecreated, "is gone", _deleted),
     Refusal("a topic that was made anew", ChangelogRecreated, "made anew", _topic(SUM)),

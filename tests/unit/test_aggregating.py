@@ -69,6 +69,7 @@ class Owner(state_server_pb2_grpc.StateServerServicer):
 
     def __init__(self) -> None:
         self.held: dict[bytes, bytes] = {}
+        self.version = 1
         self.largest_request = 0
         self._server = grpc.server(futures.ThreadPoolExecutor(2))
         state_server_pb2_grpc.add_StateServerServicer_to_server(self, self._server)
@@ -79,7 +80,10 @@ class Owner(state_server_pb2_grpc.StateServerServicer):
         self.largest_request = max(self.largest_request, request.ByteSize())
         keys = request.storage_keys[:3]
         return pb.ReadBaseResponse(
-            bases=[pb.Base(found=key in self.held, accumulator=self.held.get(key, b"")) for key in keys]
+            bases=[
+                pb.Base(found=key in self.held, accumulator=self.held.get(key, b""), version=self.version)
+                for key in keys
+            ]
         )
 
     def stop(self) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from keyhole.codec import StateCodec
 from keyhole.spark.aggregating import BaseReader
-from keyhole.spark.operators import Mode, Subtask, _Before, _Held
+from keyhole.spark.operators import Mode, Operator, Subtask, _Before, _Held
 from keyhole.spark.subtask_numbers import SubtaskNumber
 from keyhole.spark.task import SUBTASK
+from keyhole.stored import Base
 from keyhole.types import KeyColumn, KeyType, StateKind
 from tests.support.states import descriptor
 
@@ -26,14 +27,15 @@ class Held:
         self._bases = {CODEC.storage_key(index): msgspec.msgpack.encode(of) for index, of in elements.items()}
         self.asked: list[int] = []
 
-    def bases(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    def bases(self, keys: Sequence[bytes]) -> dict[bytes, Base]:
         self.asked += [index for index in range(10) if CODEC.storage_key(index) in keys]
-        return {key: self._bases[key] for key in keys if key in self._bases}
+        return {key: Base(self._bases[key], 1) for key in keys if key in self._bases}
 
 
 def given(held: Held, index: int, now: int, mode: Mode = "list", most: int = 4) -> tuple[list[Any], bool]:
     """As a task does it: the subtask's elements, and whether it is told that their number has changed."""
-    before = _Before(cast("BaseReader", held), CODEC, index, SubtaskNumber(now, max(now, most), now))
+    number = SubtaskNumber(now, max(now, most), now)
+    before = _Before(cast("BaseReader", held), CODEC, index, number, cast("Operator", None))
     subtask = Subtask(index, now, restored=before.count not in (0, now))
     return before.elements(subtask, mode), subtask.restored
 

@@ -275,3 +275,43 @@ def test_a_function_that_returns_no_rows_is_refused_by_the_states_name() -> None
         InvalidConfiguration, match=r"state 's': the function .* of\(\) returned a NoneType; it must return"
     ):
         PartStaging("app", "query").staged(sink.parts_alone(), rows)
+
+
+def classes(version: object, **methods: Any) -> dict[Callable[..., Any], dict[str, Any]]:
+    """By the function that takes it, a class of that version."""
+    of = {"version": version, **methods}
+    codec = type("Codec", (), {"encode": lambda self, row: b"", **of})()
+    return {
+        queryable.aggregating: {"key": "k", "aggregator": type("Later", (Count,), of)(), "result": "n bigint"},
+        queryable.operator: {"operator": type("Later", (Elements,), of)(), "result": "n bigint"},
+        queryable.value: {"key": "k", "codec": codec},
+    }
+
+
+@pytest.mark.parametrize("version", [0, -1, 256, 1.0, True, "2", None])
+@pytest.mark.parametrize("make", [queryable.aggregating, queryable.operator, queryable.value])
+def test_a_version_is_a_whole_number_of_few_digits(make: Callable[..., Any], version: object) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"has the version .*; it must be a whole number from 1 to 255"):
+        make("s", **classes(version, upgrade=print)[make], config=CONFIG)
+
+
+@pytest.mark.parametrize("make", [queryable.aggregating, queryable.operator])
+def test_a_class_of_a_later_version_has_to_say_what_becomes_of_what_an_earlier_one_has_stored(
+    make: Callable[..., Any],
+) -> None:
+    """Before there is a query: the one that runs goes on."""
+    for of in (classes(2), classes(2, upgrade=None)):
+        with pytest.raises(
+            InvalidConfiguration, match=r"\(Later\) has version 2 and no upgrade\(stored, version\); give"
+        ):
+            make("s", **of[make], config=CONFIG)
+    make("s", **classes(1)[make], config=CONFIG)
+    make("s", **classes(255, upgrade=print)[make], config=CONFIG)
+
+
+def test_a_codec_of_any_version_may_be_declared_where_no_key_column_has_the_name() -> None:
+    """What it has made is never given to it again."""
+    queryable.value("s", **classes(2)[queryable.value], config=CONFIG)
+    queryable.value("s", key="version", codec=type("Codec", (), {"encode": print})(), config=CONFIG)
+    with pytest.raises(InvalidConfiguration, match="the key has a column 'version', as the field is called that codec"):
+        queryable.value("s", **classes(2)[queryable.value] | {"key": "version"}, config=CONFIG)

@@ -39,7 +39,7 @@ class Marker:
         watermark_ms: Event-time watermark; 0: none.
         checksum: Over the epoch's staged rows of this key group (see types.Position).
         offsets_hash: Hash of the batch's source offsets.
-        deletions: The state has `order_by`: values of the partition may be deletions that are remembered.
+        layout: Of the partition's values (keyhole.stored.layout_of).
     """
 
     epoch: int
@@ -48,7 +48,7 @@ class Marker:
     watermark_ms: int
     checksum: int
     offsets_hash: int
-    deletions: bool = False
+    layout: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,8 @@ import msgspec
 from keyhole.changelog.base import Marker, Partition, RestoredEpochs
 from keyhole.errors import TopicMismatch
 from keyhole.ready import ready
+from keyhole.stored import PLAIN, WITH_VERSIONS
 from keyhole.types import Position
-
-PLAIN, WITH_DELETIONS = 1, 2
-"""Layouts. With deletions: values of the partition may say that there is no row (keyhole.stored.DELETED). They differ,
-so that whoever knows of no such values refuses the partition."""
-_LAYOUTS = (PLAIN, WITH_DELETIONS)
 
 MARKER_KEY = b"\x00"
 """No storage key is as short: they begin with two bytes of key group. Compaction keeps each partition's last marker."""
@@ -50,7 +46,7 @@ def encode_marker(marker: Marker) -> bytes:
     """The value of a marker's record."""
     return msgspec.json.encode(
         _MarkerRecord(
-            layout=WITH_DELETIONS if marker.deletions else PLAIN,
+            layout=marker.layout,
             epoch=marker.epoch,
             generation=marker.generation,
             commit_time_ms=marker.commit_time_ms,
@@ -69,10 +65,10 @@ def decode_marker(value: bytes | None, partition: Partition, offset: int) -> Mar
     """
     try:
         layout = msgspec.json.decode(value or b"", type=_Layout).layout
-        if layout not in _LAYOUTS:
+        if not PLAIN <= layout <= WITH_VERSIONS:
             raise TopicMismatch(
-                f"{_where(partition, offset)} has layout {layout}; this version reads layouts {PLAIN} and "
-                f"{WITH_DELETIONS}: use the version of Keyhole that wrote it, or a later one",
+                f"{_where(partition, offset)} has layout {layout}; this version reads layouts {PLAIN} to "
+                f"{WITH_VERSIONS}: use the version of Keyhole that wrote it, or a later one",
                 state=partition.state,
                 layout=layout,
             )
@@ -84,7 +80,7 @@ def decode_marker(value: bytes | None, partition: Partition, offset: int) -> Mar
             watermark_ms=read.watermark_ms,
             checksum=int(read.checksum, 16),
             offsets_hash=int(read.offsets_hash, 16),
-            deletions=layout == WITH_DELETIONS,
+            layout=layout,
         )
     except (msgspec.MsgspecError, ValueError) as error:
         raise _foreign(partition, offset) from error

@@ -19,10 +19,12 @@ from keyhole.coordinator.control import CompleteRecord, OpenedRecord, QueryContr
 from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, Target
 from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
 from keyhole.evolution import evolved
-from keyhole.types import KeyColumn, Run, StateDescriptor
+from keyhole.types import KeyColumn, Run, StateDescriptor, StateKind
 
 OnNewCheckpoint = Literal["refuse", "continue", "reset"]
 
+_ENCODED = ("value", "binary")
+"""The field that a codec makes (keyhole.spark.value_codec)."""
 _SERIAL = re.compile(r"\d+$")
 
 
@@ -45,6 +47,7 @@ def settled(stored: StateDescriptor | None, wanted: StateDescriptor) -> StateDes
 
 def _check_unchanged(stored: StateDescriptor, wanted: StateDescriptor) -> None:
     check_feeder(stored, wanted)
+    _check_class_version(stored, wanted)
     name = f"{wanted.application}/{wanted.state}"
     differences = [
         f"{what} was {before}, is {after}"
@@ -56,6 +59,8 @@ def _check_unchanged(stored: StateDescriptor, wanted: StateDescriptor) -> None:
             ("order_by", stored.order_by or "none", wanted.order_by or "none"),
             # What is stored holds when it expires, by that clock, or doesn't; how long entries live may change.
             ("ttl", _expiry(stored), _expiry(wanted)),
+            # Rows from before would be read as null: nothing of them is in the field that is there from then on.
+            ("codec", _made_by_codec(stored, of=wanted), _made_by_codec(wanted, of=wanted)),
         )
         if before != after
     ]
@@ -68,6 +73,32 @@ def _check_unchanged(stored: StateDescriptor, wanted: StateDescriptor) -> None:
             f"state {name} can't be changed in place: {'; '.join(differences)}. Restore the old declaration, or give "
             f"the state another name{regrouped if stored.key_groups != wanted.key_groups else ''}",
             state=name,
+        )
+
+
+def _made_by_codec(state: StateDescriptor, of: StateDescriptor) -> str:
+    """Of what an earlier release has recorded it is not known: the bytes of a field of that name can be a codec's.
+
+    Args:
+        of: The state as it is declared.
+    """
+    if state.kind is StateKind.AGGREGATING:
+        return "none"
+    known = state.class_version > 0
+    perhaps = of.class_version > 0 and any((field.name, field.type) == _ENCODED for field in state.value.fields)
+    return "set" if known or perhaps else "none"
+
+
+def _check_class_version(stored: StateDescriptor, wanted: StateDescriptor) -> None:
+    if 0 < wanted.class_version < (version := stored.class_version):
+        name = f"{wanted.application}/{wanted.state}"
+        raise StateChanged(
+            f"state {name} has been written by version {version} of its class, and the job has version "
+            f"{wanted.class_version}, which can't read what that one has stored. Run the job with version {version} or "
+            f"a later one (to take a change back, make it version {version + 1}), restore a savepoint from before in "
+            "an application of another name, or give the state another name",
+            state=name,
+            version=version,
         )
 
 
@@ -93,9 +124,11 @@ def _expiry(state: StateDescriptor) -> str:
 
 def evolve(stored: Mapping[str, StateDescriptor], states: Iterable[StateDescriptor]) -> bool:
     """Whether rows are written otherwise from now on than what is stored, by the control topic, was: by another schema,
-    or deletions with an order."""
+    by another version of the job's class, or deletions with an order."""
     return any(
-        before.value != of.value or bool(before.keep_deleted_ms) is not bool(of.keep_deleted_ms)
+        before.value != of.value
+        or bool(before.keep_deleted_ms) is not bool(of.keep_deleted_ms)
+        or max(1, before.class_version) != max(1, of.class_version)
         for of in states
         if (before := stored.get(of.state)) is not None
     )

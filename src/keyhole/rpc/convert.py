@@ -65,6 +65,7 @@ def descriptor_to_proto(descriptor: StateDescriptor) -> state_pb2.StateDescripto
         ttl_clock=_CLOCKS[descriptor.ttl_clock],
         max_length=descriptor.max_length,
         keep_deleted_ms=descriptor.keep_deleted_ms,
+        class_version=descriptor.class_version,
     )
 
 
@@ -126,6 +127,7 @@ def descriptor_from_proto(message: state_pb2.StateDescriptor) -> StateDescriptor
         ttl_clock=_CLOCKS_BACK[message.ttl_clock],
         max_length=message.max_length,
         keep_deleted_ms=message.keep_deleted_ms,
+        class_version=message.class_version,
     )
 
 

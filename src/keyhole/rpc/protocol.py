@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keyhole.errors import ProtocolMismatch
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Grows with every change after which an older process would misunderstand a newer one, or the other way round."""
 
 

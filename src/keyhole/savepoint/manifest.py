@@ -17,12 +17,12 @@ from keyhole.errors import SavepointDamaged, SavepointMismatch
 from keyhole.pinned import BROADCASTS
 from keyhole.ready import ready
 from keyhole.savepoint.folder import SavedFile, part_of
+from keyhole.stored import PLAIN, WITH_VERSIONS, layout_of
 from keyhole.types import StateDescriptor
 
-PLAIN, WITH_DELETIONS, WITH_PINS = 1, 2, 3
-"""Formats. With deletions: a state has `order_by`, and what stands for a row may say that there is none
-(keyhole.stored.DELETED). With pins: a checkpoint says what a batch has read of a broadcast state (keyhole.pinned), and
-there may be such deletions, too. They differ, so that whoever knows of no such thing refuses the savepoint."""
+WITH_PINS = WITH_VERSIONS
+"""The format where a checkpoint says what a batch has read of a broadcast state (keyhole.pinned). Whoever reads it
+knows of classes with a version, too: both came in one release."""
 
 STATES, CHECKPOINTS = "states", "checkpoints"
 """Folders of a savepoint: of rows by state, of Spark's checkpoints by query."""
@@ -114,10 +114,11 @@ def encode_manifest(savepoint: Savepoint) -> bytes:
 
 
 def _format(savepoint: Savepoint) -> int:
+    """So that whoever doesn't know how something in it is laid out refuses the savepoint."""
     checkpoints = [query.checkpoint for query in savepoint.queries if query.checkpoint is not None]
     if any(file.path.startswith(f"{of.prefix}/{BROADCASTS}/") for of in checkpoints for file in of.files):
         return WITH_PINS
-    return WITH_DELETIONS if any(state.descriptor.order_by for state in savepoint.states) else PLAIN
+    return max((layout_of(state.descriptor) for state in savepoint.states), default=PLAIN)
 
 
 def decode_manifest(data: bytes, where: str) -> Savepoint:
@@ -129,10 +130,10 @@ def decode_manifest(data: bytes, where: str) -> Savepoint:
     """
     try:
         written = msgspec.json.decode(data, type=_Format).format
-        if not PLAIN <= written <= WITH_PINS:
+        if not PLAIN <= written <= WITH_VERSIONS:
             raise SavepointMismatch(
                 f"the savepoint at {where} has format {written}; this version of Keyhole reads formats {PLAIN} to "
-                f"{WITH_PINS}: use the version that made it, or a later one",
+                f"{WITH_VERSIONS}: use the version that made it, or a later one",
                 path=where,
                 format=written,
             )

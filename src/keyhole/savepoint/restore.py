@@ -43,6 +43,7 @@ from keyhole.savepoint.plan import (
 )
 from keyhole.savepoint.rows import Rows, read_rows
 from keyhole.savepoint.spark_log import checkpoint_of
+from keyhole.stored import layout_of
 from keyhole.types import StateDescriptor
 
 _log = logging.getLogger(__name__)
@@ -361,7 +362,7 @@ def _marker(query: SavedQuery, of: StateDescriptor) -> Marker:
         # Of no epoch's rows: the epoch is not run again, as the checkpoint says that it is done.
         checksum=0,
         offsets_hash=complete.offsets_hash,
-        deletions=bool(of.order_by),
+        layout=layout_of(of),
     )
 
 

@@ -21,9 +21,10 @@ from keyhole.coordinator.staging import NotTaken
 from keyhole.errors import ConflictError, RequestError, ValueMismatch
 from keyhole.rpc.frames import portions
 from keyhole.rpc.status import from_rpc_error
+from keyhole.spark.class_version import check_class, upgrade_from, version_of
 from keyhole.spark.plain import not_plain
 from keyhole.spark.rows import rows_of
-from keyhole.stored import DIGEST_BYTES, Aggregate
+from keyhole.stored import DIGEST_BYTES, Aggregate, Base
 from keyhole.types import StateDescriptor
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 from keyhole.value_types import optional, value_type
@@ -48,6 +49,9 @@ class Aggregator(Protocol):
             A batch that is run again and gives another one is then found out.
         takes_running_results: True where a row takes the place of what was added of the same thing before, as a highest
             value does. Only then may the state be fed by a streaming aggregation in update mode.
+        version, upgrade(stored, version) -> accumulator: Where the shape or the meaning of accumulators has changed: a
+            whole number that grows (default: 1), and what makes of an accumulator of an earlier version one of this.
+            `stored` is as it was given by that version: plain data; or, where the aggregator has `decode`, bytes.
     """
 
     def create(self) -> Any:
@@ -76,6 +80,16 @@ class Aggregation:
 
     def decode(self, data: bytes) -> Any:
         return getattr(self.aggregator, "decode", msgspec.msgpack.decode)(data)
+
+    def base(self, descriptor: StateDescriptor, base: Base) -> Any:
+        """The accumulator that an owner held. Raises as `check`, of one that is made of an earlier version's."""
+        if base.version == version_of(self.aggregator):
+            return self.decode(base.accumulator)
+        upgrade = upgrade_from(descriptor, self.aggregator, base.version)
+        own = hasattr(self.aggregator, "decode")
+        accumulator = upgrade(base.accumulator if own else msgspec.msgpack.decode(base.accumulator), base.version)
+        self.check(descriptor.state, accumulator)
+        return accumulator
 
     def check(self, state: str, accumulator: Any) -> None:
         """Raises ValueMismatch where it would not come back as what it is."""
@@ -113,8 +127,9 @@ def aggregated(
     Raises:
         NotTaken: An owner did not answer.
         KeyholeError: As keyhole.arrow.encode; and ValueMismatch where a result is not as declared, or an accumulator
-            not plain data.
+            not plain data; InvalidConfiguration where the driver has another version of the aggregator.
     """
+    check_class(descriptor, aggregation.aggregator)
     gathered = _gather(descriptor, aggregation, batches)
     reader = BaseReader(order, descriptor.state, connect)
     keys = sorted(gathered)
@@ -149,25 +164,26 @@ def _gather(
 
 
 def _staged_row(
-    descriptor: StateDescriptor, aggregation: Aggregation, of: _Gathered, base: bytes | None
+    descriptor: StateDescriptor, aggregation: Aggregation, of: _Gathered, base: Base | None
 ) -> bytes | None:
     if of.cleared and not of.rows:
         return None
     accumulator = of.accumulator
     digest = struct.pack(">I", crc32(aggregation.encode(accumulator))) if aggregation.commutative else _NO_DIGEST
     if base is not None:
-        accumulator = aggregation.aggregator.merge(aggregation.decode(base), accumulator)
+        accumulator = aggregation.aggregator.merge(aggregation.base(descriptor, base), accumulator)
     row = result_row(descriptor, aggregation.aggregator.result(accumulator))
-    return staged_aggregate(row, aggregation.encode(accumulator), digest)
+    return staged_aggregate(row, aggregation.encode(accumulator), version_of(aggregation.aggregator), digest)
 
 
-def staged_aggregate(row: bytes, accumulator: bytes, digest: bytes = _NO_DIGEST) -> bytes:
+def staged_aggregate(row: bytes, accumulator: bytes, version: int, digest: bytes = _NO_DIGEST) -> bytes:
     """A staged row, as the state server's strategy for aggregating states takes it.
 
     Args:
+        version: Of the class that has made the accumulator.
         digest: See DIGEST_BYTES.
     """
-    return digest + Aggregate(0, row, accumulator, None).encode()
+    return digest + Aggregate(0, row, accumulator, None, version).encode()
 
 
 def result_row(descriptor: StateDescriptor, result: Mapping[str, Any] | Sequence[Any]) -> bytes:
@@ -241,20 +257,24 @@ class BaseReader:
         self._state = state
         self._connect = connect
 
-    def bases(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    def bases(self, keys: Sequence[bytes]) -> dict[bytes, Base]:
         """By storage key; those that had none are missing. Raises NotTaken."""
         routes = self._order.routes[self._state]
         by_target: dict[int, list[bytes]] = {}
         for key in keys:
             by_target.setdefault(routes[int.from_bytes(key[:2], "big")], []).append(key)
-        found: dict[bytes, bytes] = {}
+        found: dict[bytes, Base] = {}
         for index, of_target in by_target.items():
             target = self._order.targets[index]
             for part in portions(map(len, of_target)):
                 asked = of_target[part]
                 while asked:
                     bases = self._ask(target, asked)
-                    found |= {key: base.accumulator for key, base in zip(asked, bases, strict=False) if base.found}
+                    found |= {
+                        key: Base(base.accumulator, base.version)
+                        for key, base in zip(asked, bases, strict=False)
+                        if base.found
+                    }
                     asked = asked[len(bases) :]
         return found
 

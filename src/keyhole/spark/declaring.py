@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.reducers import problems
 from keyhole.spark.aggregating import Aggregator
 from keyhole.spark.argument_types import wrong_types
+from keyhole.spark.class_version import version_of, version_problems
 from keyhole.spark.deletions import Deletes, keep_deleted_ms
 from keyhole.spark.executors import ServerAddresses
 from keyhole.spark.operators import Subtasks
@@ -30,7 +32,7 @@ from keyhole.spark.parts import Part
 from keyhole.spark.schema import RANKED_KINDS, Declaration
 from keyhole.spark.sink import OnCommit, OnRows, Sink, checked_name
 from keyhole.spark.ttl import Ttl, ttl_of
-from keyhole.spark.value_codec import ENCODED, ValueCodec
+from keyhole.spark.value_codec import ENCODED, VERSION, ValueCodec
 from keyhole.spelling import with_the_nearest
 from keyhole.steps import StepObserver
 from keyhole.types import StateKind, TtlClock
@@ -43,6 +45,7 @@ _METHODS = {
     "codec": ("encode",),
     "processor": ("init", "handleInputRows", "close"),
 }
+_VERSIONED = ("aggregator", "operator", "codec")
 _RESERVED_STATES = ("control",)  # its changelog would be the application's control topic
 
 
@@ -101,8 +104,7 @@ def build(
     known = (RankedOptions if ranked else StateOptions).__annotations__
     refuse_unknown("operator" if subtasks is not None else kind, options, declared.keys(), known=known)
     codec: ValueCodec | None = given.pop("codec", None)
-    if codec is not None:
-        declared["encoded"] = True
+    declared |= {"encoded": codec is not None, "versioned": hasattr(codec, "version")}
     told = given.pop("ttl", None), given.pop("ttl_clock", TtlClock.PROCESSING_TIME)
     lives = ttl or ttl_of(state, *told)
     deletions = given.pop("deletes", "by_order"), given.pop("keep_deleted", None)
@@ -123,6 +125,8 @@ def build(
     # In this order: each takes for granted what the one before it has seen to.
     for problem in itertools.chain(wrong_types(declaration), _problems(declaration), class_problems(**classes)):
         raise InvalidConfiguration(f"state {declaration.state!r}: {problem}", state=declaration.state)
+    for of in classes.values():
+        declaration = dataclasses.replace(declaration, class_version=version_of(of))
     return query_sink([Part(declaration, aggregator, subtasks, codec)], of_query)
 
 
@@ -239,6 +243,8 @@ def class_problems(**given: object) -> Iterator[str]:
         needed = _METHODS[argument]
         if lacking := [name for name in needed if not callable(getattr(of, name, None))]:
             yield f"{argument} ({type(of).__name__}) has no {', '.join(lacking)}; it needs {', '.join(needed)}"
+        if argument in _VERSIONED:
+            yield from version_problems(argument, of, upgrades=argument != "codec")
 
 
 def _problems(of: Declaration) -> Iterator[str]:
@@ -277,8 +283,9 @@ def _problems(of: Declaration) -> Iterator[str]:
         yield f"{those} is part of the key, which every reader knows; leave it out of value and order_by"
     if of.encoded and of.kind in (StateKind.REDUCING, StateKind.AGGREGATING):
         yield f"what {of.kind} makes of the columns is the value; codec can't take its place"
-    if of.encoded and ENCODED in {*key, *map_key}:
-        yield f"the key has a column {ENCODED!r}, as the field is called that codec makes; rename the column"
+    made = ((ENCODED, of.encoded), (VERSION, of.versioned))
+    if taken := [name for name, has in made if has and name in {*key, *map_key}]:
+        yield f"the key has a column {taken[0]!r}, as the field is called that codec makes; rename the column"
     if of.encoded and of.order_by is not None and of.kind is not StateKind.LIST:
         yield "order_by compares stored values, which codec hides; leave one of the two out"
     if of.op is not None and of.delete_when is not None:

@@ -24,12 +24,14 @@ from keyhole.ready import ready
 from keyhole.spark.aggregating import BaseReader, check_plain, result_row, staged_aggregate
 from keyhole.spark.arrow_map import map_in_arrow
 from keyhole.spark.batch import MicroBatch, classic
+from keyhole.spark.class_version import check_class, upgrade_from, version_of
 from keyhole.spark.partitioning import by_key_group, shuffle_partitions
 from keyhole.spark.rows import rows_of
 from keyhole.spark.staging import StagedState
 from keyhole.spark.subtask_numbers import SubtaskNumber, subtask_number
 from keyhole.spark.task import LOST, RECEIPT_SCHEMA, SUBTASK, TaskState, connecting, stage_task
 from keyhole.spark.worker import hasten_rows
+from keyhole.stored import Base
 
 KEY_SCHEMA = spark.StructType([spark.StructField(SUBTASK, spark.IntegerType(), nullable=False)])
 
@@ -52,6 +54,9 @@ class Operator(Protocol):
     """What each subtask does with its rows of a batch. Runs in Spark's workers; must not depend on time or chance.
 
     Elements are plain data, as MessagePack holds it (a tuple comes back as a list; a set, say, is refused).
+
+    Where their shape or meaning has changed, an operator has a `version`, a whole number that grows (default: 1), and
+    upgrade(elements, version): makes of all elements that an earlier version of a subtask held those of this one.
     """
 
     def process(self, subtask: Subtask, elements: list[Any], rows: Iterator[Any]) -> Sequence[Any]:
@@ -122,9 +127,12 @@ def _process(
     assert context is not None, "runs in a Spark task only"
     hasten_rows()
     descriptor = order.descriptors[state]
+    operator = subtasks.operator
+    check_class(descriptor, operator)
     index, count = context.partitionId(), number.subtasks
     try:
-        before = _Before(BaseReader(order, state, connecting(order)), StateCodec(descriptor), index, number)
+        reader = BaseReader(order, state, connecting(order))
+        before = _Before(reader, StateCodec(descriptor), index, number, operator)
         subtask = Subtask(index, count, restored=before.count not in (0, count))
         elements = before.elements(subtask, subtasks.mode)
     except NotTaken as error:
@@ -132,7 +140,6 @@ def _process(
         receipt = PartitionReceipt(state, index, attempt_id=0, servers=(error.receipt,))
         yield _held_rows([index], [None], [receipt.to_row()])
         return
-    operator = subtasks.operator
     after = list(operator.process(subtask, elements, _rows(columns, batches)))
     check_plain(state, "an element", after[:1], "let process() give plain data")
     # Those that are no subtasks any more keep an empty list: what they held before the epoch must stay known, should
@@ -140,7 +147,9 @@ def _process(
     held = {index: _Held(count, after)}
     held |= {gone: _Held(count, []) for gone in range(count, before.count) if gone % count == index}
     rows = [
-        staged_aggregate(result_row(descriptor, operator.result(of.elements)), msgspec.msgpack.encode(of))
+        staged_aggregate(
+            result_row(descriptor, operator.result(of.elements)), msgspec.msgpack.encode(of), version_of(operator)
+        )
         for of in held.values()
     ]
     yield _held_rows(list(held), rows, [None] * len(held))
@@ -165,11 +174,15 @@ class _Before:
     Args:
         index: The subtask that asks.
         number: How many there are in this epoch, and have been.
+        operator: Brings elements of an earlier version up.
     """
 
-    def __init__(self, reader: BaseReader, codec: StateCodec, index: int, number: SubtaskNumber) -> None:
+    def __init__(
+        self, reader: BaseReader, codec: StateCodec, index: int, number: SubtaskNumber, operator: Operator
+    ) -> None:
         self._reader = reader
         self._codec = codec
+        self._operator = operator
         # Each says how many there were; that of the last epoch, where it is one of them. The first one always is.
         self._known = self._read({0, index})
         if 0 not in self._known:
@@ -191,4 +204,13 @@ class _Before:
     def _read(self, indexes: Iterable[int]) -> dict[int, _Held]:
         keys = {self._codec.storage_key(index): index for index in indexes}
         bases = self._reader.bases(list(keys))
-        return {keys[key]: msgspec.msgpack.decode(base, type=_Held) for key, base in bases.items()}
+        return {keys[key]: self._held(base) for key, base in bases.items()}
+
+    def _held(self, base: Base) -> _Held:
+        held = msgspec.msgpack.decode(base.accumulator, type=_Held)
+        if base.version == version_of(self._operator):
+            return held
+        descriptor = self._codec.descriptor
+        elements = list(upgrade_from(descriptor, self._operator, base.version)(held.elements, base.version))
+        check_plain(descriptor.state, "an element", elements[:1], "let upgrade() give plain data")
+        return _Held(held.count, elements)

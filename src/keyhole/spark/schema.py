@@ -14,7 +14,7 @@ from pyspark.sql import types as spark
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, ValueMismatch
 from keyhole.reducers import parse
 from keyhole.spark.exposed import PREFIX
-from keyhole.spark.value_codec import ENCODED
+from keyhole.spark.value_codec import encoded_fields
 from keyhole.type_names import field_names_problem
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.value_types import value_type
@@ -79,6 +79,8 @@ class Declaration:
         replaces: Of a list, whether an epoch's rows of a key take the place of those before.
         result: Of an aggregating state, the schema of the result, which is the value, as Spark writes it.
         encoded: The job encodes the value itself.
+        versioned: The codec, if there is one, has a version, which readers are told of each value.
+        class_version: See StateDescriptor.
         keep_deleted_ms: See StateDescriptor.
         defaults: By field of the value, what rows have in it that were written before there was the field.
     """
@@ -102,6 +104,8 @@ class Declaration:
     defaults: Mapping[str, object] = dataclasses.field(default_factory=dict)
     encoded: bool = False
     keep_deleted_ms: int = 0
+    versioned: bool = False
+    class_version: int = 0
 
 
 def describe(
@@ -136,7 +140,7 @@ def describe(
         _check_result(declaration, schema)
     names = value_names(declaration, schema)
     if declaration.encoded:
-        fields: tuple[ValueField, ...] = (ValueField(ENCODED, "binary", nullable=False),)
+        fields = encoded_fields(versioned=declaration.versioned)
     else:
         fields = tuple(_value_field(declaration, name, schema) for name in names)
     if declaration.reducers:
@@ -159,6 +163,7 @@ def describe(
         ttl_clock=declaration.ttl_clock,
         max_length=declaration.max_length,
         keep_deleted_ms=declaration.keep_deleted_ms,
+        class_version=declaration.class_version,
     )
 
 

@@ -6,25 +6,41 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import pyarrow as pa
 
 from keyhole.arrow import Op, row_ops
 from keyhole.errors import ValueMismatch
+from keyhole.spark.class_version import check_class, version_of
 from keyhole.spark.rows import rows_of
-from keyhole.types import StateDescriptor
+from keyhole.types import StateDescriptor, ValueField
 
 ENCODED = "value"
-"""The one field of such a state's value: binary."""
+"""The field of such a state's value that holds them: binary."""
+
+VERSION = "version"
+"""The field beside it, of a codec that has a version: int."""
+_FIRST_VERSION = msgspec.msgpack.encode(1)
 
 
 class ValueCodec(Protocol):
     """How a row's value columns become bytes. Runs in Spark's Python workers; readers decode what they get themselves.
 
     A batch that is run again must give the same bytes.
+
+    Where readers must tell bytes of one form from those of another, a codec has a `version`, a whole number that grows:
+    each value has that of the codec that made it in a second field, and 1 where that codec said nothing.
     """
 
     def encode(self, row: Any) -> bytes:
         """Args: row: The value columns as attributes."""
+
+
+def encoded_fields(*, versioned: bool) -> tuple[ValueField, ...]:
+    """The value of a state with a codec."""
+    fields = (ValueField(ENCODED, "binary", nullable=False),)
+    # What an earlier codec has made, which said nothing, is read as of version 1.
+    return (*fields, ValueField(VERSION, "int", nullable=False, default=_FIRST_VERSION)) if versioned else fields
 
 
 @dataclass(frozen=True)
@@ -35,11 +51,14 @@ class Encoding:
     columns: tuple[str, ...]
 
     def encoded(self, batches: Iterable[pa.RecordBatch], descriptor: StateDescriptor) -> Iterator[pa.RecordBatch]:
-        """With the column ENCODED in place of its own; of rows that delete or clear nothing is encoded.
+        """With ENCODED, and VERSION, in place of its own columns; of rows that delete or clear nothing is encoded.
 
         Raises:
             ValueMismatch: The codec gives something else than bytes.
+            InvalidConfiguration: The driver has another version of it.
         """
+        check_class(descriptor, self.codec)
+        versioned = any(field.name == VERSION for field in descriptor.value.fields)
         for batch in batches:
             rows = zip(row_ops(batch, descriptor), rows_of(batch, self.columns), strict=True)
             values = [b"" if op in (Op.DELETE, Op.CLEAR) else self.codec.encode(row) for op, row in rows]
@@ -51,4 +70,8 @@ class Encoding:
                         state=descriptor.state,
                     )
             kept = batch.select([name for name in batch.schema.names if name not in self.columns])
-            yield kept.append_column(ENCODED, pa.array(values, pa.binary()))
+            kept = kept.append_column(ENCODED, pa.array(values, pa.binary()))
+            if versioned:
+                versions = pa.array([version_of(self.codec)] * len(values), pa.int32())
+                kept = kept.append_column(VERSION, versions)
+            yield kept

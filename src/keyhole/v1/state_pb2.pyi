@@ -219,6 +219,7 @@ class StateDescriptor(_message.Message):
     TTL_CLOCK_FIELD_NUMBER: _builtins.int
     MAX_LENGTH_FIELD_NUMBER: _builtins.int
     KEEP_DELETED_MS_FIELD_NUMBER: _builtins.int
+    CLASS_VERSION_FIELD_NUMBER: _builtins.int
     application: _builtins.str
     state: _builtins.str
     query: _builtins.str
@@ -237,6 +238,8 @@ class StateDescriptor(_message.Message):
     """Kind LIST: how many elements a key has at most, the last ones; 0: any number."""
     keep_deleted_ms: _builtins.int
     """With order_by: how long a deletion is remembered, with its order; 0: deletions count whatever the rows' orders."""
+    class_version: _builtins.int
+    """Of the job's class that makes what is stored (an aggregator, operator or codec); 0: there is none, or it is not known."""
     @_builtins.property
     def key(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyColumn]: ...
     @_builtins.property
@@ -272,10 +275,11 @@ class StateDescriptor(_message.Message):
         ttl_clock: Global___Clock.ValueType = ...,
         max_length: _builtins.int = ...,
         keep_deleted_ms: _builtins.int = ...,
+        class_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "earlier", b"earlier", "keep_deleted_ms", b"keep_deleted_ms", "key", b"key", "key_groups", b"key_groups", "kind", b"kind", "map_key", b"map_key", "max_length", b"max_length", "order_by", b"order_by", "query", b"query", "reducers", b"reducers", "state", b"state", "topic_id", b"topic_id", "ttl_clock", b"ttl_clock", "ttl_ms", b"ttl_ms", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "class_version", b"class_version", "earlier", b"earlier", "keep_deleted_ms", b"keep_deleted_ms", "key", b"key", "key_groups", b"key_groups", "kind", b"kind", "map_key", b"map_key", "max_length", b"max_length", "order_by", b"order_by", "query", b"query", "reducers", b"reducers", "state", b"state", "topic_id", b"topic_id", "ttl_clock", b"ttl_clock", "ttl_ms", b"ttl_ms", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -430,17 +430,21 @@ class Base(_message.Message):
 
     FOUND_FIELD_NUMBER: _builtins.int
     ACCUMULATOR_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     found: _builtins.bool
     accumulator: _builtins.bytes
+    version: _builtins.int
+    """Of the job's class that made it."""
     def __init__(
         self,
         *,
         found: _builtins.bool = ...,
         accumulator: _builtins.bytes = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulator", b"accumulator", "found", b"found"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulator", b"accumulator", "found", b"found", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
