@@ -12,7 +12,7 @@ SPARK = (
         "a query whose checkpoint its next start will not have begins",
         "spark",
         _FIRST_BATCH,
-        '_TEMPORARY.fullmatch(location.rstrip("/").rpartition("/")[2])',
+        "_TEMPORARY.fullmatch(folder)",
         "_TEMPORARY.fullmatch(location)",
         ("test_first_batch.py",),
     ),
