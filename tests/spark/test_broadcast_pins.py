@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from keyhole.arrow import ipc_stream
 from keyhole.spark import queryable
 from tests.support.micro_batches import MicroBatches
 from tests.support.streams import Service
@@ -80,3 +83,31 @@ def test_rules_that_stay_are_written_once_and_are_no_updates_also_at_a_later_epo
     assert epochs[0] < epochs[2] < epochs[4]
     assert [size > 10 * RULES for size in written] == [True, False, False, False, True, False]
     assert max(written[1:4]) < 200
+
+
+def test_what_earlier_versions_wrote_is_read_as_it_is(
+    batches: MicroBatches, announce: Callable[[int], None], rules: queryable.BroadcastReader, folder: Path
+) -> None:
+    """They wrote the table with its epoch, in each batch."""
+    told: list[tuple[int, int, int]] = []
+
+    def process(data: DataFrame, batch_id: int) -> None:
+        told.append((rules.epoch(data), rules.read(data).count(), rules.updates(data).count()))
+
+    def before(data: DataFrame, batch_id: int) -> None:
+        process(data, batch_id)
+        head, _, content = (folder / str(batch_id)).read_bytes().partition(b"\n")
+        table = pa.ipc.open_stream(content).read_all()
+        epoch = {b"keyhole_epoch": json.loads(head)["note"].encode()}
+        old = ipc_stream(table.replace_schema_metadata(table.schema.metadata | epoch))
+        (folder / str(batch_id)).write_bytes(old)
+        process(data, batch_id)
+
+    announce(0)
+    batches.run([{"k": "k0", "v": 0}], before)
+    batches.run([{"k": "k0", "v": 1}], process)
+    announce(1)
+    batches.run([{"k": "k0", "v": 2}], process)
+    epochs = [epoch for epoch, _, _ in told]
+    assert epochs[0] == epochs[1] == epochs[2] < epochs[3]
+    assert [of[1:] for of in told] == [(RULES, RULES), (RULES, RULES), (RULES, 0), (RULES, 1)]
