@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from keyhole.arrow import ipc_stream
+from keyhole.cli.main import main
 from keyhole.spark import queryable
 from tests.support.micro_batches import MicroBatches
 from tests.support.streams import Service
@@ -111,3 +113,48 @@ def test_what_earlier_versions_wrote_is_read_as_it_is(
     epochs = [epoch for epoch, _, _ in told]
     assert epochs[0] == epochs[1] == epochs[2] < epochs[3]
     assert [of[1:] for of in told] == [(RULES, RULES), (RULES, RULES), (RULES, 0), (RULES, 1)]
+
+
+def test_a_job_from_a_savepoint_knows_what_its_last_batch_had_read(
+    spark: SparkSession,
+    service: Service,
+    application: str,
+    announce: Callable[[int], None],
+    rules: queryable.BroadcastReader,
+    tmp_path: Path,
+) -> None:
+    """An earlier batch's file has it."""
+    old, new = f"{application}-old", f"{application}-new"
+
+    def run(job: str, batches: MicroBatches, announced: list[int]) -> list[tuple[int, int]]:
+        sink = queryable.value("last", key="k", query="payments", key_groups=4, config=service.config(job))
+
+        def process(data: DataFrame, batch_id: int) -> tuple[int, int]:
+            told = rules.updates(data).count(), rules.epoch(data)
+            sink(data, batch_id)
+            return told
+
+        told = []
+        for number, threshold in enumerate(announced):
+            if number == 0 or threshold != announced[number - 1]:
+                announce(threshold)
+            told.append(batches.run([{"k": "k0", "v": number}], process))
+        return told
+
+    kafka, saved, laid = ("--bootstrap-servers", service.bootstrap_servers), str(tmp_path / "saved"), tmp_path / "laid"
+    with MicroBatches(spark, tmp_path, SCHEMA, name="payments") as batches:
+        told = run(old, batches, [0, 0, 0])
+        batches.stop()
+        checkpoint = "--checkpoint", f"payments={batches.checkpoint}"
+        assert main(["savepoint", "create", old, "--to", saved, *kafka, *checkpoint]) == 0
+        checkpoint = "--checkpoint", f"payments={laid}"
+        assert main(["savepoint", "restore", saved, *kafka, "--application", new, *checkpoint]) == 0
+        read = laid / "keyhole" / "broadcast" / f"{application}.rules"
+        assert sorted(path.name for path in read.iterdir()) == ["0", "2"]
+        # In its place, as Spark's source of files must be where it was.
+        shutil.rmtree(batches.checkpoint)
+        laid.rename(batches.checkpoint)
+        told += run(new, batches, [0, 1, 1])
+    assert [updates for updates, _ in told] == [RULES, 0, 0, 0, 1, 0]
+    epochs = [epoch for _, epoch in told]
+    assert epochs == sorted(epochs)
