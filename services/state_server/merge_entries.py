@@ -8,7 +8,7 @@ from zlib import crc32
 
 from keyhole.codec import StateCodec, encode_integer, end_of_prefix
 from keyhole.errors import DuplicateKey
-from keyhole.stored import DIGEST_BYTES, Lifetime, decode_aggregate
+from keyhole.stored import DIGEST_BYTES, Aggregate, Lifetime, decode_aggregate
 from services.state_server.merge_rows import Rank, Ranked, remembered
 from services.state_server.merging import Change, Epoch, Merge, Plain, Row, Rows, Stored
 
@@ -250,10 +250,11 @@ class Aggregating(Plain):
         if staged is None:
             return None
         entry = decode_aggregate(staged[DIGEST_BYTES:])
-        if before is not None:
-            held = decode_aggregate(before)
-            entry = entry._replace(before=held.accumulator, version_before=held.version)
-        return entry._replace(epoch=epoch).encode()
+        if before is None:
+            return Aggregate(epoch, entry.row, entry.accumulator, None, entry.version).encode()
+        held = decode_aggregate(before)
+        made = Aggregate(epoch, entry.row, entry.accumulator, held.accumulator, entry.version, held.version)
+        return made.encode()
 
     def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
         return {key: self._entry(row, None, epoch.number) for key, row in rows.items()}

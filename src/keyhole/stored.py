@@ -86,7 +86,9 @@ class Aggregate(NamedTuple):
 
     def encode(self) -> bytes:
         before = 0 if self.before is None else len(self.before) + 1
-        first = self.epoch | (self.version - 1) << _VERSION_AT | (self.version_before - 1) << _VERSION_BEFORE_AT
+        first = self.epoch
+        if self.version > 1 or self.version_before > 1:
+            first |= (self.version - 1) << _VERSION_AT | (self.version_before - 1) << _VERSION_BEFORE_AT
         header = _AGGREGATE.pack(first, len(self.row), len(self.accumulator), before)
         return b"".join((header, self.row, self.accumulator, self.before or b""))
 
@@ -102,14 +104,14 @@ def decode_aggregate(stored: bytes) -> Aggregate:
     first, row, accumulator, before = _AGGREGATE.unpack_from(stored)
     row_end = _AGGREGATE.size + row
     end = row_end + accumulator
-    return Aggregate(
-        first % _EPOCHS,
+    parts = (
         stored[_AGGREGATE.size : row_end],
         stored[row_end:end],
         stored[end : end + before - 1] if before else None,
-        (first >> _VERSION_AT) + 1,
-        (first >> _VERSION_BEFORE_AT) % 256 + 1,
     )
+    if first < _EPOCHS:  # as nearly all are
+        return Aggregate(first, *parts)
+    return Aggregate(first % _EPOCHS, *parts, (first >> _VERSION_AT) + 1, (first >> _VERSION_BEFORE_AT) % 256 + 1)
 
 
 def layout_of(descriptor: StateDescriptor) -> int:

@@ -140,8 +140,8 @@ KINDS = (
         "the accumulator before an epoch is taken for one of the version that wrote the epoch",
         "kinds",
         _ENTRIES,
-        "version_before=held.version)\n",
-        "version_before=entry.version)\n",
+        "held.accumulator, entry.version, held.version)\n",
+        "held.accumulator, entry.version, entry.version)\n",
         ("test_class_versions.py",),
     ),
     Breakage(
