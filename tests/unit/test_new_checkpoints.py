@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Mapping
 
 import pytest
 
+from tests.support.aggregating_tasks import NAMES, Tasks, found
 from tests.support.simulation import DriverDiedError, Fault, World
 from tests.support.states import KEY_GROUPS, row
 from tests.support.sums import KEYS, ONE, sums
+from tests.support.versions import aggregating
 
 TEN = {name: row(10.0) for name in KEYS}
 
@@ -63,3 +66,41 @@ def test_the_old_checkpoint_and_reset_leave_no_part_of_an_epoch(broken_off: Worl
     broken_off.driver_dies()
     broken_off.run_epoch(0, ONE, spark_query_id="another", on_new_checkpoint="reset")
     assert sums(broken_off) == [1.0] * KEY_GROUPS
+
+
+# --- aggregates, which tasks merge with what the servers hold ---------------------------------------------------------
+
+FIVE = {name: [5] for name in NAMES}
+
+
+@pytest.fixture
+def tasks() -> Iterator[Tasks]:
+    made = Tasks(aggregating(1), "ab", standbys=1)
+    yield made
+    made.close()
+
+
+def counted(tasks: Tasks) -> Mapping[str, tuple[int, int]]:
+    """By key: the sum, and of how many rows."""
+    tasks.settle()
+    one, other = found(tasks)
+    assert one == other
+    return one
+
+
+def test_a_reset_leaves_nothing_of_what_aggregates_were(tasks: Tasks) -> None:
+    tasks.run_epoch(0, FIVE)  # type: ignore[arg-type]  # see Tasks
+    tasks.driver_dies()
+    first = {NAMES[0]: [7]}
+    tasks.run_epoch(0, first, on_new_checkpoint="reset", spark_query_id="another")  # type: ignore[arg-type]
+    assert counted(tasks) == {NAMES[0]: (7, 1)}
+    tasks.run_epoch(1, FIVE, spark_query_id="another")  # type: ignore[arg-type]
+    assert counted(tasks) == dict.fromkeys(NAMES, (5, 1)) | {NAMES[0]: (12, 2)}
+
+
+def test_aggregates_of_an_epoch_that_never_was_do_not_count_beside_the_same_records(tasks: Tasks) -> None:
+    tasks.faults_at["b", "Commit"] = Fault.DRIVER_DIES
+    with pytest.raises(DriverDiedError):
+        tasks.run_epoch(0, FIVE)  # type: ignore[arg-type]
+    tasks.run_epoch(0, FIVE, spark_query_id="another")  # type: ignore[arg-type]
+    assert counted(tasks) == dict.fromkeys(NAMES, (5, 1))

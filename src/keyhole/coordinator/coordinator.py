@@ -294,6 +294,7 @@ class Coordinator:
         return check_batch(self._query, self._record, self._run.complete, batch.batch_id)
 
     def _order(self, epoch: int, number: int, deadline: float, commit_time_ms: int, watermark_ms: int) -> StageOrder:
+        assert self._record is not None
         membership = self._run.membership
         assignment = membership.assignment
         return StageOrder(
@@ -308,6 +309,7 @@ class Coordinator:
             commit_time_ms=commit_time_ms,
             watermark_ms=watermark_ms,
             credentials=self._config.credentials,
+            empties=epoch == self._record.reset_epoch,
         )
 
     def _stage(self, batch: EpochBatch, order: StageOrder) -> Sequence[PartitionReceipt] | None:
@@ -361,8 +363,6 @@ class Coordinator:
     def _commit_requests(
         self, batch: EpochBatch, order: StageOrder, proceed: Proceed, commit_time_ms: int
     ) -> dict[str, pb.CommitRequest]:
-        assert self._record is not None
-        reset = order.epoch == self._record.reset_epoch
         # Others among the targets only follow.
         owners = {index for routes in order.routes.values() for index in routes}
         next_watermark_ms = batch.next_watermark_ms() if batch.next_watermark_ms else batch.watermark_ms
@@ -377,7 +377,7 @@ class Coordinator:
                     state_commit(
                         plan.descriptor.state,
                         proceed.commits[target.server][plan.descriptor.state],
-                        plan.replace or reset,
+                        plan.replace or order.empties,
                     )
                     for plan in batch.states
                 ],

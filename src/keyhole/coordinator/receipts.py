@@ -26,6 +26,7 @@ class StageOrder(msgspec.Struct, frozen=True):
         descriptors: By state, as it was settled at the run's start: what the rows are encoded by.
         commit_time_ms, watermark_ms: Of the epoch: what has expired by then is not merged with.
         credentials: What tasks show to the servers: names of files, which each executor has for itself.
+        empties: The epoch takes the place of all that its states hold: nothing is merged with that.
     """
 
     run: Run
@@ -39,6 +40,7 @@ class StageOrder(msgspec.Struct, frozen=True):
     commit_time_ms: int = 0
     watermark_ms: int = 0
     credentials: Credentials = PLAIN
+    empties: bool = False
 
 
 class GroupReceipt(msgspec.Struct, frozen=True):

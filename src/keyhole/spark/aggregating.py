@@ -258,7 +258,13 @@ class BaseReader:
         self._connect = connect
 
     def bases(self, keys: Sequence[bytes]) -> dict[bytes, Base]:
-        """By storage key; those that had none are missing. Raises NotTaken."""
+        """By storage key; those that had none are missing, as are all where the epoch empties the state.
+
+        Raises:
+            NotTaken: An owner did not answer.
+        """
+        if self._order.empties:
+            return {}
         routes = self._order.routes[self._state]
         by_target: dict[int, list[bytes]] = {}
         for key in keys:
