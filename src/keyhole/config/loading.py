@@ -123,6 +123,8 @@ def _refuse_impossible(variable: str, text: str, value: object, most: float) -> 
         wanted = f"one of {', '.join(choices)}"
     elif variable.endswith("_SPARK") and value not in (LOCAL, CLUSTER):
         wanted = f"{LOCAL} or {CLUSTER}"
+    elif isinstance(value, Path) and "://" in text:
+        wanted = "a path of this machine's files, where a volume may be mounted: an object store is none"
     elif variable.endswith("_SERVERS") and not value:
         wanted = "host:port, or several separated by commas"
     elif isinstance(value, float) and not 0 <= value < math.inf:
