@@ -127,7 +127,8 @@ RUN UV_PROJECT_ENVIRONMENT=/opt/fetch /opt/uv/bin/uv sync --quiet --locked --no-
 COPY . .
 RUN UV_PROJECT_ENVIRONMENT=/opt/fetch /opt/uv/bin/uv sync --quiet --locked --no-default-groups --no-editable --extra jars \
     && /opt/fetch/bin/python -m keyhole.local.fetch_jars kafka /opt/kafka/libs \
-    && /opt/fetch/bin/python -m keyhole.local.fetch_jars spark-kafka /opt/spark-kafka
+    && /opt/fetch/bin/python -m keyhole.local.fetch_jars spark-kafka /opt/spark-kafka \
+    && /opt/fetch/bin/python -m keyhole.local.fetch_jars spark-s3 /opt/spark-s3
 
 FROM java AS kafka
 COPY --from=build-kafka /opt/keyhole /opt/keyhole
@@ -162,6 +163,7 @@ RUN /opt/uv/bin/uv sync --quiet --locked --no-default-groups --no-editable --ext
 FROM java AS spark-job
 COPY --from=build-spark-job /opt/keyhole /opt/keyhole
 COPY --from=jars /opt/spark-kafka /opt/spark-kafka
+COPY --from=jars /opt/spark-s3 /opt/spark-s3
 USER 185:185
 ENTRYPOINT ["python", "-m", "keyhole.spark.container"]
 ARG VERSION=

@@ -23,6 +23,7 @@ pytest_plugins = [
     "tests.support.progress",
     "tests.support.streams",
     "tests.support.scenario",
+    "tests.support.object_store",
 ]
 
 # Of the JVMs that tests start, Spark's above all: none lives long enough for the compiler that optimises, which takes
@@ -72,6 +73,12 @@ def jars() -> list[Path]:
 def spark_jars() -> list[Path]:
     """Spark's Kafka connector, for `spark.jars`, fetched at the first use."""
     return fetch(JarSet.SPARK_KAFKA, default_cache_dir(os.environ))
+
+
+@pytest.fixture(scope="session")
+def s3_jars() -> list[Path]:
+    """What Spark reads and writes s3a:// with, likewise."""
+    return fetch(JarSet.SPARK_S3, default_cache_dir(os.environ))
 
 
 @pytest.fixture(scope="session")

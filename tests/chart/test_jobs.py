@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from keyhole.cli.local_jobs import LOCAL_JOBS, LocalJob
+from keyhole.spark.session import S3_CHECKPOINTS
 from tests.support.chart import (
     CHART,
     JOB,
@@ -201,9 +202,26 @@ def test_a_job_of_one_s_own_has_its_image_its_object_store_and_its_credentials()
         assert environment(container)["AWS_REGION"] == "eu-central-1"
     assert "envFrom" not in executor.spec["initContainers"][0]
     assert conf["spark.hadoop.fs.s3a.endpoint"] == "http://minio:9000"
+    assert conf["spark.hadoop.fs.s3a.path.style.access"] == "true"
     assert conf["spark.sql.shuffle.partitions"] == "8"
     assert conf["spark.kubernetes.executor.limit.cores"] == "2"
     assert not names(objects, "PersistentVolumeClaim")
+
+
+def test_spark_finds_the_images_connectors_and_writes_a_checkpoint_as_its_place_wants_it() -> None:
+    (name,) = S3_CHECKPOINTS
+    here, there = (
+        spark_conf(scenario(CI / "own-job-values.yaml"), "keyhole-orders"),
+        spark_conf(render(KAFKA, {"jobs": [JOB]})),
+    )
+    for conf in (here, there):
+        for of in ("driver", "executor"):
+            assert conf[f"spark.{of}.extraClassPath"] == "/opt/spark-kafka/*:/opt/spark-s3/*"
+    assert here[name] == S3_CHECKPOINTS[name]
+    assert name not in there
+    # An image of one's own may have another connector, without that class.
+    own = {"checkpoint": {"url": "s3a://a/b"}, "sparkConf": {name: "another.Manager"}}
+    assert spark_conf(render(KAFKA, {"jobs": [JOB | own]}))[name] == "another.Manager"
 
 
 def test_spark_makes_a_claim_for_each_store_where_that_is_wanted() -> None:

@@ -1,7 +1,7 @@
 """A driver in a process of its own, so that it can be killed: counts, maxima and sums per key, from Kafka.
 
 `python -m tests.support.counting_job`; KEYHOLE_JOB_* as any job, and COUNTING_JOB, JSON: topic, bootstrap_servers,
-checkpoint, directory, jars, per_trigger, mode ("update" | "reducing" | "aggregating"), standbys.
+checkpoint, directory, jars, spark, per_trigger, mode ("update" | "reducing" | "aggregating"), standbys.
 
 Update: Spark keeps the state, and its results replace those before. Reducing: Spark keeps none, the rows are merged in
 the state servers; and each batch is written elsewhere too: `published/<epoch>` in the directory, the number of its
@@ -91,8 +91,9 @@ def main() -> None:
     options = json.loads(os.environ["COUNTING_JOB"])
     logs.configure("INFO")
     directory = Path(options["directory"])
-    settings = local_settings([Path(jar) for jar in options["jars"]], directory / "spark")
-    spark = start_session("counting", settings | {"spark.log.level": "ERROR"})
+    jars = [Path(jar) for jar in options["jars"]]
+    settings = local_settings(jars, directory / "spark", checkpoint=options["checkpoint"])
+    spark = start_session("counting", settings | {"spark.log.level": "ERROR"} | options["spark"])
     observer = KillPoints.from_environ(os.environ)
     source = events(spark, options["topic"], options["bootstrap_servers"], options["per_trigger"])
     if options["mode"] == "reducing":

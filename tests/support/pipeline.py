@@ -44,6 +44,8 @@ class Pipeline:
 
     Attributes:
         standbys: Of each key group, where there are more servers than one: only of the mode "reducing".
+        checkpoint: Empty: in the directory.
+        spark: Settings of Spark's, beside those of a session here.
     """
 
     directory: Path
@@ -51,6 +53,8 @@ class Pipeline:
     jars: Sequence[Path]
     mode: str = "reducing"
     standbys: int = 0
+    checkpoint: str = ""
+    spark: Mapping[str, str] = field(default_factory=dict)
     application: str = field(default_factory=lambda: f"counting-{uuid.uuid4().hex[:8]}")
     expected: Recount = field(default_factory=dict)
     server: Child | None = None
@@ -94,7 +98,8 @@ class Pipeline:
         options = {
             "topic": self.topic,
             "bootstrap_servers": self.bootstrap_servers,
-            "checkpoint": str(self.directory / "checkpoint"),
+            "checkpoint": self.checkpoint or str(self.directory / "checkpoint"),
+            "spark": dict(self.spark),
             "directory": str(self.directory),
             "jars": [str(jar) for jar in self.jars],
             "mode": self.mode,

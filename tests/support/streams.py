@@ -36,11 +36,16 @@ RunUntil = Callable[["DataFrame", str, Callable[["DataFrame", int], None], threa
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, spark_jars: list[Path]) -> Iterator[SparkSession]:
-    """A session with the Kafka connector. There can be one JVM per process, so tests share it and don't stop it."""
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, spark_jars: list[Path], s3_jars: list[Path]
+) -> Iterator[SparkSession]:
+    """A session with the connectors of Kafka and S3.
+
+    There can be one JVM per process, so tests share it and don't stop it.
+    """
     from keyhole.spark.session import local_settings, start_session
 
-    settings = local_settings(spark_jars, tmp_path_factory.mktemp("spark"))
+    settings = local_settings([*spark_jars, *s3_jars], tmp_path_factory.mktemp("spark"))
     session = start_session("keyhole-tests", settings | {"spark.log.level": "ERROR"})
     yield session
     session.stop()

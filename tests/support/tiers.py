@@ -36,7 +36,7 @@ _OF_FOLDER = {
 # By fixture, the tiers that have it.
 _JVM = frozenset(("smoke", "spark", "processes", "fault", "platform"))
 _HAS_FIXTURE = {
-    **dict.fromkeys(("kafka", "spark", "service", "jars", "spark_jars", "java"), _JVM),
+    **dict.fromkeys(("kafka", "spark", "service", "jars", "spark_jars", "s3_jars", "java"), _JVM),
     "machine": frozenset(("fault",)),
     **dict.fromkeys(("built", "tag"), frozenset(("platform",))),
 }

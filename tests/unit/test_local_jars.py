@@ -10,6 +10,7 @@ import pytest
 from keyhole.errors import JarsUnavailable
 from keyhole.local import jars as jars_module
 from keyhole.local.jars import Jar, JarSet, default_cache_dir, fetch_jars, locked
+from keyhole.local.lock_jars import in_pyspark, version_in_pyspark
 
 CONTENT = b"not really a jar"
 
@@ -101,6 +102,16 @@ def test_the_lock_pins_each_artifact_once_and_to_one_version() -> None:
     spark = {item.coordinate for item in locked(JarSet.SPARK_KAFKA)}
     assert "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0" in spark
     assert "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0" in spark
+
+
+def test_what_reads_s3_is_of_the_hadoop_that_pyspark_has_and_brings_none_of_pysparks_jars_again() -> None:
+    found = locked(JarSet.SPARK_S3)
+    assert f"org.apache.hadoop:hadoop-aws:{version_in_pyspark('hadoop-client-api')}" in {of.coordinate for of in found}
+    assert [of.coordinate for of in found if in_pyspark(of.coordinate)] == []
+    # All of Amazon's SDK in one jar is fifty times as large.
+    assert sum(of.bytes for of in found) < 20_000_000
+    # The SDK refuses to choose between two HTTP clients.
+    assert [of for of in found if ":url-connection-client:" in of.coordinate] == []
 
 
 def test_the_cache_is_where_the_platform_wants_caches(tmp_path: Path) -> None:

@@ -30,11 +30,15 @@
 {{- end }}
 {{- end }}
 
-{{/* Settings of Spark's that a job may have otherwise. */}}
+{{/* Settings of Spark's that a job may have otherwise. dict root, job */}}
 {{- define "keyhole.sparkDefaults" -}}
-# Spark's Kafka connector, where the image has it.
-spark.driver.extraClassPath: /opt/spark-kafka/*
-spark.executor.extraClassPath: /opt/spark-kafka/*
+# Spark's connectors for Kafka and S3, where the image has them.
+spark.driver.extraClassPath: /opt/spark-kafka/*:/opt/spark-s3/*
+spark.executor.extraClassPath: /opt/spark-kafka/*:/opt/spark-s3/*
+{{- if hasPrefix "s3a://" .job.checkpoint.location }}
+# Each file of the checkpoint is put there when it is whole, and not renamed.
+spark.sql.streaming.checkpointFileManagerClass: org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager
+{{- end }}
 spark.ui.enabled: "false"
 spark.ui.showConsoleProgress: "false"
 spark.sql.session.timeZone: UTC

@@ -19,7 +19,7 @@ class TopicJobConfig:
         topic: Where its records are.
         checkpoint: Spark's checkpoint location.
         directory: For what Spark writes beside it.
-        jars: Spark's Kafka connector, by path.
+        jars: Spark's Kafka connector, by path; and that for S3, where the checkpoint is at s3a://.
         max_offsets_per_trigger: Bounds an epoch, the first one after a long pause above all.
         shuffle_partitions: Of Spark; a divisor of the job's 16 key groups. As many as there are cores for the job: each
             costs a batch time of its own, where Spark keeps state above all. Stays with the checkpoint.
@@ -139,7 +139,7 @@ class VitalSignsConfig(TopicJobConfig):
     """The job vital_signs.
 
     Attributes:
-        files: The folder of the closed blobs' files; all of Spark's executors must reach it.
+        files: The folder of the closed blobs' files; all of Spark's executors must reach it. No object store.
         blob_seconds: How long a blob is, up to an hour. May change with a new run.
     """
 

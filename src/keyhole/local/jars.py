@@ -42,6 +42,8 @@ class JarSet(enum.StrEnum):
 
     KAFKA = "kafka"
     SPARK_KAFKA = "spark-kafka"
+    SPARK_S3 = "spark-s3"
+    """For checkpoints, and whatever else Spark reads and writes, at s3a://."""
 
 
 @ready

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
@@ -23,7 +24,7 @@ from keyhole.changelog.brokers import java_settings
 from keyhole.changelog.record_topics import await_topic
 from keyhole.config import CLUSTER, JobConfig, TopicJobConfig, load
 from keyhole.errors import InvalidConfiguration, KeyholeError
-from keyhole.spark.session import FILE_CHECKPOINTS, cluster_settings, local_settings, start_session
+from keyhole.spark.session import FETCH_S3, FILE_CHECKPOINTS, cluster_settings, local_settings, start_session
 
 ROCKSDB: Mapping[str, str] = MappingProxyType(
     {
@@ -66,7 +67,9 @@ def session(application: str, config: TopicJobConfig, more: Mapping[str, str] = 
         if config.checkpoint.startswith("file:"):
             settings.update(FILE_CHECKPOINTS)
     else:
-        settings = local_settings(jars, config.directory, partitions=config.shuffle_partitions)
+        settings = local_settings(
+            jars, config.directory, partitions=config.shuffle_partitions, checkpoint=config.checkpoint
+        )
     return start_session(application, {**settings, **more})
 
 
@@ -107,10 +110,24 @@ def require_writable(spark: SparkSession, checkpoint: str) -> None:
     except Py4JJavaError as error:
         why = str(error.java_exception.toString())
         raise InvalidConfiguration(
-            f"the checkpoint location {checkpoint} can't be written to ({why}): mount a volume there that the driver's "
-            "and the executors' user may write to, or correct the job's setting",
+            f"the checkpoint location {checkpoint} can't be written to ({why}): {advice(checkpoint, why)}",
             checkpoint=checkpoint,
         ) from error
+
+
+def advice(checkpoint: str, why: str) -> str:
+    """What to do where a checkpoint location can't be written to. `why`: what the file system says."""
+    scheme = urlsplit(checkpoint).scheme
+    if scheme in ("s3", "s3n"):
+        return f"Hadoop's name for S3 is s3a, so the location is s3a{checkpoint.removeprefix(scheme)}"
+    if scheme == "s3a" and "ClassNotFoundException" in why:
+        return FETCH_S3
+    if scheme == "s3a":
+        return (
+            "there must be such a bucket, and driver and executors must have its endpoint, region and credentials "
+            "(docs/kubernetes.md, spark.hadoop.fs.s3a.*)"
+        )
+    return "mount a volume there that the driver's and the executors' user may write to, or correct the job's setting"
 
 
 def run_job(name: str, start: Callable[[Mapping[str, str]], StreamingQuery | Sequence[StreamingQuery]]) -> int:
