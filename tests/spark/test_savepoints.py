@@ -25,11 +25,11 @@ from keyhole.errors import KeyholeError, SavepointMismatch
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from keyhole.types import Answer
+from tests.support.object_store import ObjectStore, reaching
 from tests.support.scenario import Scenario, Scenarios
 from tests.support.streams import Service, run_to_end
 
 STATE, QUERY = "sums", "summing"
-PER_TRIGGER = 60
 
 
 @dataclass
@@ -38,6 +38,7 @@ class Source:
 
     bootstrap_servers: str
     topic: str
+    per_trigger: int
     sums: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -58,7 +59,7 @@ class Source:
             .option("kafka.bootstrap.servers", self.bootstrap_servers)
             .option("subscribe", self.topic)
             .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", PER_TRIGGER)
+            .option("maxOffsetsPerTrigger", self.per_trigger)
             .load()
             .select(f.from_json(f.col("value").cast("string"), "k string, v bigint").alias("event"))
             .select("event.*")
@@ -75,7 +76,7 @@ class Job:
 
     @contextmanager
     def running(
-        self, events: DataFrame, checkpoint: Path, service: Service, application: str, **options: object
+        self, events: DataFrame, checkpoint: str | Path, service: Service, application: str, **options: object
     ) -> Iterator[StreamingQuery]:
         sink = self.sink(config=service.config(application), **options)
         writer = self.plan(events).writeStream.queryName(QUERY).outputMode("update")
@@ -151,12 +152,15 @@ class Summed:
     last: Mapping[str, Answer]
 
 
-def summed(scenario: Scenario, job: Job, changed: Job, **options: Any) -> Summed:
-    """Args: options: What the changed job declares otherwise, beside another name and other key groups."""
-    service, application, directory = scenario.service, scenario.application, scenario.directory
-    source, sums = Source(service.bootstrap_servers, f"events-{application}"), list[tuple[Any, Any]]()
+def summed(scenario: Scenario, job: Job, changed: Job, at: str = "", per_trigger: int = 60, **options: Any) -> Summed:
+    """Args:
+    at: Where the savepoint and the checkpoints are; empty: in the scenario's directory.
+    options: What the changed job declares otherwise, beside another name and other key groups.
+    """
+    service, application, directory = scenario.service, scenario.application, at or str(scenario.directory)
+    source, sums = Source(service.bootstrap_servers, f"events-{application}", per_trigger), list[tuple[Any, Any]]()
     kafka = ["--bootstrap-servers", service.bootstrap_servers]
-    path, copy = str(directory / "savepoint"), f"{application}-copy"
+    path, copy = f"{directory}/savepoint", f"{application}-copy"
 
     def read(of: str, state: str) -> dict[str, Answer]:
         keys = list(source.sums)
@@ -165,21 +169,21 @@ def summed(scenario: Scenario, job: Job, changed: Job, **options: Any) -> Summed
         return answers
 
     source.send(EVENTS[0], seed=1)
-    with job.running(source.stream(scenario.spark), directory / "old", service, application, key_groups=8) as query:
+    with job.running(source.stream(scenario.spark), f"{directory}/old", service, application, key_groups=8) as query:
         query.processAllAvailable()
         source.send(EVENTS[1], seed=2)
         unsaved = savepoint("create", application, "--to", f"{path}-none", *kafka) if job.stateful else None
-        given = ["--checkpoint", f"{QUERY}={directory / 'old'}"] if job.stateful else []
+        given = ["--checkpoint", f"{QUERY}={directory}/old"] if job.stateful else []
         (saved,) = done("create", application, "--to", path, *given, *kafka)
         query.processAllAvailable()
         counted = counted_until(query, saved["epoch"])
     read(application, STATE)
     arguments = ["--application", copy, "--key-groups", f"{STATE}=12", "--rename", f"{STATE}=totals"]
-    (restored,) = done("restore", path, *arguments, "--checkpoint", f"{QUERY}={directory / 'new'}", *kafka)
+    (restored,) = done("restore", path, *arguments, "--checkpoint", f"{QUERY}={directory}/new", *kafka)
     for seed, events in enumerate(EVENTS[2:], start=3):
         source.send(events, seed)
         declared = {"state": "totals", "key_groups": 12, **options}
-        with changed.running(source.stream(scenario.spark), directory / "new", service, copy, **declared) as query:
+        with changed.running(source.stream(scenario.spark), f"{directory}/new", service, copy, **declared) as query:
             query.processAllAvailable()
         last = read(copy, "totals")
     return Summed(scenario, source, path, copy, saved, counted, restored, unsaved, sums, last)
@@ -195,14 +199,30 @@ def stateless(scenarios: Scenarios) -> Summed:
     return summed(scenarios(), STATELESS, CHANGED, reducers={"n": "sum", "v": "sum"}, defaults={"n": 1000})
 
 
-@pytest.fixture(scope="module", params=["stateful", "stateless"])
+@pytest.fixture(scope="module")
+def in_an_object_store(scenarios: Scenarios, object_store: ObjectStore) -> Summed:
+    scenario = scenarios()
+    with reaching(object_store, scenario.spark):
+        return summed(scenario, STATEFUL, STATEFUL, at=object_store.at(scenario.application), per_trigger=200)
+
+
+@pytest.fixture(scope="module", params=["stateful", "stateless", "in_an_object_store"])
 def either(request: pytest.FixtureRequest) -> Summed:
-    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]  # one of the two above
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]  # one of those above
 
 
 def test_a_sum_over_a_savepoint_a_changed_job_and_a_restart_is_the_recount(either: Summed) -> None:
     for got, sent in either.sums:
         assert got == sent
+
+
+def test_a_savepoint_in_an_object_store_has_sparks_checkpoint_and_nothing_lies_here(
+    in_an_object_store: Summed, object_store: ObjectStore
+) -> None:
+    names = object_store.names(in_an_object_store.scenario.application)
+    assert {"savepoint/manifest.json", f"savepoint/checkpoints/{QUERY}/metadata", "new/metadata"} <= set(names)
+    assert [name for name in names if name.endswith(".tmp")] == []
+    assert list(in_an_object_store.scenario.directory.iterdir()) == []
 
 
 def test_a_restored_job_goes_on_with_the_epoch_after_the_savepoints(either: Summed) -> None:

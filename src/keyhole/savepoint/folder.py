@@ -61,7 +61,9 @@ class Folder:
         with self._told("listed"):
             self._fs.invalidate_cache()
             found = self._fs.find(self._root, detail=True) if self._fs.isdir(self._root) else {}
-        return {posixpath.relpath(path, self._root): int(about["size"] or 0) for path, about in found.items()}
+        # In object stores Hadoop leaves an empty object for each folder: it would be copied as a file of that name.
+        of_files = {path: about for path, about in found.items() if not path.endswith("/")}
+        return {posixpath.relpath(path, self._root): int(about["size"] or 0) for path, about in of_files.items()}
 
     def folders(self) -> list[str]:
         """The names of the folders directly below."""

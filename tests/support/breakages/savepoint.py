@@ -19,6 +19,14 @@ SAVEPOINT = (
         ("test_savepoints.py::test_any_damage_is_found_before_anything_is_written",),
     ),
     Breakage(
+        "what stands for a folder in an object store is saved as a file",
+        "savepoint",
+        _FOLDER,
+        'if not path.endswith("/")}',
+        "if path}",
+        ("test_savepoint_folders.py::test_what_stands_for_a_folder_is_no_file_of_it",),
+    ),
+    Breakage(
         "a savepoint is taken though compaction has eaten a marker",
         "savepoint",
         _CREATE,
