@@ -1,8 +1,8 @@
-"""Files beside a checkpoint, here and through Hadoop: the same, and each reads what the other has written."""
+"""Files beside a checkpoint, here, through Hadoop and in an object store: the same; and either reads the other's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from keyhole.spark.checkpoint_files import CheckpointFiles, HadoopFiles, LocalFiles, checkpoint_files
 from keyhole.spark.pins import BatchPins
+from tests.support.object_store import ObjectStore, reaching
 
 Make = Callable[[], CheckpointFiles]
 
@@ -36,7 +37,18 @@ def hadoop(spark: SparkSession, folder: Path) -> Make:
     return lambda: HadoopFiles(spark, jvm.org.apache.hadoop.fs.Path(f"file:{folder}"))
 
 
-@pytest.fixture(params=["local", "hadoop"])
+@pytest.fixture
+def remote(spark: SparkSession, object_store: ObjectStore, folder: Path) -> Iterator[Make]:
+    def make() -> CheckpointFiles:
+        files = checkpoint_files(spark, object_store.at(f"checkpoint-files{folder}"))
+        assert isinstance(files, HadoopFiles)
+        return files
+
+    with reaching(object_store, spark):
+        yield make
+
+
+@pytest.fixture(params=["local", "hadoop", "remote"])
 def make(request: pytest.FixtureRequest) -> Make:
     return request.getfixturevalue(request.param)
 
@@ -61,9 +73,27 @@ def test_what_is_written_is_read_until_it_is_deleted(make: Make, folder: Path) -
 def test_what_is_there_stays_and_nothing_else_is_left(make: Make, folder: Path) -> None:
     files = make()
     assert files.create("1", b"first")
-    before = sorted(folder.iterdir())
+    before = sorted(folder.glob("*"))
     assert not files.create("1", b"second")
-    assert (files.read("1"), sorted(folder.iterdir())) == (b"first", before)
+    assert (files.read("1"), files.names(), sorted(folder.glob("*"))) == (b"first", ["1"], before)
+
+
+def test_in_an_object_store_what_another_has_made_since_it_was_looked_for_stays(
+    remote: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two drivers that look at the same moment one has it: the store decides, by whether there is such a file."""
+    woken, successor = remote(), remote()
+    looked = woken.has
+
+    def look_too_early(name: str) -> bool:
+        monkeypatch.setattr(woken, "has", looked)
+        assert not looked(name)
+        assert successor.create(name, b"the successor's")
+        return False
+
+    monkeypatch.setattr(woken, "has", look_too_early)
+    assert not woken.create("1", b"too late")
+    assert (woken.read("1"), woken.names()) == (b"the successor's", ["1"])
 
 
 def test_each_reads_what_the_other_has_written_and_leaves_it_there(local: Make, hadoop: Make, folder: Path) -> None:

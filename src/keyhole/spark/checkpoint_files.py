@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+# Hadoop's name for a file that is made where there is none, and not at all where there is one.
+_UNLESS_THERE = "fs.option.create.conditional.overwrite"
 _MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager"
 
 
@@ -114,6 +117,9 @@ class HadoopFiles:
         self._folder = folder
         self._files = manager.create(folder, configuration)
         self._files.mkdirs(folder)
+        # An object store that decides itself, as it has a file, whether there was such a one.
+        self._store = folder.getFileSystem(configuration)
+        self._decides = bool(self._store.hasPathCapability(folder, _UNLESS_THERE))
         self._streams = jvm.org.apache.commons.io.IOUtils
 
     def names(self) -> list[str]:
@@ -131,6 +137,8 @@ class HadoopFiles:
     def create(self, name: str, content: bytes) -> bool:
         if self.has(name):
             return False
+        if self._decides:
+            return self._put(name, content)
         # What another process has made meanwhile stays as well: where the file system can tell, this fails then.
         stream = self._files.createAtomic(self._of(name), False)
         try:
@@ -139,6 +147,22 @@ class HadoopFiles:
         except BaseException:
             stream.cancel()
             raise
+        return True
+
+    def _put(self, name: str, content: bytes) -> bool:
+        try:
+            stream = self._store.createFile(self._of(name)).must(_UNLESS_THERE, True).build()
+            try:
+                stream.write(bytearray(content))
+                stream.close()
+            except BaseException:
+                stream.abort()
+                raise
+        except Py4JJavaError:
+            # Another's, or ours, where the store had it and its answer was lost.
+            if not self.has(name):
+                raise
+            return False
         return True
 
     def delete(self, name: str) -> None:
