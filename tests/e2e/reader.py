@@ -18,7 +18,7 @@ from keyhole.errors import KeyholeError
 APPLICATION, STATE, PROBE = "temperature-monitor", "sensors", "probe"
 
 _PAUSE_SECONDS = 0.05
-_TIMEOUT_SECONDS = 2.0
+TIMEOUT_SECONDS = 2.0
 
 
 def wrong(value: object) -> str:
@@ -40,7 +40,7 @@ def main(proxy: str, secrets: str = "") -> None:
         secrets: The folder of the authority's certificate and of a token; empty: plaintext.
     """
     how = Credentials(tls_ca=f"{secrets}/ca.crt", token_file=f"{secrets}/token") if secrets else Credentials(tls=False)
-    with Client(proxy, timeout=_TIMEOUT_SECONDS, credentials=how) as client:
+    with Client(proxy, timeout=TIMEOUT_SECONDS, credentials=how) as client:
         session = client.session()
         highest = 0
         while True:

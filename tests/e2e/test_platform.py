@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e import report, usage
+from tests.e2e import failures, report, usage
 from tests.e2e.kube import await_, script
 from tests.e2e.release import APPLICATION, PATIENCE, RELEASE, Platform
 
@@ -47,8 +47,7 @@ def disturbed(platform: Platform, what: str, disturb: Callable[[], object], whol
     )
     assert gaps.wrong == ()
     assert gaps.reads > 0
-    # The client sends again what a lost proxy has cut off, within its timeout.
-    assert gaps.errors.get("SERVER_LOST", 0) == 0, gaps.said
+    assert failures.surplus(what, gaps) == ()
     return gaps.longest_seconds
 
 
@@ -134,7 +133,7 @@ def test_what_each_container_takes_is_measured_idle_and_at_ten_thousand_lookups_
 
 
 def test_an_executor_pod_is_deleted(platform: Platform) -> None:
-    gap = disturbed(platform, "executor pod deleted", *replaced(platform, "spark-executor", 2))
+    gap = disturbed(platform, failures.EXECUTOR, *replaced(platform, "spark-executor", 2))
     assert gap < SERVED_SECONDS
 
 
@@ -179,7 +178,7 @@ def test_the_driver_is_deleted_and_the_replica_serves(platform: Platform) -> Non
     def whole() -> bool:
         return driver_again() and len(platform.space.ready("spark-executor")) == 2
 
-    assert disturbed(platform, "driver deleted", delete, whole) < SERVED_SECONDS
+    assert disturbed(platform, failures.DRIVER, delete, whole) < SERVED_SECONDS
 
 
 def test_the_release_is_upgraded_with_a_changed_value(platform: Platform) -> None:
@@ -225,9 +224,13 @@ def test_what_is_told_is_what_a_recount_of_the_topics_finds(platform: Platform) 
     report.note("recount", **verdict)
     assert verdict["keys"] == verdict["agreed"] > 0
     assert (verdict["surplus"], verdict["unkept"]) == (0, 0)
-    whole = platform.gaps(0)
-    report.note("all reads", reads=whole.reads, by=whole.roles, errors=whole.errors, wrong=len(whole.wrong))
-    assert whole.wrong == ()
+    first = next(line["at"] for line in platform.lines() if line.get("found"))
+    # Between the steps, too: whatever has failed since readers were first answered.
+    for step, whole in ((failures.STARTING, platform.gaps(0, first)), (failures.SINCE, platform.gaps(first))):
+        facts = {"by": whole.roles, "errors": whole.errors, "wrong": len(whole.wrong)}
+        report.note(f"all reads {step}", reads=whole.reads, **facts)
+        assert whole.wrong == ()
+        assert failures.surplus(step, whole) == ()
 
 
 def test_uninstalling_leaves_nothing_but_claims(platform: Platform) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.conftest import installed
+from tests.e2e.failures import ALONE, DRIVER, EXECUTOR
 from tests.e2e.kube import await_
 from tests.e2e.release import PATIENCE, STORE_CLASS, Platform
 from tests.e2e.test_platform import disturbed, replaced
@@ -35,7 +36,7 @@ def alone(tag: str, request: pytest.FixtureRequest) -> Iterator[Platform]:
 
 
 def test_an_executor_pod_is_deleted(alone: Platform) -> None:
-    disturbed(alone, f"executor pod deleted, {_kind(alone)}", *replaced(alone, "spark-executor", 2))
+    disturbed(alone, f"{EXECUTOR}, {_kind(alone)}", *replaced(alone, "spark-executor", 2))
 
 
 def test_the_driver_is_deleted(alone: Platform) -> None:
@@ -44,9 +45,8 @@ def test_the_driver_is_deleted(alone: Platform) -> None:
     def whole() -> bool:
         return driver_again() and len(alone.space.ready("spark-executor")) == 2
 
-    disturbed(alone, f"driver deleted, {_kind(alone)}", delete, whole)
+    disturbed(alone, f"{DRIVER}, {_kind(alone)}", delete, whole)
 
 
 def _kind(platform: Platform) -> str:
-    claims = "jobDefaults.stateServer.store.volume" in platform.settings
-    return "no replica, stores in claims" if claims else "no replica, stores in emptyDirs"
+    return ALONE["jobDefaults.stateServer.store.volume" in platform.settings]

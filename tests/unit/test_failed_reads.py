@@ -1,0 +1,71 @@
+"""Which reads may fail while a cluster is taken apart (tests/e2e): the bounds, on what readers have seen."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyhole import errors
+from tests.e2e.failures import ALONE, BOUNDS, DRIVER, EXECUTOR, SINCE, STARTING, surplus
+from tests.e2e.reads import Gaps, gaps
+
+AWAY = f"{DRIVER}, {ALONE[0]}"
+REASONS = st.sampled_from(["SERVER_LOST", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN_STATE"])
+
+
+def seen(errors: dict[str, int], longest_seconds: float = 0.3) -> Gaps:
+    said = {reason: f"why it was {reason}" for reason in errors}
+    return Gaps(reads=100, longest_seconds=longest_seconds, errors=errors, said=said, wrong=(), roles={"owner": 100})
+
+
+@pytest.mark.parametrize("step", [EXECUTOR, DRIVER, "proxy deleted", "a step that nobody has named", SINCE])
+@given(reason=REASONS, count=st.integers(1, 200))
+def test_where_another_one_holds_the_same_no_read_may_fail_whatever_with(step: str, reason: str, count: int) -> None:
+    assert surplus(step, seen({})) == ()
+    (told,) = surplus(step, seen({reason: count}, longest_seconds=60.0))
+    assert told.startswith(f"{step}: {count} reads failed with {reason}, and none may")
+    assert f"why it was {reason}" in told
+
+
+@pytest.mark.parametrize(("failed", "gap_seconds"), [(21, 37.434), (25, 45.518), (1, 0.0), (0, 600.0)])
+def test_while_nobody_holds_the_state_a_read_may_fail_for_each_timeout_of_the_gap(
+    failed: int, gap_seconds: float
+) -> None:
+    assert surplus(AWAY, seen({"DEADLINE_EXCEEDED": failed}, gap_seconds)) == ()
+
+
+def test_reads_that_fail_at_once_in_place_of_waiting_are_too_many() -> None:
+    (told,) = surplus(AWAY, seen({"DEADLINE_EXCEEDED": 101}, 37.4))
+    assert "101 reads failed (DEADLINE_EXCEEDED) in a gap of 37.4 s, and at most 25 may, each after 1.5 s" in told
+
+
+def test_nothing_else_may_come_of_a_state_that_nobody_holds() -> None:
+    (told,) = surplus(AWAY, seen({"DEADLINE_EXCEEDED": 3, "SERVER_LOST": 1}, 37.4))
+    assert told.startswith(f"{AWAY}: 1 reads failed with SERVER_LOST, and none may")
+
+
+def test_before_the_first_answer_any_number_may_find_nobody_and_none_may_fail_otherwise() -> None:
+    early = {"SERVER_LOST": 101, "UNKNOWN_APPLICATION": 694, "UNKNOWN_STATE": 133}
+    assert surplus(STARTING, seen(early)) == ()
+    (told,) = surplus(STARTING, seen(early | {"UNAUTHENTICATED": 1}))
+    assert "1 reads failed with UNAUTHENTICATED" in told
+
+
+def test_each_bound_names_reasons_that_there_are_and_says_why() -> None:
+    known = {of.reason for of in vars(errors).values() if isinstance(of, type) and hasattr(of, "reason")}
+    for step, bound in BOUNDS.items():
+        assert bound.reasons <= known, step
+        assert bound.why
+
+
+def test_what_a_reader_has_printed_is_counted_by_the_step_that_it_was_in() -> None:
+    lines = [
+        {"at": 1.0, "seconds": 2.0, "error": "SERVER_LOST", "why": "early"},
+        {"at": 3.0, "seconds": 0.1, "found": True, "role": "owner"},
+        {"at": 4.0, "seconds": 2.0, "error": "SERVER_LOST", "why": "late"},
+        {"at": 6.5, "seconds": 0.1, "found": True, "role": "owner"},
+    ]
+    assert surplus(STARTING, gaps(lines, 0, 3.0)) == ()
+    (told,) = surplus(SINCE, gaps(lines, 3.0, 7.0))
+    assert told.endswith("late")
