@@ -23,7 +23,7 @@ from keyhole.changelog.settings import DELETE_RETENTION_MS
 from keyhole.clock import Clock
 from keyhole.codec import StateCodec
 from keyhole.coordinator.control import QueryControl
-from keyhole.coordinator.decisions import check_feeder, serial_of
+from keyhole.coordinator.decisions import check_feeder
 from keyhole.coordinator.membership import groups_of
 from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import (
@@ -43,11 +43,11 @@ from keyhole.types import Position, Run, StateDescriptor
 from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
 from services.state_server.copies import Lease, Standing
 from services.state_server.counts import EpochCounts, ServerCounts
+from services.state_server.fence import Fence
 from services.state_server.follow import Follower, MakeFollower
 from services.state_server.hosted import HostedState
 from services.state_server.merging import Epoch
 from services.state_server.restore import AtOnce, restore
-from services.state_server.runs import LastRun, check_newest, fenced
 from services.state_server.spill import StagingRoom
 from services.state_server.staged import StagedAttempt
 from services.state_server.standby import Standbys
@@ -123,6 +123,7 @@ class QueryHost:
         tables: The server's tables by (application, state); the host adds and removes its own.
 
     Attributes:
+        fence: What messages about the query are held against.
         lease: By which its answers are confirmed, or no more.
         alone: Its coordinator knows nobody else who could own what it owns.
         epochs: What it has committed, for the server's figures.
@@ -142,10 +143,8 @@ class QueryHost:
         self._tables = tables
         self._settings = settings
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"keyhole-{application}-{query}")
-        self._run = Run(application, query, 0, "")
+        self.fence = Fence(application, query, settings.server, settings.incarnation)
         self._grant = ""
-        self._serial = -1
-        self._version = 0
         self._writer: ChangelogWriter | None = None
         self._hosted: dict[str, HostedState] = {}
         self._staged: dict[Attempt, StagedAttempt] = {}
@@ -193,11 +192,6 @@ class QueryHost:
         return sorted(self._hosted)
 
     @property
-    def last_run(self) -> LastRun:
-        """What is to be remembered of it when all else is forgotten."""
-        return LastRun(self._run, self._serial)
-
-    @property
     def running(self) -> bool:
         """A run is alive: heard of within the lease, or about to be given what is restored here.
 
@@ -206,7 +200,7 @@ class QueryHost:
         under_way = self._take_over_under_way
         if under_way is not None and not under_way.task.done():
             return True
-        told = not self._run.generation and self._standbys.told_within(self._settings.lease_seconds)
+        told = not self.fence.run.generation and self._standbys.told_within(self._settings.lease_seconds)
         return told or not self.lease.expired
 
     @property
@@ -215,7 +209,7 @@ class QueryHost:
 
         Not so between a run's grant and its first assignment, however long that takes.
         """
-        opening = self._changing.locked() or (self._writer is not None and not self._version)
+        opening = self._changing.locked() or (self._writer is not None and not self.fence.version)
         tables = [state.table for state in self._hosted.values()]
         return not (opening or self.running or any(table.assigned or table.followed for table in tables))
 
@@ -227,10 +221,10 @@ class QueryHost:
 
         Raises:
             StillRunning: Somebody else, and a run is alive.
-            Fenced, NotReady: See `_check_run`.
+            Fenced, NotReady: See Fence.
         """
         if run is not None:
-            self._check_run(run)
+            self.fence.check_run(run)
         elif self.running:
             raise StillRunning(
                 f"query {self._query!r} of application {self._application} is running: server {self._settings.server} "
@@ -260,18 +254,13 @@ class QueryHost:
             KafkaUnreachable: The grant was not taken.
         """
         async with self._changing:
-            self._check_incarnation(incarnation)
-            check_newest(run, self._run)
+            self.fence.check_may_begin(run, incarnation)
             if grant == self._grant:
                 self._check_grant()
                 return
-            # An earlier one has been fenced since: to take it now would take that back.
-            serial = serial_of(grant)
-            if run == self._run and serial < self._serial:
-                raise StageLost(f"server {self._settings.server} was given a later grant of this run")
             # The run counts from here on: the one before is refused while this one waits for Kafka. Should the grant
             # fail, its coordinator asks for another one.
-            self._run, self._serial, self._version = run, serial, 0
+            self.fence.begin(run, grant)
             self._drop_staged(lambda _: True)
             await self._stop_restoring()
             # No lease yet: others may own by now what it owned before.
@@ -309,16 +298,15 @@ class QueryHost:
         Called again with the same version it goes on waiting for the restore that the first call began.
 
         Raises:
-            Fenced, NotReady: See `_check_run`.
+            Fenced, NotReady: See Fence.
             NotOwner: A later assignment has come.
             KeyholeError: What ended the restore; the next call begins it anew.
         """
         async with self._changing:
-            self._check_run(run)
-            self._check_not_older(version)
-            if version != self._version or self._take_over_under_way is None:
+            self.fence.check_not_older(run, version)
+            if version != self.fence.version or self._take_over_under_way is None:
                 await self._stop_restoring()
-                self._version = version
+                self.fence.version = version
                 stop = threading.Event()
                 task = asyncio.create_task(self._take_over(run, version, states, standing, stop))
                 self._take_over_under_way = TakeOver(task, stop)
@@ -486,7 +474,7 @@ class QueryHost:
         caller that goes away does not stop it half-way.
 
         Raises:
-            Fenced, NotReady: See `_check_run`.
+            Fenced, NotReady: See Fence.
             NotOwner: A later assignment has come.
             KafkaUnreachable: They are given up, but the end of what was committed can't be read yet.
         """
@@ -494,8 +482,7 @@ class QueryHost:
 
     async def _release(self, run: Run, state: str, groups: frozenset[int], version: int) -> None:
         async with self._changing:
-            self._check_run(run)
-            self._check_not_older(version)
+            self.fence.check_not_older(run, version)
             hosted = self._state(state)
             await self._demote({state: groups})
             await self._on_thread(self._await_readable, hosted, groups)
@@ -526,9 +513,9 @@ class QueryHost:
 
         A server that was replaced while nobody could tell it steps down.
         """
-        known = self._run.generation
+        known = self.fence.run.generation
         # Else its coordinator has told it, and this may be older.
-        if control.generation > known or (control.generation == known and not self._version):
+        if control.generation > known or (control.generation == known and not self.fence.version):
             for name, state in list(self._hosted.items()):
                 descriptor = control.states.get(name)
                 if descriptor is not None and descriptor != state.table.descriptor:
@@ -555,7 +542,7 @@ class QueryHost:
     def _lost(self, control: QueryControl) -> dict[str, frozenset[int]]:
         """What it owns, and a later assignment than its own gives to others."""
         assignment = control.assignment
-        if assignment is None or (assignment.generation, assignment.version) <= (self._run.generation, self._version):
+        if assignment is None or not self.fence.is_later(assignment.generation, assignment.version):
             return {}
         me = self._settings.server
         return {
@@ -564,16 +551,9 @@ class QueryHost:
             if (gone := state.table.groups - frozenset(groups_of(assignment, me, name)))
         }
 
-    def _check_not_older(self, version: int) -> None:
-        """Messages may be late. What a later assignment has given is not taken away by what came before it."""
-        if version < self._version:
-            raise NotOwner(f"the assignment is at version {self._version}, not {version}", version=self._version)
-
     def confirm(self, run: Run, version: int, *, alone: bool = False) -> None:
         """The coordinator is alive, and this server still counts. `alone`: nobody else could own what it owns."""
-        self._check_run(run)
-        if version != self._version:
-            raise NotReady(f"server {self._settings.server} is at assignment version {self._version}, not {version}")
+        self.fence.check_may_confirm(run, version)
         self.alone = alone
         self.lease.confirm()
 
@@ -587,13 +567,11 @@ class QueryHost:
         Of the first keys, as many as a message may have.
 
         Raises:
-            Fenced, NotReady: See `_check_run`.
-            NotOwner: Another assignment version, or a key group that isn't restored here.
+            Fenced, NotReady: See Fence.
+            NotOwner: As Fence, or a key group that isn't restored here.
             TooLarge: An accumulator that no message can carry.
         """
-        self._check_run(run)
-        self._check_incarnation(incarnation)
-        self._check_version(version)
+        self.fence.check_may_write(run, incarnation, version)
         return await self._on_thread(self._read_base, self._state(state), epoch, keys)
 
     def _read_base(self, state: HostedState, epoch: Epoch, keys: Sequence[bytes]) -> list[Base | None]:
@@ -626,9 +604,7 @@ class QueryHost:
             NotOwner: Another assignment version: the routes are out of date.
             StageLost: A newer round, or a newer epoch, has begun.
         """
-        self._check_run(run)
-        self._check_incarnation(incarnation)
-        self._check_version(version)
+        self.fence.check_may_write(run, incarnation, version)
         self._check_newest(attempt)
         state = self._state(attempt.state)
         name = f"{self._application}/{attempt.state}"
@@ -637,11 +613,6 @@ class QueryHost:
         )
         self._arriving.add(arriving)
         return arriving
-
-    def _check_version(self, version: int) -> None:
-        """Routes of another assignment are out of date."""
-        if version != self._version:
-            raise NotOwner(f"the assignment is at version {self._version}, not {version}", version=self._version)
 
     def _check_newest(self, attempt: Attempt) -> None:
         newest = max(((a.epoch, a.round) for a in self._staged), default=(0, 0))
@@ -672,7 +643,7 @@ class QueryHost:
         """
         if attempt.spilled:
             await self._on_thread(attempt.check)
-        self._check_run(run)
+        self.fence.check_run(run)
         self._check_newest(name)
         self._arriving.discard(attempt)
         self._drop_staged(lambda other: (other.epoch, other.round) < (name.epoch, name.round))
@@ -700,10 +671,7 @@ class QueryHost:
 
         Raises: See commit.commit_epoch.
         """
-        self._check_run(run)
-        self._check_incarnation(incarnation)
-        if version != self._version:
-            raise NotOwner(f"the assignment is at version {self._version}, not {version}", version=self._version)
+        self.fence.check_may_write(run, incarnation, version)
         for name in epoch.states:
             self._state(name)
         committing = asyncio.ensure_future(self._commit(epoch, version, deadline_seconds))
@@ -779,7 +747,7 @@ class QueryHost:
 
     def abort(self, run: Run, epoch: int) -> None:
         """Drops what is staged of an epoch."""
-        self._check_run(run)
+        self.fence.check_run(run)
         self._drop_staged(lambda attempt: attempt.epoch == epoch)
 
     # --- the rest -------------------------------------------------------------------------------------------------
@@ -804,7 +772,8 @@ class QueryHost:
         """
         self.withdraw()
         async with self._changing:
-            self._run, self._version, self._grant = Run(self._application, self._query, 0, ""), 0, ""
+            self.fence.close()
+            self._grant = ""
             await self._stop_restoring()
             await self._standbys.close()
             if self._committing:
@@ -863,18 +832,6 @@ class QueryHost:
             self._thread.submit(attempt.close)
         except RuntimeError:  # the thread has ended, with the host
             attempt.close()
-
-    def _check_incarnation(self, incarnation: str) -> None:
-        if incarnation != self._settings.incarnation:
-            raise NotReady(f"server {self._settings.server} has been restarted; it needs a new grant")
-
-    def _check_run(self, run: Run) -> None:
-        """Raises Fenced for a run that was superseded, NotReady for one that has not been opened here."""
-        if run == self._run:
-            return
-        if run.generation > self._run.generation:
-            raise NotReady(f"run {run.generation} of query {run.query!r} has not been opened on this server")
-        raise fenced(run, self._run)
 
     async def _on_thread(self, call: Callable[..., _Result], *args: object) -> _Result:
         if self._closed:

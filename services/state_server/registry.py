@@ -14,8 +14,8 @@ from keyhole.rpc.protocol import PROTOCOL_VERSION
 from keyhole.types import Run
 from keyhole.v1 import query_pb2, state_server_pb2
 from services.state_server.counts import ServerCounts
+from services.state_server.fence import LastRun
 from services.state_server.host import HostSettings, QueryHost
-from services.state_server.runs import LastRun
 from services.state_server.table import Table
 
 _log = logging.getLogger(__name__)
@@ -238,7 +238,7 @@ class Registry:
 
     def _forget(self, name: _Name, *, destroy: bool) -> None:
         host = self._hosts.pop(name)
-        last = host.last_run
+        last = host.fence.last_run
         if last.run.generation:
             self._last_runs[name] = last
         host.withdraw()

@@ -198,7 +198,7 @@ class SimulatedServer:
         """It retires what it has, as the run itself might ask it to. Nothing is under way when it is called."""
         if self.servicer is not None:
             for (application, query), host in list(self._registry.hosts.items()):
-                self._loop.run_until_complete(self._registry.retire(application, query, host.last_run.run))
+                self._loop.run_until_complete(self._registry.retire(application, query, host.fence.run))
 
     @property
     def drained(self) -> bool:

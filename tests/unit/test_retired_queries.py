@@ -24,9 +24,9 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.types import KeyColumn, KeyType, Run, StateKind
 from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.copies import Standing
+from services.state_server.fence import LastRun
 from services.state_server.host import StateShare
 from services.state_server.registry import Registry
-from services.state_server.runs import LastRun
 from tests.support.hosts import INCARNATION, Hosted
 from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.breakages.breakage import Breakage
 
 _HOST = "services/state_server/host.py"
+_FENCE = "services/state_server/fence.py"
 _COMMIT = "services/state_server/commit.py"
 _DECISIONS = "src/keyhole/coordinator/decisions.py"
 _COORDINATOR = "src/keyhole/coordinator/coordinator.py"
@@ -14,7 +15,7 @@ PROTOCOL = (
     Breakage(
         "an earlier run is let in after a newer one",
         "protocol",
-        "services/state_server/runs.py",
+        _FENCE,
         "    if run.generation < last.generation or (",
         "    if (",
         ("test_host_protocol.py",),
@@ -22,9 +23,9 @@ PROTOCOL = (
     Breakage(
         "a late OpenRun takes a grant that was fenced since",
         "protocol",
-        _HOST,
-        "            if run == self._run and serial < self._serial:\n",
-        "            if run != self._run and serial < self._serial:\n",
+        _FENCE,
+        "        if run == self.run and serial < self.serial:\n",
+        "        if run != self.run and serial < self.serial:\n",
         ("test_late_messages.py",),
     ),
     Breakage(
@@ -54,33 +55,33 @@ PROTOCOL = (
     Breakage(
         "a late Assign takes back what a later one has given to others",
         "protocol",
-        _HOST,
-        "        if version < self._version:\n",
+        _FENCE,
+        "        if version < self.version:\n",
         "        if version < 0:\n",
         ("test_late_messages.py",),
     ),
     Breakage(
         "a Commit for another assignment is carried out",
         "protocol",
-        _HOST,
-        "        self._check_incarnation(incarnation)\n        if version != self._version:\n",
-        "        self._check_incarnation(incarnation)\n        if version > self._version:\n",
+        _FENCE,
+        "        self._check_incarnation(incarnation)\n        if version != self.version:\n",
+        "        self._check_incarnation(incarnation)\n        if version > self.version:\n",
         ("test_host_protocol.py",),
     ),
     Breakage(
         "a late confirmation of an older assignment renews the lease",
         "protocol",
-        _HOST,
-        "        if version != self._version:\n            raise NotReady(",
-        "        if version > self._version:\n            raise NotReady(",
+        _FENCE,
+        "        if version != self.version:\n            raise NotReady(",
+        "        if version > self.version:\n            raise NotReady(",
         ("test_late_messages.py",),
     ),
     Breakage(
         "an attempt of an older round that ends late is staged",
         "protocol",
         _HOST,
-        "        self._check_run(run)\n        self._check_newest(name)\n",
-        "        self._check_run(run)\n",
+        "        self.fence.check_run(run)\n        self._check_newest(name)\n",
+        "        self.fence.check_run(run)\n",
         ("test_host.py",),
     ),
     Breakage(
