@@ -19,10 +19,11 @@ from keyhole.stored import Base, Moment
 from keyhole.types import Run
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
+from services.state_server.attempts import Attempt
 from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.copies import Standing
 from services.state_server.dump import dump
-from services.state_server.host import Attempt, HostSettings, QueryHost, StateShare
+from services.state_server.host import HostSettings, QueryHost, StateShare
 from services.state_server.merging import Epoch
 from services.state_server.registry import Registry
 
@@ -92,7 +93,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
             kept = True
         finally:
             if not kept:
-                host.discard(attempt)
+                host.attempts.discard(attempt)
         return pb.StageResponse(receipts=[_receipt_to_proto(receipt) for receipt in receipts])
 
     async def ReadBase(self, request: pb.ReadBaseRequest, context: _Context) -> pb.ReadBaseResponse:  # noqa: N802 - gRPC
@@ -216,7 +217,7 @@ def _epoch_to_commit(host: QueryHost, request: pb.CommitRequest) -> EpochToCommi
         request.offsets_hash,
         {
             part.state: StateToCommit(
-                host.staged(
+                host.attempts.winners(
                     part.state, request.epoch, request.round, [(w.partition, w.attempt_id) for w in part.winners]
                 ),
                 [GroupReceipt(r.key_group, r.rows, r.bytes, r.checksum) for r in part.receipts],

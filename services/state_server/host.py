@@ -35,11 +35,12 @@ from keyhole.errors import (
     StillRunning,
     ValueMismatch,
 )
-from keyhole.rpc.frames import MAX_VALUE_BYTES, value_too_large
 from keyhole.steps import Step, StepObserver
-from keyhole.stored import Base, decode_aggregate, lifetime, living
+from keyhole.stored import Base
 from keyhole.stores.base import Snapshot, StoreEngine
 from keyhole.types import Position, Run, StateDescriptor
+from services.state_server.attempts import Attempt, Attempts
+from services.state_server.bases import read_bases
 from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
 from services.state_server.copies import Lease, Standing
 from services.state_server.counts import EpochCounts, ServerCounts
@@ -54,9 +55,6 @@ from services.state_server.standby import Standbys
 from services.state_server.table import Table
 
 _log = logging.getLogger(__name__)
-
-# Of the accumulators in one answer; more only where one alone is larger.
-_BASE_BYTES = 8 << 20
 
 _Result = TypeVar("_Result")
 
@@ -79,16 +77,6 @@ class HostSettings:
     make_follower: MakeFollower = Follower
     at_once: AtOnce = field(default_factory=AtOnce)
     counts: ServerCounts = field(default_factory=ServerCounts)
-
-
-class Attempt(NamedTuple):
-    """Names a staged partition attempt."""
-
-    state: str
-    epoch: int
-    round: int
-    partition: int
-    attempt_id: int
 
 
 class StateShare(NamedTuple):
@@ -124,6 +112,7 @@ class QueryHost:
 
     Attributes:
         fence: What messages about the query are held against.
+        attempts: Whose rows are here.
         lease: By which its answers are confirmed, or no more.
         alone: Its coordinator knows nobody else who could own what it owns.
         epochs: What it has committed, for the server's figures.
@@ -147,8 +136,7 @@ class QueryHost:
         self._grant = ""
         self._writer: ChangelogWriter | None = None
         self._hosted: dict[str, HostedState] = {}
-        self._staged: dict[Attempt, StagedAttempt] = {}
-        self._arriving: set[StagedAttempt] = set()
+        self.attempts = Attempts(self._close_attempt)
         self._committing: set[asyncio.Future[list[GroupCommitted]]] = set()
         # Those that the log has told of.
         self._unusable: dict[str, StateDescriptor] = {}
@@ -261,7 +249,7 @@ class QueryHost:
             # The run counts from here on: the one before is refused while this one waits for Kafka. Should the grant
             # fail, its coordinator asks for another one.
             self.fence.begin(run, grant)
-            self._drop_staged(lambda _: True)
+            self.attempts.drop_staged()
             await self._stop_restoring()
             # No lease yet: others may own by now what it owned before.
             await self._on_thread(self._take_grant, grant)
@@ -572,30 +560,7 @@ class QueryHost:
             TooLarge: An accumulator that no message can carry.
         """
         self.fence.check_may_write(run, incarnation, version)
-        return await self._on_thread(self._read_base, self._state(state), epoch, keys)
-
-    def _read_base(self, state: HostedState, epoch: Epoch, keys: Sequence[bytes]) -> list[Base | None]:
-        if {int.from_bytes(key[:2], "big") for key in keys} - state.restored:
-            raise NotOwner(f"key groups of state {state.table.name} are asked for and not owned; stage them again")
-        lives, bases, size = lifetime(state.descriptor), list[Base | None](), 0
-        lives_from = None if lives is None else lives.lives_from(epoch.moment)
-        snapshot = state.store.snapshot()
-        try:
-            for key in keys:
-                stored = snapshot.get(key)
-                if stored is not None and lives_from is not None:
-                    (stored,) = living((stored,), lives_from)
-                base = None if stored is None else decode_aggregate(stored).as_of(epoch.number)
-                of_base = 0 if base is None else len(base.accumulator)
-                if of_base > MAX_VALUE_BYTES:
-                    raise value_too_large(state.table.name, of_base, "an accumulator")
-                if size and size + of_base > _BASE_BYTES:
-                    break
-                bases.append(base)
-                size += of_base
-        finally:
-            snapshot.close()
-        return bases
+        return await self._on_thread(read_bases, self._state(state), epoch, keys)
 
     def begin_attempt(self, run: Run, incarnation: str, version: int, attempt: Attempt) -> StagedAttempt:
         """Room for one task attempt's rows, not yet among what is staged (see `stage`).
@@ -605,19 +570,12 @@ class QueryHost:
             StageLost: A newer round, or a newer epoch, has begun.
         """
         self.fence.check_may_write(run, incarnation, version)
-        self._check_newest(attempt)
         state = self._state(attempt.state)
         name = f"{self._application}/{attempt.state}"
-        arriving = StagedAttempt(
-            name, state.descriptor.key_groups, state.store.max_key_bytes, state.merge, self._settings.room
+        groups, room = state.descriptor.key_groups, self._settings.room
+        return self.attempts.begin(
+            attempt, lambda: StagedAttempt(name, groups, state.store.max_key_bytes, state.merge, room)
         )
-        self._arriving.add(arriving)
-        return arriving
-
-    def _check_newest(self, attempt: Attempt) -> None:
-        newest = max(((a.epoch, a.round) for a in self._staged), default=(0, 0))
-        if (attempt.epoch, attempt.round) < newest:
-            raise StageLost(f"round {attempt.round} of epoch {attempt.epoch} has been superseded")
 
     async def add_rows(
         self, attempt: StagedAttempt, decode: Callable[[], tuple[list[bytes], list[bytes | None]]]
@@ -627,7 +585,7 @@ class QueryHost:
         Raises:
             Overloaded: The disk has no room for them either.
         """
-        held = [*self._arriving, *self._staged.values()]
+        held = self.attempts.held()
 
         def add() -> None:
             attempt.add(*decode())
@@ -644,10 +602,7 @@ class QueryHost:
         if attempt.spilled:
             await self._on_thread(attempt.check)
         self.fence.check_run(run)
-        self._check_newest(name)
-        self._arriving.discard(attempt)
-        self._drop_staged(lambda other: (other.epoch, other.round) < (name.epoch, name.round))
-        self._staged[name] = attempt
+        self.attempts.stage(name, attempt)
         receipts = attempt.receipts()
         self._count_staged(name, receipts)
         self._settings.observer.reached(Step.SERVER_STAGED, name.epoch)
@@ -658,11 +613,6 @@ class QueryHost:
         rows.staged_rows += sum(receipt.rows for receipt in receipts)
         rows.staged_bytes += sum(receipt.bytes for receipt in receipts)
         self.epochs.staged_epoch = name.epoch
-
-    def discard(self, attempt: StagedAttempt) -> None:
-        """An attempt that did not come to its end."""
-        self._arriving.discard(attempt)
-        self._drop(attempt)
 
     async def commit(
         self, run: Run, incarnation: str, version: int, epoch: EpochToCommit, deadline_seconds: float
@@ -691,7 +641,7 @@ class QueryHost:
         self._count_committed(epoch, committed)
         self._publish(views, Standing(epoch.epoch, epoch.commit_time_ms, epoch.watermark_ms, epoch.generation, version))
         self.lease.confirm()
-        self._drop_staged(lambda attempt: attempt.epoch <= epoch.epoch)
+        self.attempts.drop_committed(epoch.epoch)
         self._settings.observer.reached(Step.SERVER_COMMITTED, epoch.epoch)
         return committed
 
@@ -734,21 +684,10 @@ class QueryHost:
             state.restored.clear()
             state.read_positions()
 
-    def staged(self, state: str, epoch: int, round_: int, winners: Sequence[tuple[int, int]]) -> list[StagedAttempt]:
-        """The attempts of the winners.
-
-        Raises:
-            StageLost: One of them is not here.
-        """
-        attempts = [self._staged.get(Attempt(state, epoch, round_, *winner)) for winner in winners]
-        if not all(attempts):
-            raise StageLost(f"rows of epoch {epoch} are not staged here; this server must have them staged again")
-        return [attempt for attempt in attempts if attempt is not None]
-
     def abort(self, run: Run, epoch: int) -> None:
         """Drops what is staged of an epoch."""
         self.fence.check_run(run)
-        self._drop_staged(lambda attempt: attempt.epoch == epoch)
+        self.attempts.drop_epoch(epoch)
 
     # --- the rest -------------------------------------------------------------------------------------------------
 
@@ -783,7 +722,7 @@ class QueryHost:
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._close_on_thread, destroy)
             finally:  # a disk may refuse what is to be deleted
                 self._hosted.clear()
-                self._drop_staged(lambda _: True)
+                self.attempts.drop_staged()
                 self._thread.shutdown()
 
     def _close_on_thread(self, destroy: bool) -> None:
@@ -822,11 +761,7 @@ class QueryHost:
             raise NotOwner(f"server {self._settings.server} holds nothing of state {self._application}/{name}")
         return state
 
-    def _drop_staged(self, which: Callable[[Attempt], bool]) -> None:
-        for name in [name for name in self._staged if which(name)]:
-            self._drop(self._staged.pop(name))
-
-    def _drop(self, attempt: StagedAttempt) -> None:
+    def _close_attempt(self, attempt: StagedAttempt) -> None:
         try:
             # Not here: the thread may be reading it.
             self._thread.submit(attempt.close)

@@ -15,10 +15,11 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from keyhole.types import Run, StateDescriptor
+from services.state_server.attempts import Attempt
 from services.state_server.commit import EpochToCommit, GroupCommitted, StateToCommit
 from services.state_server.copies import Standing
 from services.state_server.follow import Follower, MakeFollower
-from services.state_server.host import Attempt, HostSettings, QueryHost, StateShare
+from services.state_server.host import HostSettings, QueryHost, StateShare
 from services.state_server.restore import AtOnce
 from services.state_server.spill import StagingRoom
 from services.state_server.staged import StagedAttempt
@@ -99,7 +100,7 @@ class Hosted:
         self, epoch: int, receipts: Sequence[GroupReceipt], round_: int = 0, *, replace: bool = False
     ) -> list[GroupCommitted]:
         winners = [(0, epoch * 100 + round_)] if receipts else []
-        attempts = self.host.staged("counts", epoch, round_, winners)
+        attempts = self.host.attempts.winners("counts", epoch, round_, winners)
         part = StateToCommit(attempts, receipts, replace)
         asked = EpochToCommit(epoch, self.run.generation, 1000 * epoch, 0, epoch, {"counts": part})
         return await self.host.commit(self.run, INCARNATION, self.version, asked, 5.0)

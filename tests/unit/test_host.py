@@ -290,7 +290,7 @@ async def test_staged_bytes_are_bounded_however_many_tasks_stage_at_once(tmp_pat
     with pytest.raises(Overloaded, match="MAX_SPILLED_BYTES"):
         await add(0, 1)
     for attempt in attempts:
-        hosted.host.discard(attempt)
+        hosted.host.attempts.discard(attempt)
     attempts = [hosted.begin(1, 100)]
     await add(0, 2)
     await hosted.host.close()
@@ -310,12 +310,11 @@ async def test_a_call_that_is_cancelled_while_its_chunk_is_taken_in_leaves_no_by
     call.cancel()
     with suppress(asyncio.CancelledError):
         await call
-    hosted.host.discard(attempt)
+    hosted.host.attempts.discard(attempt)
     let_go.set()
     await hosted.stage(1, {A: row(1.0)})
     await hosted.host.open_run(type(hosted.run)("app", "main", 2, "run-2"), INCARNATION, "grant-2")
-    assert not hosted.host._arriving
-    assert not hosted.host._staged
+    assert not hosted.host.attempts.held()
 
 
 async def test_an_older_round_that_ends_late_is_not_staged(hosted: Hosted) -> None:
@@ -324,7 +323,7 @@ async def test_an_older_round_that_ends_late_is_not_staged(hosted: Hosted) -> No
     await hosted.stage(1, {A: row(1.0)}, round_=1)
     with pytest.raises(StageLost, match="superseded"):
         hosted.begin(1, 2, round_=0)
-    name = next(iter(hosted.host._staged))._replace(round=0)
+    name = hosted.host.attempts.names()[0]._replace(round=0)
     with pytest.raises(StageLost, match="superseded"):
         await hosted.host.stage(name, late, hosted.run)
 

@@ -31,9 +31,10 @@ from keyhole.testing.changelog import MemoryReader, NextCommit
 from keyhole.testing.clock import ManualClock
 from keyhole.types import Run, Stale
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
+from services.state_server.attempts import Attempt
 from services.state_server.commit import EpochToCommit, GroupCommitted, StateToCommit
 from services.state_server.copies import Standing
-from services.state_server.host import Attempt, HostSettings, QueryHost, StateShare
+from services.state_server.host import HostSettings, QueryHost, StateShare
 from services.state_server.spill import StagingRoom
 from services.state_server.table import Table
 from tests.support.states import KEY_GROUPS, descriptor, group, key, memory_changelog, names_in, row
@@ -90,7 +91,7 @@ class Server:
         try:
             await self.host.add_rows(arriving, lambda: ([key(k) for k in rows], values))
         except KeyholeError:
-            self.host.discard(arriving)
+            self.host.attempts.discard(arriving)
             raise
         return await self.host.stage(name, arriving, run)
 
@@ -104,7 +105,7 @@ class Server:
         version: int = 1,
     ) -> list[GroupCommitted]:
         winners = [(0, attempt)] if receipts else []
-        part = StateToCommit(self.host.staged("counts", epoch, round_, winners), receipts, replace=False)
+        part = StateToCommit(self.host.attempts.winners("counts", epoch, round_, winners), receipts, replace=False)
         to_commit = EpochToCommit(epoch, run.generation, 1000 * epoch, 0, epoch, {"counts": part})
         return await self.host.commit(run, "i", version, to_commit, 1.0)
 
@@ -217,7 +218,7 @@ class TestRuns:
         await server.stage({A: 1.0})
         await server.begin(SECOND, "grant-2")
         with pytest.raises(StageLost):
-            server.host.staged("counts", 1, 1, [(0, 1)])
+            server.host.attempts.winners("counts", 1, 1, [(0, 1)])
 
 
 class TestGrants:
@@ -291,8 +292,8 @@ class TestStaging:
         with pytest.raises(StageLost, match="superseded"):
             await server.stage({A: 1.0}, round_=1)
         with pytest.raises(StageLost):
-            server.host.staged("counts", 1, 1, [(0, 1)])
-        assert server.host.staged("counts", 1, 2, [(0, 1)])
+            server.host.attempts.winners("counts", 1, 1, [(0, 1)])
+        assert server.host.attempts.winners("counts", 1, 2, [(0, 1)])
 
     async def test_of_two_attempts_of_one_partition_the_winner_is_committed(self, server: Server) -> None:
         await server.begin()
@@ -313,7 +314,7 @@ class TestStaging:
         server.host.abort(FIRST, 2)
         for epoch in (1, 2):
             with pytest.raises(StageLost, match="not staged here"):
-                server.host.staged("counts", epoch, 1, [(0, 1)])
+                server.host.attempts.winners("counts", epoch, 1, [(0, 1)])
 
     async def test_more_than_the_limit_is_refused_and_what_was_discarded_does_not_count(self) -> None:
         server = Server(memory_bytes=0, disk_bytes=50)
@@ -333,7 +334,7 @@ class TestStaging:
         await server.host.add_rows(arriving, lambda: ([key(A)], [row(1.0)]))
         with pytest.raises(Overloaded):
             await server.host.add_rows(arriving, lambda: ([key(B)], [row(1.0)]))
-        server.host.discard(arriving)
+        server.host.attempts.discard(arriving)
         await server.stage({A: 1.0}, attempt=2)
         await server.host.close()
 

@@ -323,7 +323,7 @@ async def test_rows_that_are_still_arriving_are_refused_and_leave_nothing_behind
         await hosted.host.add_rows(arriving, lambda: ([A], [row(1.0)]))
     with pytest.raises(NotReady):
         hosted.begin(1, 2)
-    hosted.host.discard(arriving)
+    hosted.host.attempts.discard(arriving)
     assert hosted.room.memory_bytes == 0
 
 

@@ -79,9 +79,9 @@ PROTOCOL = (
     Breakage(
         "an attempt of an older round that ends late is staged",
         "protocol",
-        _HOST,
-        "        self.fence.check_run(run)\n        self._check_newest(name)\n",
-        "        self.fence.check_run(run)\n",
+        "services/state_server/attempts.py",
+        "        self._check_newest(name)\n        self._arriving.discard(attempt)\n",
+        "        self._arriving.discard(attempt)\n",
         ("test_host.py",),
     ),
     Breakage(
