@@ -11,6 +11,7 @@ from keyhole.client.segments import Answers
 from keyhole.errors import KeyholeError, Overloaded
 from keyhole.rpc import status
 from keyhole.rpc.frames import failures_to_proto
+from keyhole.rpc.read_requests import key_count
 from keyhole.v1 import query_pb2 as pb
 
 # A client that sends but does not read is not read from either, beyond so many responses, or bytes of values in them.
@@ -102,7 +103,7 @@ def response(frame: int, answers: Answers) -> pb.LookupResponse:
 
 def refusal(request: pb.LookupRequest, error: KeyholeError) -> pb.LookupResponse:
     """The whole frame can't be answered."""
-    return _refused(request.frame, len(request.storage_keys) or len(request.keys), error)
+    return _refused(request.frame, key_count(request), error)
 
 
 def _unread(instead_of: pb.LookupResponse, unsent_bytes: int) -> pb.LookupResponse:

@@ -13,7 +13,7 @@ import grpc
 from keyhole.client.coalescing import Lane
 from keyhole.client.segments import Answers
 from keyhole.codec import StateCodec
-from keyhole.errors import InternalError, KeyholeError, MalformedRequest, Overloaded, StaleDescriptor, Unsupported
+from keyhole.errors import InternalError, KeyholeError, Overloaded, StaleDescriptor
 from keyhole.key_values import KeyValue
 from keyhole.routing import StateName
 from keyhole.rpc import convert
@@ -26,6 +26,7 @@ from keyhole.rpc.frames import (
     cut_to_frame,
     of_key,
 )
+from keyhole.rpc.read_requests import check_consistency, check_frame, check_lookup, key_count
 from keyhole.security.access import current
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
@@ -40,8 +41,6 @@ _log = logging.getLogger(__name__)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-_COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
-_MAX_KEYS_PER_REQUEST = 16_384
 # Of the caller's time, what is kept back so that the reason can still reach it.
 _KEPT_BACK = 0.1
 _MOST_KEPT_BACK_SECONDS = 0.25
@@ -147,8 +146,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             self.counts.scan_seconds.observe(self._directory.clock.monotonic() - began)
 
     async def _scan(self, request: pb.ScanRequest, context: _Context) -> AsyncGenerator[pb.ScanResponse]:
-        if request.options.consistency not in _COMMITTED:
-            raise Unsupported("only COMMITTED reads are supported by this version")
+        check_consistency(request.options)
         if self._scans >= self._max_scans:
             raise Overloaded(f"{self._scans} scans are under way in this proxy, and no more may be; try again")
         self._scans += 1
@@ -175,15 +173,14 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             respond(self._refusal(request, _told(error)))
 
     def _refusal(self, request: pb.LookupRequest, error: KeyholeError) -> pb.LookupResponse:
-        count = len(request.storage_keys) or len(request.keys)
+        count = key_count(request)
         self.counts.of(_name(request.state), self._directory.tables).failed[error.reason] += count
         return refusal(request, error)
 
     def _start(self, request: pb.LookupRequest, respond: Respond) -> None:
         options = request.options
         current().check(Verb.READ, request.state.application, request.state.state)
-        if request.keys and request.storage_keys:
-            raise MalformedRequest("a frame has either keys or storage_keys, not both")
+        check_frame(request)
         if not request.keys and not request.storage_keys:
             respond(pb.LookupResponse(frame=request.frame))
             return
@@ -313,10 +310,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         in_parts: bool = False,
         room: int = FRAME_BYTES,
     ) -> None:
-        if options.consistency not in _COMMITTED:
-            raise Unsupported("only COMMITTED reads are supported by this version")
-        if len(keys) > _MAX_KEYS_PER_REQUEST:
-            raise MalformedRequest(f"{len(keys):,} keys in one request; at most {_MAX_KEYS_PER_REQUEST:,} may be")
+        check_lookup(options, len(keys))
         if self._keys + len(keys) > self._max_keys:
             raise Overloaded(
                 f"{self._keys:,} lookups are under way in this proxy, and at most {self._max_keys:,} may be; try "

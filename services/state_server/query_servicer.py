@@ -14,10 +14,8 @@ from keyhole.counting import ReadCounts
 from keyhole.errors import (
     KeyholeError,
     KeyTooLong,
-    MalformedRequest,
     StaleDescriptor,
     UnavailableError,
-    Unsupported,
 )
 from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto, key_from_proto
 from keyhole.rpc.frames import (
@@ -31,6 +29,7 @@ from keyhole.rpc.frames import (
     frame_is_full,
     portions,
 )
+from keyhole.rpc.read_requests import check_consistency, check_frame, check_lookup, key_count
 from keyhole.rpc.scanning import scan_range
 from keyhole.rpc.status import to_proto
 from keyhole.security.access import current
@@ -43,11 +42,6 @@ from services.state_server.scans import ScanLimits, Scans
 from services.state_server.table import Table
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-
-# Enough for a frame of any client of ours, and small enough not to hold the event loop for more than some milliseconds.
-MAX_KEYS_PER_REQUEST = 16_384
-
-_COMMITTED = (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED)
 
 
 class QueryServicer(query_pb2_grpc.QueryServicer):
@@ -116,7 +110,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     async def _scan(self, request: pb.ScanRequest) -> AsyncGenerator[pb.ScanResponse]:
         table, options = self._table(request.state), request.options
-        _check(options, 1)
+        check_consistency(options)
         within, bounds = scan_range(table.codec, request), bounds_from_proto(options)
         known, sent = len(within.prefix), False
         with (
@@ -164,7 +158,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         self._counts.lookup_seconds.observe(self._clock.monotonic() - began)
 
     def _get(self, state: pb.StateRef, keys: Sequence[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
-        _check(options, len(keys))
+        check_lookup(options, len(keys))
         table = self._table(state)
         answers = _lookup(table, [_storage_key(table, key) for key in keys], options, MAX_VALUE_BYTES)
         rows = _formatted(table, answers, options)
@@ -177,7 +171,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     def _frame(self, request: pb.LookupRequest) -> pb.LookupResponse:
         began = self._clock.monotonic()
-        count = len(request.storage_keys) or len(request.keys)
+        count = key_count(request)
         reads = self._reads(request.state)
         try:
             return self._answer(request)
@@ -193,9 +187,8 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         options = request.options
         current().check(Verb.READ, request.state.application, request.state.state)
         table = self._table(request.state)
+        check_frame(request)
         if request.keys:
-            if request.storage_keys:
-                raise MalformedRequest("a frame has either keys or storage_keys, not both")
             keys: Sequence[bytes] = [_storage_key(table, key) for key in request.keys]
         else:
             if request.topic_id != table.descriptor.topic_id:
@@ -204,7 +197,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                     topic_id=table.descriptor.topic_id,
                 )
             keys = request.storage_keys
-        _check(options, len(keys))
+        check_lookup(options, len(keys))
         failures: dict[int, KeyholeError] = {}
         try:
             answers = _lookup(table, keys, options)
@@ -271,13 +264,6 @@ def _lookup_apart(
 def _storage_key(table: Table, key: pb.Key) -> bytes:
     values = key_from_proto(key)
     return table.codec.storage_key(values if len(values) != 1 else values[0])
-
-
-def _check(options: pb.ReadOptions, keys: int) -> None:
-    if options.consistency not in _COMMITTED:
-        raise Unsupported("only COMMITTED reads are supported by this version")
-    if keys > MAX_KEYS_PER_REQUEST:
-        raise MalformedRequest(f"{keys:,} keys in one request; at most {MAX_KEYS_PER_REQUEST:,}", keys=keys)
 
 
 def _formatted(table: Table, answers: Answers, options: pb.ReadOptions) -> list[bytes]:

@@ -25,11 +25,11 @@ from keyhole.errors import (
     Unconfirmed,
     UnknownApplication,
     UnknownState,
-    Unsupported,
 )
 from keyhole.rpc import convert, status
 from keyhole.rpc.frames import check_answer, cut_to_frame, failures_to_proto
 from keyhole.rpc.protocol import PROTOCOL_VERSION
+from keyhole.rpc.read_requests import check_consistency, check_frame, key_count
 from keyhole.rpc.scanning import scan_range
 from keyhole.rpc.server import RpcServer
 from keyhole.types import ReadBounds, Role, Stale, StateDescriptor
@@ -314,8 +314,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
 
     def _frame(self, request: pb.LookupRequest) -> pb.LookupResponse:
         try:
-            if request.keys and request.storage_keys:
-                raise MalformedRequest("a frame has either keys or storage_keys, not both")
+            check_frame(request)
             copies = self._copies(request.state)
             state = copies[0]
             if request.storage_keys and request.topic_id != state.descriptor.topic_id:
@@ -325,7 +324,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
             name = f"{request.state.application}/{request.state.state}"
             failures += failures_to_proto(cut_to_frame(name, values))
         except KeyholeError as error:
-            count = len(request.storage_keys) or len(request.keys)
+            count = key_count(request)
             failure = pb.LookupFailure(error=status.to_proto(error))
             return pb.LookupResponse(frame=request.frame, values=[b""] * count, failures=[failure])
         return pb.LookupResponse(
@@ -377,8 +376,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         """Of all keys, before any is answered: one that can't be fails the request."""
         if self._server.refuse is not None:
             raise self._server.refuse
-        if options.consistency not in (pb.CONSISTENCY_UNSPECIFIED, pb.CONSISTENCY_COMMITTED):
-            raise Unsupported("only COMMITTED reads are supported by this version")
+        check_consistency(options)
         bounds = convert.bounds_from_proto(options)
         chosen = [self._choose(copies, int.from_bytes(key[:2], "big"), bounds.stale) for key in keys]
         for state in copies:
