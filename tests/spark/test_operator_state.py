@@ -17,6 +17,7 @@ from keyhole.config import JobConfig
 from keyhole.spark import queryable
 from keyhole.types import Answer
 from tests.spark.test_state_kinds import KEYS, SCHEMA, random_rows
+from tests.support.object_store import ObjectStore, reaching
 from tests.support.scenario import Scenario, Scenarios
 
 
@@ -189,7 +190,19 @@ def test_a_state_that_has_no_rows_has_the_epochs_of_the_others(rescaled: Rescale
 
 def test_a_batch_that_is_run_again_has_the_subtasks_that_it_had_at_first(scenarios: Scenarios) -> None:
     """Servers may have committed their parts of it: with other subtasks the rest would not fit to them."""
+    run_each_batch_again(scenarios(), "checkpoint")
+
+
+def test_so_it_has_where_their_number_is_in_an_object_store(scenarios: Scenarios, object_store: ObjectStore) -> None:
     scenario = scenarios()
+    with reaching(object_store, scenario.spark):
+        run_each_batch_again(scenario, object_store.at(scenario.application))
+    names = object_store.names(scenario.application)
+    assert [f"keyhole/subtasks/counter/{batch}" in names for batch in range(5)] == [True] * 4 + [False]
+
+
+def run_each_batch_again(scenario: Scenario, checkpoint: str) -> None:
+    """With another number of subtasks each time; the counts are those of each batch once."""
     batches = random_rows(4)
     data = scenario.stream(SCHEMA, batches)
     seen: list[tuple[int, list[Counts]]] = []
@@ -222,7 +235,7 @@ def test_a_batch_that_is_run_again_has_the_subtasks_that_it_had_at_first(scenari
                 raise Enough
 
         with suppress(StreamingQueryException):
-            scenario.run(data, "append", two_batches, name="counting")
+            scenario.run(data, "append", two_batches, name="counting", checkpoint=checkpoint)
     assert [batch for batch, _ in seen] == [0, 0, 1, 1, 2, 2, 3]
     for batch, counts in seen:
         assert counts == [Recount(row["k"] for of in batches[: batch + 1] for row in of)] * 2

@@ -80,12 +80,16 @@ class Scenario:
         checkpoint: str = "checkpoint",
         partitions: int = 2,
     ) -> None:
-        """Runs a streaming query until it has taken all that its source has; raises what ended it, if it failed."""
+        """Runs a streaming query until it has taken all that its source has; raises what ended it, if it failed.
+
+        Args:
+            checkpoint: In the directory, or a URL.
+        """
         before = self.spark.conf.get(_SHUFFLE_PARTITIONS)
         assert before is not None
         self.spark.conf.set(_SHUFFLE_PARTITIONS, partitions)
         try:
-            run_to_end(data, mode, function, self.directory / checkpoint, name)
+            run_to_end(data, mode, function, checkpoint if "://" in checkpoint else self.directory / checkpoint, name)
         finally:
             self.spark.conf.set(_SHUFFLE_PARTITIONS, before)
 

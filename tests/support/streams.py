@@ -75,7 +75,11 @@ def file_stream(spark: SparkSession, directory: Path, schema: str, batches: Sequ
 
 
 def run_to_end(
-    data: DataFrame, mode: str, function: Callable[[DataFrame, int], None], checkpoint: Path, name: str | None = None
+    data: DataFrame,
+    mode: str,
+    function: Callable[[DataFrame, int], None],
+    checkpoint: str | Path,
+    name: str | None = None,
 ) -> None:
     """Runs a streaming query until it has taken all that its source has; raises what ended it, if it failed."""
     writer = data.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
