@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -88,7 +89,7 @@ class Folder:
             file = self._fs.open(self._at(name), "rb")
         except FileNotFoundError:
             raise
-        except OSError as error:
+        except _failures() as error:
             raise self._failed("read", error) from error
         with file:
             yield file
@@ -139,11 +140,18 @@ class Folder:
     def _told(self, done: str) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except _failures() as error:
             raise self._failed(done, error) from error
 
-    def _failed(self, done: str, error: OSError) -> InvalidConfiguration:
+    def _failed(self, done: str, error: Exception) -> InvalidConfiguration:
         return InvalidConfiguration(f"{self.path} can't be {done}: {error}", path=self.path)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Of disks and services. Amazon's client, where it is used, has some that are no OSErrors: no connection, no
+    credentials."""
+    client: Any = sys.modules.get("botocore.exceptions")
+    return (OSError,) if client is None else (OSError, client.BotoCoreError)
 
 
 class HashingFile:
