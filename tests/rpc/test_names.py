@@ -93,7 +93,7 @@ class Case:
         encoded = encode(pa.RecordBatch.from_arrays([columns[name] for name in names], names=names), self.of)
         if self.kind is not StateKind.AGGREGATING:
             return encoded
-        staged = [staged_aggregate(row, b"") for row in encoded.column(VALUE).to_pylist()]
+        staged = [staged_aggregate(row, b"", 1) for row in encoded.column(VALUE).to_pylist()]
         return pa.record_batch({STORAGE_KEY: encoded.column(STORAGE_KEY), VALUE: pa.array(staged, pa.binary())})
 
 
