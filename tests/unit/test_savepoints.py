@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from keyhole.changelog.base import Partition
+from keyhole.changelog.base import ChangelogWriter, Partition
 from keyhole.coordinator.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
 from keyhole.coordinator.declaring import DECLARING
 from keyhole.errors import (
@@ -779,6 +779,30 @@ def test_a_restore_that_stood_still_while_another_process_ended_it_changes_nothi
     assert savepoint is not None
     assert savepoint.finished
     assert numbers_of(broken_off, descriptor()) == EXPECTED
+
+
+def test_a_restore_that_stood_still_before_it_took_the_id_of_the_rows_writes_none_once_another_process_has_ended_it(
+    taken: Folder, options: RestoreOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka, writer = MemoryKafka(), MemoryChangelog.writer
+
+    def stand_still(changelog: MemoryChangelog, grant: str) -> ChangelogWriter:
+        monkeypatch.setattr(MemoryChangelog, "writer", writer)
+        assert bring_back(taken, kafka, options)
+        ends.update(ends_of(kafka))
+        return changelog.writer(grant)
+
+    ends: dict[Partition, int] = {}
+    monkeypatch.setattr(MemoryChangelog, "writer", stand_still)
+    with pytest.raises((Fenced, SavepointMismatch)):
+        bring_back(taken, kafka, options)
+    assert any(ends.values())
+    assert ends_of(kafka) == ends
+
+
+def ends_of(kafka: MemoryKafka) -> dict[Partition, int]:
+    with closing(MemoryChangelog(kafka, "app").reader()) as reader:
+        return reader.ends({"counts": range(descriptor().key_groups)}, 1)
 
 
 def test_a_restore_that_kafka_has_kept_from_its_end_says_what_to_do(taken: Folder, options: RestoreOptions) -> None:

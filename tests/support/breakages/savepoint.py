@@ -6,7 +6,6 @@ from tests.support.breakages.breakage import Breakage
 
 _CREATE = "src/keyhole/savepoint/create.py"
 _RESTORE = "src/keyhole/savepoint/restore.py"
-_INTERLEAVED = "test_declaring.py"
 _FOLDER = "src/keyhole/savepoint/folder.py"
 
 SAVEPOINT = (
@@ -48,7 +47,7 @@ SAVEPOINT = (
         _RESTORE,
         "                writer.open(self._deadline)\n                self._confirm(log)\n",
         "                writer.open(self._deadline)\n",
-        (f"{_INTERLEAVED}::test_of_two_processes_with_the_same_restore_one_ends_it_and_nothing_is_written_after_that",),
+        ("test_savepoints.py",),
     ),
     Breakage(
         "a savepoint takes along what a batch has read without the file that has it",
