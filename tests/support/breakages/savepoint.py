@@ -47,7 +47,7 @@ SAVEPOINT = (
         _RESTORE,
         "                writer.open(self._deadline)\n                self._confirm(log)\n",
         "                writer.open(self._deadline)\n",
-        ("test_savepoints.py",),
+        ("unit/test_savepoints.py",),
     ),
     Breakage(
         "a savepoint takes along what a batch has read without the file that has it",
