@@ -142,38 +142,49 @@ def _set_aside(
     """In a task: hands on what is good, and does not end before Kafka has the others."""
     hasten_rows()
     sender: _Sender | None = None
-    for batch in batches:
-        checked.add(len(batch))
-        reasons = batch.column(_REASON)
-        taken = batch.select([name for name in batch.schema.names if not name.startswith("__")])
-        if reasons.null_count == len(batch):
-            yield taken
-            continue
-        sender = sender or _Sender(bootstrap_servers, topic)
-        bad = batch.filter(reasons.is_valid())
-        columns = [bad.column(name).to_pylist() for name in (_REASON, *(f"__{name}" for name in _KEPT))]
-        for reason, *kept in zip(*columns, strict=True):
-            sender.send(reason, *kept)
-        sent.add(len(bad))
-        yield taken.filter(reasons.is_null())
-    if sender is not None:
-        sender.finish()
+    try:
+        for batch in batches:
+            checked.add(len(batch))
+            reasons = batch.column(_REASON)
+            taken = batch.select([name for name in batch.schema.names if not name.startswith("__")])
+            if reasons.null_count == len(batch):
+                yield taken
+                continue
+            sender = sender or _Sender(_producer(bootstrap_servers), bootstrap_servers, topic)
+            bad = batch.filter(reasons.is_valid())
+            columns = [bad.column(name).to_pylist() for name in (_REASON, *(f"__{name}" for name in _KEPT))]
+            for reason, *kept in zip(*columns, strict=True):
+                sender.send(reason, *kept)
+            sent.add(len(bad))
+            yield taken.filter(reasons.is_null())
+        if sender is not None:
+            sender.finish()
+    except BaseException:
+        _producer.cache_clear()  # one that has failed may go on failing, and one that was cut off holds what is left
+        raise
+
+
+@functools.cache
+def _producer(bootstrap_servers: str) -> Producer:
+    """An idempotent one, for all tasks of a worker, which runs one after the other: to connect, and to be given an id,
+    takes half a second, by which each batch with a single dead letter took longer."""
+    settings = {
+        **common_settings(bootstrap_servers),
+        **ONE_REQUEST,
+        "message.max.bytes": _LARGEST_BYTES,
+        # The broker refuses whole batches: what is too large must be alone in its own.
+        "batch.size": _BATCH_BYTES,
+    }
+    return Producer(settings)
 
 
 class _Sender:
-    """An idempotent producer for one task's dead letters."""
+    """One task's dead letters."""
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
-        settings = {
-            **common_settings(bootstrap_servers),
-            **ONE_REQUEST,
-            "message.max.bytes": _LARGEST_BYTES,
-            # The broker refuses whole batches: what is too large must be alone in its own.
-            "batch.size": _BATCH_BYTES,
-        }
+    def __init__(self, producer: Producer, bootstrap_servers: str, topic: str) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
-        self._producer = Producer(settings)
+        self._producer = producer
         self._error: KafkaError | None = None
 
     def send(
