@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.vital_signs.blobs import Blob, write_blob
 from jobs.vital_signs.chunks import SECOND_US, Chunk
+from jobs.vital_signs.files import files_at
 from jobs.vital_signs.pipeline import (
     APPLICATION,
     KEY_GROUPS,
@@ -28,23 +28,25 @@ from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
 from keyhole.spark.sink import OnCommit, Sink
 
 
-def states(processor: QueryableProcessor, job: JobConfig, files: Path, on_commit: OnCommit | None = None) -> Sink:
+def states(processor: QueryableProcessor, job: JobConfig, place: str, on_commit: OnCommit | None = None) -> Sink:
     """The four states; and the closed blobs' files, before readers don't find their chunks in the states any more."""
-    write = functools.partial(write_files, files)
+    write = functools.partial(write_files, place)
     return queryable.exposed(processor, write=write, key_groups=KEY_GROUPS, on_commit=on_commit, config=job)
 
 
-def write_files(folder: Path, batches: Iterator[pa.RecordBatch]) -> None:
+def write_files(place: str, batches: Iterator[pa.RecordBatch]) -> None:
     """In a task: the file of each closed blob. A blob that is written again gives the same file."""
+    files = files_at(place)
     for batch in batches:
         for row in batch.to_pylist():
             of = tuple(Chunk(chunk["start_us"], chunk["samples"]) for chunk in row["chunks"])
-            write_blob(folder, Blob(row["patient"], row["signal"], row["start_us"], row["end_us"], of))
+            write_blob(files, Blob(row["patient"], row["signal"], row["start_us"], row["end_us"], of))
 
 
 def start(environ: Mapping[str, str]) -> StreamingQuery:
     """Starts Spark and the query."""
     job, config = configure(APPLICATION, VitalSignsConfig, environ)
+    files_at(config.files).check_there()
     spark = session(APPLICATION, config, ROCKSDB)
     dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic, config=job)
     taken = chunks(records(spark, job.bootstrap_servers, config), dead_letters.accept)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobs.vital_signs.blobs import stored_chunks, united
 from jobs.vital_signs.chunks import CALIBRATIONS, COUNTS, PULSE, Calibration, Chunk, Series, decode
+from jobs.vital_signs.files import files_at
 
 if TYPE_CHECKING:  # who reads files alone needs no client
     from keyhole import Client
@@ -36,16 +37,21 @@ def open_chunks_of(client: Client | Session, application: str = APPLICATION) -> 
 
 
 class Archive:
-    """Reads a signal, whether it is in files or still in the state.
+    """Reads a signal, whether it is in files or still in the state. One thread at a time.
 
     Args:
+        place: Where the job writes its files: a folder, or s3://bucket/path. Asks an object store whether it is there.
         calibrations: By signal. Of one that is not there the values are what the converter counted (COUNTS).
+
+    Raises:
+        InvalidConfiguration: No files can be there, or the object store can't be reached.
     """
 
     def __init__(
-        self, folder: Path, open_chunks: OpenChunks, calibrations: Mapping[str, Calibration] = CALIBRATIONS
+        self, place: str | Path, open_chunks: OpenChunks, calibrations: Mapping[str, Calibration] = CALIBRATIONS
     ) -> None:
-        self._folder = folder
+        self._files = files_at(place)
+        self._files.check_there()
         self._open_chunks = open_chunks
         self._calibrations = calibrations
 
@@ -54,10 +60,10 @@ class Archive:
 
         Raises:
             ValueError: The patient or the signal is no name.
-            KeyholeError: The open chunks can't be had: as Client.scan.
+            KeyholeError: The open chunks can't be had: as Client.scan. Or the files: as Files.read.
         """
         still_open = list(self._open_chunks(patient, signal))  # before the files: see blobs.py
-        closed = stored_chunks(self._folder, patient, signal, begin_us, end_us)
+        closed = stored_chunks(self._files, patient, signal, begin_us, end_us)
         series = decode(united(still_open, closed, begin_us, end_us), self._calibrations.get(signal, COUNTS))
         within = (series.times_us >= begin_us) & (series.times_us < end_us)
         return Series(series.times_us[within], series.values[within])

@@ -10,16 +10,15 @@ into all of them. A chunk whose file was written just before the change, and not
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
+import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.vital_signs.chunks import CHUNK_US, SECOND_US, Chunk, is_name
+from jobs.vital_signs.files import Files
 
 _SCHEMA = pa.schema(
     [
@@ -29,6 +28,11 @@ _SCHEMA = pa.schema(
         pa.field("samples", pa.binary(), nullable=False),
     ]
 )
+
+
+_LENGTH = re.compile("[0-9]+s")
+_PARQUET = b"PAR1"
+"""What such a file ends with."""
 
 
 class Blob(NamedTuple):
@@ -69,48 +73,44 @@ def gathered(
     return closed, still_open
 
 
-def write_blob(folder: Path, blob: Blob) -> Path:
-    """Writes the blob's Parquet file, whole or not at all; the same again where it is run again.
+def write_blob(files: Files, blob: Blob) -> str:
+    """Writes the blob's Parquet file, whole or not at all; the same again where it is run again. Returns its name.
 
     What the file has already stays in it: a job that begins anew in the middle of a blob takes nothing away.
 
     Raises:
         ValueError: The patient or the signal is no name.
+        InvalidConfiguration, OSError: As Files.write.
     """
     seconds = (blob.end_us - blob.start_us) // SECOND_US
-    path = _folder_of(folder, blob.patient, blob.signal) / f"{seconds}s" / f"{blob.start_us}.parquet"
-    chunks = united(_chunks_in(path), blob.chunks, blob.start_us, blob.end_us)
+    name = f"{_folder_of(blob.patient, blob.signal)}/{seconds}s/{blob.start_us}.parquet"
+    chunks = united(_chunks_in(files, name), blob.chunks, blob.start_us, blob.end_us)
     columns = {
         "patient": [blob.patient] * len(chunks),
         "signal": [blob.signal] * len(chunks),
         "start_us": [chunk.start_us for chunk in chunks],
         "samples": [chunk.samples for chunk in chunks],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the others, so that renaming it is atomic; two attempts of a task must not write the same one.
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
-        try:
-            pq.write_table(pa.table(columns, _SCHEMA), file)
-            file.close()
-            Path(file.name).replace(path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                Path(file.name).unlink()
-            raise
-    return path
+    encoded = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns, _SCHEMA), encoded)
+    files.write(name, encoded.getvalue().to_pybytes())
+    return name
 
 
-def stored_chunks(folder: Path, patient: str, signal: str, begin_us: int, end_us: int) -> Iterator[Chunk]:
+def stored_chunks(files: Files, patient: str, signal: str, begin_us: int, end_us: int) -> Iterator[Chunk]:
     """The chunks in the files of the blobs that may reach into [begin_us, end_us), each file's in order.
 
     Raises:
         ValueError: The patient or the signal is no name.
+        InvalidConfiguration, OSError: As Files.read.
     """
-    within = _folder_of(folder, patient, signal)
-    for of_length in within.glob("*s"):
-        blob_us = int(of_length.name.removesuffix("s")) * SECOND_US
+    folder = _folder_of(patient, signal)
+    for of_length in files.names(folder):
+        if not _LENGTH.fullmatch(of_length):
+            continue
+        blob_us = int(of_length.removesuffix("s")) * SECOND_US
         for start_us in range(blob_start(begin_us - CHUNK_US, blob_us), end_us, blob_us):
-            yield from _chunks_in(of_length / f"{start_us}.parquet")
+            yield from _chunks_in(files, f"{folder}/{of_length}/{start_us}.parquet")
 
 
 def united(open_chunks: Iterable[Chunk], closed_chunks: Iterable[Chunk], begin_us: int, end_us: int) -> list[Chunk]:
@@ -119,14 +119,18 @@ def united(open_chunks: Iterable[Chunk], closed_chunks: Iterable[Chunk], begin_u
     return [by_start[start] for start in sorted(by_start) if begin_us - CHUNK_US < start < end_us]
 
 
-def _folder_of(folder: Path, patient: str, signal: str) -> Path:
+def _folder_of(patient: str, signal: str) -> str:
     for name in (patient, signal):
         if not is_name(name):
             raise ValueError("a patient's or a signal's name has characters that no folder's name may have")
-    return folder / patient / signal
+    return f"{patient}/{signal}"
 
 
-def _chunks_in(path: Path) -> Iterator[Chunk]:
-    if path.exists():  # none is ever deleted
-        table = pq.read_table(path, columns=["start_us", "samples"])
+def _chunks_in(files: Files, name: str) -> Iterator[Chunk]:
+    data = files.read(name)
+    if data is not None and not data.endswith(_PARQUET):
+        # An object store is asked for its size, and then for so many bytes: it was replaced by a longer one meanwhile.
+        data = files.read(name)
+    if data is not None:
+        table = pq.read_table(pa.BufferReader(data), columns=["start_us", "samples"])
         yield from map(Chunk, table["start_us"].to_pylist(), table["samples"].to_pylist())

@@ -6,11 +6,12 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from jobs.vital_signs.files import Files, files_at
 from jobs.vital_signs.recount import (
     PULSE,
     SATURATION,
@@ -117,29 +118,33 @@ def segments_agree(subject: Subject, client: Client, signal: Signal, of: Recorde
 def chunks_agree(subject: Subject, client: Client, recorded: Mapping[Signal, Recorded]) -> Iterator[bool]:
     """Each signal's chunks: open ones, and those in the files of closed blobs."""
     blob_us = int(subject.settings.get(BLOB_SECONDS, BLOB_SECONDS_DEFAULT)) * _SECOND_US
+    files = files_at(subject.files)
     until_us, patience = watermark_us(recorded), time.monotonic() + _CLOSING_SECONDS
     for signal, of in recorded.items():
         # A chunk is in both while its blob is being closed: that is no mistake unless it stays so.
-        while not (agrees := kept(subject, client, signal, blob_us).agrees(of, blob_us, until_us)):
+        while not (agrees := kept(subject, client, files, signal, blob_us).agrees(of, blob_us, until_us)):
             if time.monotonic() > patience:
                 break
             time.sleep(_LOOK_SECONDS)
         yield agrees
 
 
-def kept(subject: Subject, client: Client, signal: Signal, blob_us: int) -> Kept:
+def kept(subject: Subject, client: Client, files: Files, signal: Signal, blob_us: int) -> Kept:
     """The list first, the files afterwards: a chunk that is in the list no more was in a file before."""
     still_open = client.scan(APPLICATION, OPEN_CHUNKS, signal, min_epoch=subject.epoch).values
-    folder = subject.files.joinpath(*signal, f"{blob_us // _SECOND_US}s")
-    return Kept([(chunk.start_us, chunk.samples) for chunk in still_open], list(filed(folder, blob_us)))
+    folder = "/".join((*signal, f"{blob_us // _SECOND_US}s"))
+    return Kept([(chunk.start_us, chunk.samples) for chunk in still_open], list(filed(files, folder, blob_us)))
 
 
-def filed(folder: Path, blob_us: int) -> Iterator[tuple[int, bytes]]:
+def filed(files: Files, folder: str, blob_us: int) -> Iterator[tuple[int, bytes]]:
     """The chunks in the files where a reader looks for them: beginnings, samples."""
-    for path in sorted(folder.glob("*.parquet")):
-        table = pq.read_table(path, columns=["start_us", "samples"])
+    for name in files.names(folder):
+        data = files.read(f"{folder}/{name}")
+        if data is None or not name.endswith(".parquet"):
+            continue
+        table = pq.read_table(pa.BufferReader(data), columns=["start_us", "samples"])
         for start, samples in zip(table["start_us"].to_pylist(), table["samples"].to_pylist(), strict=True):
-            if f"{blob_start(start, blob_us)}" == path.stem:
+            if f"{blob_start(start, blob_us)}" == name.removesuffix(".parquet"):
                 yield start, samples
 
 

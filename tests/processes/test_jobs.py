@@ -13,6 +13,7 @@ import pytest
 
 from keyhole.cli.local_jobs import LOCAL_JOBS
 from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ
+from tests.support.object_store import ObjectStore
 
 STATES = {
     "fraud_detection": ["aggregations", "alerts", "recent", "rules", "spent", "totals"],
@@ -44,7 +45,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", sorted(STATES.keys() - {"fraud_detection"}))
-def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothing(
+    name: str, tmp_path: Path, object_store: ObjectStore
+) -> None:
     command = [*KEYHOLE, "job", name, "--seconds", "10", "--verify", "--json"]
     # What has waited while a busy machine started Spark is to be caught up with, too.
     few = {
@@ -58,6 +61,8 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
         "KEYHOLE_TWEETS_TOO_LATE": "0.02",
         "KEYHOLE_REQUESTS_RATE": "300",
     }
+    if name == "vital_signs":  # in a folder: tests/spark/test_vital_signs_reads.py
+        few |= object_store.environ | {"KEYHOLE_VITAL_SIGNS_FILES": object_store.at("of-a-job")}
     settings = environ(tmp_path, **few, **{f"{LOCAL_JOBS[name].source_prefix}MALFORMED": MALFORMED.get(name, "0.02")})
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
@@ -79,6 +84,7 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
         assert result["keys"] == len(of_patient) * PATIENTS + len(["a heart rate", "a breathing rate"])
         # What is in the list no more is in a file, or some of the chunks would differ.
         assert result["states"]["open_chunks"] < 0.75 * result["events"], result
+        assert any(file.endswith(".parquet") for file in object_store.names("of-a-job"))
     assert_nothing_is_left(tmp_path, done.stderr)
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jobs.vital_signs.archive import Archive
 from jobs.vital_signs.blobs import Blob, blob_start, gathered, united, write_blob
 from jobs.vital_signs.chunks import CHUNK_US, SECOND_US, Chunk
+from jobs.vital_signs.files import Folder
 from jobs.vital_signs.segments import HOUR_US, Segment, applied, covered, extended, first_key, gaps
 from tests.support.vital_signs import BEGIN_US, BLOB_US, KEY, ProcessorBench, chunk
 
@@ -117,7 +118,7 @@ class Job:
                 self._watermark_us = BEGIN_US + max(self.arrived, default=0) * SECOND_US
                 self._written, _ = gathered(*KEY, self.committed, self._blob_us, self._watermark_us)
                 for blob in self._written:
-                    write_blob(self.folder, blob)
+                    write_blob(Folder(self.folder), blob)
             case "commit" if self._written:
                 _, self.committed = gathered(*KEY, self.committed, self._blob_us, self._watermark_us)
                 self._written = []

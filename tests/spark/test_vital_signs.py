@@ -129,7 +129,7 @@ class Written:
     def __call__(self, batch: DataFrame, _: int) -> None:
         rows = split(batch).rows.toArrow()
         self.blobs += [(row["patient"], row["start_us"]) for row in rows.to_pylist()]
-        write_files(self.folder, iter(rows.to_batches()))
+        write_files(str(self.folder), iter(rows.to_batches()))
 
     def assert_has_all_once(self) -> None:
         archive = Archive(self.folder, lambda *_: [])

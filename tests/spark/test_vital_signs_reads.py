@@ -16,6 +16,7 @@ from jobs.vital_signs.__main__ import states
 from jobs.vital_signs.archive import Archive, OpenChunks, open_chunks_of
 from jobs.vital_signs.blobs import stored_chunks
 from jobs.vital_signs.chunks import PULSE, SECOND_US, Chunk
+from jobs.vital_signs.files import Folder
 from jobs.vital_signs.pipeline import chunks, exposing, monitored
 from jobs.vital_signs.segments import Segment, first_key, gaps
 from jobs.vital_signs.source import Shape
@@ -151,7 +152,7 @@ def kept_twice(files: Path, scan: OpenChunks) -> bool:
     for patient in PATIENTS:
         still_open = {chunk.start_us for chunk in scan(patient, PULSE)}
         begin_us, end_us = BEGIN_US + FIRST * SECOND_US, BEGIN_US + END * SECOND_US
-        filed = {chunk.start_us for chunk in stored_chunks(files, patient, PULSE, begin_us, end_us)}
+        filed = {chunk.start_us for chunk in stored_chunks(Folder(files), patient, PULSE, begin_us, end_us)}
         if still_open & filed:
             return True
     return False
@@ -185,7 +186,7 @@ def test_a_wave_is_read_in_one_piece_while_its_blobs_close_and_its_gaps_by_one_r
 
     monkeypatch.setattr(staging, "stage_all", stage)
     processor = exposing(BLOB_US)
-    sink = states(processor, service.config(application), files)
+    sink = states(processor, service.config(application), str(files))
 
     def epoch(batch: DataFrame, batch_id: int) -> None:
         sink(batch, batch_id)

@@ -165,6 +165,16 @@ def test_settings_of_the_job_and_its_source_are_taken_from_the_caller_and_no_oth
     assert "KEYHOLE_JOB_SERVERS" not in spec.job_environ
 
 
+@pytest.mark.parametrize(
+    ("given", "place"), [("s3a://signals/files", "s3a://signals/files"), ("/mine", "here/files"), ("", "here/files")]
+)
+def test_a_job_on_this_machine_writes_its_files_into_an_object_store_if_it_is_given_one(given: str, place: str) -> None:
+    """A folder of its own goes with it."""
+    job, environ = LOCAL_JOBS["vital_signs"], {"KEYHOLE_VITAL_SIGNS_FILES": given}
+    spec = job.spec(Path("here"), Path("here/checkpoint"), "", environ)
+    assert spec.job_environ["KEYHOLE_VITAL_SIGNS_FILES"] == job.files_in(Path("here"), environ) == place
+
+
 def test_a_replica_is_told_its_role_and_what_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     role, applications = "KEYHOLE_STATE_SERVER_ROLE", "KEYHOLE_STATE_SERVER_APPLICATIONS"
     became: dict[str, str] = {}

@@ -69,11 +69,11 @@ def test_a_number_of_things_is_at_least_one() -> None:
 
 def test_a_folder_in_an_object_store_is_refused_where_files_are_written_as_such() -> None:
     """It would be a folder `s3a:` beside the process."""
-    needed = {f"KEYHOLE_VITAL_SIGNS_{name}": "x" for name in ("TOPIC", "CHECKPOINT", "DIRECTORY")}
+    needed = {f"KEYHOLE_VITAL_SIGNS_{name}": "x" for name in ("TOPIC", "CHECKPOINT", "FILES")}
     with pytest.raises(
-        InvalidConfiguration, match="FILES is 's3a://signals/files'; it must be a path of this machine's"
+        InvalidConfiguration, match="DIRECTORY is 's3a://signals/spark'; it must be a path of this machine's"
     ):
-        load(VitalSignsConfig, needed | {"KEYHOLE_VITAL_SIGNS_FILES": "s3a://signals/files"})
+        load(VitalSignsConfig, needed | {"KEYHOLE_VITAL_SIGNS_DIRECTORY": "s3a://signals/spark"})
 
 
 @pytest.mark.parametrize("seconds", ["0", "3601"])

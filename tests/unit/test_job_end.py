@@ -17,12 +17,15 @@ class Failed:
 
     isActive = False  # noqa: N815 - as PySpark calls it
 
+    def __init__(self, by: str = "the sensor is null") -> None:
+        self._by = by
+
     def stop(self) -> None:
         pass
 
     def awaitTermination(self) -> None:  # noqa: N802 - as PySpark calls it
         plan = "Project [a]\n" * 1_000
-        raise StreamingQueryException(f"the sensor is null\n=== Streaming Query ===\nLogical Plan:\n{plan}")
+        raise StreamingQueryException(f"{self._by}\n=== Streaming Query ===\nLogical Plan:\n{plan}")
 
 
 def test_what_ended_a_query_is_the_last_that_is_said(capfd: pytest.CaptureFixture[str]) -> None:
@@ -32,3 +35,18 @@ def test_what_ended_a_query_is_the_last_that_is_said(capfd: pytest.CaptureFixtur
     assert said.index("Logical Plan:") < said.index("Traceback")
     assert "Traceback" in last_words(said)
     assert "StreamingQueryException: the sensor is null" in last_words(said)
+
+
+def test_what_a_task_of_the_query_has_raised_is_said_in_one_sentence_at_the_end(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As Spark tells it."""
+    told = (
+        "[STREAM_FAILED] ... Return Message: Traceback (most recent call last):\n"
+        "pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:\n"
+        '  File "jobs/vital_signs/files.py", line 159, in _told\n'
+        "keyhole.errors.InvalidConfiguration: s3://signals can't be written (no): give it a bucket\n"
+        " SQLSTATE: 39000 SQLSTATE: XXKST"
+    )
+    assert run_job("a job", lambda _: [cast("StreamingQuery", Failed(told))]) == 1
+    assert capfd.readouterr().err.endswith("\na job: s3://signals can't be written (no): give it a bucket\n")

@@ -29,6 +29,7 @@ from jobs.vital_signs.chunks import (
     encode,
     is_name,
 )
+from jobs.vital_signs.files import Folder
 from jobs.vital_signs.processor import last_piece
 from jobs.vital_signs.saturation import Saturation, saturation
 from jobs.vital_signs.segments import HOUR_US, Segment, covered, extended, first_key, gaps
@@ -255,21 +256,11 @@ def blob(*seconds: int) -> Blob:
     return Blob(*KEY, BEGIN_US, BEGIN_US + BLOB_US, tuple(chunk(second) for second in seconds))
 
 
-def test_a_blob_is_written_whole_and_again_and_what_is_in_it_stays(tmp_path: Path) -> None:
-    path = write_blob(tmp_path, blob(0, 1, 5))
-    written = path.read_bytes()
-    assert write_blob(tmp_path, blob(0, 1, 5)) == path
-    assert path.read_bytes() == written
-    write_blob(tmp_path, blob(5, 6))
-    assert list(stored_chunks(tmp_path, *KEY, BEGIN_US, BEGIN_US + 1)) == [chunk(second) for second in (0, 1, 5, 6)]
-    assert [file.name for file in path.parent.iterdir()] == [f"{BEGIN_US}.parquet"]
-
-
 def test_blobs_of_other_lengths_stay_readable_and_what_is_in_several_is_read_once(tmp_path: Path) -> None:
-    write_blob(tmp_path, blob(10, 19, 25))
+    write_blob(Folder(tmp_path), blob(10, 19, 25))
     for start, end, seconds in [(0, 20, (10, 19)), (20, 40, (25, 30)), (-90, 0, (-7,))]:
         chunks = tuple(chunk(second) for second in seconds)
-        write_blob(tmp_path, Blob(*KEY, BEGIN_US + start * SECOND_US, BEGIN_US + end * SECOND_US, chunks))
+        write_blob(Folder(tmp_path), Blob(*KEY, BEGIN_US + start * SECOND_US, BEGIN_US + end * SECOND_US, chunks))
     times, _ = Archive(tmp_path, lambda *_: []).read(KEY[0], BEGIN_US - 10 * SECOND_US, BEGIN_US + 31 * SECOND_US)
     assert [(time - BEGIN_US) // SECOND_US for time in times[::4]] == [-7, 10, 19, 25, 30]
     assert len(times) == 20
@@ -277,20 +268,20 @@ def test_blobs_of_other_lengths_stay_readable_and_what_is_in_several_is_read_onc
 
 def test_a_blob_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
-        write_blob(tmp_path, Blob(*KEY, BEGIN_US, BEGIN_US + BLOB_US, (Chunk(BEGIN_US, 7),)))  # type: ignore[arg-type]
+        write_blob(Folder(tmp_path), Blob(*KEY, BEGIN_US, BEGIN_US + BLOB_US, (Chunk(BEGIN_US, 7),)))  # type: ignore[arg-type]
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("patient", ["../p", "", "a/b"])
 def test_a_name_that_leaves_the_folder_is_refused(tmp_path: Path, patient: str) -> None:
     with pytest.raises(ValueError, match="folder"):
-        write_blob(tmp_path, Blob(patient, "pleth", BEGIN_US, BEGIN_US + BLOB_US, ()))
+        write_blob(Folder(tmp_path), Blob(patient, "pleth", BEGIN_US, BEGIN_US + BLOB_US, ()))
     with pytest.raises(ValueError, match="folder"):
         Archive(tmp_path, lambda *_: []).read(patient, 0, 1)
 
 
 def test_reading_cuts_samples_not_chunks(tmp_path: Path) -> None:
-    write_blob(tmp_path, blob(57, 58, 59))
+    write_blob(Folder(tmp_path), blob(57, 58, 59))
     archive = Archive(tmp_path, lambda *key: [chunk(60), chunk(61)] if key == KEY else [])
     times, values = archive.read("patient-1", BEGIN_US + 58_500_000, BEGIN_US + 60_250_001)
     assert [(time - BEGIN_US) / SECOND_US for time in times] == [58.5, 58.75, 59, 59.25, 59.5, 59.75, 60, 60.25]
@@ -302,7 +293,7 @@ def test_a_signal_that_nobody_has_said_the_unit_of_is_read_as_it_was_counted_and
     tmp_path: Path,
 ) -> None:
     sent = encode(BEGIN_US, np.array([970, -3], np.int32))
-    write_blob(tmp_path, Blob("p", "ecg", BEGIN_US, BEGIN_US + BLOB_US, (sent,)))
+    write_blob(Folder(tmp_path), Blob("p", "ecg", BEGIN_US, BEGIN_US + BLOB_US, (sent,)))
     given = {"ecg": Calibration("mV", 0.5, 1.0)}
     for calibrations, signal, values in [
         (CALIBRATIONS, "ecg", [970, -3]),
@@ -320,13 +311,13 @@ def test_who_reads_the_files_before_the_list_misses_what_closes_in_between(tmp_p
     still_open = [chunk(0)]
 
     def close() -> None:
-        write_blob(tmp_path, blob(0))
+        write_blob(Folder(tmp_path), blob(0))
         still_open.clear()
 
-    files_first = list(stored_chunks(tmp_path, *KEY, BEGIN_US, BEGIN_US + BLOB_US))
+    files_first = list(stored_chunks(Folder(tmp_path), *KEY, BEGIN_US, BEGIN_US + BLOB_US))
     close()
     assert [*files_first, *still_open] == []
-    assert list(stored_chunks(tmp_path, *KEY, BEGIN_US, BEGIN_US + BLOB_US)) == [chunk(0)]
+    assert list(stored_chunks(Folder(tmp_path), *KEY, BEGIN_US, BEGIN_US + BLOB_US)) == [chunk(0)]
 
 
 # The processor, on Spark's own tester

@@ -15,6 +15,7 @@ import pytest
 from jobs.vital_signs import processor, recount, source, verify
 from jobs.vital_signs.blobs import Blob, write_blob
 from jobs.vital_signs.chunks import CHUNK_US, PULSE, SATURATION, SECOND_US, Chunk, encode
+from jobs.vital_signs.files import Folder
 from jobs.vital_signs.source import Sent
 from jobs.vital_signs.verify import Kept, chunks_agree, of_kind, rates_are_told, saturation_agrees, vitals_agree
 from jobs.vital_signs.vitals import vitals as job_vitals
@@ -60,13 +61,13 @@ class Lists:
 
 def subject(files: Path, settings: dict[str, str] | None = None) -> Subject:
     settings = {"BLOB_SECONDS": "20"} if settings is None else settings
-    return Subject("kafka:9092", "chunks", 7, Path("checkpoint"), Path("logs"), files, settings=settings)
+    return Subject("kafka:9092", "chunks", 7, Path("checkpoint"), Path("logs"), str(files), settings=settings)
 
 
 def write(folder: Path, chunks: Sequence[Chunk], blob_us: int = BLOB_US) -> None:
     for start_us in {item.start_us - item.start_us % blob_us for item in chunks}:
         of = tuple(item for item in chunks if item.start_us - item.start_us % blob_us == start_us)
-        write_blob(folder, Blob(*KEY, start_us, start_us + blob_us, of))
+        write_blob(Folder(folder), Blob(*KEY, start_us, start_us + blob_us, of))
 
 
 def test_the_names_are_those_of_the_job_and_so_is_the_length_of_a_blob() -> None:

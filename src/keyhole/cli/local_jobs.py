@@ -25,7 +25,7 @@ class LocalJob:
             say, of one partition.
         source_prefix: Of the names of the source's settings. The job's follow from its name.
         source_environ: Settings of the source.
-        files: The name of the job's setting for a folder that it writes files to, if it has one.
+        files: The name of the job's setting for where it writes files, if it has one.
         needs: Modules that it, or its source, needs beside the demo's, and which `keyhole-spark[jobs]` brings.
     """
 
@@ -52,9 +52,10 @@ class LocalJob:
         """The module that counts again."""
         return f"jobs.{self.name}.verify"
 
-    def files_in(self, directory: Path) -> Path:
-        """Where the job writes files, if it does."""
-        return directory / "files"
+    def files_in(self, directory: Path, environ: Mapping[str, str]) -> str:
+        """Where the job writes files, if it does: where the caller has them in an object store, else on this disk."""
+        given = environ.get(self.prefix + self.files, "") if self.files else ""
+        return given if "://" in given else str(directory / "files")
 
     def settings(self, environ: Mapping[str, str]) -> dict[str, str]:
         """The caller's settings of the job, by their names without the prefix."""
@@ -79,7 +80,7 @@ class LocalJob:
         for setting, topic in self.more_topics.items():
             ours[f"{self.prefix}{setting}"] = of_source[f"{self.source_prefix}{setting}"] = topic
         if self.files:
-            ours[f"{self.prefix}{self.files}"] = str(self.files_in(directory))
+            ours[f"{self.prefix}{self.files}"] = self.files_in(directory, environ)
         return JobSpec(
             job=f"jobs.{self.name}",
             source=f"jobs.{self.name}.source",

@@ -240,7 +240,7 @@ class _Run:
             "--epoch": str(epoch),
             "--checkpoint": str(self._stack.checkpoint),
             "--logs": str(self._logs),
-            "--files": str(self._job.files_in(self._stack.directory)),
+            "--files": self._job.files_in(self._stack.directory, os.environ),
             "--more-topics": json.dumps(dict(self._job.more_topics)),
             "--settings": json.dumps(self._job.settings(os.environ)),
         }

@@ -40,7 +40,7 @@ class Subject:
         epoch: That the job has reached. The first one of a fresh application is 1, of Spark's batch 0.
         checkpoint: Spark's, of the job's query whose only source the topic is.
         logs: Copies of what the checkpoint has of batches (keyhole.cli.batch_logs), also of those that it has dropped.
-        files: Where the job writes files, if it does.
+        files: Where the job writes files, if it does: a folder, or a URL of an object store.
         more_topics: What the job reads beside it, by the part of a setting's name that names it.
         settings: Of the job, as its caller gave them, by their names without the job's prefix.
     """
@@ -50,7 +50,7 @@ class Subject:
     epoch: int
     checkpoint: Path
     logs: Path
-    files: Path
+    files: str
     more_topics: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -122,7 +122,7 @@ def main(check: Check, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epoch", required=True, type=int, help="which the job has reached")
     parser.add_argument("--checkpoint", required=True, type=Path, help="Spark's, of the job's query")
     parser.add_argument("--logs", required=True, type=Path, help="copies of the logs of its batches")
-    parser.add_argument("--files", required=True, type=Path, help="the folder that the job writes files to, if it does")
+    parser.add_argument("--files", required=True, help="where the job writes files, if it does: a folder, or s3://...")
     parser.add_argument("--more-topics", default="{}", type=json.loads, metavar="JSON", help="what else the job reads")
     parser.add_argument("--settings", default="{}", type=json.loads, metavar="JSON", help="what the job was told")
     options = vars(parser.parse_args(arguments))

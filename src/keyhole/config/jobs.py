@@ -139,13 +139,14 @@ class VitalSignsConfig(TopicJobConfig):
     """The job vital_signs.
 
     Attributes:
-        files: The folder of the closed blobs' files; all of Spark's executors must reach it. No object store.
+        files: Where the closed blobs' files are: a folder that all of Spark's executors have, or s3://bucket/path
+            (s3a:// is the same), which they reach by AWS_* (docs/kubernetes.md).
         blob_seconds: How long a blob is, up to an hour. May change with a new run.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_VITAL_SIGNS_"
 
-    files: Path
+    files: str
     blob_seconds: int = field(default=60, metadata={MOST: 3_600})
     max_offsets_per_trigger: int = 5_000
 

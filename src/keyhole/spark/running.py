@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -37,6 +38,8 @@ ROCKSDB: Mapping[str, str] = MappingProxyType(
 
 # With it begins Spark's account of the query's offsets and its whole plan, under which the reason is out of sight.
 _PLAN = "\n=== Streaming Query ==="
+# An error of ours that a task has raised: Spark tells it under the stacks of all that it has come through.
+_OF_A_TASK = re.compile(r"^keyhole\.errors\.\w+: (.+)$", re.MULTILINE)
 _LOOK_SECONDS = 0.2
 _TOPIC_SECONDS = 60.0
 
@@ -175,6 +178,9 @@ def _until_its_end(name: str, start: Callable[[Mapping[str, str]], StreamingQuer
         told, mark, plan = traceback.format_exc().partition(_PLAN)
         # What ended it last: of a job's log people are shown the end.
         print(f"{mark}{plan}\n{told}", file=sys.stderr)  # noqa: T201 - for a person
-        print(f"{name}: {str(error).partition(_PLAN)[0].rstrip()}", file=sys.stderr)  # noqa: T201 - for a person
+        said = str(error).partition(_PLAN)[0].rstrip()
+        print(f"{name}: {said}", file=sys.stderr)  # noqa: T201 - for a person
+        if "\n" in said and (ours := _OF_A_TASK.findall(said)):
+            print(f"{name}: {ours[-1]}", file=sys.stderr)  # noqa: T201 - for a person
         return 1
     return 0

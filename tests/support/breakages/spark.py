@@ -42,6 +42,22 @@ SPARK = (
         ("test_checkpoint_settings.py",),
     ),
     Breakage(
+        "a file in an object store that is replaced while it is read is taken as far as it came",
+        "spark",
+        "jobs/vital_signs/blobs.py",
+        "if data is not None and not data.endswith(_PARQUET):",
+        "if False:",
+        ("test_vital_signs_files.py::test_a_file_that_is_replaced_by_a_longer_one_while_it_is_read_is_read_whole",),
+    ),
+    Breakage(
+        "a job begins although there is no bucket for its files",
+        "spark",
+        "jobs/vital_signs/__main__.py",
+        "    files_at(config.files).check_there()\n",
+        "    files_at(config.files)\n",
+        ("test_vital_signs_files.py",),
+    ),
+    Breakage(
         "changes of one key are told as the next one's",
         "spark",
         _RECORDING,
