@@ -37,7 +37,7 @@ def open_chunks_of(client: Client | Session, application: str = APPLICATION) -> 
 
 
 class Archive:
-    """Reads a signal, whether it is in files or still in the state. One thread at a time.
+    """Reads a signal, whether it is in files or still in the state.
 
     Args:
         place: Where the job writes its files: a folder, or s3://bucket/path. Asks an object store whether it is there.

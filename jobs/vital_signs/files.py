@@ -25,6 +25,8 @@ from pyarrow import fs
 from keyhole.errors import InvalidConfiguration
 
 _SCHEMES = ("s3", "s3a")
+# Of a Path made of one, a slash is left.
+_URL = re.compile(r"\w{2,}:/")
 # Arrow's own are 1 and 3, too few for a store that is busy: a task that fails costs more.
 _CONNECT_SECONDS, _SILENT_SECONDS = 10, 60
 # What Arrow says before it are names of files, and so of patients.
@@ -32,7 +34,7 @@ _OF_THE_STORE = re.compile(r"AWS Error .*|In order to initialize .*", re.DOTALL)
 
 
 class Files(Protocol):
-    """Names are relative, with slashes. None is ever deleted. One thread at a time."""
+    """Names are relative, with slashes. None is ever deleted. Thread-safe."""
 
     def check_there(self) -> None:
         """Raises InvalidConfiguration where no file could ever be."""
@@ -53,13 +55,13 @@ def files_at(place: str | Path, environ: Mapping[str, str] = os.environ) -> File
     Raises:
         InvalidConfiguration: The URL is none of an object store that is known, or a part of its credentials is missing.
     """
-    if "://" not in str(place):
+    if not _URL.match(str(place)):
         return Folder(Path(place))
     url = urlsplit(str(place))
     if url.scheme not in _SCHEMES or not url.netloc or "@" in url.netloc or url.query or url.fragment:
         raise InvalidConfiguration(
             "files can't be at that URL; they can be in a folder (/mnt/signals), or in an object store "
-            "(s3://bucket/path, without credentials in it: those are in the environment)"
+            "(s3://bucket/path, as a string, without credentials in it: those are in the environment)"
         )
     return Bucket(f"s3://{url.netloc}{url.path.rstrip('/')}", environ)
 

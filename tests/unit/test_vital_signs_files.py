@@ -19,7 +19,7 @@ import pytest
 from jobs.vital_signs.archive import Archive
 from jobs.vital_signs.blobs import Blob, stored_chunks, write_blob
 from jobs.vital_signs.chunks import SECOND_US
-from jobs.vital_signs.files import Bucket, Files, files_at
+from jobs.vital_signs.files import Bucket, Files, Folder, files_at
 from keyhole.errors import InvalidConfiguration
 from keyhole.local.ports import free_ports
 from tests.support.object_store import ObjectStore
@@ -148,6 +148,13 @@ def test_a_store_that_nobody_answers_for_is_told_with_the_url() -> None:
     for message in refused(files_at("s3a://signals/files", environ), [USES[0], USES[2]]):
         assert message.startswith("s3://signals/files can't be ")
         assert "Could not connect" in message
+
+
+def test_a_url_that_went_through_a_path_is_refused_and_makes_no_folder_of_that_name() -> None:
+    for place in (Path("s3://signals/files"), "s3:/signals/files", Path("s3a://signals")):
+        with pytest.raises(InvalidConfiguration, match="as a string"):
+            files_at(place)
+    assert isinstance(files_at("a:b/files"), Folder)
 
 
 def test_half_of_the_credentials_are_told() -> None:
