@@ -22,6 +22,8 @@ SERVICES = [
     for module in (query_pb2, state_server_pb2, stats_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 ]
+# A sign that would begin a list at the start of a line stays at the end of the one before.
+_COLUMNS = 105
 KINDS = (
     config.CliConfig,
     config.StateServerConfig,
@@ -54,6 +56,16 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     broken = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_text_is_wrapped_at_100_columns(page: Path) -> None:
+    if page.name == "metrics.md":
+        return  # is generated, a line for each metric
+    text = re.sub(r"^ *(```+).*?^ *\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    # Of a table a row is a line; an indented line may be code, and a code span, or a link, is not broken.
+    lines = [line for line in text.splitlines() if not re.match(r" {4}| *(\||#|!\[)", line)]
+    assert [line for line in lines if len(re.sub(r"`[^`]*`|\]\([^)]*\)|<[^>]*>", "", line)) > _COLUMNS] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
