@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ class Scene:
             "localhost:7400": self.proxy,
             '"/': f'"{self.directory}/',
             "\nqueryable.": "\nsink = queryable.",
+            ".foreachBatch(": f'.option("checkpointLocation", "{self.directory}/{uuid.uuid4().hex}").foreachBatch(',
         }.items():
             code = f"\n{code}".replace(written, here).removeprefix("\n")
         defined = {"__name__": "__main__", "queryable": queryable, "F": F, "spark": self.spark, **names}
@@ -78,7 +80,6 @@ class Scene:
     def _environment(self) -> Iterator[None]:
         config = self.service.config(self.application)
         settings = {
-            "spark.sql.streaming.checkpointLocation": str(self.directory / "checkpoints-of-snippets"),
             "spark.sql.shuffle.partitions": "2",
             **ROCKSDB,
         }
