@@ -15,7 +15,6 @@ from keyhole.types import TtlClock
 from services.state_server import commit, host, merge_entries, standby
 from services.state_server.commit import EpochToCommit, StateToCommit
 from services.state_server.copies import Answers, Scanned, Show
-from services.state_server.host import QueryHost
 from services.state_server.hosted import HostedState
 from services.state_server.merge_rows import Upsert
 from services.state_server.merging import Change, Epoch, Rows, Stored
@@ -188,13 +187,13 @@ def keep_ends() -> None:
 
 def forget_subtasks() -> None:
     """Now and then the tasks of an operator are told that their subtasks hold nothing yet."""
-    read_base = QueryHost._read_base
+    read_bases = host.read_bases
 
-    def forgetful(self: QueryHost, state: HostedState, epoch: Any, keys: Sequence[bytes]) -> list[bytes | None]:
-        bases = read_base(self, state, epoch, keys)
+    def forgetful(state: HostedState, epoch: Any, keys: Sequence[bytes]) -> list[Base | None]:
+        bases = read_bases(state, epoch, keys)
         return [None] * len(bases) if state.descriptor.state == LEDGERS and epoch.number % 4 == 0 else bases
 
-    QueryHost._read_base = forgetful  # type: ignore[method-assign]
+    host.read_bases = forgetful
 
 
 PLANTS: Mapping[str, Callable[[], None]] = {
