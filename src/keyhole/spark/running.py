@@ -42,6 +42,9 @@ _PLAN = "\n=== Streaming Query ==="
 _OF_A_TASK = re.compile(r"^keyhole\.errors\.\w+: (.+)$", re.MULTILINE)
 _LOOK_SECONDS = 0.2
 _TOPIC_SECONDS = 60.0
+# Kafka's default is 500. A task of Spark's asks for the topic's end once it has its records, and the broker answers that
+# when the fetch before it, by the same connection, has got records, or has waited so long for them.
+_FETCH_WAIT_MS = 10
 
 _Config = TypeVar("_Config", bound=TopicJobConfig)
 
@@ -91,6 +94,7 @@ def records(spark: SparkSession, bootstrap_servers: str, config: TopicJobConfig)
         .option("subscribe", config.topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", config.max_offsets_per_trigger)
+        .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
         .load()
     )
 
