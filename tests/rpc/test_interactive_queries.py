@@ -104,7 +104,7 @@ async def test_while_the_new_owner_restores_a_standby_answers_and_says_how_far_b
             lags = {h.source.role: h.source.lag_epochs for s in await client.status() for h in s.holdings}
             assert lags == {Role.OWNER: 0, Role.STANDBY: 3}
             with pytest.raises(errors.DeadlineExceeded, match="3 of 10 records"):
-                await client.get(APPLICATION, STATE, SENSORS[0], stale="never", timeout=0.5)
+                await client.get(APPLICATION, STATE, SENSORS[0], stale="never", timeout=5.0)
             owner.ready = True
             a.changed()
             await _until(client, Role.OWNER)
