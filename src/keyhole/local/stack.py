@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ _TOPICS_SECONDS = 30.0
 _START_TIMEOUT_SECONDS = 180
 _LOOK_SECONDS = 0.2
 _RESTARTS = 3
+_STARTED_AGAIN = ("server", "proxy", "exporter", "job")
 # Seconds that each has for an orderly end before it is killed, in the order of the end. Together, and with Kafka's,
 # below the 10 s that a person is promised.
 _STOP_SECONDS: Mapping[str, float] = {"source": 1.5, "job": 2.0, "exporter": 0.5, "proxy": 1.0, "server": 1.5}
@@ -210,9 +211,13 @@ class Stack:
 
     def check(self) -> None:
         """Raises MachineError, with the end of its log, where a child has ended by itself."""
+        self._check(self._children)
+
+    def _check(self, names: Iterable[str]) -> None:
         if self._kafka.pid is None:
             raise self._kafka_failed("Kafka has ended")
-        for name, child in self._children.items():
+        for name in names:
+            child = self._children[name]
             if child.exit_code is not None:
                 raise self._ended(name, child)
 
@@ -223,7 +228,7 @@ class Stack:
             MachineError: Kafka or the source has ended, or one of the others too often. The message has the end of its
                 log.
         """
-        for name in ("server", "proxy", "exporter", "job"):
+        for name in _STARTED_AGAIN:
             child = self._children[name]
             if child.exit_code is None:
                 continue
@@ -233,7 +238,8 @@ class Stack:
             why = reason(child.output(), child.exit_code)
             self._say(f"{name} again: it ended with exit code {child.exit_code}{why}")
             self._spawn(name)
-        self.check()
+        # One that has ended again by now has its next turn at the next call.
+        self._check(self._children.keys() - _STARTED_AGAIN)
 
     def said(self, name: str) -> str:
         """All that a child has printed since it was started last."""
