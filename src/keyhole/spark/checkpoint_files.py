@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -141,23 +142,13 @@ class HadoopFiles:
             return self._put(name, content)
         # What another process has made meanwhile stays as well: where the file system can tell, this fails then.
         stream = self._files.createAtomic(self._of(name), False)
-        try:
-            stream.write(bytearray(content))
-            stream.close()
-        except BaseException:
-            stream.cancel()
-            raise
+        _write(stream, content, stream.cancel)
         return True
 
     def _put(self, name: str, content: bytes) -> bool:
         try:
             stream = self._store.createFile(self._of(name)).must(_UNLESS_THERE, True).build()
-            try:
-                stream.write(bytearray(content))
-                stream.close()
-            except BaseException:
-                stream.abort()
-                raise
+            _write(stream, content, stream.abort)
         except Py4JJavaError:
             # Another's, or ours, where the store had it and its answer was lost.
             if not self.has(name):
@@ -170,3 +161,13 @@ class HadoopFiles:
 
     def _of(self, name: str) -> JavaObject:
         return self._path(self._folder, name)
+
+
+def _write(stream: JavaObject, content: bytes, give_up: Callable[[], object]) -> None:
+    """All of it, and closes the stream; else none."""
+    try:
+        stream.write(bytearray(content))
+        stream.close()
+    except BaseException:
+        give_up()
+        raise
