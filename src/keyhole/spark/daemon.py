@@ -3,7 +3,7 @@
 Spark starts it by `spark.python.daemon.module`. Its own daemon has PySpark loaded and nothing else, so that each worker
 loads pandas, Arrow, gRPC and Keyhole anew: 1.4 s of processor time each, four times before a job's first batch ends.
 None of them may have a thread at work when it is loaded, or a lock that one of them held would be locked in the worker
-for ever: tests/spark/test_daemon.py knows those that they have, which are made anew in a worker.
+for ever: tests/spark/test_python_workers.py knows those that they have, which are made anew in a worker.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from pyspark.daemon import manager
 
 import keyhole.spark.processor_task
 import keyhole.spark.task  # noqa: F401
+from keyhole.spark.row_batches import use_larger_batches
 from keyhole.spark.worker import spare_imports
 
 if __name__ == "__main__":
+    use_larger_batches()
     spare_imports()
     manager()

@@ -163,7 +163,7 @@ class QueryableProcessor:
         schema = output_schema(own, key, self.states)
         form: Output = PandasOutput(own.names, schema.names) if pandas else RowOutput()
         _ = self.ttls  # the check of `init`
-        udf = RecordingUdf(RecordingProcessor(self._processor, self.states, key, form), time_mode)
+        udf = RecordingUdf(RecordingProcessor(self._processor, self.states, key, form), time_mode, waits=not pandas)
         return _operator(classic(data), self.key, udf, schema, (output_mode, time_mode), initial_state, pandas)
 
     def _key_schema(self, data: StructType, pandas: bool) -> StructType:

@@ -23,6 +23,12 @@ from pyspark.sql.types import StructType
 
 from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN, ExposedState
 from keyhole.spark.recording import Recorder, RecordingHandle
+from keyhole.spark.state_requests import MOST_KEYS, ManyKeysClient
+
+MOST_WAITING_ROWS = 1024
+"""Of keys that wait for others."""
+# They tell what the processor asks for.
+_FIRST_KEYS = 4
 
 
 class Output(Protocol):
@@ -129,17 +135,61 @@ class RecordingProcessor(StatefulProcessor):
 
 
 class RecordingUdf(TransformWithStateInPandasUdfUtils):
-    """Spark's loop around a processor, and behind its last row the changes that have not left yet."""
+    """Spark's loop around a processor, and behind its last row the changes that have not left yet.
 
-    def __init__(self, processor: RecordingProcessor, time_mode: str) -> None:
+    Keys with few rows wait for each other, so that what the processor asks of Spark is asked for all of them at once
+    (keyhole.spark.state_requests).
+
+    Args:
+        waits: Rows come one by one, and not as data frames of many.
+    """
+
+    def __init__(self, processor: RecordingProcessor, time_mode: str, *, waits: bool = False) -> None:
         super().__init__(processor, time_mode)
         self._recording = processor
+        self._waits = waits
+        self._client: ManyKeysClient | None = None
+        self._waiting: list[tuple[Any, list[Any]]] = []
+        self._rows = 0
+        self._most_keys = _FIRST_KEYS
 
     def transformWithStateUDF(self, client: Any, mode: _Mode, *arguments: Any) -> Iterator[Any]:  # noqa: N802
-        rows = super().transformWithStateUDF(client, mode, *arguments)
-        return itertools.chain(rows, self._recording.changes()) if mode is _Mode.COMPLETE else rows
+        if mode is _Mode.PRE_INIT:
+            return super().transformWithStateUDF(client, mode, *arguments)
+        if self._client is None:  # each task has a function of its own
+            self._client = ManyKeysClient(client)
+        if mode is not _Mode.PROCESS_DATA:
+            return self._behind(self._client, mode, *arguments)
+        key, rows = arguments
+        if not self._waits:
+            return super().transformWithStateUDF(self._client, mode, key, rows)
+        few = list(itertools.islice(rows, MOST_WAITING_ROWS - self._rows))
+        self._rows += len(few)
+        self._waiting.append((key, few))
+        if self._rows < MOST_WAITING_ROWS and len(self._waiting) < self._most_keys:
+            return iter(())
+        # There may be more of the last one: as many as don't fit into memory.
+        return self._processed(self._client, rows)
 
     def transformWithStateWithInitStateUDF(self, client: Any, mode: _Mode, *arguments: Any) -> Iterator[Any]:  # noqa: N802
         rows = super().transformWithStateWithInitStateUDF(client, mode, *arguments)
         # Behind each key: one that has an initial state and no rows makes no call that could give anything out.
         return itertools.chain(rows, self._recording.changes(whole=mode is _Mode.COMPLETE))
+
+    def _processed(self, client: ManyKeysClient, more: Iterable[Any] = ()) -> Iterator[Any]:
+        """What those give out that wait. `more`: rows of the last one of them."""
+        waiting, self._waiting, self._rows = self._waiting, [], 0
+        if not waiting:
+            return
+        self._most_keys = MOST_KEYS
+        client.read_ahead([key for key, _ in waiting])
+        for number, (key, rows) in enumerate(waiting, 1):
+            of_key = itertools.chain(rows, more if number == len(waiting) else ())
+            yield from super().transformWithStateUDF(client, _Mode.PROCESS_DATA, key, of_key)
+
+    def _behind(self, client: ManyKeysClient, mode: _Mode, *arguments: Any) -> Iterator[Any]:
+        """What comes behind the rows of all keys: the timers, and the end."""
+        yield from self._processed(client)
+        yield from super().transformWithStateUDF(client, mode, *arguments)
+        if mode is _Mode.COMPLETE:
+            yield from self._recording.changes()

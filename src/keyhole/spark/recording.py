@@ -20,6 +20,7 @@ from keyhole.arrow import Op
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.exposed import ExposedState
 from keyhole.spark.packing import Packer
+from keyhole.spark.state_requests import ManyKeysClient, ManyKeysValueClient
 from keyhole.spark.state_values import Rows
 from keyhole.spark.ttl import Ttl, ttl_in_spark
 from keyhole.types import StateKind
@@ -210,6 +211,9 @@ class RecordingHandle(StatefulProcessorHandle):
         ttlDurationMs: int | None = None,  # noqa: N803
     ) -> ValueState:
         state = self._handle.getValueState(stateName, schema, ttlDurationMs)
+        client = getattr(self._handle, "_statefulProcessorApiClient", None)
+        if isinstance(client, ManyKeysClient):
+            state = ValueState(ManyKeysValueClient(client, state._valueStateClient.schema), stateName)
         if (exposed := self._exposed.get(stateName)) is None:
             return state
         # Text is parsed in the JVM, and only Spark's client has what came of it.

@@ -15,9 +15,10 @@ from pyspark.sql import SparkSession
 
 from keyhole.class_archive import archive_path, reading
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.jvm import remember_classes
+from keyhole.spark.jvm import put_compiler_back, remember_classes
 
-_QUICK = ("-XX:TieredStopAtLevel=1",)
+# Its threads are all there from the beginning, for put_compiler_back.
+_QUICK = ("-XX:-UseDynamicNumberOfCompilerThreads",)
 
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 _CLOUD = "org.apache.spark.internal.io.cloud"
@@ -58,8 +59,8 @@ def local_settings(
         jars: The connectors' jars (keyhole.local.jars), by path: `spark.jars.packages` can't leave one out.
         directory: For all that Spark writes beside checkpoints (shuffle files, warehouse, temporary files).
         partitions: `spark.sql.shuffle.partitions`. A stateful query keeps the number of its checkpoint.
-        quick: Without the JVM's optimising compiler: on two cores it takes as much processor time as all else until a
-            query has run for some minutes. For much data, or long runs, say False.
+        quick: The JVM's optimising compiler comes behind all else: on two cores it takes as much processor time as the
+            rest until a query has run for some minutes. False: it takes its part.
         checkpoint: The location that the session's queries have theirs below; only its scheme counts. Empty: on this
             machine.
 
@@ -152,4 +153,6 @@ def start_session(application: str, settings: Mapping[str, str]) -> SparkSession
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     remember_classes(session)
+    if _QUICK[0] in settings.get("spark.driver.extraJavaOptions", ""):
+        put_compiler_back(session)
     return session
