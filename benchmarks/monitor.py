@@ -1,7 +1,7 @@
 """How old the readings of the demo's job are when they are first seen, against the same job written to `noop`: the
 whole of jobs/temperature_monitor, its thresholds' query too, from its own source at its own rate, the two in turn.
 
-    uv run python -m benchmarks.monitor [--seconds 40] [--repeats 2] [--sensors 1000] [--rate 1000]
+    uv run python -m benchmarks.monitor [--seconds 40] [--warm 40] [--repeats 2] [--sensors 1000] [--rate 1000]
 
 One line of JSON per turn, and a summary. With Keyhole a reading is seen when the proxy answers with it; with `noop`
 when the batch has ended that holds it. `cpu` is processor time per second of the run, by process: of two cores.
@@ -42,8 +42,7 @@ from keyhole.local.processes import Child
 from keyhole.spark.running import ROCKSDB, records
 from keyhole.spark.session import local_settings, start_session
 
-WARM_SECONDS = 40.0
-LOOK_SECONDS = 0.002
+LOOK_SECONDS = 0.02
 PROBE_MS = 100
 
 Ages = list[float]
@@ -54,6 +53,7 @@ def main() -> None:
     """Prints one line of JSON per turn, and a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--warm", type=float, default=40.0)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--sensors", type=int, default=1000)
     parser.add_argument("--rate", type=int, default=1000)
@@ -96,7 +96,7 @@ def measure(
     with sending(running, config, options, directory / f"{name}.log"):
         queries = started(side, spark, jobs, config)
         try:
-            time.sleep(WARM_SECONDS)
+            time.sleep(options.warm)
             processes = Processes(running.pids)
             before, began, batches = processes.usage(), time.monotonic(), last_batch(queries)
             look = seen_by_readers if side == "keyhole" else seen_by_batches
