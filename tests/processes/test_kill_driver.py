@@ -1,6 +1,7 @@
 """kill -9 of the driver at every step of an epoch: started again from its checkpoint, the recount agrees.
 
-The state is a sum: what a batch that is run again adds twice shows.
+The states are sums, merged by the server and by the tasks: what a batch that is run again adds twice shows. An
+aggregating state that is killed at any moment: the state `chains` of tests/fault.
 """
 
 from __future__ import annotations
@@ -11,28 +12,43 @@ from pathlib import Path
 import pytest
 
 from keyhole.steps import Step
+from tests.support.counting_job import MADE_IN_TASKS
 from tests.support.pipeline import Pipeline
 
 STEPS = [step for step in Step if step.value.startswith("driver-")]
 
 
-@pytest.fixture
-def pipeline(kafka: str, spark_jars: list[Path], tmp_path: Path) -> Iterator[Pipeline]:
-    running = Pipeline(tmp_path, kafka, spark_jars)
-    yield running
-    running.close()
+@pytest.fixture(scope="module")
+def killed(kafka: str, spark_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    """All of it has happened; the last driver and the last server live."""
+    running = Pipeline(tmp_path_factory.mktemp("pipeline"), kafka, spark_jars, mode="merging")
+    try:
+        running.start_server()
+        # At one of them the owner holds the epoch already when the tasks ask for what there was before it.
+        running.kill_driver_at(STEPS)
+        running.await_recount()
+        running.kill_server_at([Step.SERVER_TRANSACTION_COMMITTED])
+        running.await_recount()
+        yield running
+    finally:
+        running.close()
 
 
-def test_batches_that_a_driver_killed_at_any_step_runs_again_are_added_once(pipeline: Pipeline) -> None:
-    pipeline.start_server()
-    pipeline.kill_driver_at(STEPS)
-    pipeline.await_recount()
-
+def test_batches_that_a_driver_killed_at_any_step_runs_again_are_added_once(killed: Pipeline) -> None:
     def published() -> dict[int, int]:
-        return {int(path.name): int(path.read_text()) for path in (pipeline.directory / "published").iterdir()}
+        return {int(path.name): int(path.read_text()) for path in (killed.directory / "published").iterdir()}
 
+    killed.await_recount()
     # And what it wrote elsewhere as its epochs were complete, which is a moment after readers see them.
-    events = sum(events for events, _, _ in pipeline.expected.values())
-    pipeline.await_(lambda: sum(published().values()) >= events, "what the last epoch writes elsewhere")
+    events = sum(events for events, _, _ in killed.expected.values())
+    killed.await_(lambda: sum(published().values()) >= events, "what the last epoch writes elsewhere")
     assert sorted(published()) == list(range(1, len(published()) + 1))
     assert sum(published().values()) == events
+
+
+def test_what_tasks_have_merged_counts_once_though_the_driver_and_then_the_server_are_killed_within_epochs(
+    killed: Pipeline,
+) -> None:
+    assert killed.answers(MADE_IN_TASKS)[0] == killed.expected
+    assert killed.driver is not None
+    assert killed.driver.exit_code is None, "the same query, which is strict: no round gave other accumulators"

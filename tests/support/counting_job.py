@@ -1,11 +1,12 @@
 """A driver in a process of its own, so that it can be killed: counts, maxima and sums per key, from Kafka.
 
 `python -m tests.support.counting_job`; KEYHOLE_JOB_* as any job, and COUNTING_JOB, JSON: topic, bootstrap_servers,
-checkpoint, directory, jars, spark, per_trigger, mode ("update" | "reducing" | "aggregating"), standbys.
+checkpoint, directory, jars, spark, per_trigger, mode ("update" | "reducing" | "merging"), standbys.
 
 Update: Spark keeps the state, and its results replace those before. Reducing: Spark keeps none, the rows are merged in
 the state servers; and each batch is written elsewhere too: `published/<epoch>` in the directory, the number of its
-rows, moved there once the epoch is complete. Aggregating: the same values, made by a class in the tasks.
+rows, moved there once the epoch is complete. Merging: as reducing; and in the same epochs the same values once more,
+made by a class in the tasks.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from pyspark.sql import functions as f
 from keyhole import logs
 from keyhole.spark import queryable
 from keyhole.spark.session import local_settings, start_session
+from keyhole.spark.sink import Sink
 from keyhole.testing.kill_points import KillPoints
 
-STATE = "counts"
+STATE, MADE_IN_TASKS = "counts", "summaries"
 
 
 def events(spark: SparkSession, topic: str, bootstrap_servers: str, per_trigger: int) -> DataFrame:
@@ -86,6 +88,18 @@ class Outbox:
         self._written.rename(self._published / str(epoch))
 
 
+def sums(standbys: int) -> Sink:
+    """The events, merged in the state servers."""
+    reducers = {"events": "count", "highest": "max", "total": "sum"}
+    return queryable.reducing(STATE, key="k", reducers=reducers, key_groups=8, standbys=standbys).of(rows)
+
+
+def summaries() -> Sink:
+    """The same, merged in Spark's tasks with what the owners held before."""
+    result = "events bigint, highest bigint, total bigint"
+    return queryable.aggregating(MADE_IN_TASKS, key="k", aggregator=Summary(), result=result, key_groups=8)
+
+
 def main() -> None:
     """Runs until it is killed, or its query fails."""
     options = json.loads(os.environ["COUNTING_JOB"])
@@ -96,35 +110,17 @@ def main() -> None:
     spark = start_session("counting", settings | {"spark.log.level": "ERROR"} | options["spark"])
     observer = KillPoints.from_environ(os.environ)
     source = events(spark, options["topic"], options["bootstrap_servers"], options["per_trigger"])
-    if options["mode"] == "reducing":
-        reducers = {"events": "count", "highest": "max", "total": "sum"}
-        outbox = Outbox(directory)
-        sums = queryable.reducing(
-            STATE,
-            key="k",
-            reducers=reducers,
-            key_groups=8,
-            standbys=options["standbys"],
-            observer=observer,
-            on_commit=outbox.publish,
-        )
-        writing = rows(source).writeStream.outputMode("append")
+    if options["mode"] in ("reducing", "merging"):
+        outbox, merging = Outbox(directory), options["mode"] == "merging"
+        states = [sums(options["standbys"]), *([summaries()] if merging else [])]
+        # Strict: the query ends where another round of an epoch gives other accumulators.
+        feed = queryable.together(*states, strict=merging, observer=observer, on_commit=outbox.publish)
+        writing = source.writeStream.outputMode("append")
 
         def sink(batch: DataFrame, batch_id: int) -> None:
             outbox.write(batch)
-            sums(batch, batch_id)
+            feed(batch, batch_id)
 
-    elif options["mode"] == "aggregating":
-        sink = queryable.aggregating(  # type: ignore[assignment]  # also one
-            STATE,
-            key="k",
-            aggregator=Summary(),
-            result="events bigint, highest bigint, total bigint",
-            key_groups=8,
-            strict=True,
-            observer=observer,
-        )
-        writing = source.writeStream.outputMode("append")
     else:
         sink = queryable.value(STATE, key="k", key_groups=8, observer=observer)  # type: ignore[assignment]  # also one
         writing = counts(source).writeStream.outputMode(options["mode"])

@@ -25,7 +25,7 @@ from keyhole.local.services import start_state_server
 from keyhole.steps import Step
 from keyhole.testing.kill_points import KillPoints
 from keyhole.types import Answer
-from tests.support.counting_job import STATE
+from tests.support.counting_job import MADE_IN_TASKS, STATE
 
 # Nothing takes this long on an idle machine; on a busy one starting Spark alone may take a minute.
 PATIENCE_SECONDS = 600
@@ -43,7 +43,7 @@ class Pipeline:
     Its state is a sum, unless another mode of tests.support.counting_job is wanted: what is applied twice shows.
 
     Attributes:
-        standbys: Of each key group, where there are more servers than one: only of the mode "reducing".
+        standbys: Of each key group, where there are more servers than one: only of the sums.
         checkpoint: Empty: in the directory.
         spark: Settings of Spark's, beside those of a session here.
     """
@@ -157,18 +157,24 @@ class Pipeline:
     def _server_has_ended(self) -> bool:
         return self.server is None or self.server.exit_code is not None
 
-    def answers(self) -> tuple[Recount, int]:
+    @property
+    def states(self) -> Sequence[str]:
+        """Those that the job has, all with the same values."""
+        return (STATE, MADE_IN_TASKS) if self.mode == "merging" else (STATE,)
+
+    def answers(self, state: str = STATE) -> tuple[Recount, int]:
         """What the server says of every expected key now, and how many entries it holds in all."""
         with Client(self.address, timeout=5) as client:
             keys = sorted(self.expected)
-            found = client.get_many(self.application, STATE, keys)
+            found = client.get_many(self.application, state, keys)
             held = [holding for server in client.status() for holding in server.holdings]
             entries = sum(holding.entries for holding in held)
         return counted(keys, found), entries
 
     def await_recount(self) -> None:
-        """Waits until every key is answered as counted here, and nothing else is there."""
-        self.await_(lambda: self.answers() == (self.expected, len(self.expected)), "the recount")
+        """Waits until every key of every state is answered as counted here, and nothing else is there."""
+        wanted = self.expected, len(self.expected) * len(self.states)
+        self.await_(lambda: all(self.answers(state) == wanted for state in self.states), "the recount")
         with Client(self.address, timeout=PATIENCE_SECONDS) as client:
             answers = client.get_many(self.application, STATE, sorted(self.expected))
         self._recounted_epoch = max(answer.epoch for answer in answers)
