@@ -15,8 +15,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from keyhole import logs
+from keyhole.class_archive import reading
 from keyhole.spark import queryable
-from keyhole.spark.session import local_settings, start_session
+from keyhole.spark.session import archive_of_spark, java_options, local_settings, start_session
 from tests.support.counting_job import events
 
 LATEST, SUMS = "latest", "sums"
@@ -30,17 +31,25 @@ def _spark_home(home: Path) -> Path:
     return home
 
 
+def _executor_options(directory: Path) -> str:
+    """They begin with the driver's classes, so as not to read and check them three times more."""
+    archive = archive_of_spark(os.environ)
+    return java_options(directory, reading(archive) if archive is not None else [])
+
+
 def main() -> None:
     """Runs until it is killed, or its query fails."""
     options = json.loads(os.environ["CLUSTER_JOB"])
     logs.configure("INFO")
     directory = Path(options["directory"])
-    os.environ["SPARK_HOME"] = str(_spark_home(directory / "spark-home"))
     settings = local_settings([Path(jar) for jar in options["jars"]], directory / "spark", partitions=3) | {
         "spark.master": "local-cluster[3,1,1024]",
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": _executor_options(directory),
         "spark.log.level": "ERROR",
     }
+    # Only now: the archive of classes is that of the Spark which is installed.
+    os.environ["SPARK_HOME"] = str(_spark_home(directory / "spark-home"))
     spark = start_session("cluster", settings)
     latest = queryable.value(LATEST, key="k", order_by="v", key_groups=12, standbys=1, query=LATEST)
     reducers = {"total": "sum", "events": "count"}
