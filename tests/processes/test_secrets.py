@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import ssl
 import subprocess
 import sys
@@ -162,6 +163,8 @@ def platform(
         pages_of = {**local, "exporter": f"127.0.0.1:{exporter}"}
         platform = Platform(directory, f"127.0.0.1:{proxy}", pages_of, children, environ, credentials, secrets)
         _await_epochs(platform)
+        # There is nothing more to commit: what comes is read, and takes processors, all the time.
+        os.kill(children["source"].pid, signal.SIGSTOP)
         yield platform
 
 
