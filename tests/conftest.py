@@ -20,6 +20,7 @@ from keyhole.local.kafka import LocalKafka
 
 pytest_plugins = [
     "tests.support.tiers",
+    "tests.support.turns",
     "tests.support.progress",
     "tests.support.streams",
     "tests.support.scenario",
