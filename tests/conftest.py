@@ -19,6 +19,7 @@ from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
 
 pytest_plugins = [
+    "tests.support.sharing",
     "tests.support.tiers",
     "tests.support.turns",
     "tests.support.progress",

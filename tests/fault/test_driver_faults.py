@@ -1,7 +1,4 @@
-"""The same as test_faults, with a driver and executors of Spark's that are killed, too.
-
-In a file of its own, before that one: xdist shares out files, in the order of their names.
-"""
+"""The same as test_faults, with a driver and executors of Spark's that are killed, too."""
 
 from __future__ import annotations
 

@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.sharing import place
+
 TIERS = ("core", "smoke", "spark", "processes", "fault", "platform")
 
 _OF_FOLDER = {
@@ -118,7 +120,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks each test with its tier, and puts what takes longest first, so that all processes end together."""
     for item in items:
         item.add_marker(tier_of(item))
-    items.sort(key=lambda item: -TIERS.index(tier_of(item)))
+    items.sort(key=lambda item: (-TIERS.index(tier_of(item)), place(item.nodeid)))
 
 
 def pytest_deselected(items: Iterable[pytest.Item]) -> None:

@@ -1,0 +1,58 @@
+"""How pytest-xdist's processes share out the tests: in which order, and which of them stay together.
+
+A pytest plugin (tests/conftest.py loads it). Tests of one file share fixtures, so that a file is one process's, as with
+`--dist=loadfile`. An episode of faults shares nothing with another one: each goes to whichever process is free.
+
+A process is given its next test, or file, while it still runs the one before: what is given away last decides how long
+the others wait for the end. So what takes longest is begun first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+# Longest first, by what their names begin with; all others come after these, in the order of their names.
+LONGEST = (
+    "tests/fault/test_driver_faults.py::test_with_spark_nothing_is_lost_nothing_twice_and_no_answer_is_wrong[6-executors]",
+    "tests/fault/test_faults.py::test_under_any_schedule_of_faults_nothing_is_lost_nothing_twice_and_no_answer_is_wrong[5]",
+    "tests/fault/test_driver_faults.py::",
+    "tests/fault/test_planted.py::test_a_planted_bug_of_each_kind_that_only_spark_has_is_caught",
+    "tests/fault/test_faults.py::",
+    "tests/fault/",
+    "tests/spark/test_savepoints.py",
+    "tests/spark/test_exposed_states.py",
+    "tests/spark/test_broadcast_pins.py",
+    "tests/spark/test_operator_state.py",
+    "tests/spark/test_queryable_processor.py",
+    "tests/spark/test_declaring.py",
+    "tests/spark/test_job_failures.py",
+    "tests/spark/test_state_kinds.py",
+)
+
+_ALONE = ("tests/fault/", "tests/fuzz/")
+
+
+def place(nodeid: str) -> int:
+    """Where a test stands among those of its tier."""
+    return next((number for number, begins in enumerate(LONGEST) if nodeid.startswith(begins)), len(LONGEST))
+
+
+def unit(nodeid: str) -> str:
+    """What is given to a process together: those tests have it in common."""
+    return nodeid if nodeid.startswith(_ALONE) else nodeid.partition("::")[0]
+
+
+class Sharing(LoadFileScheduling):
+    """pytest-xdist's own, with units of ours."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing | None:
+    """In place of `--dist=loadfile`; any other one is as asked for."""
+    return Sharing(config, log) if config.getoption("dist") == "loadfile" else None
