@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,7 +138,11 @@ class Cluster:
     def start(self) -> None:
         """All but the spare server. Blocks until the servers answer."""
         self.kafka.start()
-        for name in (*self.servers, *self.replicas, "proxy", "driver"):
+        holders = [self.processes[name] for name in (*self.servers, *self.replicas)]
+        with ThreadPoolExecutor(len(holders), thread_name_prefix="fault-start") as starting:
+            for started in [starting.submit(holder.start) for holder in holders]:
+                started.result()
+        for name in ("proxy", "driver"):
             self.processes[name].start()
 
     def pause_driver(self) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.fault.availability import LEAST_ANSWERED, availability
-from tests.fault.checker import check
+from tests.fault.availability import LEAST_ANSWERED
 from tests.fault.cluster import Machine, Plan
 from tests.fault.episode import run_episode
 from tests.fault.summary import Summary
@@ -19,12 +18,11 @@ def assert_rules_hold(plan: Plan, directory: Path, machine: Machine) -> None:
     summary = Summary()
     summary.add(history, plan.seconds)
     print(summary.last())
-    verdict = check(history)
-    assert verdict.violations == []
+    assert summary.violations == []
     completed, wanted = history.epochs_under_faults, plan.epochs_under_faults
     assert completed >= wanted, (
         f"{completed} epochs were completed under faults: an episode is evidence from {wanted} on"
     )
     assert summary.faults["lose_executor"] > 0 or not plan.executors
-    assert verdict.answers > 1000
-    assert availability(history)["harmless"].fraction > LEAST_ANSWERED
+    assert summary.answers > 1000
+    assert summary.availability["harmless"].fraction > LEAST_ANSWERED
