@@ -25,11 +25,19 @@ from keyhole.errors import KeyholeError, SavepointMismatch
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from keyhole.types import Answer
+from tests.support.micro_batches import session_settings
 from tests.support.object_store import ObjectStore, reaching
 from tests.support.scenario import Scenario, Scenarios
 from tests.support.streams import Service, run_to_end
 
 STATE, QUERY = "sums", "summing"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _settings(spark: SparkSession) -> Iterator[None]:
+    # Each task costs what it costs to begin, however few its rows are.
+    with session_settings(spark, {"spark.sql.shuffle.partitions": "2"}):
+        yield
 
 
 @dataclass
@@ -152,7 +160,7 @@ class Summed:
     last: Mapping[str, Answer]
 
 
-def summed(scenario: Scenario, job: Job, changed: Job, at: str = "", per_trigger: int = 60, **options: Any) -> Summed:
+def summed(scenario: Scenario, job: Job, changed: Job, at: str = "", per_trigger: int = 100, **options: Any) -> Summed:
     """Args:
     at: Where the savepoint and the checkpoints are; empty: in the scenario's directory.
     options: What the changed job declares otherwise, beside another name and other key groups.
