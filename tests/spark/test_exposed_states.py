@@ -92,9 +92,10 @@ BATCHES = [
 OWN_ROWS = [("a", 1), ("a", 2), ("b", 1), ("b", 3), ("c", 2)]
 """Of both batches."""
 
-PARTITIONS = 3
-IN_PLACE, SHUFFLED = 6, 4
-"""Key groups: as many as go into Spark's partitions, and as many as don't."""
+PARTITIONS, MOST_SHUFFLED = 2, 3
+"""Of the batch; and of what is shuffled once more, at most."""
+IN_PLACE, SHUFFLED = 4, 3
+"""Key groups: as many as go into the batch's partitions, and as many as don't."""
 
 
 def exposing(*states: str, of: StatefulProcessor | None = None) -> queryable.QueryableProcessor:
@@ -249,6 +250,10 @@ def fed(spark: SparkSession, scenarios: Scenarios) -> Fed:
     refused = queryable.exposed(queryable.QueryableProcessor(Highest(), key="k", expose=expose), **fed.query("refused"))
 
     def feed(batch: DataFrame, batch_id: int) -> None:
+        with session_settings(batch.sparkSession, {"spark.sql.shuffle.partitions": str(MOST_SHUFFLED)}):
+            feed_all(batch, batch_id)
+
+    def feed_all(batch: DataFrame, batch_id: int) -> None:
         for name, sink in twice.items():
             with fed.staged_twice(name):
                 sink(batch, batch_id)
