@@ -21,7 +21,6 @@ from keyhole.local.kafka import LocalKafka
 pytest_plugins = [
     "tests.support.sharing",
     "tests.support.tiers",
-    "tests.support.turns",
     "tests.support.progress",
     "tests.support.streams",
     "tests.support.scenario",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sharing import LONGEST, place, unit
+from tests.support.sharing import LONGEST, WITH_SPARK, place, unit, unshared
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,6 +18,20 @@ def test_the_tests_of_a_file_go_to_one_process() -> None:
 
 def test_each_episode_of_faults_goes_to_a_process_by_itself() -> None:
     assert unit("tests/fault/test_x.py::test_a[1]") != unit("tests/fault/test_x.py::test_a[2]")
+
+
+def test_what_runs_spark_in_the_tests_own_process_shares_one() -> None:
+    assert len({unit(f"{file}::test_x") for file in WITH_SPARK}) == 1
+    assert unit("tests/processes/test_demo.py::test_x") == "tests/processes/test_demo.py"
+
+
+def test_a_file_that_begins_to_use_spark_is_refused_until_it_shares_one() -> None:
+    wrong = unshared("tests/processes/test_new.py", ["tmp_path", "spark"])
+    assert wrong is not None
+    assert "add it to WITH_SPARK" in wrong
+    assert unshared("tests/processes/test_new.py", ["tmp_path"]) is None
+    assert unshared("tests/spark/test_new.py", ["spark"]) is None
+    assert unshared(WITH_SPARK[0], ["spark"]) is None
 
 
 def test_what_takes_longest_is_begun_first() -> None:

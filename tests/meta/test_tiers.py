@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.support import turns
 from tests.support.tiers import TIERS, refusal, tier_of
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -59,29 +58,3 @@ def java() -> None:
 def test_of_what_a_test_asks_for_as_it_runs_the_same_holds(request: pytest.FixtureRequest) -> None:
     with pytest.raises(pytest.fail.Exception, match="the tier 'core' doesn't have"):
         request.getfixturevalue("java")
-
-
-def test_every_file_with_a_turn_of_its_own_is_there() -> None:
-    there = {path.name for path in (TESTS / "processes").glob("test_*.py")}
-    assert {*turns._LONG, *turns._WITH_SPARK} <= there
-
-
-def test_what_runs_spark_in_the_tests_own_process_shares_one() -> None:
-    scopes = {turns.scope_of(f"tests/processes/{name}::test_x") for name in turns._WITH_SPARK}
-    assert len(scopes) == 1
-    assert turns.scope_of("tests/processes/test_demo.py::test_x") == "tests/processes/test_demo.py"
-
-
-def test_a_file_that_begins_to_use_spark_is_refused_until_it_shares_one() -> None:
-    new = item("processes/test_new.py")
-    new.fixturenames = ["tmp_path", "spark"]
-    with pytest.raises(pytest.UsageError, match=r"processes/test_new.py runs Spark in its own process"):
-        turns.pytest_collection_modifyitems([new])
-
-
-def test_the_longest_files_begin_first() -> None:
-    items = [item(f"processes/{name}") for name in ("test_wheel.py", "test_schema_changes.py", *reversed(turns._LONG))]
-    turns.pytest_collection_modifyitems(items)
-    names = [of.path.name for of in items]
-    assert names[:2] == list(turns._LONG[:2])
-    assert names[-1] == "test_wheel.py"

@@ -1,7 +1,8 @@
 """How pytest-xdist's processes share out the tests: in which order, and which of them stay together.
 
 A pytest plugin (tests/conftest.py loads it). Tests of one file share fixtures, so that a file is one process's, as with
-`--dist=loadfile`. An episode of faults shares nothing with another one: each goes to whichever process is free.
+`--dist=loadfile`. An episode of faults shares nothing with another one: each goes to whichever process is free. The
+files of tests/processes that run Spark in the tests' own process are one process's, too, as each would start a Spark.
 
 A process is given its next test, or file, while it still runs the one before: what is given away last decides how long
 the others wait for the end. So what takes longest is begun first.
@@ -9,10 +10,21 @@ the others wait for the end. So what takes longest is begun first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
+
+WITH_SPARK = (
+    "tests/processes/test_bootstrapping.py",
+    "tests/processes/test_broadcast_servers.py",
+    "tests/processes/test_broadcast_updates.py",
+    "tests/processes/test_kafka_security.py",
+    "tests/processes/test_lost_kafka.py",
+    "tests/processes/test_schema_changes.py",
+)
+"""What runs Spark in the tests' own process, where files have stacks of their own."""
 
 # Longest first, by what their names begin with; all others come after these, in the order of their names.
 LONGEST = (
@@ -22,6 +34,17 @@ LONGEST = (
     "tests/fault/test_planted.py::test_a_planted_bug_of_each_kind_that_only_spark_has_is_caught",
     "tests/fault/test_faults.py::",
     "tests/fault/",
+    "tests/processes/test_dashboards.py",
+    "tests/processes/test_jobs.py",
+    *WITH_SPARK,
+    "tests/processes/test_kill_server.py",
+    "tests/processes/test_kill_driver.py",
+    "tests/processes/test_local_cluster.py",
+    "tests/processes/test_killed_savepoints.py",
+    "tests/processes/test_demo.py",
+    "tests/processes/test_metrics_of_a_run.py",
+    "tests/processes/test_draining.py",
+    "tests/processes/test_replicas.py",
     "tests/spark/test_savepoints.py",
     "tests/spark/test_exposed_states.py",
     "tests/spark/test_broadcast_pins.py",
@@ -42,7 +65,17 @@ def place(nodeid: str) -> int:
 
 def unit(nodeid: str) -> str:
     """What is given to a process together: those tests have it in common."""
-    return nodeid if nodeid.startswith(_ALONE) else nodeid.partition("::")[0]
+    if nodeid.startswith(_ALONE):
+        return nodeid
+    file = nodeid.partition("::")[0]
+    return "with Spark" if file in WITH_SPARK else file
+
+
+def unshared(file: str, fixtures: Iterable[str]) -> str | None:
+    """What is wrong with a file that runs Spark in the tests' own process, and isn't known to; None: nothing."""
+    if "spark" not in fixtures or file in WITH_SPARK or not file.startswith("tests/processes/"):
+        return None
+    return f"{file} runs Spark in the tests' own process: add it to WITH_SPARK in tests/support/sharing.py"
 
 
 class Sharing(LoadFileScheduling):

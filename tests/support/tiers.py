@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.sharing import place
+from tests.support.sharing import place, unshared
 
 TIERS = ("core", "smoke", "spark", "processes", "fault", "platform")
 
@@ -120,6 +120,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks each test with its tier, and puts what takes longest first, so that all processes end together."""
     for item in items:
         item.add_marker(tier_of(item))
+        if wrong := unshared(item.nodeid.partition("::")[0], getattr(item, "fixturenames", ())):
+            raise pytest.UsageError(wrong)
     items.sort(key=lambda item: (-TIERS.index(tier_of(item)), place(item.nodeid)))
 
 
