@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -102,3 +104,18 @@ async def test_a_client_of_another_thread_says_so(server: FakeServer) -> None:
         with pytest.raises(Unsupported, match="belongs to the event loop that used it first"):
             await asyncio.to_thread(asyncio.run, client.close())
         assert await _read(client) == 1.0
+
+
+def test_a_program_that_ends_without_closing_its_client_ends_without_a_word(server: FakeServer) -> None:
+    program = (
+        "import sys; from keyhole import Client\n"
+        "client = Client(sys.argv[1], timeout=60)\n"
+        f"print(client.get({APPLICATION!r}, {STATE!r}, 'sensor-1').value.celsius)\n"
+        "client.get_many('no', 'such', ['a']) if sys.argv[2:] else None"
+    )
+    for more in ([], ["fails"]):
+        command = [sys.executable, "-X", "dev", "-c", program, server.address, *more]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+        assert ended.stdout == "1.0\n"
+        assert not [line for line in ended.stderr.splitlines() if "Task" in line or "asyncio" in line], ended.stderr
+        assert (ended.returncode, ended.stderr) == (0, "") or more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import threading
@@ -222,6 +223,15 @@ def _begin_in_child() -> None:
     for client in _all:
         client._begin()
 
+
+def _end_all() -> None:
+    """Those that a program leaves open when it ends: what runs in their threads would end in the middle, and say so."""
+    for client in list(_all):
+        with contextlib.suppress(Exception):  # nobody is left to hear of it
+            client.close()
+
+
+atexit.register(_end_all)
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_begin_in_child)
