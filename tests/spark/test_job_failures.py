@@ -118,3 +118,12 @@ def test_a_state_that_is_declared_otherwise_ends_the_query_with_the_difference(
         batches.fail([{"k": "a", "v": 2}], otherwise)
     assert isinstance(otherwise.failure, StateChanged)
     assert value(service, application) == 1
+
+
+def test_spark_reads_why_a_query_ended_out_of_any_text(spark: SparkSession) -> None:
+    """By an expression as in StreamExecution (Spark 4.2): of a cancelled job's text it had overflowed the stack."""
+    assert spark._jvm is not None
+    text = "py4j.protocol.Py4JJavaError: " + "\tat org.apache.spark.A.b(A.scala:1)\n" * 600
+    pattern = r"py4j.protocol.Py4JJavaError(.|\r\n|\r|\n)*(java.lang.InterruptedException)"
+    found = spark._jvm.java.util.regex.Pattern.compile(pattern).matcher(text).find()
+    assert not found

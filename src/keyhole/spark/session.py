@@ -17,6 +17,11 @@ from keyhole.class_archive import archive_path, reading
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.jvm import put_compiler_back, remember_classes
 
+# Why a query has ended Spark finds by a regular expression that needs three frames of the stack for each character of
+# the error's text. Of a job that was cancelled that is so long that Java's own megabyte overflows: the thread ends by
+# that, and says so in a thousand lines. Memory is taken as it is used; no multiple of a huge page's size, which the
+# system would take at once.
+_STACKS = "-Xss16100k"
 # Its threads are all there from the beginning, for put_compiler_back.
 _QUICK = ("-XX:-UseDynamicNumberOfCompilerThreads",)
 
@@ -104,7 +109,7 @@ def _checkpoint_writing(checkpoint: str, jars: Sequence[Path]) -> Mapping[str, s
 def java_options(directory: Path, more: Sequence[str]) -> str:
     """Those of the driver's JVM, as Spark takes them."""
     # A JVM that is killed leaves its temporary files behind, where they belong to nobody.
-    options = [f"-Djava.io.tmpdir={directory}", "-XX:-UsePerfData", *more]
+    options = [f"-Djava.io.tmpdir={directory}", "-XX:-UsePerfData", _STACKS, *more]
     return " ".join(f'"{option}"' for option in options)
 
 
