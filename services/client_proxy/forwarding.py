@@ -20,6 +20,7 @@ from keyhole.errors import (
 )
 from keyhole.routing import Routes, RouteTable
 from keyhole.rpc.frames import ASK_AGAIN, FRAME_BYTES, frame_is_full
+from keyhole.storage_key import are_storage_keys, group_of
 from keyhole.types import Stale
 from services.client_proxy.asked import Asked
 from services.client_proxy.course import MENDABLE, Course
@@ -194,7 +195,7 @@ class Forwarding:
         if table is None or table.descriptor.topic_id != self._lane.topic_id:
             return ""  # `_try_again` says so.
         key = self._keys[place]
-        group = key[0] << 8 | key[1]
+        group = group_of(key)
         if self._lane.bounds.stale is Stale.NEVER:
             owner = table.owners.addresses[group]
             return "" if owner in course.asked else owner
@@ -239,7 +240,7 @@ class Forwarding:
         state = "/".join(self._name)
         if table.descriptor.topic_id != self._lane.topic_id:
             raise StaleDescriptor(f"state {state} was made anew; describe it again", topic_id=table.descriptor.topic_id)
-        if min(map(len, keys)) <= 2 or int.from_bytes(max(keys)[:2], "big") >= table.descriptor.key_groups:
+        if not are_storage_keys(keys, table.descriptor.key_groups):
             raise MalformedRequest(f"not storage keys of state {state}: 2 bytes of key group, then the encoded key")
         return table
 

@@ -13,6 +13,7 @@ from keyhole.errors import DeadlineExceeded, InternalError, KeyholeError, NoServ
 from keyhole.routing import RouteTable
 from keyhole.rpc.convert import bounds_from_proto
 from keyhole.rpc.scanning import scan_range
+from keyhole.storage_key import group_of
 from keyhole.types import Stale
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.course import MENDABLE, Course
@@ -105,7 +106,7 @@ class Scanning:
             course.begin_again()
         table = self._directory.table(self._name)
         prefix = scan_range(self._directory.codec(self._name), self._request).prefix
-        copies = self._copies(table, int.from_bytes(prefix[:2], "big"))
+        copies = self._copies(table, group_of(prefix))
         address = next((copy for copy in copies if copy not in course.asked), "")
         if address:
             for silent in course.under_way:

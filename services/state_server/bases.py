@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keyhole.errors import NotOwner
+from keyhole.errors import MalformedRequest, NotOwner
 from keyhole.rpc.frames import MAX_VALUE_BYTES, value_too_large
+from keyhole.storage_key import are_storage_keys, group_of
 from keyhole.stored import Base, decode_aggregate, lifetime, living
 from services.state_server.hosted import HostedState
 from services.state_server.merging import Epoch
@@ -18,10 +19,13 @@ def read_bases(state: HostedState, epoch: Epoch, keys: Sequence[bytes]) -> list[
     """Those of the first keys, as many as a message may have; None: the key had none.
 
     Raises:
+        MalformedRequest: A key that is no storage key of the state.
         NotOwner: A key group that isn't restored here.
         TooLarge: An accumulator that no message can carry.
     """
-    if {int.from_bytes(key[:2], "big") for key in keys} - state.restored:
+    if keys and not are_storage_keys(keys, state.descriptor.key_groups):
+        raise MalformedRequest(f"a key whose accumulator is asked for is no storage key of state {state.table.name}")
+    if {group_of(key) for key in keys} - state.restored:
         raise NotOwner(f"key groups of state {state.table.name} are asked for and not owned; stage them again")
     lives, bases, size = lifetime(state.descriptor), list[Base | None](), 0
     lives_from = None if lives is None else lives.lives_from(epoch.moment)

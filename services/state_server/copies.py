@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from keyhole.clock import Clock
 from keyhole.codec import EntryRange
+from keyhole.storage_key import GROUP_BYTES, group_of, prefix_of
 from keyhole.stored import Visible
 from keyhole.stores.base import Snapshot
 from keyhole.v1 import state_pb2
@@ -176,7 +177,7 @@ class Copy:
     def stand(self, standing: Standing, apart: Mapping[int, Standing]) -> None:
         """The same rows turn out to stand for more, or are known to lack more."""
         self.standing = standing
-        self._apart = {group.to_bytes(2, "big"): other for group, other in apart.items() if other != standing}
+        self._apart = {prefix_of(group): other for group, other in apart.items() if other != standing}
         self._source = None
 
     def withdraw(self, groups: Collection[int]) -> None:
@@ -186,22 +187,22 @@ class Copy:
 
     def _hold(self, groups: frozenset[int]) -> None:
         self.groups = groups
-        self._prefixes = frozenset(group.to_bytes(2, "big") for group in groups)
+        self._prefixes = frozenset(prefix_of(group) for group in groups)
         self.whole = len(groups) == self._key_groups
 
     def covers(self, keys: Sequence[bytes]) -> bool:
         """Whether it can answer for all of them. In one pass: a lookup frame has hundreds of keys."""
         prefixes = self._prefixes
-        return self._snapshot is not None and (self.whole or all(key[:2] in prefixes for key in keys))
+        return self._snapshot is not None and (self.whole or all(key[:GROUP_BYTES] in prefixes for key in keys))
 
     def holds(self, key: bytes) -> bool:
-        return self._snapshot is not None and key[:2] in self._prefixes
+        return self._snapshot is not None and key[:GROUP_BYTES] in self._prefixes
 
     def standings(self, keys: Sequence[bytes]) -> Sequence[Standing]:
         """Per key; one alone where all stand alike."""
         if not self._apart:
             return (self.standing,)
-        return [self._apart.get(key[:2], self.standing) for key in keys]
+        return [self._apart.get(key[:GROUP_BYTES], self.standing) for key in keys]
 
     @property
     def all_standings(self) -> Collection[Standing]:
@@ -242,7 +243,7 @@ class Copy:
         """
         assert self._held is not None
         held = self._held.hold()
-        group = int.from_bytes(within.prefix[:2], "big")
+        group = group_of(within.prefix)
         found = held.snapshot.items(group, within.start, within.stop, descending=descending)
         entries: Iterator[tuple[bytes, bytes | None]] = found
         if show is not None:

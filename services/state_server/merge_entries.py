@@ -8,6 +8,7 @@ from zlib import crc32
 
 from keyhole.codec import StateCodec, encode_integer, end_of_prefix
 from keyhole.errors import DuplicateKey
+from keyhole.storage_key import group_of
 from keyhole.stored import DIGEST_BYTES, Aggregate, Lifetime, decode_aggregate
 from services.state_server.merge_rows import Rank, Ranked, remembered
 from services.state_server.merging import Change, Epoch, Merge, Plain, Row, Rows, Stored
@@ -35,9 +36,7 @@ class Entries:
         if not cleared:
             return self._merge.with_stored(rows, stored, epoch)
         gone: Rows = {
-            key: None
-            for prefix in cleared
-            for key, _ in stored.items(int.from_bytes(prefix[:2], "big"), prefix, end_of_prefix(prefix))
+            key: None for prefix in cleared for key, _ in stored.items(group_of(prefix), prefix, end_of_prefix(prefix))
         }
         entries = {key: row for key, row in rows.items() if key not in cleared}
         written = self._merge.with_stored(entries, _Without(stored, frozenset(gone)), epoch)
@@ -110,7 +109,7 @@ class RankedEntries(Ranked):
         if prefix in clearing and rank < clearing[prefix]:
             return {}
         clearing[prefix] = rank
-        held = stored.items(int.from_bytes(prefix[:2], "big"), prefix, end_of_prefix(prefix))
+        held = stored.items(group_of(prefix), prefix, end_of_prefix(prefix))
         gone: dict[bytes, Row] = {key: None for key, entry in held if self.rank(entry) <= rank}
         return gone | {prefix: remembered(row)}
 
@@ -170,7 +169,7 @@ class Appending(Plain):
     def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
         written: list[Change] = []
         for prefix, elements, cleared in self._by_key(rows):
-            group, end = int.from_bytes(prefix[:2], "big"), end_of_prefix(prefix)
+            group, end = group_of(prefix), end_of_prefix(prefix)
             if cleared:
                 changes = {key: None for key, _ in stored.items(group, prefix, end)}
                 written += sorted((changes | self._placed(prefix, elements, 0)).items())

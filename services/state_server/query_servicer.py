@@ -34,6 +34,7 @@ from keyhole.rpc.scanning import scan_range
 from keyhole.rpc.status import to_proto
 from keyhole.security.access import current
 from keyhole.security.policy import Verb
+from keyhole.storage_key import GROUP_BYTES
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2
 from services.state_server.copies import Answers
@@ -238,7 +239,7 @@ def _lookup_apart(
         if len(key) > table.store.max_key_bytes:
             failures[index] = table.key_too_long(len(key))
         else:
-            groups.setdefault(key[:2], []).append(index)
+            groups.setdefault(key[:GROUP_BYTES], []).append(index)
     rows: list[bytes | None] = [None] * len(keys)
     source_of = [0] * len(keys)
     sources: list[state_pb2.Source] = []

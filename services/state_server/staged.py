@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import KeyTooLong, MalformedRequest, StageLost
+from keyhole.storage_key import GROUP_BYTES, are_storage_keys
 from services.state_server.merging import Merge, Row
 from services.state_server.spill import Extent, Spool, StagingRoom
 
@@ -73,7 +74,7 @@ class StagedAttempt:
         self.groups: dict[bytes, StagedGroup] = {}
         self.memory_bytes = 0
         self._name = name
-        self._last_key_group = (key_groups - 1).to_bytes(2, "big")
+        self._key_groups = key_groups
         self._max_key_bytes = max_key_bytes
         self._merge = merge
         self._room = room
@@ -92,7 +93,7 @@ class StagedAttempt:
         self._check_keys(keys)
         groups, taken, digest = self.groups, 0, self._merge.digest
         for key, row in zip(keys, rows, strict=True):
-            prefix = key[:2]
+            prefix = key[:GROUP_BYTES]
             group = groups.get(prefix)
             if group is None:
                 group = groups[prefix] = StagedGroup(self._merge)
@@ -151,7 +152,7 @@ class StagedAttempt:
     def _check_keys(self, keys: Sequence[bytes]) -> None:
         if not keys:
             return
-        if min(map(len, keys)) <= 2 or max(keys)[:2] > self._last_key_group:
+        if not are_storage_keys(keys, self._key_groups):
             raise MalformedRequest(f"a staged row of state {self._name} has a key that is no storage key of it")
         longest = max(map(len, keys))
         if longest > self._max_key_bytes:

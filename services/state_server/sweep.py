@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from keyhole.storage_key import GROUP_BYTES, prefix_of
 from keyhole.stored import NEVER, NOT_KNOWN, Lifetime
 from services.state_server.merging import Change, Epoch, Stored
 
@@ -161,8 +162,8 @@ class Course:
         Args:
             written: It is in the epoch's transaction anyway.
         """
-        prefix, budget = key_group.to_bytes(2, "big"), self._budget
-        if self.at or prefix < self._start[:2]:
+        prefix, budget = prefix_of(key_group), self._budget
+        if self.at or prefix < self._start[:GROUP_BYTES]:
             return []
         if budget.partitions <= 0 or budget.entries <= 0 or budget.bytes <= 0:
             self.at = prefix

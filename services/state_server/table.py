@@ -19,6 +19,7 @@ from keyhole.errors import (
 )
 from keyhole.evolution import succeeds
 from keyhole.rpc.frames import FRAME_BYTES
+from keyhole.storage_key import are_storage_keys
 from keyhole.stored import Moment, visible
 from keyhole.stores.base import Snapshot, Store
 from keyhole.types import Position, ReadBounds, Stale, StateDescriptor, TtlClock
@@ -60,7 +61,7 @@ class Table:
         self.warm: frozenset[int] = frozenset()
         self._server = server
         self._lease = lease
-        self._last_key_group = (descriptor.key_groups - 1).to_bytes(2, "big")
+        self._key_groups = descriptor.key_groups
         self._latest_ms = 0
         self.owned = Copy(descriptor.key_groups, self._owner_source, lambda: (lease.confirmed_ms, lease.expired))
         self.standby = Copy(descriptor.key_groups, self._standby_source, lambda: None)
@@ -211,7 +212,7 @@ class Table:
 
     def _check(self, keys: Sequence[bytes]) -> None:
         # One call in C each: a lookup frame has hundreds of keys.
-        if min(map(len, keys)) <= 2 or max(keys)[:2] > self._last_key_group:
+        if not are_storage_keys(keys, self._key_groups):
             raise MalformedRequest(f"not storage keys of state {self.name}: 2 bytes of key group, then the encoded key")
         if max(map(len, keys)) > self.store.max_key_bytes:
             raise self.key_too_long(max(map(len, keys)))

@@ -29,6 +29,7 @@ from keyhole.evolution import Origin, origins
 from keyhole.key_values import BYTES, KeyValue, plain
 from keyhole.placement import HASHES, SEED, days, hash_bytes, hash_int, hash_long, micros
 from keyhole.row import Row, row_class
+from keyhole.storage_key import GROUP_BYTES, prefix_of
 from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueField, ValueSchema
 from keyhole.value_types import ValueType, optional, value_type
 
@@ -228,16 +229,16 @@ class StateCodec:
 
     def key(self, storage_key: bytes) -> tuple[KeyValue, ...]:
         """The values of the key, without those of the map key. Raises MalformedRequest."""
-        return self.keys.decode_first(storage_key[2:])[0]
+        return self.keys.decode_first(storage_key[GROUP_BYTES:])[0]
 
     def entry(self, storage_key: bytes) -> tuple[tuple[KeyValue, ...], tuple[KeyValue, ...]]:
         """The values of the key, and those of the map key. Raises MalformedRequest."""
-        key, rest = self.keys.decode_first(storage_key[2:])
+        key, rest = self.keys.decode_first(storage_key[GROUP_BYTES:])
         return key, self.entries.decode(rest)
 
     def prefix_length(self, storage_key: bytes) -> int:
         """How much of a storage key the key group and the key take. Raises MalformedRequest."""
-        _, rest = self.keys.decode_first(storage_key[2:])
+        _, rest = self.keys.decode_first(storage_key[GROUP_BYTES:])
         return len(storage_key) - len(rest)
 
     def prefix(self, key: object) -> bytes:
@@ -397,7 +398,7 @@ def _version_of(row: bytes) -> int:
 
 def _storage_key_encoder(keys: KeyCodec, hashed: int, key_groups: int) -> Callable[[Any], bytes]:
     """`hashed`: how many of the columns, the first ones, the key group depends on."""
-    prefixes = [group.to_bytes(2, "big") for group in range(key_groups)]
+    prefixes = [prefix_of(group) for group in range(key_groups)]
     half, whole = 1 << 31, 1 << 32
     # hash_* are unsigned; Spark's pmod is of the signed number.
     shift = -whole % key_groups

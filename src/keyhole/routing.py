@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from keyhole.storage_key import group_of
 from keyhole.types import Role, StateDescriptor
 
 StateName: TypeAlias = tuple[str, str]
@@ -85,7 +86,7 @@ class Routes(msgspec.Struct, frozen=True):
         routes = self.addresses
         by_address: dict[str, list[int]] = {}
         for index, key in enumerate(storage_keys):
-            by_address.setdefault(routes[key[0] << 8 | key[1]], []).append(index)
+            by_address.setdefault(routes[group_of(key)], []).append(index)
         return by_address
 
 

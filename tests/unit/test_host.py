@@ -14,6 +14,7 @@ from keyhole.changelog.base import Partition, RestoredEpochs
 from keyhole.errors import (
     Fenced,
     KeyholeError,
+    MalformedRequest,
     NotOwner,
     NotReady,
     OutcomeUnknown,
@@ -408,6 +409,16 @@ async def test_complete_mode_empties_key_groups_without_rows(hosted: Hosted) -> 
     committed = await hosted.apply(2, {A: row(1.0)}, replace=True)
     assert hosted.read(A, B) == [row(1.0), None]
     assert [item.key_group for item in committed] == [group(names_in(1)[0])]  # what is unchanged is not written again
+
+
+@pytest.mark.parametrize("malformed", [b"", b"\0", b"\0\0", b"\xff\xffkey"])
+async def test_a_key_that_is_no_storage_key_has_no_base_and_is_told_so(malformed: bytes) -> None:
+    hosted = Hosted(of=descriptor(kind=StateKind.AGGREGATING))
+    await hosted.own()
+    asked = Epoch(3, Moment(0, 0), Moment(0, 0))
+    with pytest.raises(MalformedRequest, match="no storage key of state app/counts"):
+        await hosted.host.read_base(hosted.run, INCARNATION, hosted.version, "counts", asked, [A, malformed])
+    await hosted.host.close()
 
 
 async def test_bases_come_in_answers_that_a_message_carries_and_one_that_none_does_is_refused() -> None:

@@ -17,6 +17,7 @@ import msgspec
 from keyhole.changelog.base import Marker, Partition, RestoredEpochs
 from keyhole.errors import TopicMismatch
 from keyhole.ready import ready
+from keyhole.storage_key import GROUP_BYTES, prefix_of
 from keyhole.stored import PLAIN, WITH_VERSIONS
 from keyhole.types import Position
 
@@ -137,7 +138,7 @@ class EpochAssembler:
 
     def __init__(self, partition: Partition, position: Position, limits: PieceLimits) -> None:
         self._partition = partition
-        self._prefix = partition.key_group.to_bytes(2, "big")
+        self._prefix = prefix_of(partition.key_group)
         self._limits = limits
         self._position = position
         self._changes: list[tuple[bytes, bytes | None]] = []
@@ -203,7 +204,7 @@ class EpochAssembler:
         if None in keys:
             return False
         present = cast("Sequence[bytes]", keys)
-        return min(map(len, present)) >= 3 and {key[:2] for key in present} == {self._prefix}
+        return min(map(len, present)) >= 3 and {key[:GROUP_BYTES] for key in present} == {self._prefix}
 
     def cut(self) -> list[RestoredEpochs]:
         """All up to the last marker, full or not: a follower does not wait for more."""

@@ -43,6 +43,7 @@ from keyhole.savepoint.plan import (
 )
 from keyhole.savepoint.rows import Rows, read_rows
 from keyhole.savepoint.spark_log import checkpoint_of
+from keyhole.storage_key import group_of
 from keyhole.stored import layout_of
 from keyhole.types import StateDescriptor
 
@@ -296,7 +297,7 @@ class _Restore:
             for key, row in rows:
                 # The key group is a part of the storage key, and is all of it that depends on their number.
                 moved = key if old.key_groups == new.key_groups else _moved(key, before, after)
-                changes[Partition(new.state, int.from_bytes(moved[:2], "big"))].append((moved, row))
+                changes[Partition(new.state, group_of(moved))].append((moved, row))
             yield changes
 
     # --- Spark's checkpoints --------------------------------------------------------------------------------------

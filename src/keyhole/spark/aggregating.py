@@ -24,6 +24,7 @@ from keyhole.rpc.status import from_rpc_error
 from keyhole.spark.class_version import check_class, upgrade_from, version_of
 from keyhole.spark.plain import not_plain
 from keyhole.spark.rows import rows_of
+from keyhole.storage_key import group_of
 from keyhole.stored import DIGEST_BYTES, Aggregate, Base
 from keyhole.types import StateDescriptor
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
@@ -268,7 +269,7 @@ class BaseReader:
         routes = self._order.routes[self._state]
         by_target: dict[int, list[bytes]] = {}
         for key in keys:
-            by_target.setdefault(routes[int.from_bytes(key[:2], "big")], []).append(key)
+            by_target.setdefault(routes[group_of(key)], []).append(key)
         found: dict[bytes, Base] = {}
         for index, of_target in by_target.items():
             target = self._order.targets[index]

@@ -16,6 +16,7 @@ from pathlib import Path
 import lmdb
 
 from keyhole.errors import InternalError, KeyholeError, NotReady
+from keyhole.storage_key import prefix_of
 from keyhole.stores import rules
 from keyhole.stores.base import FORMAT_VERSION, Batch, StoreLimits, StoreSize
 from keyhole.stores.engine_on_disk import EngineOnDisk
@@ -105,7 +106,7 @@ class LmdbStore:
         with self._writing() as txn:
 
             def position_of(key_group: int) -> Position:
-                stored = txn.get(rules.key_group_prefix(key_group), db=positions)
+                stored = txn.get(prefix_of(key_group), db=positions)
                 return START if stored is None else decode_position(stored)
 
             rules.check_advances(batch.advances, position_of)
@@ -115,13 +116,13 @@ class LmdbStore:
             with txn.cursor() as cursor:
                 cursor.putmulti(batch.puts)
             for key_group, advance in batch.advances.items():
-                txn.put(rules.key_group_prefix(key_group), encode_position(advance.after), db=positions)
+                txn.put(prefix_of(key_group), encode_position(advance.after), db=positions)
             self._opened.check_room(live_bytes, self._opened.live_bytes(txn))
 
     def drop_key_group(self, key_group: int) -> None:
         # Entry by entry in one transaction, which uses the pages that it empties again: its memory does not grow with
         # the key group.
-        prefix = rules.key_group_prefix(key_group)
+        prefix = prefix_of(key_group)
         with self._writing() as txn:
             txn.delete(prefix, db=self._opened.positions)
             with txn.cursor() as cursor:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keyhole.errors import NotReady, StoreFull, StoreLocked
+from keyhole.storage_key import GROUP_BYTES, prefix_of
 from keyhole.stores import rules
 from keyhole.stores.base import Batch, StoreLimits, StoreSize
 from keyhole.types import START, Position
@@ -42,10 +43,10 @@ class MemorySnapshot:
         self._content: _Content | None = content
 
     def get(self, storage_key: bytes) -> bytes | None:
-        return self._open().entries.get(storage_key[: rules.KEY_GROUP_BYTES], _NO_ENTRIES).get(storage_key)
+        return self._open().entries.get(storage_key[:GROUP_BYTES], _NO_ENTRIES).get(storage_key)
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
-        entries, width = self._open().entries, rules.KEY_GROUP_BYTES
+        entries, width = self._open().entries, GROUP_BYTES
         return [entries.get(key[:width], _NO_ENTRIES).get(key) for key in storage_keys]
 
     def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], bool]:
@@ -54,7 +55,7 @@ class MemorySnapshot:
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        entries = self._open().entries.get(rules.key_group_prefix(key_group), _NO_ENTRIES)
+        entries = self._open().entries.get(prefix_of(key_group), _NO_ENTRIES)
         first, end = rules.bounds(key_group, start, stop)
         within = (key for key in entries if first <= key and (end is None or key < end))
         for key in sorted(within, reverse=descending):
@@ -101,15 +102,13 @@ class MemoryStore:
         rules.check_batch(batch, self.max_key_bytes)
         old = self._open()
         rules.check_advances(batch.advances, lambda key_group: old.positions.get(key_group, START))
-        changed = {
-            prefix: dict(old.entries.get(prefix, _NO_ENTRIES)) for prefix in map(rules.key_group_prefix, batch.advances)
-        }
+        changed = {prefix: dict(old.entries.get(prefix, _NO_ENTRIES)) for prefix in map(prefix_of, batch.advances)}
         taken = old.bytes
         for key in batch.deletes:
-            row = changed[key[: rules.KEY_GROUP_BYTES]].pop(key, None)
+            row = changed[key[:GROUP_BYTES]].pop(key, None)
             taken -= _taken_bytes(key, row) if row is not None else 0
         for key, row in batch.puts:
-            entries = changed[key[: rules.KEY_GROUP_BYTES]]
+            entries = changed[key[:GROUP_BYTES]]
             before = entries.get(key)
             taken += _taken_bytes(key, row) - (_taken_bytes(key, before) if before is not None else 0)
             entries[key] = row
@@ -127,7 +126,7 @@ class MemoryStore:
     def drop_key_group(self, key_group: int) -> None:
         old = self._open()
         entries, positions = dict(old.entries), dict(old.positions)
-        dropped = entries.pop(rules.key_group_prefix(key_group), _NO_ENTRIES)
+        dropped = entries.pop(prefix_of(key_group), _NO_ENTRIES)
         positions.pop(key_group, None)
         taken = old.bytes - sum(_taken_bytes(key, row) for key, row in dropped.items())
         self._content = _Content(old.topic_id, entries, positions, taken)

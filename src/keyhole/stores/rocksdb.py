@@ -19,6 +19,7 @@ from types import TracebackType
 from rocksdict import Cache, WriteBatch
 
 from keyhole.errors import InvalidConfiguration, NotReady
+from keyhole.storage_key import prefix_of
 from keyhole.stores import rules
 from keyhole.stores.base import Batch, StoreLimits, StoreSize
 from keyhole.stores.engine_on_disk import EngineOnDisk
@@ -176,7 +177,7 @@ class RocksdbStore:
                 for key, row in batch.puts:
                     write.put(ENTRIES + key, row)
                 for key_group, advance in batch.advances.items():
-                    write.put(POSITIONS + rules.key_group_prefix(key_group), encode_position(advance.after))
+                    write.put(POSITIONS + prefix_of(key_group), encode_position(advance.after))
 
             self._room.check(batch)
             self._database.write(fill)
@@ -186,7 +187,7 @@ class RocksdbStore:
         first, end = rules.bounds(key_group, b"", None)
 
         def fill(write: WriteBatch) -> None:
-            write.delete(POSITIONS + rules.key_group_prefix(key_group))
+            write.delete(POSITIONS + prefix_of(key_group))
             write.delete_range(ENTRIES + first, end_of(ENTRIES) if end is None else ENTRIES + end)
 
         with self._calls:
@@ -205,7 +206,7 @@ class RocksdbStore:
         self._database.close()
 
     def _stored(self, key_groups: Mapping[int, object]) -> dict[int, Position]:
-        keys = [POSITIONS + rules.key_group_prefix(key_group) for key_group in key_groups]
+        keys = [POSITIONS + prefix_of(key_group) for key_group in key_groups]
         found = self._database.get_many(keys)
         return {
             key_group: START if value is None else decode_position(value)

@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from keyhole.errors import InternalError, KeyTooLong, StoreConflict
+from keyhole.storage_key import GROUP_BYTES, prefix_of
 from keyhole.stores.base import Advance, Batch
 from keyhole.types import Position
 
-KEY_GROUP_BYTES = 2
 # LMDB's limit as PyPI's py-lmdb builds its 0.9 engine. The memory store has the same one, so that a job that ran on it
 # also runs on LMDB.
 MAX_KEY_BYTES = 511
 
 
-def key_group_prefix(key_group: int) -> bytes:
-    """The first bytes of every storage key of the key group."""
-    return key_group.to_bytes(KEY_GROUP_BYTES, "big")
-
-
 def bounds(key_group: int, start: bytes, stop: bytes | None) -> tuple[bytes, bytes | None]:
     """`start` (inclusive) and `stop` (exclusive; None: no end), drawn in to the key group's own ends."""
-    first = key_group_prefix(key_group)
+    first = prefix_of(key_group)
     # The last key group has no successor, and no key can be beyond it.
-    end = key_group_prefix(key_group + 1) if key_group < (1 << 8 * KEY_GROUP_BYTES) - 1 else None
+    end = prefix_of(key_group + 1) if key_group < (1 << 8 * GROUP_BYTES) - 1 else None
     if stop is not None:
         end = stop if end is None else min(stop, end)
     return max(first, start), end
@@ -60,8 +55,8 @@ def check_batch(batch: Batch, max_key_bytes: int) -> None:
             key_bytes=longest,
             max_key_bytes=max_key_bytes,
         )
-    touched = {key[:KEY_GROUP_BYTES] for key in keys}
-    unnamed = touched - {key_group_prefix(key_group) for key_group in batch.advances}
+    touched = {key[:GROUP_BYTES] for key in keys}
+    unnamed = touched - {prefix_of(key_group) for key_group in batch.advances}
     if unnamed:
         groups = sorted(int.from_bytes(prefix, "big") for prefix in unnamed)
         raise InternalError(f"a batch writes to key groups {groups} and does not advance them", key_groups=groups)

@@ -32,6 +32,7 @@ from keyhole.rpc.protocol import PROTOCOL_VERSION
 from keyhole.rpc.read_requests import check_consistency, check_frame, key_count
 from keyhole.rpc.scanning import scan_range
 from keyhole.rpc.server import RpcServer
+from keyhole.storage_key import GROUP_BYTES, are_storage_keys, group_of
 from keyhole.types import ReadBounds, Role, Stale, StateDescriptor
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2, state_server_pb2, state_server_pb2_grpc
@@ -353,8 +354,8 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         except UnavailableError:
             values, chosen = [b""] * len(keys), [copies[0]] * len(keys)
         failures = []
-        for group in {key[:2] for key in keys}:
-            indexes = [index for index, key in enumerate(keys) if key[:2] == group]
+        for group in {key[:GROUP_BYTES] for key in keys}:
+            indexes = [index for index, key in enumerate(keys) if key[:GROUP_BYTES] == group]
             try:
                 part, of = self._lookup(copies, [keys[index] for index in indexes], options)
             except UnavailableError as error:
@@ -378,7 +379,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
             raise self._server.refuse
         check_consistency(options)
         bounds = convert.bounds_from_proto(options)
-        chosen = [self._choose(copies, int.from_bytes(key[:2], "big"), bounds.stale) for key in keys]
+        chosen = [self._choose(copies, group_of(key), bounds.stale) for key in keys]
         for state in copies:
             if state in chosen:
                 state.check(self._server.server, bounds)
@@ -411,7 +412,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
 
 def _check(state: HostedState, keys: list[bytes]) -> None:
     for key in keys:
-        if len(key) <= 2 or int.from_bytes(key[:2], "big") >= state.descriptor.key_groups:
+        if not are_storage_keys([key], state.descriptor.key_groups):
             raise MalformedRequest("not storage keys of this state")
         if len(key) > MAX_KEY_BYTES:
             raise KeyTooLong(f"a key is longer than the store takes: {MAX_KEY_BYTES} bytes, encoded")

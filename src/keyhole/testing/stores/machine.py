@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keyhole.errors import StoreConflict
+from keyhole.storage_key import group_of, prefix_of
 from keyhole.stores.base import Advance, Batch, Snapshot, Store, StoreEngine, StoreLimits
 from keyhole.types import START, Position
 
@@ -35,7 +36,7 @@ SETTINGS = settings(
 )
 
 names = st.binary(max_size=3) | st.sampled_from([b"\x00", b"\xff\xff", b"k" * 200])
-storage_keys = st.builds(lambda group, name: group.to_bytes(2, "big") + name, st.sampled_from(KEY_GROUPS), names)
+storage_keys = st.builds(lambda group, name: prefix_of(group) + name, st.sampled_from(KEY_GROUPS), names)
 # The longer ones lie in pages of their own in LMDB.
 rows = st.binary(max_size=20) | st.integers(2000, 9000).map(lambda length: b"r" * length)
 
@@ -49,7 +50,7 @@ class Model:
         return Model(dict(self.entries), dict(self.positions))
 
     def of(self, key_group: int) -> list[tuple[bytes, bytes]]:
-        prefix = key_group.to_bytes(2, "big")
+        prefix = prefix_of(key_group)
         return sorted(item for item in self.entries.items() if item[0].startswith(prefix))
 
 
@@ -137,7 +138,7 @@ class StoreMachine(RuleBasedStateMachine):
     def apply(self, changes: dict[bytes, bytes | None], others: set[int], conflict: int | None) -> None:
         self.epoch += 1
         after = Position(self.epoch * 7, self.epoch, 1, self.epoch * 2**40, self.epoch, 0)
-        touched = {int.from_bytes(key[:2], "big") for key in changes} | others
+        touched = {group_of(key) for key in changes} | others
         advances = {group: Advance(self.model.positions.get(group, START), after) for group in touched}
         if conflict is not None:
             advances[conflict] = Advance(Position(1, 1, 1, 1), after)

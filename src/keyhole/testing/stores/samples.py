@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 
 from keyhole.errors import StoreFull
+from keyhole.storage_key import prefix_of
 from keyhole.stores.base import Advance, Batch, Store
 from keyhole.types import START, Position
 
@@ -13,7 +14,7 @@ LAST_KEY_GROUP = 65_535
 
 
 def key(key_group: int, name: str = "") -> bytes:
-    return key_group.to_bytes(2, "big") + name.encode()
+    return prefix_of(key_group) + name.encode()
 
 
 def position(epoch: int) -> Position:
