@@ -10,6 +10,7 @@ the others wait for the end. So what takes longest is begun first.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -83,6 +84,13 @@ class Sharing(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are processors: tests wait for other processes, and for time to pass, half of their own."""
+    del config
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
