@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -213,6 +214,10 @@ def closes(address: str) -> None:
             print("polling:", forked.polling(), flush=True)
 
     asyncio.run(main())
+    # It ends by itself, a moment after its last channel.
+    until = time.monotonic() + LIMIT_SECONDS / 2
+    while forked.polling() and time.monotonic() < until:
+        time.sleep(0.01)
     print("polling:", forked.polling(), flush=True)
 
 

@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ class SparkStateServer:
                 connection, _ = self._socket.accept()
             except OSError:  # closed
                 return
-            with connection, connection.makefile("rb") as requests:
+            # A task that fails leaves answers unread.
+            with suppress(ConnectionError), connection, connection.makefile("rb") as requests:
                 while len(head := requests.read(_HEAD.size)) == _HEAD.size:
                     request = pb.StateRequest.FromString(requests.read(_HEAD.unpack(head)[1]))
                     answer = self._answer(request).SerializeToString()
