@@ -61,7 +61,6 @@ class Table:
         self.warm: frozenset[int] = frozenset()
         self._server = server
         self._lease = lease
-        self._key_groups = descriptor.key_groups
         self._latest_ms = 0
         self.owned = Copy(descriptor.key_groups, self._owner_source, lambda: (lease.confirmed_ms, lease.expired))
         self.standby = Copy(descriptor.key_groups, self._standby_source, lambda: None)
@@ -212,7 +211,7 @@ class Table:
 
     def _check(self, keys: Sequence[bytes]) -> None:
         # One call in C each: a lookup frame has hundreds of keys.
-        if not are_storage_keys(keys, self._key_groups):
+        if not are_storage_keys(keys, self.descriptor.key_groups):
             raise MalformedRequest(f"not storage keys of state {self.name}: 2 bytes of key group, then the encoded key")
         if max(map(len, keys)) > self.store.max_key_bytes:
             raise self.key_too_long(max(map(len, keys)))

@@ -204,7 +204,7 @@ class EpochAssembler:
         if None in keys:
             return False
         present = cast("Sequence[bytes]", keys)
-        return min(map(len, present)) >= 3 and {key[:GROUP_BYTES] for key in present} == {self._prefix}
+        return min(map(len, present)) > GROUP_BYTES and {key[:GROUP_BYTES] for key in present} == {self._prefix}
 
     def cut(self) -> list[RestoredEpochs]:
         """All up to the last marker, full or not: a follower does not wait for more."""

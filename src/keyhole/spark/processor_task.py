@@ -149,7 +149,7 @@ class RecordingUdf(TransformWithStateInPandasUdfUtils):
         self._recording = processor
         self._waits = waits
         self._client: ManyKeysClient | None = None
-        self._waiting: list[tuple[Any, list[Any]]] = []
+        self._waiting: list[tuple[Any, Iterator[Any]]] = []
         self._rows = 0
         self._most_keys = _FIRST_KEYS
 
@@ -165,27 +165,26 @@ class RecordingUdf(TransformWithStateInPandasUdfUtils):
             return super().transformWithStateUDF(self._client, mode, key, rows)
         few = list(itertools.islice(rows, MOST_WAITING_ROWS - self._rows))
         self._rows += len(few)
-        self._waiting.append((key, few))
+        # There may be more of the last one that is to wait: as many as don't fit into memory.
+        self._waiting.append((key, itertools.chain(few, rows)))
         if self._rows < MOST_WAITING_ROWS and len(self._waiting) < self._most_keys:
             return iter(())
-        # There may be more of the last one: as many as don't fit into memory.
-        return self._processed(self._client, rows)
+        return self._processed(self._client)
 
     def transformWithStateWithInitStateUDF(self, client: Any, mode: _Mode, *arguments: Any) -> Iterator[Any]:  # noqa: N802
         rows = super().transformWithStateWithInitStateUDF(client, mode, *arguments)
         # Behind each key: one that has an initial state and no rows makes no call that could give anything out.
         return itertools.chain(rows, self._recording.changes(whole=mode is _Mode.COMPLETE))
 
-    def _processed(self, client: ManyKeysClient, more: Iterable[Any] = ()) -> Iterator[Any]:
-        """What those give out that wait. `more`: rows of the last one of them."""
+    def _processed(self, client: ManyKeysClient) -> Iterator[Any]:
+        """What those give out that wait."""
         waiting, self._waiting, self._rows = self._waiting, [], 0
         if not waiting:
             return
         self._most_keys = MOST_KEYS
         client.read_ahead([key for key, _ in waiting])
-        for number, (key, rows) in enumerate(waiting, 1):
-            of_key = itertools.chain(rows, more if number == len(waiting) else ())
-            yield from super().transformWithStateUDF(client, _Mode.PROCESS_DATA, key, of_key)
+        for key, rows in waiting:
+            yield from super().transformWithStateUDF(client, _Mode.PROCESS_DATA, key, rows)
 
     def _behind(self, client: ManyKeysClient, mode: _Mode, *arguments: Any) -> Iterator[Any]:
         """What comes behind the rows of all keys: the timers, and the end."""

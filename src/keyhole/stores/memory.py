@@ -46,8 +46,8 @@ class MemorySnapshot:
         return self._open().entries.get(storage_key[:GROUP_BYTES], _NO_ENTRIES).get(storage_key)
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
-        entries, width = self._open().entries, GROUP_BYTES
-        return [entries.get(key[:width], _NO_ENTRIES).get(key) for key in storage_keys]
+        entries = self._open().entries
+        return [entries.get(key[:GROUP_BYTES], _NO_ENTRIES).get(key) for key in storage_keys]
 
     def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], bool]:
         return rules.first_rows(self.get_many(storage_keys), most_bytes)  # no row is copied

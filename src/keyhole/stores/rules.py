@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from keyhole.errors import InternalError, KeyTooLong, StoreConflict
-from keyhole.storage_key import GROUP_BYTES, prefix_of
+from keyhole.storage_key import GROUP_BYTES, group_of, prefix_of
 from keyhole.stores.base import Advance, Batch
 from keyhole.types import Position
 
@@ -58,7 +58,7 @@ def check_batch(batch: Batch, max_key_bytes: int) -> None:
     touched = {key[:GROUP_BYTES] for key in keys}
     unnamed = touched - {prefix_of(key_group) for key_group in batch.advances}
     if unnamed:
-        groups = sorted(int.from_bytes(prefix, "big") for prefix in unnamed)
+        groups = sorted(map(group_of, unnamed))
         raise InternalError(f"a batch writes to key groups {groups} and does not advance them", key_groups=groups)
 
 

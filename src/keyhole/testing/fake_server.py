@@ -411,11 +411,10 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
 
 
 def _check(state: HostedState, keys: list[bytes]) -> None:
-    for key in keys:
-        if not are_storage_keys([key], state.descriptor.key_groups):
-            raise MalformedRequest("not storage keys of this state")
-        if len(key) > MAX_KEY_BYTES:
-            raise KeyTooLong(f"a key is longer than the store takes: {MAX_KEY_BYTES} bytes, encoded")
+    if keys and not are_storage_keys(keys, state.descriptor.key_groups):
+        raise MalformedRequest("not storage keys of this state")
+    if any(len(key) > MAX_KEY_BYTES for key in keys):
+        raise KeyTooLong(f"a key is longer than the store takes: {MAX_KEY_BYTES} bytes, encoded")
 
 
 def _entries(state: HostedState, within: EntryRange, request: pb.ScanRequest) -> list[tuple[bytes, bytes]]:
