@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import random
 import socket
+import tempfile
+import threading
+from collections import OrderedDict
 from pathlib import Path
+from typing import Self
 
 from keyhole.errors import PortTaken
 
@@ -14,6 +19,7 @@ from keyhole.errors import PortTaken
 # and its restart on the same port.
 _FIRST, _LAST = 15_000, 32_000
 _ATTEMPTS = 200
+_CLAIMS_KEPT = 4_000
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
@@ -38,44 +44,102 @@ def accepts(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """`count` different ports that are free now, at random so that two callers at a time hardly choose the same.
+    """`count` different ports that are free now, at random.
+
+    They are this process's until it ends (or has asked for thousands more): nobody who asks here, in whichever process
+    of this user, is told one of them again, though its server starts later or is killed and started again.
 
     Raises:
         PortTaken: There are not as many.
     """
     found: list[int] = []
     for port in random.sample(range(_FIRST, _LAST), _ATTEMPTS + count):
-        if is_free(port, host):
+        if is_free(port, host) and _claims.take(port):
             found.append(port)
         if len(found) == count:
             return found
     raise PortTaken(f"no {count} free ports found between {_FIRST} and {_LAST} on {host}", host=host)
 
 
-class Reservations(contextlib.ExitStack):
-    """Ports that this process has chosen, for servers that take a while to start. Until it is closed, or ends, others
-    who ask here pass them over. Not thread-safe.
-
-    Args:
-        folder: Of all who are not to choose the same. Made if absent; where it can't be, nothing is reserved.
+class Reservations:
+    """Ports that this process has chosen, for servers that take a while to start. Until it is closed, or the process
+    ends, all others of this user who ask here pass them over. Not thread-safe.
     """
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
+    def __init__(self) -> None:
+        self._ports: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._ports:
+            _claims.give_back(self._ports.pop())
 
     def choose(self, wanted: int, host: str = "127.0.0.1") -> int:
         """The wanted port, or another one where it isn't free, or somebody's who hasn't taken it yet."""
-        return wanted if is_free(wanted, host) and self._reserve(wanted) else free_ports(1, host)[0]
+        if not (is_free(wanted, host) and _claims.take(wanted)):
+            (wanted,) = free_ports(1, host)
+        self._ports.append(wanted)
+        return wanted
 
-    def _reserve(self, port: int) -> bool:
+
+class Claims:
+    """Which ports this process has chosen. Thread-safe.
+
+    Each is a lock on one byte of a file that all processes of a user have in common. The operating system gives such
+    locks back when their process ends, however it ends, and a child that was forked has none of them.
+
+    Args:
+        file: Made if absent. Where it can't be, nothing is claimed: a process then knows of its own ports alone.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._path = file
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self._ports: OrderedDict[int, None] = OrderedDict()  # as they were taken
+
+    def take(self, port: int) -> bool:
+        """False: it is another process's, or was taken here before."""
+        with self._lock:
+            if self._process != os.getpid():
+                self._process = os.getpid()
+                self._ports.clear()
+            if port in self._ports or not self._locked(port):
+                return False
+            self._ports[port] = None
+            if len(self._ports) > _CLAIMS_KEPT:
+                self._unlock(self._ports.popitem(last=False)[0])
+            return True
+
+    def give_back(self, port: int) -> None:
+        """Idempotent."""
+        with self._lock:
+            if port in self._ports:
+                del self._ports[port]
+                self._unlock(port)
+
+    def _locked(self, port: int) -> bool:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            lock = self.enter_context((self._folder / f"{port}.lock").open("a"))
+            if self._file is None:
+                # Never closed: a process that closes any descriptor of a file gives back all its locks on it.
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
             return True
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except (BlockingIOError, PermissionError):
             return False
+        except OSError:  # a file system without locks
+            return True
         return True
+
+    def _unlock(self, port: int) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self._file, fcntl.LOCK_UN, 1, port)
+
+
+_claims = Claims(Path(tempfile.gettempdir()) / f"keyhole-ports-{os.getuid()}")

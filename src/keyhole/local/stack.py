@@ -107,7 +107,7 @@ class Stack:
 
     def __enter__(self) -> Self:
         self.directory = self._cleanup.enter_context(temporary_directory())
-        self._ports = self._cleanup.enter_context(Reservations(cache_dir(self._environ, "ports")))
+        self._ports = self._cleanup.enter_context(Reservations())
         # All that the children and their JVMs put in the system's temporary directory goes with ours.
         scratch = self.directory / "tmp"
         scratch.mkdir()

@@ -281,8 +281,9 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
             async for request in requests:
                 if not self._server.hold.is_set():
                     await self._held()
-                yield self._frame(request)
-                self._server.frames += 1
+                answer = self._frame(request)
+                self._server.frames += 1  # before it is sent: who has read the answer finds it counted
+                yield answer
         finally:
             self._server.streams -= 1
 
