@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import random
 import socket
-import tempfile
 import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Self
 
+from keyhole.caches import cache_dir
 from keyhole.errors import PortTaken
 
 # Below Linux's and macOS's ephemeral ports: nobody's outgoing connection takes one of these between a broker's kill
@@ -54,7 +55,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """
     found: list[int] = []
     for port in random.sample(range(_FIRST, _LAST), _ATTEMPTS + count):
-        if is_free(port, host) and _claims.take(port):
+        if is_free(port, host) and _claims().take(port):
             found.append(port)
         if len(found) == count:
             return found
@@ -74,11 +75,11 @@ class Reservations:
 
     def __exit__(self, *_: object) -> None:
         while self._ports:
-            _claims.give_back(self._ports.pop())
+            _claims().give_back(self._ports.pop())
 
     def choose(self, wanted: int, host: str = "127.0.0.1") -> int:
         """The wanted port, or another one where it isn't free, or somebody's who hasn't taken it yet."""
-        if not (is_free(wanted, host) and _claims.take(wanted)):
+        if not (is_free(wanted, host) and _claims().take(wanted)):
             (wanted,) = free_ports(1, host)
         self._ports.append(wanted)
         return wanted
@@ -124,6 +125,7 @@ class Claims:
     def _locked(self, port: int) -> bool:
         try:
             if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
                 # Never closed: a process that closes any descriptor of a file gives back all its locks on it.
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
@@ -142,4 +144,10 @@ class Claims:
                 fcntl.lockf(self._file, fcntl.LOCK_UN, 1, port)
 
 
-_claims = Claims(Path(tempfile.gettempdir()) / f"keyhole-ports-{os.getuid()}")
+@functools.cache
+def _claims() -> Claims:
+    try:
+        folder = cache_dir(os.environ, "ports")
+    except RuntimeError:  # a user without a home: nothing can be kept
+        folder = Path(os.devnull)
+    return Claims(folder / "claims")
