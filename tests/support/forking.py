@@ -106,12 +106,21 @@ def closed_before(address: str) -> None:
 
     def read_and_fork() -> str:
         met = read()
+        _ended()
         _fork(read, "grandchild")
         return met
 
     for _ in range(3):
         _tell("parent", read)
+        _ended()
         _fork(read_and_fork)
+
+
+def _ended() -> None:
+    """Returns once what was closed has ended. A fork itself waits for that, but only for a moment."""
+    until = time.monotonic() + LIMIT_SECONDS / 2
+    while (forked.polling() or forked.has_threads()) and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def beside_another_library(address: str) -> None:
@@ -124,6 +133,7 @@ def beside_another_library(address: str) -> None:
     _fork(lambda: _read(client))
     channel.close()
     del channel
+    _ended()
     _fork(lambda: _read(client))
 
 

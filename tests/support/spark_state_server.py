@@ -12,6 +12,8 @@ from typing import Any
 
 from pyspark.sql.streaming.proto import StateMessage_pb2 as pb
 
+from tests.support.waiting import LONG_SECONDS
+
 _HEAD = struct.Struct("!ii")
 _LENGTH = struct.Struct("!i")
 REFUSED = b"refused"
@@ -41,9 +43,13 @@ class SparkStateServer:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.path)
         self._socket.listen()
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
+        """Returns once its thread has ended."""
+        self._socket.shutdown(socket.SHUT_RDWR)  # to close it alone wakes nobody who waits for a connection
+        self._thread.join(LONG_SECONDS)
         self._socket.close()
 
     def _serve(self) -> None:

@@ -47,7 +47,9 @@ def test_a_port_that_somebody_has_chosen_and_not_taken_yet_is_nobody_elses_until
         assert third.choose(wanted) == wanted
 
 
-def test_a_process_is_told_no_port_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_told_no_port_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_its_own = Claims(tmp_path / "claims")  # or nobody else would be told any of them until this process ends
+    monkeypatch.setattr(ports, "_claims", lambda: of_its_own)
     monkeypatch.setattr(ports, "_FIRST", 31_000)
     monkeypatch.setattr(ports, "_ATTEMPTS", 990)
     told: list[int] = []

@@ -88,14 +88,15 @@ def _before() -> None:
 def _goes_on() -> bool:
     """Whether gRPC has threads; those that end in a moment are waited for. Always no where it can't be seen."""
     until = time.monotonic() + _END_SECONDS
-    while _has_threads():
+    while has_threads():
         if time.monotonic() > until:
             return True
         time.sleep(_LOOK_SECONDS)
     return False
 
 
-def _has_threads() -> bool:
+def has_threads() -> bool:
+    """Whether gRPC has threads in this process; yes also where one has just ended."""
     try:
         return any((task / "comm").read_bytes().startswith(_ENGINE) for task in _TASKS.iterdir())
     except OSError:
