@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.loading import APPLICATION, descriptor
 from benchmarks.processes import Processes
 from keyhole.changelog.base import Marker, Partition, PartitionChanges
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka

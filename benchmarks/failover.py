@@ -33,8 +33,8 @@ from benchmarks.cluster import Cluster, cluster
 from benchmarks.loading import APPLICATION, Loader, descriptor, rows
 from keyhole import AsyncClient, Client
 from keyhole.errors import KeyholeError
+from keyhole.model.read import Role
 from keyhole.rpc.server import run
-from keyhole.types import Role
 
 SERVERS, KEY_GROUPS, KEYS = 3, 24, 5_000
 EPOCH_SECONDS = 0.3

@@ -68,7 +68,7 @@ from keyhole.config import (
 from keyhole.spark import queryable
 from keyhole.spark.running import ROCKSDB
 from keyhole.spark.session import local_settings, start_session
-from keyhole.spark.task import written
+from keyhole.spark.worker.stage import written
 
 FILES_PER_BATCH = 2
 BEGIN_MS = 1_795_219_200_000

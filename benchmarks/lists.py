@@ -17,13 +17,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keyhole.codec import StateCodec, encode_integer, encode_row
-from keyhole.stored import Moment
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import Moment
+from keyhole.encoding.key_codec import encode_integer
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.epoch import START, Position
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.stores.base import Advance, Batch, Store, StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
-from keyhole.types import START, KeyColumn, KeyType, Position, StateDescriptor, StateKind, ValueField, ValueSchema
-from services.state_server.merge import changes, merge_of
-from services.state_server.merging import Epoch, Rows
+from keyhole.stores.lmdb.engine import LmdbEngine
+from services.state_server.write.merge import changes, merge_of
+from services.state_server.write.merging import Epoch, Rows
 
 LISTS = 10
 ROW = encode_row(1, ["x" * 40])

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from keyhole.arrow import encode
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import Coordinator
-from keyhole.coordinator.epochs import EpochBatch, StatePlan
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
-from keyhole.coordinator.staging import stage_partition
+from keyhole.coordinator.task_stream import stage_partition
+from keyhole.encoding.columnar import encode
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.epochs import EpochBatch, StatePlan
+from keyhole.protocol.receipts import PartitionReceipt, StageOrder
 from keyhole.rpc.channels import sync_channel
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 
 APPLICATION = "benchmark"
 

@@ -34,7 +34,7 @@ from benchmarks.processes import Processes
 from jobs.temperature_monitor import __main__ as job
 from jobs.temperature_monitor import pipeline, processor, source
 from keyhole import Client
-from keyhole.changelog.record_topics import make_topics
+from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.config import JobConfig, TemperatureMonitorConfig
 from keyhole.errors import KeyholeError
 from keyhole.local.jars import JarSet, default_cache_dir, fetch

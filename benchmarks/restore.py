@@ -29,18 +29,18 @@ from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.loading import APPLICATION, descriptor
 from keyhole.changelog.base import Marker, Partition, PartitionChanges
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.clock import SystemClock
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import find_java
 from keyhole.local.kafka import LocalKafka
+from keyhole.model.state import StateDescriptor
 from keyhole.stores.base import StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
-from keyhole.types import StateDescriptor
-from services.state_server.copies import Lease
-from services.state_server.hosted import HostedState
-from services.state_server.restore import AtOnce, restore
-from services.state_server.table import Table
+from keyhole.stores.lmdb.engine import LmdbEngine
+from services.state_server.read.copies import Lease
+from services.state_server.read.table import Table
+from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.restore import AtOnce, restore
 
 DEADLINE = 60.0
 STATE = "restored"

@@ -21,9 +21,9 @@ import pyarrow as pa
 from benchmarks.cluster import Cluster, cluster
 from benchmarks.loading import APPLICATION, Loader, descriptor
 from keyhole import AsyncClient
-from keyhole.arrow import encode
+from keyhole.encoding.columnar import encode
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind
 from keyhole.rpc.server import run
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind
 
 STATE = "hourly"
 # Entries per key, and how many such keys there are.

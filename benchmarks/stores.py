@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, Snapshot, Store, StoreEngine, StoreLimits
 from keyhole.stores.engines import make_engine
-from keyhole.types import START, Position
 
 KEY_GROUPS = 64
 ROW_BYTES = 40

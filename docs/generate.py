@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from keyhole.metrics import CATALOGUE, LABELS, Component, Metric
+from keyhole.metrics.catalogue import CATALOGUE, LABELS, Component, Metric
 
 PAGE = Path(__file__).resolve().parent / "metrics.md"
 
@@ -15,7 +15,7 @@ _TITLES = {
 
 _INTRODUCTION = """# Metrics
 
-Made from `src/keyhole/metrics.py` by `uv run python docs/generate.py`: don't edit it.
+Made from `src/keyhole/metrics/catalogue.py` by `uv run python docs/generate.py`: don't edit it.
 
 State servers, client proxies and jobs answer `keyhole.v1.Stats`, on their gRPC ports (a job: where `KEYHOLE_JOB_STATS`
 says). The metrics exporter asks them all every few seconds, and exposes what they say, and what only shows from all of

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from rich.console import Console
 
-from keyhole.cli.fetching import fetch_jars
-from keyhole.cli.preparing import prepare_classes
+from keyhole.demo.fetching import fetch_jars
+from keyhole.demo.preparing import prepare_classes
 from keyhole.errors import JarsUnavailable, JavaMissing
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from keyhole.codec import KeyCodec
+from keyhole.encoding.key_codec import KeyCodec
+from keyhole.model.state import KeyColumn, KeyType
 from keyhole.spark.session import local_settings, start_session
-from keyhole.types import KeyColumn, KeyType
 
 FILE = Path(__file__).resolve().parent / "spark_murmur3.json"
 KEY_GROUPS = (1, 8, 64, 100, 65_536)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from keyhole.metrics import BY_NAME, Metric, MetricType
+from keyhole.metrics.catalogue import BY_NAME, Metric, MetricType
 
 _RATE = "$__rate_interval"
 

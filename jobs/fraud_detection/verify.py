@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from jobs.fraud_detection.model import Aggregation, Payment, Rule
 from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_of, spent
 from keyhole import Client
-from keyhole.cli.batch_logs import BatchLogs
-from keyhole.cli.verify import Subject, Verdict, asked, entries, main, records_before, topic_ends, unkept
+from keyhole.demo.batch_logs import BatchLogs
+from keyhole.demo.recount import Subject, Verdict, asked, entries, main, records_before, topic_ends, unkept
 
 # As the job has it, of which nothing here may know.
 APPLICATION, ALERTS, TOTALS, RECENT = "fraud-detection", "alerts", "totals", "recent"

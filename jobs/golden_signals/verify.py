@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from jobs.golden_signals.recount import recount
 from keyhole import Client
-from keyhole.cli.verify import Subject, Verdict, asked, entries, main, records_before, unkept
+from keyhole.demo.recount import Subject, Verdict, asked, entries, main, records_before, unkept
 
 # As the pipeline has it, of which nothing here may know.
 APPLICATION, STATE = "golden-signals", "golden_signals"

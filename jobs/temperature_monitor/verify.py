@@ -21,8 +21,8 @@ from jobs.temperature_monitor.recount import (
     update_of,
 )
 from keyhole import Answer, Client
-from keyhole.cli.batch_logs import BatchLogs
-from keyhole.cli.verify import Subject, Verdict, asked, entries, main, records_before, topic_ends, unkept
+from keyhole.demo.batch_logs import BatchLogs
+from keyhole.demo.recount import Subject, Verdict, asked, entries, main, records_before, topic_ends, unkept
 
 # As the job has it, of which nothing here may know.
 APPLICATION, STATE, ALERTS, THRESHOLDS = "temperature-monitor", "sensors", "alerts", "thresholds"

@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from jobs.tweet_impressions.recount import TweetHour, event_of, recount
 from keyhole import Answer, Client
-from keyhole.cli.verify import Subject, Verdict, asked, entries, main, records_before, unkept
+from keyhole.demo.recount import Subject, Verdict, asked, entries, main, records_before, unkept
 
 # As the pipeline has it, of which nothing here may know.
 APPLICATION, TWEET_HOURS, TOP_TWEETS = "tweet-impressions", "tweet_hours", "top_tweets"

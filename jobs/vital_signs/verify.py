@@ -24,7 +24,7 @@ from jobs.vital_signs.recount import (
     watermark_us,
 )
 from keyhole import Answer, Client
-from keyhole.cli.verify import Subject, Verdict, entries, main, records_before, unkept
+from keyhole.demo.recount import Subject, Verdict, entries, main, records_before, unkept
 
 # As the job has it, of which nothing here may know.
 APPLICATION, SEGMENTS, OPEN_CHUNKS, VITALS = "vital-signs", "segments", "open_chunks", "vitals"

@@ -9,14 +9,14 @@ import socket
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.discovery import Discovery, discovery_of
-from keyhole.rpc.http_port import HttpPort
+from keyhole.metrics import serving
+from keyhole.rpc.http.port import HttpPort
 from keyhole.rpc.server import RpcServer
-from keyhole.stats import serving
 from keyhole.v1 import query_pb2_grpc, stats_pb2_grpc
 from services.client_proxy.directory import Directory
-from services.client_proxy.http_reads import HttpReads
-from services.client_proxy.query_servicer import QueryServicer
-from services.client_proxy.stats import ProxyStats
+from services.client_proxy.grpc.query_servicer import QueryServicer
+from services.client_proxy.http.app import HttpReads
+from services.client_proxy.metrics import ProxyStats
 
 _QUERY = "keyhole.v1.Query"
 

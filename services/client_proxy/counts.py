@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from keyhole.client.segments import Answers
+from keyhole.client.wire.segments import Answers
 from keyhole.clock import Clock
-from keyhole.counting import Histogram, ReadCounts, Refusals
 from keyhole.errors import KeyholeError
-from keyhole.metrics import BY_NAME
-from keyhole.routing import StateName
+from keyhole.metrics.catalogue import BY_NAME
+from keyhole.metrics.counters import Histogram, ReadCounts, Refusals
+from keyhole.protocol.routing import StateName
 from keyhole.rpc.frames import FULL
 
 

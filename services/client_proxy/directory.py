@@ -7,12 +7,12 @@ import contextlib
 import logging
 
 from keyhole.clock import Clock
-from keyhole.codec import StateCodec
 from keyhole.discovery import Discovery
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import KeyholeError, NoServer, UnknownApplication, UnknownState
-from keyhole.routing import RouteTable, StateName, View, build, diff, let_go
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.routing import RouteTable, StateName, View, build, diff, let_go
 from keyhole.security.credentials import PLAIN, Credentials
-from keyhole.types import StateDescriptor
 from services.client_proxy.server_link import ServerLink
 
 _log = logging.getLogger(__name__)

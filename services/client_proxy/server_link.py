@@ -13,12 +13,12 @@ import msgspec
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keyhole.backoff import Backoff
-from keyhole.client.lookup_stream import LookupStream
+from keyhole.client.wire.lookup_stream import LookupStream
 from keyhole.clock import Clock
 from keyhole.errors import InternalError, KeyholeError, NoServer, ProtocolMismatch, ServerLost, Unauthenticated
-from keyhole.routing import Holding, View
+from keyhole.protocol.routing import Holding, View
 from keyhole.rpc import channels, convert, status
-from keyhole.rpc.protocol import check
+from keyhole.rpc.version import check
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
 

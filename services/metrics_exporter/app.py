@@ -7,19 +7,19 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
-from keyhole.changelog.offsets import TopicOffsets
+from keyhole.changelog.kafka.offsets import TopicOffsets
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import MetricsExporterConfig
 from keyhole.discovery import Discovery, FollowedServers, discovery_of
 from keyhole.errors import InvalidConfiguration
-from keyhole.metrics import Component
-from keyhole.security.door import Door
-from keyhole.stats import exposition
-from keyhole.stats.figures import Figures, process_start
-from keyhole.stats.serving import MetricsPage
+from keyhole.metrics import exposition
+from keyhole.metrics.catalogue import Component
+from keyhole.metrics.families import Figures, process_start
+from keyhole.metrics.serving import MetricsPage
+from keyhole.security.guard import Door
 from services.metrics_exporter.asking import Target, Targets
 from services.metrics_exporter.kafka import Found, KafkaLook, Offsets
-from services.metrics_exporter.view import Answer, Views
+from services.metrics_exporter.scrape import Answer, Views
 
 _log = logging.getLogger(__name__)
 

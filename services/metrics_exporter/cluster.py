@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from keyhole.metrics import RANGES, Kept
-from keyhole.stats.figures import Figures
+from keyhole.metrics.catalogue import RANGES, Kept
+from keyhole.metrics.families import Figures
 from keyhole.v1 import state_pb2
 from keyhole.v1 import stats_pb2 as pb
 

@@ -50,7 +50,7 @@ class Found:
 
 
 class Offsets(Protocol):
-    """See keyhole.changelog.offsets.TopicOffsets."""
+    """See keyhole.changelog.kafka.offsets.TopicOffsets."""
 
     def ends(self, topics: Mapping[str, Sequence[int]], timeout_seconds: float) -> dict[tuple[str, int], int]: ...
 

@@ -13,8 +13,8 @@ import grpc  # noqa: F401
 
 from keyhole.clock import Clock
 from keyhole.config import StateServerConfig
+from keyhole.protocol.failpoints import StepObserver
 from keyhole.rpc.deployable import run_deployable
-from keyhole.steps import StepObserver
 from services.state_server.app import serve
 
 

@@ -11,25 +11,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keyhole.changelog.base import Changelog
-from keyhole.changelog.clients import await_kafka
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.changelog.kafka.clients import await_kafka
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import StateServerConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError
+from keyhole.metrics import serving
+from keyhole.protocol.failpoints import NoObserver, StepObserver
 from keyhole.rpc.server import RpcServer
-from keyhole.stats import serving
-from keyhole.steps import NoObserver, StepObserver
 from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.choices import chosen_engine
 from keyhole.stores.rules import MAX_KEY_BYTES
 from keyhole.v1 import query_pb2_grpc, state_server_pb2_grpc, stats_pb2_grpc
-from services.state_server.control_servicer import StateServerServicer
 from services.state_server.host import HostSettings, StateShare
-from services.state_server.query_servicer import QueryServicer
+from services.state_server.metrics import ServerStats
 from services.state_server.registry import Registry
-from services.state_server.replica import ReplicaMember, Share
-from services.state_server.spill import StagingRoom
-from services.state_server.stats import ServerStats
+from services.state_server.replica.member import ReplicaMember, Share
+from services.state_server.servicers.control import StateServerServicer
+from services.state_server.servicers.query import QueryServicer
+from services.state_server.write.spill import StagingRoom
 
 _log = logging.getLogger(__name__)
 

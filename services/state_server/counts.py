@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from keyhole.counting import Histogram, ReadCounts, Refusals
-from keyhole.metrics import BY_NAME
+from keyhole.metrics.catalogue import BY_NAME
+from keyhole.metrics.counters import Histogram, ReadCounts, Refusals
 
 
 class ServerCounts:

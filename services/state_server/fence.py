@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from keyhole.coordinator.decisions import serial_of
 from keyhole.errors import Fenced, NotOwner, NotReady, StageLost
-from keyhole.types import Run
+from keyhole.model.epoch import Run
+from keyhole.protocol.decisions import serial_of
 
 
 class LastRun(NamedTuple):

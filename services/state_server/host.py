@@ -21,11 +21,8 @@ from keyhole.changelog.base import Changelog, ChangelogWriter, Partition
 from keyhole.changelog.readable import await_readable
 from keyhole.changelog.settings import DELETE_RETENTION_MS
 from keyhole.clock import Clock
-from keyhole.codec import StateCodec
-from keyhole.coordinator.control import QueryControl
-from keyhole.coordinator.decisions import check_feeder
-from keyhole.coordinator.membership import groups_of
-from keyhole.coordinator.receipts import GroupReceipt
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import Base
 from keyhole.errors import (
     KafkaUnreachable,
     KeyholeError,
@@ -35,24 +32,28 @@ from keyhole.errors import (
     StillRunning,
     ValueMismatch,
 )
-from keyhole.steps import Step, StepObserver
-from keyhole.stored import Base
+from keyhole.model.epoch import Position, Run
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import QueryControl
+from keyhole.protocol.decisions import check_feeder
+from keyhole.protocol.failpoints import Step, StepObserver
+from keyhole.protocol.membership import groups_of
+from keyhole.protocol.receipts import GroupReceipt
 from keyhole.stores.base import Snapshot, StoreEngine
-from keyhole.types import Position, Run, StateDescriptor
-from services.state_server.attempts import Attempt, Attempts
-from services.state_server.bases import read_bases
-from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
-from services.state_server.copies import Lease, Standing
 from services.state_server.counts import EpochCounts, ServerCounts
 from services.state_server.fence import Fence
-from services.state_server.follow import Follower, MakeFollower
-from services.state_server.hosted import HostedState
-from services.state_server.merging import Epoch
-from services.state_server.restore import AtOnce, restore
-from services.state_server.spill import StagingRoom
-from services.state_server.staged import StagedAttempt
-from services.state_server.standby import Standbys
-from services.state_server.table import Table
+from services.state_server.read.copies import Lease, Standing
+from services.state_server.read.table import Table
+from services.state_server.replica.follower import Follower, MakeFollower
+from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.restore import AtOnce, restore
+from services.state_server.replica.standby import Standbys
+from services.state_server.write.attempts import Attempt, Attempts
+from services.state_server.write.bases import read_bases
+from services.state_server.write.commit import EpochToCommit, GroupCommitted, commit_epoch
+from services.state_server.write.merging import Epoch
+from services.state_server.write.spill import StagingRoom
+from services.state_server.write.staged import StagedAttempt
 
 _log = logging.getLogger(__name__)
 

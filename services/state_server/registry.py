@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 
 from keyhole.changelog.base import Changelog
 from keyhole.errors import Draining, NotReady, UnknownApplication, UnknownState, Unsupported
+from keyhole.model.epoch import Run
 from keyhole.rpc.convert import descriptor_to_proto
-from keyhole.rpc.protocol import PROTOCOL_VERSION
-from keyhole.types import Run
+from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.v1 import query_pb2, state_server_pb2
 from services.state_server.counts import ServerCounts
 from services.state_server.fence import LastRun
 from services.state_server.host import HostSettings, QueryHost
-from services.state_server.table import Table
+from services.state_server.read.table import Table
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
+from keyhole.model.read import Answer, Entries, Entry, Source, Stale
+from keyhole.model.state import StateDescriptor
 from keyhole.security.credentials import Credentials
-from keyhole.types import Answer, Entries, Entry, Source, Stale, StateDescriptor
 
 if TYPE_CHECKING:
     from keyhole.client import AsyncClient, Client, ServerStatus, StateHolding

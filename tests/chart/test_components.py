@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from keyhole.discovery import spelling
+from keyhole.discovery import parse as spelling
 from tests.support.chart import (
     CHART,
     JOB,

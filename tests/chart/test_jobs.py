@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keyhole.cli.local_jobs import LOCAL_JOBS, LocalJob
+from keyhole.demo.local_jobs import LOCAL_JOBS, LocalJob
 from keyhole.spark.session import S3_CHECKPOINTS
 from tests.support.chart import (
     CHART,

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from keyhole.cli.local_jobs import LOCAL_JOBS
+from keyhole.demo.local_jobs import LOCAL_JOBS
 from tests.support import images
 
 pytestmark = pytest.mark.timeout(600, func_only=True)

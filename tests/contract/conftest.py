@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from keyhole.changelog.base import Changelog
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from tests.support.changelogs import DEADLINE, Cluster, descriptor, grant, key
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from keyhole.changelog.base import Changelog, Partition, Reached, RestoredEpochs
-from keyhole.types import START
+from keyhole.model.epoch import START
 from tests.support.changelogs import DEADLINE, changes, commit, grant, read_all, rows
 
 # Many more than the largest piece that any implementation hands out.

@@ -17,7 +17,7 @@ from keyhole.errors import (
     TooLarge,
     TopicMismatch,
 )
-from keyhole.types import START, Position
+from keyhole.model.epoch import START, Position
 from tests.support.changelogs import (
     DEADLINE,
     Cluster,

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from keyhole import AsyncClient, Client
-from keyhole.codec import encode_row
-from keyhole.evolution import evolved
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.evolution import evolved
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.rpc import channels
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from tests.support.proxies import proxy_of

@@ -20,7 +20,7 @@ from keyhole.changelog.base import (
     RestoredEpochs,
 )
 from keyhole.errors import ChangelogRecreated
-from keyhole.types import START
+from keyhole.model.epoch import START
 from tests.support.changelogs import DEADLINE, GROUPS, Cluster, changes, commit, descriptor, grant, key, rows
 from tests.support.waiting import SOON_SECONDS
 

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from keyhole import errors
-from keyhole.codec import StateCodec
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import KeyholeError
+from keyhole.model.state import KeyType, StateDescriptor
 from keyhole.rpc import channels, convert, status
 from keyhole.testing.fake_server import FakeServer
-from keyhole.types import KeyType, StateDescriptor
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2
 from tests.support.proxies import fake_servers, proxy_of

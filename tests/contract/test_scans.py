@@ -14,11 +14,11 @@ import grpc
 import pytest
 
 from keyhole import AsyncClient, errors
-from keyhole.codec import StateCodec
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import KeyholeError
+from keyhole.model.state import KeyType, StateDescriptor, StateKind
 from keyhole.rpc import channels, convert
 from keyhole.testing.fake_server import FakeServer
-from keyhole.types import KeyType, StateDescriptor, StateKind
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from keyhole import errors
-from keyhole.codec import StateCodec
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import KeyholeError
 from keyhole.rpc import channels, status
 from keyhole.v1 import query_pb2 as pb

@@ -254,12 +254,12 @@ print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())
 """
 _ENDS = """
 import json, sys
-from keyhole.cli.verify import topic_ends
+from keyhole.demo.recount import topic_ends
 print(json.dumps({str(partition): end for partition, end in topic_ends(sys.argv[1], "readings").items()}))
 """
 _TAKEN = """
 import json, pathlib, sys
-from keyhole.cli.batch_logs import BatchLogs
+from keyhole.demo.batch_logs import BatchLogs
 logs = BatchLogs(pathlib.Path(sys.argv[1]), pathlib.Path("/tmp/logs"))
 print(json.dumps({str(partition): end for partition, end in logs.ends(logs.newest()).items()}))
 """

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from keyhole.spark.batch import classic, current
+from keyhole.spark.driver.micro_batch import classic, current
 from keyhole.spark.queryable import BroadcastReader
 from tests.fault.driver import Recorder
 from tests.fault.history import Pinned

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 import msgspec
 
-from keyhole.steps import Step
+from keyhole.protocol.failpoints import Step
 from tests.fault.history import EpochStep, FailedRead, History, Injected, Read
 
 # A fault's end is not the end of its effects: those last until an epoch is complete again, for which every key group

@@ -57,7 +57,7 @@ class Plan:
         epochs: How many are completed at least, however slow the machine is.
         epochs_under_faults: How many must be completed between the first fault and the last one for an episode to say
             anything: where the machine is slow, faults wait for them.
-        kill_at: By process, the step (keyhole.steps) of `kill_epoch` at which it kills itself, once.
+        kill_at: By process, the step (keyhole.protocol.failpoints) of `kill_epoch` at which it kills itself, once.
         waits: By batch, how many seconds a driver without Spark lets pass before it.
     """
 

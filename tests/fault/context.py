@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from keyhole.steps import Step
+from keyhole.protocol.failpoints import Step
 from tests.fault.expiring import Clock, Expiring
 from tests.fault.history import Dealt, EpochStep, History, Pinned, Read
 from tests.fault.recount import Question, Recount, Told, key_of

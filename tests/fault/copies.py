@@ -12,9 +12,9 @@ import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from keyhole.changelog.records import MARKER_KEY
+from keyhole.encoding.envelope import Moment, visible
 from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.status import from_rpc_error
-from keyhole.stored import Moment, visible
 from keyhole.v1 import query_pb2_grpc
 from tests.fault.history import CHANGELOG, Asked, Claim, Held
 from tests.fault.questions import claim, entries_of, get_many, row_of, scan

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from keyhole.spark.batch import classic, current
-from keyhole.spark.subtask_numbers import subtask_number
+from keyhole.spark.driver.micro_batch import classic, current
+from keyhole.spark.driver.subtask_numbers import subtask_number
 from tests.fault.driver import Recorder
 from tests.fault.history import Dealt
 from tests.fault.states import AMOUNTS

@@ -24,21 +24,21 @@ import msgspec
 import pyarrow as pa
 
 from keyhole import logs
-from keyhole.arrow import encode
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.clock import Clock
 from keyhole.config import job_config
 from keyhole.coordinator.coordinator import Coordinator
-from keyhole.coordinator.epochs import EpochBatch, StatePlan
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
-from keyhole.coordinator.staging import stage_partition
 from keyhole.coordinator.stats import stats_of
+from keyhole.coordinator.task_stream import stage_partition
+from keyhole.encoding.columnar import encode
 from keyhole.errors import KeyholeError
+from keyhole.model.state import StateDescriptor, StateKind
+from keyhole.protocol.epochs import EpochBatch, StatePlan
+from keyhole.protocol.failpoints import Step
+from keyhole.protocol.receipts import PartitionReceipt, StageOrder
 from keyhole.rpc.channels import sync_channel
-from keyhole.spark.aggregating import Aggregation, aggregated
-from keyhole.steps import Step
+from keyhole.spark.worker.aggregating import Aggregation, aggregated
 from keyhole.testing.kill_points import KillPoints
-from keyhole.types import StateDescriptor, StateKind
 from tests.fault import hooks
 from tests.fault.chain import Chain
 from tests.fault.history import Dealt, Ended, EpochStep, Pinned
@@ -141,7 +141,7 @@ class Stager:
         ]
 
     def _staged(self, order: StageOrder, state: str, batch: Batch, partition: int) -> Iterator[pa.RecordBatch]:
-        """As keyhole.spark.task, which can't be imported without Spark's own modules."""
+        """As keyhole.spark.worker.stage, which can't be imported without Spark's own modules."""
         of = order.descriptors[state]
         changes = batch.of(state)
         rows = [rows_of(of, changes, partition, _PARTITIONS)] if changes else []

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from keyhole.errors import KeyholeError
-from keyhole.steps import Step
+from keyhole.protocol.failpoints import Step
 from tests.fault.cluster import Cluster, Machine, Plan
 from tests.fault.copies import held_by, held_by_changelog
 from tests.fault.history import OWNER, Dealt, Ended, EpochStep, Event, Held, History, Pinned

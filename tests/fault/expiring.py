@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from keyhole.steps import Step
+from keyhole.protocol.failpoints import Step
 from tests.fault.history import EpochStep
 from tests.fault.recount import SHAPES, Told, by_key
 from tests.fault.workload import Workload

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from keyhole.steps import Step
+from keyhole.protocol.failpoints import Step
 from tests.fault.recount import Question, Told
 
 OWNER = "owner"
@@ -67,7 +67,7 @@ class FailedRead(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 
 class EpochStep(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
-    """The driver has reached a step (keyhole.steps) of an epoch.
+    """The driver has reached a step (keyhole.protocol.failpoints) of an epoch.
 
     Attributes:
         wall_ms: By the driver's own clock.

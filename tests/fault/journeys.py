@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from keyhole.arrow import Op
+from keyhole.encoding.columnar import Op
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.processor import Exposed, QueryableProcessor
 from tests.fault.states import NAMED

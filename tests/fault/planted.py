@@ -7,19 +7,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keyhole.changelog.base import PartitionChanges, RestoredEpochs
-from keyhole.changelog.transactions import Appending
-from keyhole.changelog.writer import KafkaWriter
-from keyhole.stored import STAMP_BYTES, Aggregate, Base, Moment
+from keyhole.changelog.kafka.transactions import Appending
+from keyhole.changelog.kafka.writer import KafkaWriter
+from keyhole.encoding.envelope import STAMP_BYTES, Aggregate, Base, Moment
+from keyhole.model.state import TtlClock
 from keyhole.stores.base import Advance, Batch
-from keyhole.types import TtlClock
-from services.state_server import commit, host, merge_entries, standby
-from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.copies import Answers, Scanned, Show
-from services.state_server.hosted import HostedState
-from services.state_server.merge_rows import Upsert
-from services.state_server.merging import Change, Epoch, Rows, Stored
-from services.state_server.staged import StagedAttempt
-from services.state_server.table import Table
+from services.state_server import host
+from services.state_server.read.copies import Answers, Scanned, Show
+from services.state_server.read.table import Table
+from services.state_server.replica import standby
+from services.state_server.replica.hosted import HostedState
+from services.state_server.write import commit, merge_entries
+from services.state_server.write.commit import EpochToCommit, StateToCommit
+from services.state_server.write.merge_rows import Upsert
+from services.state_server.write.merging import Change, Epoch, Rows, Stored
+from services.state_server.write.staged import StagedAttempt
 from tests.fault.workload import CHAINS, GUESTS, LEDGERS, NOTICES, SPANS, SUMS, TRAILS, VALUES
 
 

@@ -9,12 +9,15 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from keyhole.spark import operators, parts, staging, subtask_numbers
+from keyhole.spark import operators
 from keyhole.spark.broadcasting import BroadcastReader
+from keyhole.spark.driver import subtask_numbers
+from keyhole.spark.driver.subtask_numbers import SubtaskNumber
 from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN
 from keyhole.spark.operators import Subtasks
-from keyhole.spark.staging import StagedState
-from keyhole.spark.subtask_numbers import SubtaskNumber
+from keyhole.spark.write_path import sink_states as parts
+from keyhole.spark.write_path import stage_plan as staging
+from keyhole.spark.write_path.stage_plan import StagedState
 from tests.fault import dealing
 from tests.fault.workload import LEDGERS, STOPS
 

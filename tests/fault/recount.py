@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from keyhole.arrow import Op
+from keyhole.encoding.columnar import Op
 from tests.fault.subtasks import Subtasks, chained
 from tests.fault.workload import (
     ALERTS,

@@ -7,8 +7,9 @@ import os
 import sys
 
 from keyhole.testing.kill_points import KillPoints
-from services.state_server import __main__, query_servicer
-from services.state_server.scans import ScanLimits
+from services.state_server import __main__
+from services.state_server.read.scans import ScanLimits
+from services.state_server.servicers import query as query_servicer
 from tests.fault import hooks, planted
 
 # So that the workload's scans have several pages, between which epochs may come.

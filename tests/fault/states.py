@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from keyhole.arrow import OP, SEQUENCE, key_groups
-from keyhole.codec import StateCodec
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import OP, SEQUENCE
+from keyhole.encoding.columnar_keys import key_groups
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from tests.fault.chain import RESULT
 from tests.fault.workload import (
     ALERTS,

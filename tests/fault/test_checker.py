@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keyhole.steps import Step
+from keyhole.protocol.failpoints import Step
 from tests.fault.availability import availability
 from tests.fault.checker import RULES, check
 from tests.fault.history import (

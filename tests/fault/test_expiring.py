@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from keyhole.steps import Step
+from keyhole.protocol.failpoints import Step
 from tests.fault.checker import check
 from tests.fault.expiring import SKEW_MS, Clock, Expiring
 from tests.fault.history import CHANGELOG, OWNER, STANDBY, Asked, Claim, EpochStep, Held, History, Read

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from keyhole.steps import Step
+from keyhole.protocol.failpoints import Step
 from tests.fault import planted_driver
 from tests.fault.checker import check
 from tests.fault.cluster import KILL_EPOCH, Machine, Plan

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keyhole.arrow import Op
+from keyhole.encoding.columnar import Op
 from tests.fault.chain import RESULT, Chain, Ledger, Roster
 from tests.fault.questions import drawn
 from tests.fault.recount import SHAPES, EntryOf, Question, Recount, ScanOf, whole

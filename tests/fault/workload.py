@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from keyhole.arrow import Op
+from keyhole.encoding.columnar import Op
 
 Row = tuple[int, ...] | None
 """A state's fields; None: absent."""

@@ -10,7 +10,7 @@ import pytest
 
 from charts.dashboards.files import DIRECTORY, files
 from keyhole import errors
-from keyhole.metrics import CATALOGUE
+from keyhole.metrics.catalogue import CATALOGUE
 from tests.support import promql
 from tests.support.promql import PanelQuery
 

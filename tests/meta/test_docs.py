@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.descriptor import ServiceDescriptor
 
 from keyhole import config
-from keyhole.steps import Step
+from keyhole.protocol.failpoints import Step
 from keyhole.v1 import query_pb2, state_server_pb2, stats_pb2
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,8 @@ import pytest
 
 from keyhole import errors
 from keyhole.errors import KeyholeError
-from keyhole.rpc import http_status, status
+from keyhole.rpc import status
+from keyhole.rpc.http import status as http_status
 from keyhole.v1 import error_pb2
 
 

@@ -1,4 +1,4 @@
-"""Whatever is decoded to by its type is ready for any thread: keyhole/ready.py says why."""
+"""Whatever is decoded to by its type is ready for any thread: keyhole/hints.py says why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = {"src/keyhole": "keyhole", "services": "services", "jobs": "jobs"}
 # By the module: a parameter, and the types that it stands for.
 PARAMETERS = {
-    "keyhole.coordinator.control": (
+    "keyhole.protocol.control": (
         "kind",
         {
             "OpenedRecord",
@@ -29,8 +29,8 @@ PARAMETERS = {
             "SavepointRecord",
         },
     ),
-    "keyhole.codec": ("kind", set()),  # of a scalar, which is stored as a built-in type
-    "keyhole.coordinator.receipts": ("cls", {"PartitionReceipt"}),
+    "keyhole.encoding.row_codec": ("kind", set()),  # of a scalar, which is stored as a built-in type
+    "keyhole.protocol.receipts": ("cls", {"PartitionReceipt"}),
 }
 
 

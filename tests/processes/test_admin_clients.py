@@ -8,7 +8,7 @@ import sys
 
 ABANDONED = """
 import gc, sys, time
-from keyhole.changelog import topic_watch
+from keyhole.changelog.kafka import topic_watch
 
 topic_watch._EVERY_SECONDS = 0
 gc.disable()

@@ -20,8 +20,8 @@ from keyhole.config import JobConfig
 from keyhole.errors import CheckpointMismatch, InvalidConfiguration, StateConflict
 from keyhole.local.ports import free_ports
 from keyhole.local.services import start_state_server
+from keyhole.protocol.failpoints import Step
 from keyhole.spark import queryable
-from keyhole.steps import Step
 from tests.support.bootstrapping_job import STATE, feed
 from tests.support.killable_job import run_until_killed
 from tests.support.peak_memory import PeakMemory

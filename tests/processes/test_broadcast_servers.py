@@ -14,8 +14,8 @@ from keyhole.errors import KeyholeError
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
+from keyhole.model.read import Role, Stale
 from keyhole.spark import queryable
-from keyhole.types import Role, Stale
 from tests.support.streams import RunQuery, Stream
 from tests.support.waiting import LONG_SECONDS, until
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from keyhole import Client
+from keyhole.protocol.failpoints import Step
 from keyhole.spark import queryable
-from keyhole.steps import Step
 from tests.support.broadcasting_job import RULE_SCHEMA, RULES, feed
 from tests.support.killable_job import run_until_killed
 from tests.support.streams import RunQuery, Service

@@ -18,20 +18,21 @@ import pyarrow as pa
 import pytest
 
 from keyhole import Client
-from keyhole.arrow import encode
 from keyhole.changelog.base import Partition
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.cli.main import main
 from keyhole.client.bounds import StalePolicy
-from keyhole.codec import StateCodec
 from keyhole.config import JobConfig
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import encode
 from keyhole.errors import KeyholeError, NotOwner, Unconfirmed
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
+from keyhole.model.read import Answer, Role
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.failpoints import Step
 from keyhole.rpc.channels import sync_channel
-from keyhole.steps import Step
-from keyhole.types import Answer, KeyColumn, KeyType, Role, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 from tests.support.feeding import Feed
 

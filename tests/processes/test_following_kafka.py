@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from keyhole.changelog import control_tail
 from keyhole.changelog.base import ControlTail, Partition, RestoredEpochs
-from keyhole.changelog.consuming import following_settings
-from keyhole.changelog.control_tail import KafkaControlTail
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka import control_tail
+from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.changelog.kafka.consumer import following_settings
+from keyhole.changelog.kafka.control_tail import KafkaControlTail
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
-from keyhole.types import START
+from keyhole.model.epoch import START
 from tests.support.changelogs import DEADLINE, Cluster, changes, descriptor, grant, key, rows
 from tests.support.waiting import LONG_SECONDS, until
 
@@ -31,7 +31,7 @@ _LARGE = 400_000
 
 _REPLICA = """
 import sys
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 replicas = KafkaChangelog(sys.argv[1], sys.argv[2]).replicas(sys.argv[3])
 while True:
     share = replicas.poll({"a": 3}, 0.1)

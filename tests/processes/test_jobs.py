@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from keyhole.cli.local_jobs import LOCAL_JOBS
+from keyhole.demo.local_jobs import LOCAL_JOBS
 from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ
 from tests.support.object_store import ObjectStore
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.changelog.admin import Topics
-from keyhole.changelog.clients import Deadline
-from keyhole.changelog.reader import CommittedLog
-from keyhole.changelog.transactions import Appending, Transactions
+from keyhole.changelog.kafka.admin import Topics
+from keyhole.changelog.kafka.clients import Deadline
+from keyhole.changelog.kafka.reader import CommittedLog
+from keyhole.changelog.kafka.transactions import Appending, Transactions
 from keyhole.config import KafkaConfig
 from keyhole.local import kafka_container
 from keyhole.local.java import Java

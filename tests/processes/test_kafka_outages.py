@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 from keyhole.changelog.base import Changelog, Marker, Partition, PartitionChanges
-from keyhole.changelog.clients import Deadline
-from keyhole.changelog.kafka import KafkaChangelog
-from keyhole.changelog.transactions import Transactions
-from keyhole.changelog.writer import KafkaWriter
+from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.changelog.kafka.clients import Deadline
+from keyhole.changelog.kafka.transactions import Transactions
+from keyhole.changelog.kafka.writer import KafkaWriter
 from keyhole.errors import KafkaUnreachable, OutcomeUnknown
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports
-from keyhole.types import START, KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
+from keyhole.model.epoch import START
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
 from tests.support.waiting import SOON_SECONDS, until
 
 DEADLINE = 30.0

@@ -13,15 +13,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
-from keyhole.changelog.brokers import client_settings
-from keyhole.changelog.record_topics import await_topic, make_topics
+from keyhole.changelog.kafka.brokers import client_settings
+from keyhole.changelog.kafka.record_topics import await_topic, make_topics
 from keyhole.config import JobConfig, TopicJobConfig
 from keyhole.errors import InvalidConfiguration
 from keyhole.local.java import Java
 from keyhole.local.ports import free_ports
 from keyhole.local.services import start_client_proxy, start_state_server
 from keyhole.spark import queryable
-from keyhole.spark.batch import classic
+from keyhole.spark.driver.micro_batch import classic
 from keyhole.spark.running import records
 from tests.support.secured_kafka import secured_kafka
 from tests.support.streams import RunQuery

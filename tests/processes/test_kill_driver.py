@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.steps import Step
+from keyhole.protocol.failpoints import Step
 from tests.support.counting_job import MADE_IN_TASKS
 from tests.support.pipeline import Pipeline
 

@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 
 from keyhole import Client
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.cli.main import main
 from keyhole.errors import Unconfirmed
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports
 from keyhole.local.services import start_client_proxy
-from keyhole.steps import Step
+from keyhole.model.read import Answer
+from keyhole.protocol.failpoints import Step
 from keyhole.stores.base import Advance, Batch, StoreLimits
 from keyhole.stores.engines import make_engine
-from keyhole.types import Answer
 from keyhole.verify.verify import describe
 from tests.support.counting_job import STATE
 from tests.support.pipeline import PATIENCE_SECONDS, Pipeline, counted

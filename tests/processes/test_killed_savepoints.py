@@ -16,16 +16,16 @@ import msgspec
 import psutil
 import pytest
 
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
-from keyhole.coordinator.control import read_control
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.run import QueryRun
 from keyhole.errors import ChangelogRecreated, SavepointMismatch
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.processes import Child
+from keyhole.protocol.control import read_control
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.listing import listing, load

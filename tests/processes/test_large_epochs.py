@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from keyhole import Client
-from keyhole.arrow import encode
 from keyhole.config import JobConfig
+from keyhole.encoding.columnar import encode
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
-from keyhole.steps import Step
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, ValueField, ValueSchema
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, ValueField, ValueSchema
+from keyhole.protocol.failpoints import Step
 from tests.support import states
 from tests.support.feeding import Feed
 from tests.support.peak_memory import PeakMemory
@@ -29,8 +29,8 @@ CHUNK_ROWS = 50
 # Beside them, while rows are staged: the chunk that comes in, the key group that is looked through for keys that came
 # twice, what gRPC has read ahead, and what malloc keeps between rows of several sizes.
 BESIDE_BYTES = 24 << 20
-# And while they are committed: the queue of Kafka's client (keyhole.changelog.transactions), a portion for the store
-# (services.state_server.commit), and the store's pages of it.
+# And while they are committed: the queue of Kafka's client (changelog.kafka.transactions), a portion for the store
+# (services.state_server.write.commit), and the store's pages of it.
 COMMIT_BYTES = (64 << 20) + 2 * (16 << 20)
 
 

@@ -23,7 +23,7 @@ from keyhole.errors import KeyholeError
 from keyhole.local.ports import free_ports, is_free
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
-from keyhole.types import Role
+from keyhole.model.read import Role
 from tests.support.cluster_job import LATEST, SUMS
 
 pytestmark = pytest.mark.timeout(1500)

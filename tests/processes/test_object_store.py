@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from keyhole.protocol.failpoints import Step
 from keyhole.spark.running import ROCKSDB
-from keyhole.steps import Step
 from tests.support.object_store import ObjectStore
 from tests.support.pipeline import Pipeline
 

@@ -16,7 +16,7 @@ from keyhole.errors import KeyholeError
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
-from keyhole.types import Role
+from keyhole.model.read import Role
 from tests.support.counting_job import STATE
 from tests.support.pipeline import PATIENCE_SECONDS, Pipeline, Recount, counted
 

@@ -14,18 +14,18 @@ import psutil
 import pytest
 
 from keyhole import AsyncClient
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.config import StateServerConfig
-from keyhole.coordinator.control import CompleteRecord, GenerationRecord, record
 from keyhole.errors import DeadlineExceeded, KeyholeError, NoServer, StillRunning, UnknownApplication
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import CompleteRecord, GenerationRecord, record
+from keyhole.protocol.failpoints import NoObserver
 from keyhole.rpc.retiring import retire
-from keyhole.steps import NoObserver
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
-from keyhole.types import StateDescriptor
 from services.state_server.app import StateServer
 from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows

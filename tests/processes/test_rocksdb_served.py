@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from keyhole import Client
-from keyhole.arrow import encode
 from keyhole.config import JobConfig
+from keyhole.encoding.columnar import encode
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
-from keyhole.stores.directory import directory_name
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.stores.disk.directory import directory_name
 from tests.support import states
 from tests.support.feeding import Feed
 from tests.support.peak_memory import PeakMemory

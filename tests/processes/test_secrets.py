@@ -24,8 +24,8 @@ import psutil
 import pytest
 
 from keyhole import Client, Credentials
-from keyhole.cli.local_jobs import GOLDEN_SIGNALS
 from keyhole.config import GoldenSignalsConfig, JobConfig, load
+from keyhole.demo.local_jobs import GOLDEN_SIGNALS
 from keyhole.errors import KeyholeError, Unauthenticated
 from keyhole.local.java import Java
 from keyhole.local.ports import free_ports

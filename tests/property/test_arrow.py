@@ -8,9 +8,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.arrow import OP, OPS, SEQUENCE, Op, encode
-from keyhole.codec import StateCodec, encode_row
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import OP, OPS, SEQUENCE, Op, encode
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.key_strategies import COLUMNS, keys
 
 ARROW = {

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from keyhole.client.coalescing import Coalescer, Frame, Lane
-from keyhole.client.segments import Answers, Segment
+from keyhole.client.wire.coalescing import Coalescer, Frame, Lane
+from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import KeyholeError, Overloaded, ServerLost
+from keyhole.model.read import ReadBounds
 from keyhole.rpc.frames import cut_to_frame, frame_is_full
-from keyhole.types import ReadBounds
 from keyhole.v1 import state_pb2
 
 LANES = [Lane("a", "one", "t1"), Lane("a", "two", "t2"), Lane("a", "two", "t2", bounds=ReadBounds(min_epoch=7))]

@@ -8,9 +8,11 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keyhole.codec import KeyCodec, StateCodec, encode_row, end_of_prefix
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_codec import KeyCodec, end_of_prefix
+from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import MalformedRequest, ValueMismatch
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.key_strategies import COLUMNS, keys, order
 
 COLUMNS_AND_TWO_KEYS = COLUMNS.flatmap(lambda columns: st.tuples(st.just(columns), keys(columns), keys(columns)))

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from keyhole.changelog.base import Marker, Partition, PartitionChanges
 from keyhole.config import JobConfig
-from keyhole.coordinator.control import QueryRecord, read_control
-from keyhole.coordinator.decisions import settled
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.run import QueryRun
 from keyhole.errors import Fenced, KeyholeError, SavepointMismatch, StateConflict, TopicMismatch
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import QueryRecord, read_control
+from keyhole.protocol.decisions import settled
 from keyhole.savepoint.create import CreateSettings, create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.plan import RestoreOptions
 from keyhole.savepoint.restore import plan_of, restore
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
-from keyhole.types import StateDescriptor
 from tests.support.applications import Application, control_of, numbers_of
 from tests.support.interleaved import interleaved, schedules
 from tests.support.states import KEY_GROUPS, descriptor, key, row

@@ -19,21 +19,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyhole.codec import EntryRange, StateCodec, encode_integer, encode_row, end_of_prefix
-from keyhole.stored import Moment, deletion
+from keyhole.encoding.codec import EntryRange, StateCodec
+from keyhole.encoding.envelope import Moment, deletion
+from keyhole.encoding.key_codec import encode_integer, end_of_prefix
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.stores.base import Store, StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
+from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
-from keyhole.stores.rocksdb import RocksdbEngine
+from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.clock import ManualClock
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
-from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.copies import Standing
-from services.state_server.hosted import HostedState
-from services.state_server.merge import merge_of
-from services.state_server.staged import StagedAttempt
-from services.state_server.sweep import SweepLimits
-from services.state_server.table import Table
+from services.state_server.read.copies import Standing
+from services.state_server.read.table import Table
+from services.state_server.replica.hosted import HostedState
+from services.state_server.write.commit import EpochToCommit, StateToCommit
+from services.state_server.write.merge import merge_of
+from services.state_server.write.staged import StagedAttempt
+from services.state_server.write.ttl_gc import SweepLimits
 from tests.support.bench import Bench
 from tests.support.states import KEY_GROUPS, content, descriptor, hosted, names_in, standing, table
 

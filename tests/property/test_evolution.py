@@ -8,13 +8,15 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.codec import StateCodec, encode_row
-from keyhole.evolution import evolved
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.epoch import START, Position
+from keyhole.model.evolution import evolved
+from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.rpc.convert import descriptor_from_proto, descriptor_to_proto
 from keyhole.stores.base import Advance, Batch
 from keyhole.stores.memory import MemoryEngine
-from keyhole.types import START, Position, StateDescriptor, StateKind, ValueField, ValueSchema
-from services.state_server.merge import merge_of
+from services.state_server.write.merge import merge_of
 from tests.support.states import EPOCH, descriptor
 
 NAMES = st.sampled_from(["a", "b", "c", "class", "_0", "max(t)"])

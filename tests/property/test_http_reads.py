@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from keyhole import AsyncClient
-from keyhole.codec import encode_row
-from keyhole.key_text import key_of, parse_key, text_of, typed
-from keyhole.types import KeyColumn, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.encoding.key_text import key_of, parse_key, text_of, typed
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.state import KeyColumn, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.http_values import plain, python_of
 from tests.support.key_strategies import COLUMNS, keys
 from tests.support.proxies import fake_servers, proxy_of

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyhole.changelog.records import MARKER_KEY
-from keyhole.codec import StateCodec, encode_integer
-from keyhole.stored import DELETED, Base, Moment, decode_aggregate, deletion
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
-from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.merge import merge_of
-from services.state_server.spill import StagingRoom
-from services.state_server.staged import StagedAttempt
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import DELETED, Base, Moment, decode_aggregate, deletion
+from keyhole.encoding.key_codec import encode_integer
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
+from services.state_server.write.commit import EpochToCommit, StateToCommit
+from services.state_server.write.merge import merge_of
+from services.state_server.write.spill import StagingRoom
+from services.state_server.write.staged import StagedAttempt
 from tests.support.bench import Bench
 from tests.support.fates import Fate, Fated
 from tests.support.models import Model, State, aggregated

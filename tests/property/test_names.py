@@ -14,18 +14,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keyhole.arrow import STORAGE_KEY, VALUE, encode
-from keyhole.codec import StateCodec, encode_row
-from keyhole.coordinator.control import read_control, record
-from keyhole.coordinator.decisions import settled
-from keyhole.key_text import parse_key, text_of
-from keyhole.row import Row, attributes
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import STORAGE_KEY, VALUE, encode
+from keyhole.encoding.key_text import parse_key, text_of
+from keyhole.encoding.row import Row, attributes
+from keyhole.encoding.row_codec import encode_row
+from keyhole.encoding.value_json import to_json
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.control import read_control, record
+from keyhole.protocol.decisions import settled
 from keyhole.rpc import convert
 from keyhole.rpc.status import from_proto, to_proto
-from keyhole.spark.rows import rows_of
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from keyhole.value_json import to_json
-from services.client_proxy import http_answers
+from keyhole.spark.declaration.rows import rows_of
+from services.client_proxy.http import answers as http_answers
 from tests.support.hostile_names import NAMES, OF_FIELDS, attribute
 from tests.support.states import descriptor
 

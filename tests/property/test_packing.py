@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
-from keyhole.arrow import Op
-from keyhole.placement import key_group
+from keyhole.encoding.columnar import Op
+from keyhole.encoding.murmur3 import key_group
+from keyhole.model.state import KeyColumn, KeyType, StateKind
 from keyhole.spark.exposed import ExposedState
-from keyhole.spark.packing import Packer, repacked, unpacked
-from keyhole.types import KeyColumn, KeyType, StateKind
+from keyhole.spark.worker.pack import Packer, repacked, unpacked
 
 KEY = spark.StructType().add("k", "string").add("n", "integer")
 COLUMNS = (KeyColumn("k", KeyType.STRING), KeyColumn("n", KeyType.INT))

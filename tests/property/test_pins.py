@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyhole.errors import CheckpointMismatch, Fenced
-from keyhole.pinned import Pin
-from keyhole.spark.pins import BatchPins
+from keyhole.protocol.batch_decisions import Pin
+from keyhole.spark.driver.pins import BatchPins
 
 HEAD_BYTES = 400
 LARGE = 4 * HEAD_BYTES

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.placement import assign, assign_standbys, take_over
+from keyhole.protocol.assignment import assign, assign_standbys, take_over
 
 SERVERS = st.sets(st.sampled_from("abcdefg"), min_size=1)
 GROUPS = st.integers(1, 80)

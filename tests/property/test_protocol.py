@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
 from keyhole.errors import EpochNotReached, KeyholeError, NotOwner, NotReady
-from keyhole.types import StateDescriptor, StateKind
+from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.v1 import state_pb2
 from tests.support.simulation import DriverDiedError, Fault, Rows, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row

@@ -17,10 +17,11 @@ from hypothesis.stateful import invariant, rule
 
 from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
-from keyhole.codec import EntryRange, encode_integer, end_of_prefix
+from keyhole.encoding.codec import EntryRange
+from keyhole.encoding.envelope import Moment, deletion
+from keyhole.encoding.key_codec import encode_integer, end_of_prefix
 from keyhole.errors import NotOwner, NotReady
-from keyhole.stored import Moment, deletion
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, Source
 from tests.property.test_protocol import NAMES, Protocol
 from tests.support.models import Model, Rows, Shown, State, aggregated

@@ -11,9 +11,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.streaming.tws_tester import _InMemoryStatefulProcessorHandle
 from pyspark.sql.types import StructType
 
+from keyhole.model.state import StateKind
 from keyhole.spark.exposed import ExposedState
-from keyhole.spark.processor_task import RecordingProcessor, RowOutput
-from keyhole.types import StateKind
+from keyhole.spark.worker.processor_task import RecordingProcessor, RowOutput
 from tests.support import change_rows
 
 KEY, VALUE = StructType().add("k", "integer"), StructType().add("v", "integer")

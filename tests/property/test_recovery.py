@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyhole.coordinator.control import AssignmentRecord, GrantRecord
-from keyhole.coordinator.decisions import transactional_id
-from keyhole.coordinator.membership import (
+from keyhole.protocol.control import AssignmentRecord, GrantRecord
+from keyhole.protocol.decisions import transactional_id
+from keyhole.protocol.membership import (
     Held,
     Member,
     Membership,
@@ -22,8 +22,8 @@ from keyhole.coordinator.membership import (
     standbys_of,
     takers,
 )
-from keyhole.coordinator.plan import Change, Needs, plan_change
-from keyhole.coordinator.receipts import Target
+from keyhole.protocol.plan import Change, Needs, plan_change
+from keyhole.protocol.receipts import Target
 from tests.support.states import target
 
 NEEDS = {"counts": Needs(8, standbys=1), "others": Needs(3)}

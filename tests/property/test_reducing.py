@@ -11,12 +11,13 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyhole.codec import StateCodec, encode_row
-from keyhole.reducers import REDUCERS, Place, Reduce
-from keyhole.types import StateDescriptor, StateKind, ValueField, ValueSchema
-from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.merge import merge_of
-from services.state_server.staged import StagedAttempt
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.reducers import REDUCERS, Place, Reduce
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
+from services.state_server.write.commit import EpochToCommit, StateToCommit
+from services.state_server.write.merge import merge_of
+from services.state_server.write.staged import StagedAttempt
 from tests.support.bench import Bench
 from tests.support.fates import Fate, Fated
 from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in

@@ -7,8 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.routing import Holding, RouteTable, View, build, diff
-from keyhole.types import Role
+from keyhole.model.read import Role
+from keyhole.protocol.routing import Holding, RouteTable, View, build, diff
 from tests.support.readings import KEY_GROUPS, descriptor
 
 ADDRESSES = ["a", "b", "c"]

@@ -16,7 +16,7 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.serializers import TransformWithStateInPySparkRowSerializer
 from pyspark.sql.types import ArrayType, StringType, StructType
 
-from keyhole.spark.row_batches import MOST_BYTES, MOST_ROWS, calls, write
+from keyhole.spark.worker.row_batches import MOST_BYTES, MOST_ROWS, calls, write
 
 pytestmark = pytest.mark.core
 

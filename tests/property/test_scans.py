@@ -13,21 +13,23 @@ from typing import Any, NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from keyhole.client.scans import Scan, Scanner
-from keyhole.client.state_reads import StateReads
-from keyhole.codec import StateCodec, encode_row
+from keyhole.client.wire.scans import Scan, Scanner
+from keyhole.client.wire.state_reads import StateReads
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.read import ReadBounds
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.stores.base import StoreEngine, StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
+from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
-from keyhole.stores.rocksdb import RocksdbEngine
+from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.clock import ManualClock
-from keyhole.types import KeyColumn, KeyType, ReadBounds, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.v1 import query_pb2 as pb
-from services.state_server.copies import Lease
-from services.state_server.query_servicer import QueryServicer
+from services.state_server.read.copies import Lease
+from services.state_server.read.scans import ScanLimits
+from services.state_server.read.table import Table
 from services.state_server.registry import Registry
-from services.state_server.scans import ScanLimits
-from services.state_server.table import Table
+from services.state_server.servicers.query import QueryServicer
 from tests.support.entries import Epochs
 from tests.support.key_strategies import COLUMNS, keys, order
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from keyhole.changelog.base import Marker, Partition, PartitionChanges
 from keyhole.changelog.records import MARKER_KEY
-from keyhole.codec import encode_row
+from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import DuplicateKey
-from keyhole.types import StateDescriptor, StateKind, ValueField, ValueSchema
-from services.state_server.commit import EpochToCommit, StateToCommit, _portions
-from services.state_server.merge import merge_of
-from services.state_server.spill import SpooledRows, StagingRoom
-from services.state_server.staged import StagedAttempt
+from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
+from services.state_server.write.commit import EpochToCommit, StateToCommit, _portions
+from services.state_server.write.merge import merge_of
+from services.state_server.write.spill import SpooledRows, StagingRoom
+from services.state_server.write.staged import StagedAttempt
 from tests.support.bench import Bench
 from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in
 

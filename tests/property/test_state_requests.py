@@ -18,8 +18,8 @@ from pyspark.sql.streaming.stateful_processor_util import TransformWithStateInPa
 from pyspark.sql.streaming.stateful_processor_util import TransformWithStateInPandasUdfUtils
 from pyspark.sql.types import StructType
 
-from keyhole.spark.processor_task import MOST_WAITING_ROWS, RecordingProcessor, RecordingUdf, RowOutput
-from keyhole.spark.state_requests import MOST_KEYS, MOST_QUESTION_BYTES
+from keyhole.spark.worker.processor_task import MOST_WAITING_ROWS, RecordingProcessor, RecordingUdf, RowOutput
+from keyhole.spark.worker.state_requests import MOST_KEYS, MOST_QUESTION_BYTES
 from tests.support.spark_state_server import NOW, REFUSED, SparkStateServer
 
 pytestmark = pytest.mark.core

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from keyhole.stores.base import StoreEngine, StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
+from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
-from keyhole.stores.rocksdb import RocksdbEngine
+from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.stores.machine import SETTINGS, StoreMachine
 
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keyhole.arrow import STORAGE_KEY, VALUE, encode
-from keyhole.arrow_times import as_numbers, in_utc
-from keyhole.codec import StateCodec
+from keyhole.encoding.arrow_times import as_numbers, in_utc
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import STORAGE_KEY, VALUE, encode
+from keyhole.encoding.row import FrozenMap, Row
+from keyhole.encoding.value_types import MICROS, days_of, micros_of
 from keyhole.errors import KeyMismatch, ValueMismatch
-from keyhole.row import FrozenMap, Row
-from keyhole.spark.rows import rows_of
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from keyhole.value_types import MICROS, days_of, micros_of
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.spark.declaration.rows import rows_of
 
 ZONES = ["UTC", "America/New_York", "Asia/Tokyo", "Pacific/Kiritimati", "Etc/GMT+12", "-18:00", "+18:00"]
 FIRST, LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)

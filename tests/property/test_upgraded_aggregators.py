@@ -1,6 +1,6 @@
 """A job whose aggregator changes from run to run, on real servers, whatever goes wrong: it counts as one over all rows.
 
-The epochs are those of real tasks: what keyhole.spark.aggregating stages of what the owners hold, each time anew.
+The epochs are those of real tasks: what spark.worker.aggregating stages of what the owners hold, each time anew.
 """
 
 from __future__ import annotations

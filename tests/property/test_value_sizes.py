@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from keyhole import AsyncClient
 from keyhole.errors import TooLarge
+from keyhole.model.read import Answer
+from keyhole.model.state import ValueField, ValueSchema
 from keyhole.rpc.frames import FRAME_BYTES, MAX_VALUE_BYTES
 from keyhole.testing.fake_server import FakeServer
-from keyhole.types import Answer, ValueField, ValueSchema
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, descriptor
 from tests.support.waiting import LONG_SECONDS

@@ -32,12 +32,12 @@ from keyhole.coordinator.fleet import Fleet
 from keyhole.discovery import StaticDiscovery
 from keyhole.errors import InvalidConfiguration, KeyholeError, PermissionDenied, Unauthenticated, UnknownState
 from keyhole.logs import JsonFormatter
+from keyhole.metrics import serving
 from keyhole.rpc.channels import aio_channel, sync_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.security import tokens
-from keyhole.security.door import Door
+from keyhole.security.guard import Door
 from keyhole.security.policy import Verb
-from keyhole.stats import serving
 from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2_grpc, stats_pb2, stats_pb2_grpc
 from keyhole.v1 import state_server_pb2 as pb
 from services.client_proxy.app import ClientProxy

@@ -11,11 +11,11 @@ import pytest
 from keyhole.clock import SystemClock
 from keyhole.coordinator.progress import note_progress
 from keyhole.coordinator.stats import JobStats
-from keyhole.metrics import Component, of
+from keyhole.metrics.catalogue import Component, of
 from keyhole.rpc import channels
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.v1 import query_pb2, query_pb2_grpc
-from services.state_server.copies import Standing
+from services.state_server.read.copies import Standing
 from tests.rpc.test_metrics_exporter import Kafka
 from tests.support import figures
 from tests.support.exporters import exporter_of, scrape

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from keyhole.cli.main import main
+from keyhole.model.state import KeyColumn, KeyType, StateKind, ValueField, ValueSchema
 from keyhole.testing.changelog import MemoryKafka
-from keyhole.types import KeyColumn, KeyType, StateKind, ValueField, ValueSchema
 from tests.support.entries import hourly
 from tests.support.hostile_names import OF_KEYS
 from tests.support.proxies import fake_servers, proxy_of, unused_address

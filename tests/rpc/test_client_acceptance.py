@@ -15,11 +15,12 @@ import psutil
 import pytest
 
 from keyhole import AsyncClient, Client, errors
-from keyhole.placement import key_group
+from keyhole.encoding.murmur3 import key_group
+from keyhole.model.read import Answer
+from keyhole.model.state import KeyType
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.stores.memory import MemorySnapshot
-from keyhole.types import Answer, KeyType
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from tests.support import figures

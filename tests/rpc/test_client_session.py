@@ -11,7 +11,7 @@ from keyhole import AsyncClient, Client, Stale
 from keyhole.client.bounds import bounds_of
 from keyhole.client.session import Seen
 from keyhole.errors import EpochNotReached, MalformedRequest
-from keyhole.types import Answer, ReadBounds, Role, Source
+from keyhole.model.read import Answer, ReadBounds, Role, Source
 from tests.support.proxies import fake_servers
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 

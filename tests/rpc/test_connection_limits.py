@@ -12,9 +12,9 @@ from aiohttp import web
 
 from keyhole.config import StateServerConfig
 from keyhole.rpc import server as rpc_server
-from keyhole.rpc.http_port import HttpLimits, HttpPort
+from keyhole.rpc.http.port import HttpLimits, HttpPort
 from keyhole.rpc.server import RpcServer
-from keyhole.security.door import Door
+from keyhole.security.guard import Door
 from tests.fuzz import attacks
 from tests.support.certificates import Authority
 from tests.support.rpc_servers import Listing, answers, bare_server

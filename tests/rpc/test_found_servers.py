@@ -17,13 +17,13 @@ import pyarrow as pa
 import pytest
 
 from keyhole import Client
-from keyhole.arrow import encode
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.discovery import FollowedServers
+from keyhole.encoding.columnar import encode
 from keyhole.errors import EpochFailed, InvalidConfiguration, KeyholeError
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.testing.changelog import MemoryChangelog
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.feeding import Feed
 from tests.support.kubernetes_api import status_body
 from tests.support.pods import PodServers, pod_servers

@@ -23,14 +23,15 @@ from keyhole.discovery import StaticDiscovery
 from keyhole.errors import InvalidConfiguration, KeyholeError, ServerLost, Unsupported
 from keyhole.local.ports import free_ports
 from keyhole.local.services import start_client_proxy
-from keyhole.rpc.http_port import HttpLimits, HttpPort
-from keyhole.rpc.http_status import http_status, problem
+from keyhole.model.read import Role
+from keyhole.model.state import KeyColumn, KeyType, StateKind, ValueField, ValueSchema
+from keyhole.rpc.http.port import HttpLimits, HttpPort
+from keyhole.rpc.http.status import http_status, problem
 from keyhole.security import tokens
-from keyhole.security.door import Door
+from keyhole.security.guard import Door
 from keyhole.testing.fake_server import FakeServer
-from keyhole.types import KeyColumn, KeyType, Role, StateKind, ValueField, ValueSchema
 from services.client_proxy.app import ClientProxy
-from services.client_proxy.http_reads import HttpReads
+from services.client_proxy.http.app import HttpReads
 from tests.support.certificates import Authority
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows

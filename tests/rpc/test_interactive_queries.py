@@ -12,9 +12,9 @@ import pytest
 from keyhole import AsyncClient, Stale, errors
 from keyhole.clock import SystemClock
 from keyhole.config import ClientProxyConfig
+from keyhole.model.read import Role
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.testing.fake_server import FakeServer
-from keyhole.types import Role
 from services.client_proxy.app import ClientProxy
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows

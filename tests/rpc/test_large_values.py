@@ -17,15 +17,15 @@ import msgspec
 import pytest
 
 from keyhole import AsyncClient, Client
-from keyhole.codec import StateCodec
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import KeyTooLong, NotOwner, NotReady, TooLarge
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.rpc import frames, status
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.frames import FRAME_BYTES, MAX_VALUE_BYTES
 from keyhole.stores.base import StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
+from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.testing.fake_server import FakeServer
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from tests.support.proxies import fake_servers, proxy_of

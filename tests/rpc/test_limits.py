@@ -15,12 +15,12 @@ import grpc
 import pytest
 
 from keyhole.errors import Unsupported
+from keyhole.metrics.serving import MetricsPage
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.frames import MAX_MESSAGE_BYTES
 from keyhole.rpc.interceptors import ErrorInterceptor
 from keyhole.rpc.status import from_rpc_error
 from keyhole.security.credentials import PLAIN
-from keyhole.stats.serving import MetricsPage
 from keyhole.v1 import query_pb2, query_pb2_grpc
 from tests.fuzz import attacks
 from tests.fuzz.http_attacks import HTTP_ATTACKS

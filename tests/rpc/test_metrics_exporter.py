@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from keyhole import AsyncClient
-from keyhole.metrics import BY_NAME
+from keyhole.metrics.catalogue import BY_NAME
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.testing.stats import SimulatedServer
 from services.metrics_exporter.kafka import Offsets

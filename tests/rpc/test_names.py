@@ -16,12 +16,12 @@ import pytest
 from yarl import URL
 
 from keyhole import AsyncClient
-from keyhole.arrow import SEQUENCE, STORAGE_KEY, VALUE, encode
-from keyhole.coordinator.decisions import settled
+from keyhole.encoding.columnar import SEQUENCE, STORAGE_KEY, VALUE, encode
 from keyhole.errors import KeyMismatch, ValueMismatch
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.decisions import settled
 from keyhole.rpc import status
-from keyhole.spark.aggregating import staged_aggregate
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.spark.worker.aggregating import staged_aggregate
 from tests.support.hostile_names import OF_FIELDS, OF_KEYS, OF_STATES, attribute
 from tests.support.http_values import plain
 from tests.support.proxies import fake_servers, proxy_of

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from keyhole.discovery import FollowedServers, discovery_of
-from keyhole.discovery.kubernetes import Api, connect_api
+from keyhole.discovery.kubernetes.api import Api, connect_api
 from keyhole.errors import InvalidConfiguration
 from tests.support.cluster import kubectl, namespace
 from tests.support.waiting import until

@@ -10,11 +10,11 @@ import pytest
 
 from keyhole import AsyncClient
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.servers import ServerLink
+from keyhole.coordinator.server_link import ServerLink
 from keyhole.errors import NoServer, ProtocolMismatch
 from keyhole.rpc.channels import aio_channel
-from keyhole.rpc.protocol import PROTOCOL_VERSION, check
 from keyhole.rpc.status import from_rpc_error
+from keyhole.rpc.version import PROTOCOL_VERSION, check
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 from tests.support.proxies import fake_servers, proxy_of

@@ -20,9 +20,9 @@ from keyhole import AsyncClient, errors
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy
+from keyhole.model.state import KeyType
 from keyhole.rpc.channels import aio_channel, sync_channel
 from keyhole.testing.fake_server import FakeServer
-from keyhole.types import KeyType
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, SOON_SECONDS, eventually, until

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 
+from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, StoreLimits
-from keyhole.stores.directory import directory_name
-from keyhole.stores.rocksdb import RocksdbEngine
-from keyhole.types import START, Position
+from keyhole.stores.disk.directory import directory_name
+from keyhole.stores.rocksdb.engine import RocksdbEngine
 
 MIB = 1 << 20
 CACHE_BYTES = 16 * MIB

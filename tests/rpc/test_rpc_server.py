@@ -17,12 +17,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keyhole import errors
 from keyhole.local.ports import free_ports
+from keyhole.metrics.serving import MetricsPage
 from keyhole.rpc import health_check
 from keyhole.rpc.channels import aio_channel, aio_link, sync_channel
 from keyhole.rpc.liveness import LIVENESS
 from keyhole.rpc.server import RpcServer
 from keyhole.rpc.status import from_rpc_error
-from keyhole.stats.serving import MetricsPage
 from keyhole.testing.network import Network
 from keyhole.v1 import query_pb2, query_pb2_grpc
 from tests.support.waiting import PATIENCE_SECONDS, eventually

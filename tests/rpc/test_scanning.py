@@ -18,23 +18,24 @@ from keyhole import AsyncClient, Client, errors
 from keyhole.clock import SystemClock
 from keyhole.discovery import Discovery
 from keyhole.errors import KeyholeError
+from keyhole.model.read import Role
+from keyhole.model.state import ValueField, ValueSchema
 from keyhole.rpc import channels, status
 from keyhole.rpc.server import RpcServer
 from keyhole.stores.base import StoreEngine, StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
+from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
-from keyhole.stores.rocksdb import RocksdbEngine
+from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.clock import ManualClock
 from keyhole.testing.fake_server import FakeServer
-from keyhole.types import Role, ValueField, ValueSchema
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from services.client_proxy.app import ClientProxy
-from services.state_server.copies import Lease
-from services.state_server.query_servicer import QueryServicer
+from services.state_server.read.copies import Lease
+from services.state_server.read.scans import ScanLimits
+from services.state_server.read.table import Table
 from services.state_server.registry import Registry
-from services.state_server.scans import ScanLimits
-from services.state_server.table import Table
+from services.state_server.servicers.query import QueryServicer
 from tests.support.counting_engine import CountingEngine
 from tests.support.entries import APPLICATION, STATE, Epochs, hourly, hours, row, scan_request
 from tests.support.proxies import fake_servers, proxy_of, unused_address

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from keyhole import AsyncClient
 from keyhole.errors import KeyholeError, UnknownState
-from keyhole.stats import serving
+from keyhole.metrics import serving
 from keyhole.testing.changelog import MemoryKafka
 from tests.support import figures
 from tests.support.proxies import proxy_of

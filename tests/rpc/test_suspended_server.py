@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.receipts import Target
 from keyhole.errors import KeyholeError, UnavailableError
-from keyhole.types import Run
+from keyhole.model.epoch import Run
+from keyhole.protocol.receipts import Target
 from tests.support.waiting import SOON_SECONDS, until
 
 # A state server over a Kafka in memory; prints its address.
@@ -21,7 +21,7 @@ SERVER = """
 import asyncio, sys
 from keyhole.clock import SystemClock
 from keyhole.config import StateServerConfig
-from keyhole.steps import NoObserver
+from keyhole.protocol.failpoints import NoObserver
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from services.state_server.app import StateServer

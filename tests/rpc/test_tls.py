@@ -26,7 +26,7 @@ from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.server import RpcServer
 from keyhole.rpc.status import from_rpc_error
 from keyhole.security.certificates import TlsFiles
-from keyhole.security.door import Door
+from keyhole.security.guard import Door
 from keyhole.testing.fake_server import FakeServer
 from keyhole.v1 import query_pb2, query_pb2_grpc
 from services.client_proxy.app import ClientProxy

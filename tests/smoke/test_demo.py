@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from keyhole.cli.demo import SHOWN
+from keyhole.demo.command import SHOWN
 from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ
 
 SENSORS = 50

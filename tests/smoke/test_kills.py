@@ -28,7 +28,7 @@ from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
-from keyhole.steps import Step
+from keyhole.protocol.failpoints import Step
 from keyhole.testing.kill_points import KillPoints
 from tests.support.counting_job import STATE
 from tests.support.pipeline import PATIENCE_SECONDS, Pipeline

@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from keyhole import AsyncClient, Client
 from keyhole.cli.main import main
 from keyhole.errors import EpochNotReached, KeyMismatch, NullKey, UnknownApplication, UnknownState, Unsupported
+from keyhole.model.read import Role
+from keyhole.protocol.failpoints import Step
 from keyhole.spark import queryable
-from keyhole.steps import Step
-from keyhole.types import Role
 from tests.support.all_kinds import (
     ABSENT,
     KEYS,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from keyhole.arrow import ipc_stream
 from keyhole.cli.main import main
+from keyhole.encoding.columnar import ipc_stream
 from keyhole.spark import queryable
 from tests.support.micro_batches import MicroBatches
 from tests.support.streams import Service

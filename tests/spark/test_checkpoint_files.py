@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from keyhole.spark.checkpoint_files import CheckpointFiles, HadoopFiles, LocalFiles, checkpoint_files
-from keyhole.spark.pins import BatchPins
+from keyhole.spark.driver.checkpoint_files import CheckpointFiles, HadoopFiles, LocalFiles, checkpoint_files
+from keyhole.spark.driver.pins import BatchPins
 from tests.support.object_store import ObjectStore, reaching
 
 Make = Callable[[], CheckpointFiles]

@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 
-from keyhole.coordinator.decisions import OnNewCheckpoint
 from keyhole.errors import ChangelogRecreated, CheckpointMismatch, KeyholeError
+from keyhole.protocol.decisions import OnNewCheckpoint
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from tests.support.scenario import Scenario, Scenarios

@@ -13,11 +13,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from keyhole.changelog.base import Marker, Partition, PartitionChanges, Reached, RestoredEpochs
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.clock import SystemClock
-from keyhole.types import START, Position, StateDescriptor
-from services.state_server.restore import AtOnce, restore
+from keyhole.model.epoch import START, Position
+from keyhole.model.state import StateDescriptor
+from services.state_server.replica.restore import AtOnce, restore
 from tests.support.changelogs import DEADLINE, grant
 from tests.support.states import KEY_GROUPS, content, descriptor, hosted
 

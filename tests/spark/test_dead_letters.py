@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from keyhole.cli.verify import records_before, topic_ends
 from keyhole.config import JobConfig
 from keyhole.coordinator.stats import stats_of
+from keyhole.demo.recount import records_before, topic_ends
 from keyhole.spark.dead_letters import DeadLetters, first_broken
 from tests.support import figures
 from tests.support.scenario import logged

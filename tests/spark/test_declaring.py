@@ -15,18 +15,18 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
 import keyhole
-from keyhole.changelog import control
 from keyhole.changelog.base import ControlLog
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka import control_log as control
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
-from keyhole.coordinator import declaring
-from keyhole.coordinator.control import GenerationRecord, QueryControl, QueryRecord, read_control, record
-from keyhole.coordinator.declaring import DECLARING
+from keyhole.coordinator import registration as declaring
 from keyhole.coordinator.fleet import Fleet
+from keyhole.coordinator.registration import DECLARING
 from keyhole.coordinator.run import QueryRun
 from keyhole.errors import Fenced, KafkaUnreachable, StateConflict
+from keyhole.protocol.control import GenerationRecord, QueryControl, QueryRecord, read_control, record
 from keyhole.spark import queryable
 from tests.support.states import descriptor
 from tests.support.streams import Service, Stream

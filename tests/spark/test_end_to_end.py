@@ -13,8 +13,8 @@ from pyspark.sql import functions as f
 
 import keyhole
 from keyhole.errors import KeyMismatch, NullKey, UnknownApplication, UnknownState
+from keyhole.model.read import Role
 from keyhole.spark import queryable
-from keyhole.types import Role
 from tests.support.scenario import Scenario, Scenarios
 
 SCHEMA = "k string, v bigint"

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from keyhole import Client
+from keyhole.model.state import TtlClock
 from keyhole.spark import queryable
-from keyhole.types import TtlClock
 from tests.support.micro_batches import session_settings
 from tests.support.streams import RunUntil, Service, Stream
 

@@ -22,14 +22,15 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.errors import DeadlineExceeded, InvalidConfiguration
-from keyhole.spark import queryable, staging
-from keyhole.spark.batch import classic
+from keyhole.protocol.receipts import PartitionReceipt, StageOrder
+from keyhole.spark import queryable
 from keyhole.spark.changes import own_rows, split
+from keyhole.spark.driver.micro_batch import classic
 from keyhole.spark.running import ROCKSDB
 from keyhole.spark.sink import Sink
-from keyhole.spark.staging import StagedState
+from keyhole.spark.write_path import stage_plan as staging
+from keyhole.spark.write_path.stage_plan import StagedState
 from tests.support.micro_batches import session_settings
 from tests.support.scenario import Scenario, Scenarios
 

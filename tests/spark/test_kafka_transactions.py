@@ -10,13 +10,14 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from keyhole.changelog.base import ChangelogWriter, Marker, Partition, PartitionChanges, RestoredEpochs
-from keyhole.changelog.clients import Deadline
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.changelog.kafka.clients import Deadline
+from keyhole.changelog.kafka.transactions import Transactions
+from keyhole.changelog.kafka.writer import KafkaWriter
 from keyhole.changelog.settings import topic_settings
-from keyhole.changelog.transactions import Transactions
-from keyhole.changelog.writer import KafkaWriter
 from keyhole.errors import ChangelogRecreated, Fenced, OutcomeUnknown, TopicMismatch
-from keyhole.types import START, KeyColumn, KeyType, Position, StateDescriptor, StateKind, ValueSchema
+from keyhole.model.epoch import START, Position
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
 from tests.support.waiting import SOON_SECONDS
 
 DEADLINE = 30.0

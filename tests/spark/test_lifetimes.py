@@ -14,13 +14,14 @@ import pytest
 from pyspark.sql import DataFrame
 
 from keyhole import Client
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.config import JobConfig, StateServerConfig
 from keyhole.errors import EpochNotReached, NotOwner, NotReady
+from keyhole.model.read import Role
+from keyhole.model.state import TtlClock
+from keyhole.protocol.failpoints import NoObserver
 from keyhole.spark import queryable
-from keyhole.steps import NoObserver
 from keyhole.stores.memory import MemoryEngine
-from keyhole.types import Role, TtlClock
 from services.state_server.app import StateServer
 from tests.support.counting_job import Summary
 from tests.support.scenario import Scenario, Scenarios

@@ -15,12 +15,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StructField, StructType
 
+from keyhole.encoding.row import attributes
 from keyhole.errors import InvalidConfiguration, KeyMismatch, ValueMismatch
-from keyhole.row import attributes
 from keyhole.spark import queryable
-from keyhole.spark.partitioning import quoted
-from keyhole.spark.parts import PartStaging
+from keyhole.spark.driver.partitioning import quoted
 from keyhole.spark.sink import Sink
+from keyhole.spark.write_path.sink_states import PartStaging
 from tests.support.hostile_names import NAMES, OF_FIELDS, OF_KEYS, REFUSED, attribute
 from tests.support.http_values import plain
 from tests.support.micro_batches import session_settings

@@ -10,9 +10,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from keyhole.coordinator.decisions import OnNewCheckpoint
+from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.failpoints import Step
 from keyhole.spark import queryable
-from keyhole.steps import Step
 from tests.support.scenario import Scenario, Scenarios
 
 SCHEMA = "k string, v bigint"

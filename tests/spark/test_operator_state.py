@@ -14,8 +14,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from keyhole.config import JobConfig
+from keyhole.model.read import Answer
 from keyhole.spark import queryable
-from keyhole.types import Answer
 from tests.spark.test_state_kinds import KEYS, SCHEMA, random_rows
 from tests.support.object_store import ObjectStore, reaching
 from tests.support.scenario import Scenario, Scenarios

@@ -14,12 +14,19 @@ import pytest
 from pyspark.sql import functions as f
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.first_batch import check_workers
+from keyhole.spark.driver.first_batch import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOADED = ("grpc", "keyhole.spark.processor_task", "keyhole.spark.task", "pandas", "pyarrow", "pyspark.worker")
+LOADED = (
+    "grpc",
+    "keyhole.spark.worker.processor_task",
+    "keyhole.spark.worker.stage",
+    "pandas",
+    "pyarrow",
+    "pyspark.worker",
+)
 
 # What has threads as it is loaded, and makes them anew in a process that is forked: OpenBLAS (no name of its own) and
 # jemalloc. Python has but the one that loads.

@@ -20,11 +20,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import StructType
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.batch import classic, current
 from keyhole.spark.changes import split
+from keyhole.spark.driver.cached import kept
+from keyhole.spark.driver.micro_batch import classic, current
+from keyhole.spark.driver.partitioning import HashLayout, by_key_group, layout_of
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
-from keyhole.spark.keeping import kept
-from keyhole.spark.partitioning import HashLayout, by_key_group, layout_of
 from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.running import ROCKSDB
 from tests.support.micro_batches import session_settings

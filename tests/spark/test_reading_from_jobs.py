@@ -23,7 +23,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
-from keyhole.codec import encode_row
+from keyhole.encoding.row_codec import encode_row
+from keyhole.encoding.value_types import MICROS
 from keyhole.errors import (
     InvalidConfiguration,
     KeyholeError,
@@ -36,10 +37,9 @@ from keyhole.errors import (
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.spark import queryable
 from keyhole.testing.fake_server import FakeServer
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from keyhole.value_types import MICROS
 from tests.spark.test_state_kinds import Packed
 from tests.support.client_udf import value_of
 from tests.support.micro_batches import MicroBatches

@@ -8,7 +8,7 @@ import threading
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from keyhole.changelog.record_topics import await_topic, make_topics
+from keyhole.changelog.kafka.record_topics import await_topic, make_topics
 from keyhole.errors import InvalidConfiguration, KafkaUnreachable
 from tests.support.waiting import LONG_SECONDS, until
 

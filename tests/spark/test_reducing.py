@@ -15,8 +15,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
+from keyhole.encoding.reducers import REDUCERS as ALL_REDUCERS
 from keyhole.errors import KeyholeError, ValueMismatch
-from keyhole.reducers import REDUCERS as ALL_REDUCERS
 from keyhole.spark import queryable
 from tests.support.scenario import Scenario, Scenarios
 

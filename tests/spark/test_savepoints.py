@@ -22,9 +22,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from keyhole.cli.main import main
 from keyhole.errors import KeyholeError, SavepointMismatch
+from keyhole.model.read import Answer
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
-from keyhole.types import Answer
 from tests.support.micro_batches import session_settings
 from tests.support.object_store import ObjectStore, reaching
 from tests.support.scenario import Scenario, Scenarios

@@ -19,7 +19,7 @@ from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration, NullKey
 from keyhole.local.ports import free_ports
 from keyhole.spark import queryable
-from keyhole.spark.executors import Executor, live_executors
+from keyhole.spark.driver.executors import Executor, live_executors
 from keyhole.spark.sink import Sink
 from tests.support.micro_batches import MicroBatches, session_settings
 from tests.support.proxies import unused_address

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from keyhole.spark import queryable
-from keyhole.spark.batch import classic, current
-from keyhole.spark.partitioning import HashLayout, layout_of
+from keyhole.spark.driver.micro_batch import classic, current
+from keyhole.spark.driver.partitioning import HashLayout, layout_of
 from tests.support.scenario import Scenarios
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

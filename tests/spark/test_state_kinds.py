@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError, ValueMismatch
 from keyhole.spark import queryable
-from keyhole.spark.batch import classic
-from keyhole.spark.parts import PartStaging
+from keyhole.spark.driver.micro_batch import classic
+from keyhole.spark.write_path.sink_states import PartStaging
 from tests.support.scenario import Scenario, Scenarios, only
 
 SCHEMA = "k string, m int, v long, op string"

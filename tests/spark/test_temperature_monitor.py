@@ -30,13 +30,13 @@ from jobs.temperature_monitor.processor import Statistics, ratio
 from jobs.temperature_monitor.recount import Alert, Reading, Recount, reading_of, update_of
 from jobs.temperature_monitor.source import malformed_update
 from keyhole import Client
-from keyhole.arrow import OP
-from keyhole.cli.batch_logs import BatchLogs
 from keyhole.cli.reads import Bounds, Output, Range, scan
+from keyhole.demo.batch_logs import BatchLogs
+from keyhole.encoding.columnar import OP
 from keyhole.spark import queryable
-from keyhole.spark.batch import classic
 from keyhole.spark.changes import split
-from keyhole.spark.keeping import kept
+from keyhole.spark.driver.cached import kept
+from keyhole.spark.driver.micro_batch import classic
 from tests.support.micro_batches import session_settings
 from tests.support.odd_records import NO_OBJECTS, odd_records
 from tests.support.streams import RunQuery, Service, Stream

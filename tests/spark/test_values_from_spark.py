@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from keyhole.arrow import encode
-from keyhole.codec import StateCodec
-from keyhole.placement import key_group
-from keyhole.spark.schema import Declaration, describe
-from keyhole.types import KeyType, StateDescriptor
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import encode
+from keyhole.encoding.murmur3 import key_group
+from keyhole.model.state import KeyType, StateDescriptor
+from keyhole.spark.declaration.schema import Declaration, describe
 
 MOMENT = dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)
 LOCAL = MOMENT.replace(tzinfo=None)

@@ -21,9 +21,9 @@ from jobs.vital_signs.pipeline import chunks, exposing, monitored
 from jobs.vital_signs.segments import Segment, first_key, gaps
 from jobs.vital_signs.source import Shape
 from keyhole import Client
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
-from keyhole.spark import staging
-from keyhole.spark.staging import StagedState
+from keyhole.protocol.receipts import PartitionReceipt, StageOrder
+from keyhole.spark.write_path import stage_plan as staging
+from keyhole.spark.write_path.stage_plan import StagedState
 from tests.support.micro_batches import session_settings
 from tests.support.streams import RunQuery, Service, Stream
 from tests.support.vital_signs import BEGIN_US

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 
 from keyhole import Client
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import Coordinator
-from keyhole.coordinator.epochs import EpochBatch, StatePlan
 from keyhole.errors import (
     CheckpointMismatch,
     DuplicateKey,
@@ -24,6 +23,7 @@ from keyhole.errors import (
     KeyMismatch,
     StateChanged,
 )
+from keyhole.protocol.epochs import EpochBatch, StatePlan
 from keyhole.testing.writer import Writer
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from keyhole.arrow import OP, STORAGE_KEY, VALUE
-from keyhole.codec import StateCodec
-from keyhole.coordinator.epochs import EpochBatch
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
-from keyhole.coordinator.staging import NotTaken
-from keyhole.spark.aggregating import Aggregation, aggregated
+from keyhole.coordinator.task_stream import NotTaken
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import OP, STORAGE_KEY, VALUE
+from keyhole.protocol.epochs import EpochBatch
+from keyhole.protocol.receipts import PartitionReceipt, StageOrder
+from keyhole.spark.worker.aggregating import Aggregation, aggregated
 from tests.support.applications import KAFKA_ENTRY
 from tests.support.simulation import PARTITIONS, World
 from tests.support.states import names_in

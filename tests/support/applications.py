@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from keyhole.changelog.base import Changelog, ChangelogWriter, Marker, Partition, PartitionChanges
-from keyhole.codec import StateCodec, encode_row
-from keyhole.coordinator.control import CompleteRecord, GenerationRecord, QueryRecord, read_control, record
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.epoch import START
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import CompleteRecord, GenerationRecord, QueryRecord, read_control, record
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
-from keyhole.types import START, StateDescriptor
 from tests.support.states import descriptor
 
 KAFKA_ENTRY = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"events":{"0":12,"1":7}}'

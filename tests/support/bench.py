@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 
-from keyhole.steps import Step
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.failpoints import Step
 from keyhole.stores.base import Store
 from keyhole.testing.clock import ManualClock
-from keyhole.types import StateDescriptor
-from services.state_server.commit import EpochToCommit, GroupCommitted, commit_epoch
-from services.state_server.hosted import HostedState
-from services.state_server.restore import AtOnce, restore
+from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.restore import AtOnce, restore
+from services.state_server.write.commit import EpochToCommit, GroupCommitted, commit_epoch
 from tests.support.states import KEY_GROUPS, descriptor, hosted, memory_changelog, open_writer
 
 

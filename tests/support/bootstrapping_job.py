@@ -8,8 +8,8 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from keyhole.config import JobConfig
+from keyhole.protocol.failpoints import StepObserver
 from keyhole.spark import queryable
-from keyhole.steps import StepObserver
 from tests.support.killable_job import run_job
 
 STATE = "spent"

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from keyhole.config import JobConfig, job_config
+from keyhole.protocol.failpoints import StepObserver
 from keyhole.spark import queryable
-from keyhole.steps import StepObserver
 from tests.support.killable_job import run_job
 
 RULES = "rules"

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN
-from keyhole.spark.packing import unpacked
+from keyhole.spark.worker.pack import unpacked
 
 
 def own(given: Iterable[Row]) -> list[Row]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keyhole.changelog.base import Changelog, ChangelogWriter, Marker, Partition, PartitionChanges, RestoredEpochs
-from keyhole.types import START, KeyColumn, KeyType, Position, StateDescriptor, StateKind, ValueSchema
+from keyhole.model.epoch import START, Position
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
 
 DEADLINE = 30.0
 GROUPS = 3

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
+from keyhole.model.state import StateDescriptor
 from keyhole.stores.base import StoreEngine
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.testing.fake_server import FakeServer
-from keyhole.types import StateDescriptor
 from tests.support.proxies import fake_servers
 from tests.support.state_servers import RunningServer, state_server
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from keyhole.model.epoch import Position
 from keyhole.stores.base import Batch, Snapshot, Store, StoreEngine, StoreSize
-from keyhole.types import Position
 
 
 class CountingEngine:

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
+from keyhole.model.epoch import START, Position
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.stores.base import Advance, Batch
-from keyhole.types import START, KeyColumn, KeyType, Position, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.v1 import query_pb2 as pb
-from services.state_server.copies import Standing
-from services.state_server.table import Table
+from services.state_server.read.copies import Standing
+from services.state_server.read.table import Table
 
 APPLICATION, STATE = "weather", "hourly"
 KEY_GROUPS = 16

@@ -12,20 +12,13 @@ from pathlib import Path
 import msgspec
 
 from keyhole.changelog.base import Changelog, Marker, Partition, PartitionChanges, RestoredEpochs
-from keyhole.codec import StateCodec, encode_row
-from keyhole.coordinator.control import CompleteRecord, GenerationRecord, QueryRecord, read_control, record
-from keyhole.pinned import following, written
-from keyhole.stored import Aggregate
-from keyhole.types import (
-    START,
-    KeyColumn,
-    KeyType,
-    StateDescriptor,
-    StateKind,
-    TtlClock,
-    ValueField,
-    ValueSchema,
-)
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import Aggregate
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.epoch import START
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
+from keyhole.protocol.batch_decisions import following, written
+from keyhole.protocol.control import CompleteRecord, GenerationRecord, QueryRecord, read_control, record
 from tests.support.applications import KAFKA_ENTRY
 from tests.support.states import descriptor
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from keyhole.errors import KafkaUnreachable, OutcomeUnknown, StoreFull
 from keyhole.stores.base import Batch
 from keyhole.testing.changelog import NextCommit
-from services.state_server.commit import EpochToCommit
+from services.state_server.write.commit import EpochToCommit
 from tests.support.bench import Bench
 from tests.support.states import KEY_GROUPS
 

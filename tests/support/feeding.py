@@ -10,17 +10,17 @@ import grpc
 import pyarrow as pa
 
 from keyhole.changelog.base import Changelog
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import HEARTBEAT_SECONDS, Coordinator
-from keyhole.coordinator.epochs import EpochBatch, EpochResult, StatePlan
 from keyhole.coordinator.fleet import Addresses
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
-from keyhole.coordinator.staging import stage_partition
+from keyhole.coordinator.task_stream import stage_partition
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.epochs import EpochBatch, EpochResult, StatePlan
+from keyhole.protocol.failpoints import StepObserver
+from keyhole.protocol.receipts import PartitionReceipt, StageOrder
 from keyhole.rpc.channels import sync_channel
-from keyhole.steps import StepObserver
-from keyhole.types import StateDescriptor
 
 
 class Feed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyhole.metrics import BY_NAME
+from keyhole.metrics.catalogue import BY_NAME
 from keyhole.rpc import channels
 from keyhole.v1 import stats_pb2 as pb
 from keyhole.v1 import stats_pb2_grpc

@@ -8,22 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keyhole.changelog.base import Changelog
-from keyhole.coordinator.receipts import GroupReceipt
-from keyhole.steps import NoObserver, StepObserver
+from keyhole.model.epoch import Run
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.failpoints import NoObserver, StepObserver
+from keyhole.protocol.receipts import GroupReceipt
 from keyhole.stores.base import StoreEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
-from keyhole.types import Run, StateDescriptor
-from services.state_server.attempts import Attempt
-from services.state_server.commit import EpochToCommit, GroupCommitted, StateToCommit
-from services.state_server.copies import Standing
-from services.state_server.follow import Follower, MakeFollower
 from services.state_server.host import HostSettings, QueryHost, StateShare
-from services.state_server.restore import AtOnce
-from services.state_server.spill import StagingRoom
-from services.state_server.staged import StagedAttempt
-from services.state_server.table import Table
+from services.state_server.read.copies import Standing
+from services.state_server.read.table import Table
+from services.state_server.replica.follower import Follower, MakeFollower
+from services.state_server.replica.restore import AtOnce
+from services.state_server.write.attempts import Attempt
+from services.state_server.write.commit import EpochToCommit, GroupCommitted, StateToCommit
+from services.state_server.write.spill import StagingRoom
+from services.state_server.write.staged import StagedAttempt
 from tests.support.states import KEY_GROUPS, descriptor
 from tests.support.waiting import PATIENCE_SECONDS
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from keyhole.row import Row
+from keyhole.encoding.row import Row
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from keyhole.types import KeyColumn, KeyType
+from keyhole.model.state import KeyColumn, KeyType
 
 
 def _integers(bits: int) -> st.SearchStrategy[int]:

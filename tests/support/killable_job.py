@@ -11,8 +11,8 @@ from pathlib import Path
 from keyhole import logs
 from keyhole.config import JobConfig
 from keyhole.local.processes import Child
+from keyhole.protocol.failpoints import Step
 from keyhole.spark.session import local_settings, start_session
-from keyhole.steps import Step
 from keyhole.testing.kill_points import KillPoints
 from tests.support.pipeline import PATIENCE_SECONDS
 

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 from confluent_kafka import Producer
 from fsspec.implementations.local import LocalFileSystem
 
-from keyhole.changelog import transactions
-from keyhole.changelog.admin import Topics
+from keyhole.changelog.kafka import transactions
+from keyhole.changelog.kafka.admin import Topics
 from keyhole.cli.main import main
 from keyhole.local.processes import Child
 from keyhole.savepoint.folder import Folder

@@ -16,11 +16,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from kubernetes import client
 
+from keyhole.addresses import joined
 from keyhole.backoff import Backoff
 from keyhole.discovery.following import FollowedServers
-from keyhole.discovery.kubernetes import Api, PodSource
-from keyhole.discovery.spelling import Pods
-from keyhole.listening import joined
+from keyhole.discovery.kubernetes.api import Api, PodSource
+from keyhole.discovery.parse import Pods
 
 NAMESPACE = "data"
 PORT = 7410

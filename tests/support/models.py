@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from keyhole.codec import StateCodec, encode_row
-from keyhole.stored import DELETED, STAMP_BYTES, UNORDERED_DELETION, Aggregate, Moment, decode_aggregate
-from keyhole.types import StateDescriptor, StateKind, TtlClock
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import DELETED, STAMP_BYTES, UNORDERED_DELETION, Aggregate, Moment, decode_aggregate
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.state import StateDescriptor, StateKind, TtlClock
 
 Rows = Mapping[bytes, bytes | None]
 """Staged rows by storage key. Of a list they end with a number that orders them."""

@@ -22,9 +22,9 @@ from keyhole.errors import KeyholeError
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
-from keyhole.steps import Step
+from keyhole.model.read import Answer
+from keyhole.protocol.failpoints import Step
 from keyhole.testing.kill_points import KillPoints
-from keyhole.types import Answer
 from tests.support.counting_job import MADE_IN_TASKS, STATE
 
 # Nothing takes this long on an idle machine; on a busy one starting Spark alone may take a minute.

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from keyhole.clock import SystemClock
 from keyhole.config import ClientProxyConfig, StateServerConfig
 from keyhole.discovery import FollowedServers
-from keyhole.discovery.spelling import Pods
+from keyhole.discovery.parse import Pods
 from keyhole.local.ports import free_ports
-from keyhole.steps import NoObserver
+from keyhole.protocol.failpoints import NoObserver
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from services.client_proxy.app import ClientProxy

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from keyhole.metrics import BY_NAME, Metric, MetricType
+from keyhole.metrics.catalogue import BY_NAME, Metric, MetricType
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "keyhole"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 
 APPLICATION = "weather"
 STATE = "readings"

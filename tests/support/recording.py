@@ -13,14 +13,14 @@ import msgspec
 import pyarrow as pa
 
 from keyhole.config import JobConfig
-from keyhole.coordinator.decisions import Proceed, decide
-from keyhole.coordinator.epochs import EpochBatch, EpochResult
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder, Target
 from keyhole.errors import by_reason
-from keyhole.spark.parts import Part
-from keyhole.spark.schema import Declaration
+from keyhole.model.epoch import Run
+from keyhole.protocol.decisions import Proceed, decide
+from keyhole.protocol.epochs import EpochBatch, EpochResult
+from keyhole.protocol.receipts import PartitionReceipt, StageOrder, Target
+from keyhole.spark.declaration.schema import Declaration
 from keyhole.spark.sink import Addresses, Sink
-from keyhole.types import Run
+from keyhole.spark.write_path.sink_states import Part
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 

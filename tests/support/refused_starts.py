@@ -10,10 +10,6 @@ from typing import Any
 
 import msgspec
 
-from keyhole.coordinator.control import SavepointRecord, record
-from keyhole.coordinator.decisions import OnNewCheckpoint
-from keyhole.coordinator.epochs import EpochBatch, StatePlan
-from keyhole.coordinator.membership import Sighting
 from keyhole.errors import (
     ChangelogRecreated,
     CheckpointMismatch,
@@ -31,9 +27,13 @@ from keyhole.errors import (
     Unauthenticated,
     ValueMismatch,
 )
-from keyhole.rpc.protocol import PROTOCOL_VERSION, check
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.control import SavepointRecord, record
+from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epochs import EpochBatch, StatePlan
+from keyhole.protocol.membership import Sighting
+from keyhole.rpc.version import PROTOCOL_VERSION, check
 from keyhole.testing.changelog import MemoryChangelog
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.simulation import SimulatedFleet, SimulatedLink, World
 from tests.support.states import KEY_GROUPS, descriptor
 from tests.support.sums import KEYS, ONE, SUM

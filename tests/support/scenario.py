@@ -36,7 +36,7 @@ import pytest
 from keyhole import Client
 from keyhole.client.async_client import Key
 from keyhole.config import JobConfig
-from keyhole.types import Answer, Entries
+from keyhole.model.read import Answer, Entries
 from tests.support.streams import Rows, Service, file_stream, new_application, run_to_end
 from tests.support.waiting import PATIENCE_SECONDS
 

@@ -23,31 +23,32 @@ import pyarrow as pa
 
 from keyhole.changelog.base import Changelog, ChangelogTail, ControlTail
 from keyhole.clock import Clock
-from keyhole.codec import StateCodec
 from keyhole.config import JobConfig
-from keyhole.coordinator.control import CompleteRecord
 from keyhole.coordinator.coordinator import Coordinator
-from keyhole.coordinator.decisions import OnNewCheckpoint
-from keyhole.coordinator.epochs import EpochBatch, EpochResult, StatePlan
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.membership import Sighting
-from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
-from keyhole.coordinator.servers import ServerLink, Share, run_to_proto
-from keyhole.coordinator.urgency import Patience
+from keyhole.coordinator.server_link import ServerLink, Share, run_to_proto
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
-from keyhole.steps import NoObserver, Step
+from keyhole.model.epoch import Run
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import CompleteRecord
+from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epochs import EpochBatch, EpochResult, StatePlan
+from keyhole.protocol.failpoints import NoObserver, Step
+from keyhole.protocol.membership import Sighting
+from keyhole.protocol.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
+from keyhole.protocol.replacement import Patience
 from keyhole.stores.base import StoreEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog, MemoryKafka, NextCommit
 from keyhole.testing.clock import ManualClock
-from keyhole.types import Run, StateDescriptor
 from keyhole.v1 import state_server_pb2 as pb
-from services.state_server.control_servicer import StateServerServicer
-from services.state_server.follow import Delivery, Follower, Prepare
 from services.state_server.host import HostSettings
+from services.state_server.read.table import Table
 from services.state_server.registry import Registry
-from services.state_server.spill import StagingRoom
-from services.state_server.table import Table
+from services.state_server.replica.follower import Delivery, Follower, Prepare
+from services.state_server.servicers.control import StateServerServicer
+from services.state_server.write.spill import StagingRoom
 
 _Result = TypeVar("_Result")
 

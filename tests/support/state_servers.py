@@ -10,22 +10,23 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from keyhole.arrow import STORAGE_KEY, VALUE, ipc_stream
 from keyhole.clock import SystemClock
-from keyhole.codec import StateCodec
 from keyhole.config import StateServerConfig
-from keyhole.coordinator.control import CompleteRecord, record
-from keyhole.coordinator.receipts import Target
-from keyhole.coordinator.servers import run_to_proto
-from keyhole.coordinator.staging import chunks
+from keyhole.coordinator.server_link import run_to_proto
+from keyhole.coordinator.task_stream import chunks
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import STORAGE_KEY, VALUE, ipc_stream
+from keyhole.model.epoch import Run
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import CompleteRecord, record
+from keyhole.protocol.failpoints import NoObserver
+from keyhole.protocol.receipts import Target
 from keyhole.rpc import channels, convert
-from keyhole.rpc.protocol import PROTOCOL_VERSION
+from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.security.credentials import PLAIN, Credentials
-from keyhole.steps import NoObserver
 from keyhole.stores.base import StoreEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
-from keyhole.types import Run, StateDescriptor
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 from services.state_server.app import StateServer
@@ -93,7 +94,7 @@ class Speaker:
         await self.commit_encoded(batch, watermark_ms)
 
     async def commit_encoded(self, batch: pa.RecordBatch, watermark_ms: int = 0) -> None:
-        """The same with rows as keyhole.arrow.encode makes them."""
+        """The same with rows as keyhole.encoding.columnar.encode makes them."""
         self.epoch += 1
         state = self.descriptor.state
         run = run_to_proto(self.run)

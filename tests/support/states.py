@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from keyhole.codec import StateCodec, encode_row
-from keyhole.coordinator.control import AssignmentRecord, CompleteRecord
-from keyhole.coordinator.receipts import Target
-from keyhole.stored import Moment
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import Moment
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.control import AssignmentRecord, CompleteRecord
+from keyhole.protocol.receipts import Target
 from keyhole.stores.base import Store
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryWriter
 from keyhole.testing.clock import ManualClock
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.copies import Lease, Standing
-from services.state_server.hosted import HostedState
-from services.state_server.merge import merge_of
-from services.state_server.merging import Epoch
-from services.state_server.staged import StagedAttempt
-from services.state_server.table import Table
+from services.state_server.read.copies import Lease, Standing
+from services.state_server.read.table import Table
+from services.state_server.replica.hosted import HostedState
+from services.state_server.write.commit import EpochToCommit, StateToCommit
+from services.state_server.write.merge import merge_of
+from services.state_server.write.merging import Epoch
+from services.state_server.write.staged import StagedAttempt
 
 KEY_GROUPS = 4
 

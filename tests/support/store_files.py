@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, Store, StoreEngine, StoreLimits
-from keyhole.stores.directory import directory_name
-from keyhole.stores.rocksdb import RocksdbEngine
-from keyhole.types import START, Position
+from keyhole.stores.disk.directory import directory_name
+from keyhole.stores.rocksdb.engine import RocksdbEngine
 
 ROWS_PER_BATCH = 50
 MIB = 1 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyhole.types import StateKind
+from keyhole.model.state import StateKind
 from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 

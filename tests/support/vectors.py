@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keyhole.types import KeyColumn, KeyType
+from keyhole.model.state import KeyColumn, KeyType
 
 FILE = Path(__file__).resolve().parents[2] / "vectors" / "spark_murmur3.json"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from keyhole.types import StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.states import descriptor
 
 RESULT = ValueSchema(1, (ValueField("total", "bigint"), ValueField("rows", "bigint")))

@@ -17,16 +17,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyhole.arrow import OP, STORAGE_KEY, VALUE
-from keyhole.codec import StateCodec
-from keyhole.coordinator.receipts import StageOrder, Target
-from keyhole.coordinator.staging import NotTaken
+from keyhole.coordinator.task_stream import NotTaken
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import OP, STORAGE_KEY, VALUE
+from keyhole.encoding.envelope import Aggregate, decode_aggregate
 from keyhole.errors import ValueMismatch
+from keyhole.model.epoch import Run
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.receipts import StageOrder, Target
 from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.frames import FRAME_BYTES
-from keyhole.spark.aggregating import Aggregation, aggregated, result_row
-from keyhole.stored import Aggregate, decode_aggregate
-from keyhole.types import KeyColumn, KeyType, Run, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.spark.worker.aggregating import Aggregation, aggregated, result_row
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 

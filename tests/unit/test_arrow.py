@@ -11,11 +11,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from keyhole.arrow import OP, SEQUENCE, encode, key_groups, storage_keys
-from keyhole.codec import StateCodec
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import OP, SEQUENCE, encode
+from keyhole.encoding.columnar_keys import key_groups, storage_keys
+from keyhole.encoding.murmur3 import key_group
 from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
-from keyhole.placement import key_group
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.vectors import Vector, golden_vectors
 
 ARROW = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from keyhole.coordinator.bootstrapping import check_bootstrap, done
-from keyhole.coordinator.control import QueryRecord
-from keyhole.coordinator.decisions import OnNewCheckpoint, check_start
 from keyhole.errors import CheckpointMismatch, StateConflict
+from keyhole.protocol.bootstrap import check_bootstrap, done
+from keyhole.protocol.control import QueryRecord
+from keyhole.protocol.decisions import OnNewCheckpoint, check_start
 from tests.support.simulation import DriverDiedError, Fault, World
 from tests.support.states import KEY_GROUPS, complete, row
 from tests.support.sums import KEYS, ONE, sums

@@ -1,4 +1,4 @@
-"""keyhole.changelog.brokers: an address of Kafka with a file of settings, for librdkafka and for Java."""
+"""keyhole.changelog.kafka.brokers: an address of Kafka with a file of settings, for librdkafka and for Java."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.changelog.brokers import client_settings, java_settings
+from keyhole.changelog.kafka.brokers import client_settings, java_settings
 from keyhole.errors import InvalidConfiguration
 
 SECRET = 'pass"w\\ord'

@@ -18,7 +18,7 @@ from keyhole.changelog.records import (
     position_after,
 )
 from keyhole.errors import TopicMismatch
-from keyhole.types import START, Position
+from keyhole.model.epoch import START, Position
 
 PART = Partition("a", 258)
 Written = list[tuple[bytes | None, bytes | None]]

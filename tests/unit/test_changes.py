@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from keyhole.arrow import Op
+from keyhole.encoding.columnar import Op
 from keyhole.errors import InvalidConfiguration
+from keyhole.model.state import StateKind
 from keyhole.spark.changes import changes_layout, changes_schema
+from keyhole.spark.driver.partitioning import HashLayout
 from keyhole.spark.exposed import ExposedState, output_schema
-from keyhole.spark.packing import Packer, unpacked
-from keyhole.spark.partitioning import HashLayout
-from keyhole.types import StateKind
+from keyhole.spark.worker.pack import Packer, unpacked
 
 _NO_KEY = spark.StructType()
 LAST = ExposedState("it's last", StateKind.VALUE, spark.StructType().add("v", "long"), _NO_KEY)

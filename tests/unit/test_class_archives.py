@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from keyhole.class_archive import archive_path, reading
-from keyhole.cli import preparing
-from keyhole.cli.preparing import prepare_classes
+from keyhole.demo import preparing
+from keyhole.demo.preparing import prepare_classes
 from keyhole.errors import MachineError
 from keyhole.local.class_archives import make_archives
 from keyhole.local.java import Java

@@ -12,26 +12,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.arrow import OP, VALUE
-from keyhole.codec import StateCodec, encode_row
-from keyhole.coordinator.decisions import evolve, settled
-from keyhole.coordinator.receipts import StageOrder
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import OP, VALUE
+from keyhole.encoding.envelope import Aggregate, Base, decode_aggregate, layout_of
+from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import InvalidConfiguration, StateChanged, ValueMismatch
-from keyhole.evolution import succeeds
+from keyhole.model.epoch import Run
+from keyhole.model.evolution import succeeds
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.decisions import evolve, settled
+from keyhole.protocol.receipts import StageOrder
 from keyhole.rpc.convert import descriptor_from_proto, descriptor_to_proto
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.manifest import MANIFEST
 from keyhole.savepoint.plan import RestoreOptions
 from keyhole.savepoint.restore import plan_of, restore
-from keyhole.spark.aggregating import Aggregation, BaseReader, aggregated
+from keyhole.spark.declaration.value_codec import ENCODED, VERSION, Encoding, encoded_fields
+from keyhole.spark.driver.subtask_numbers import SubtaskNumber
 from keyhole.spark.operators import Mode, Subtask, _Before, _Held
-from keyhole.spark.subtask_numbers import SubtaskNumber
-from keyhole.spark.task import SUBTASK
-from keyhole.spark.value_codec import ENCODED, VERSION, Encoding, encoded_fields
-from keyhole.stored import Aggregate, Base, decode_aggregate, layout_of
+from keyhole.spark.worker.aggregating import Aggregation, BaseReader, aggregated
+from keyhole.spark.worker.stage import SUBTASK
 from keyhole.testing.changelog import MemoryChangelog
-from keyhole.types import KeyColumn, KeyType, Run, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.aggregating_tasks import NAMES, Tasks, found
 from tests.support.simulation import DriverDiedError, Fault
 from tests.support.states import descriptor
@@ -139,7 +141,7 @@ class Holder(BaseReader):
 
 @pytest.fixture
 def holder(monkeypatch: pytest.MonkeyPatch) -> type[Holder]:
-    monkeypatch.setattr("keyhole.spark.aggregating.BaseReader", Holder)
+    monkeypatch.setattr("keyhole.spark.worker.aggregating.BaseReader", Holder)
     Holder.held = {}
     return Holder
 

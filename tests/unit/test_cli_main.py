@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.cli.local_jobs import LOCAL_JOBS
 from keyhole.cli.main import JOBS, SERVICES, main
 from keyhole.config import (
     ChunksConfig,
@@ -27,6 +26,7 @@ from keyhole.config import (
     VitalSignsConfig,
     load,
 )
+from keyhole.demo.local_jobs import LOCAL_JOBS
 
 KINDS = (
     TemperatureMonitorConfig,

@@ -11,8 +11,8 @@ import pytest
 
 from keyhole.cli import savepoint as commands
 from keyhole.cli.main import main
+from keyhole.model.state import StateDescriptor
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
-from keyhole.types import StateDescriptor
 from tests.support.applications import Application, numbers_of
 from tests.support.states import descriptor
 

@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyhole.client.bounds import bounds_of, seconds_of
-from keyhole.client.lookups import keys_of
-from keyhole.codec import KeyCodec, StateCodec
+from keyhole.client.wire.lookups import keys_of
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_codec import KeyCodec
 from keyhole.errors import KeyMismatch, MalformedRequest, NullKey
+from keyhole.model.state import KeyColumn, KeyType
 from keyhole.rpc.convert import key_from_proto, key_to_proto
-from keyhole.types import KeyColumn, KeyType
 from tests.support.key_strategies import COLUMNS, keys
 from tests.support.readings import descriptor
 

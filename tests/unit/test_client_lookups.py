@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from keyhole.client.lookups import Batch, BatchSink, Whole
-from keyhole.client.segments import Answers
+from keyhole.client.wire.lookups import Batch, BatchSink, Whole
+from keyhole.client.wire.segments import Answers
 from keyhole.errors import (
     DeadlineExceeded,
     Draining,
@@ -21,7 +21,7 @@ from keyhole.errors import (
     StaleDescriptor,
     ValueMismatch,
 )
-from keyhole.types import Answer, ReadBounds
+from keyhole.model.read import Answer, ReadBounds
 from keyhole.v1 import state_pb2
 
 SOURCES = [state_pb2.Source(server="a", epoch=1), state_pb2.Source(server="b", epoch=2)]

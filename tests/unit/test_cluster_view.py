@@ -6,14 +6,14 @@ from collections.abc import Collection
 
 import pytest
 
-from keyhole.counting import Histogram
-from keyhole.metrics import BY_NAME, MOST_STATES_OF_ALL, MOST_TOPICS, OTHER, Component
-from keyhole.stats.figures import Figures
+from keyhole.metrics.catalogue import BY_NAME, MOST_STATES_OF_ALL, MOST_TOPICS, OTHER, Component
+from keyhole.metrics.counters import Histogram
+from keyhole.metrics.families import Figures
 from keyhole.v1 import state_pb2
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter.cluster import REMEMBERED_SECONDS
 from services.metrics_exporter.kafka import Found, SourceRead, Wanted, look
-from services.metrics_exporter.view import Answer, View, Views
+from services.metrics_exporter.scrape import Answer, View, Views
 from tests.support import figures
 
 NOW_MS = 1_700_000_000_000

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from keyhole.client.coalescing import Coalescer, Frame, Lane
-from keyhole.client.segments import Answers, Segment
+from keyhole.client.wire.coalescing import Coalescer, Frame, Lane
+from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import (
     DeadlineExceeded,
     KeyholeError,

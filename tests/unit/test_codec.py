@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from keyhole.codec import KeyCodec, StateCodec, encode_row, end_of_prefix
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_codec import KeyCodec, end_of_prefix
+from keyhole.encoding.row import Row
+from keyhole.encoding.row_codec import encode_row
+from keyhole.encoding.value_types import value_type
 from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
-from keyhole.row import Row
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from keyhole.value_types import value_type
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.vectors import Vector, golden_vectors
 
 

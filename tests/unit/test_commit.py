@@ -11,15 +11,16 @@ import pytest
 from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
 from keyhole.errors import Fenced, KafkaUnreachable, NotOwner, OutcomeUnknown, StageLost, StoreFull
-from keyhole.steps import NoObserver, Step
+from keyhole.model.epoch import START
+from keyhole.model.state import StateDescriptor, StateKind
+from keyhole.protocol.failpoints import NoObserver, Step
 from keyhole.stores.base import Batch
 from keyhole.testing.changelog import NextCommit
-from keyhole.types import START, StateDescriptor, StateKind
-from services.state_server.commit import EpochToCommit, GroupCommitted, StateToCommit, commit_epoch
-from services.state_server.merge import merge_of
-from services.state_server.merging import Change
-from services.state_server.spill import Spool, StagingRoom
-from services.state_server.staged import StagedAttempt
+from services.state_server.write.commit import EpochToCommit, GroupCommitted, StateToCommit, commit_epoch
+from services.state_server.write.merge import merge_of
+from services.state_server.write.merging import Change
+from services.state_server.write.spill import Spool, StagingRoom
+from services.state_server.write.staged import StagedAttempt
 from tests.support.bench import Bench
 from tests.support.states import (
     KEY_GROUPS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.spark.jvm import put_threads_back
+from keyhole.spark.driver.jvm import put_threads_back
 from keyhole.spark.session import local_settings
 
 pytestmark = pytest.mark.core

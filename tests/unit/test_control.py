@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from keyhole.coordinator.control import (
+from keyhole.errors import ProtocolMismatch
+from keyhole.protocol.control import (
     AssignmentRecord,
     CompleteRecord,
     GenerationRecord,
@@ -17,8 +18,7 @@ from keyhole.coordinator.control import (
     read_control,
     record,
 )
-from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt
-from keyhole.errors import ProtocolMismatch
+from keyhole.protocol.receipts import GroupReceipt, PartitionReceipt, ServerReceipt
 from tests.support.states import descriptor
 
 GRANT = GrantRecord("server-a", "i", 3, "keyhole.app.main.server-a.i.3.1")

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from keyhole.errors import KeyMismatch, MalformedRequest, NullKey
+from keyhole.model.read import Role, Source
+from keyhole.model.state import KeyColumn, KeyType, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.rpc import convert
-from keyhole.types import KeyColumn, KeyType, Role, Source, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.v1 import query_pb2, state_pb2
 from tests.support.readings import descriptor
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from keyhole import errors
-from keyhole.client.cut_off import is_cut_off, told
+from keyhole.client.wire.cut_off import is_cut_off, told
 from keyhole.errors import KeyholeError
 from keyhole.rpc import status
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from keyhole.coordinator.control import QueryRecord
-from keyhole.coordinator.decisions import (
+from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
+from keyhole.model.state import KeyColumn, KeyType, StateKind, TtlClock, ValueField, ValueSchema
+from keyhole.protocol.control import QueryRecord
+from keyhole.protocol.decisions import (
     OnNewCheckpoint,
     Proceed,
     Restage,
@@ -18,9 +20,7 @@ from keyhole.coordinator.decisions import (
     settled,
     transactional_id,
 )
-from keyhole.coordinator.receipts import GroupReceipt, PartitionReceipt, ServerReceipt
-from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
-from keyhole.types import KeyColumn, KeyType, StateKind, TtlClock, ValueField, ValueSchema
+from keyhole.protocol.receipts import GroupReceipt, PartitionReceipt, ServerReceipt
 from tests.support.states import complete, descriptor, target
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pyspark.sql import types as spark
 
-from keyhole.codec import StateCodec
 from keyhole.config import JobConfig
-from keyhole.coordinator.decisions import settled
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InvalidConfiguration, KeyMismatch, ValueMismatch
+from keyhole.model.state import StateKind
+from keyhole.protocol.decisions import settled
 from keyhole.spark import queryable
+from keyhole.spark.declaration.schema import Declaration, check_all_columns, describe
 from keyhole.spark.lookup import spark_type, value_schema
-from keyhole.spark.schema import Declaration, check_all_columns, describe
-from keyhole.types import StateKind
 from tests.support.hostile_names import NAMES, OF_FIELDS, OF_KEYS, OF_STATES, REFUSED, REFUSED_FIELDS, REFUSED_STATES
 
 CONFIG = JobConfig("app", ("127.0.0.1:1",), "127.0.0.1:1")

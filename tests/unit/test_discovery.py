@@ -10,7 +10,7 @@ import pytest
 from keyhole.discovery import FollowedServers, StaticDiscovery, discovery_of
 from keyhole.discovery.dns import DnsSource
 from keyhole.discovery.following import Telling
-from keyhole.discovery.spelling import DEFAULT_SELECTOR, Address, DnsName, Pods, read
+from keyhole.discovery.parse import DEFAULT_SELECTOR, Address, DnsName, Pods, read
 from keyhole.errors import InvalidConfiguration
 from tests.support.waiting import until
 

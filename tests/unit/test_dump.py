@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from keyhole.errors import TooLarge
+from keyhole.model.epoch import START, Position
 from keyhole.rpc.frames import MAX_MESSAGE_BYTES, MAX_VALUE_BYTES
 from keyhole.stores.base import Advance, Batch
-from keyhole.types import START, Position
-from services.state_server.dump import dump
-from services.state_server.table import Table
+from services.state_server.read.dump import dump
+from services.state_server.read.table import Table
 from tests.support.states import key, names_in, standing, table
 
 NAMES = names_in(0, 5)

@@ -10,9 +10,9 @@ import pytest
 from keyhole.errors import InvalidConfiguration
 from keyhole.stores.base import StoreLimits
 from keyhole.stores.engines import OURS, make_engine
-from keyhole.stores.lmdb import LmdbEngine
+from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
-from keyhole.stores.rocksdb import RocksdbEngine
+from keyhole.stores.rocksdb.engine import RocksdbEngine
 
 THEIRS = """
 from keyhole.stores.memory import MemoryEngine
@@ -103,7 +103,7 @@ def test_a_store_or_an_option_that_does_not_exist_is_named_with_those_that_do(
 def test_a_store_whose_library_is_not_installed_says_what_to_install(
     limits: StoreLimits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in [name for name in sys.modules if name.startswith("keyhole.stores.rocksdb")]:
+    for module in [name for name in sys.modules if name.startswith("keyhole.stores.rocksdb.engine")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     with pytest.raises(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keyhole.types import Entries, Entry, Role, Source
+from keyhole.model.read import Entries, Entry, Role, Source
 
 SOURCE = Source("server-0", Role.OWNER, 7, None, None, 1, 1, unconfirmed=False)
 ENTRIES = Entries((Entry(1, "a"), Entry(2, "b")), SOURCE)

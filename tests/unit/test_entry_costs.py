@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from keyhole.codec import StateCodec, encode_integer
-from keyhole.stored import Moment
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import Moment
+from keyhole.encoding.key_codec import encode_integer
+from keyhole.model.epoch import START, Position
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind
 from keyhole.stores.base import Advance, Batch, Snapshot
 from keyhole.stores.memory import MemoryEngine
-from keyhole.types import START, KeyColumn, KeyType, Position, StateDescriptor, StateKind
-from services.state_server.merge import changes, merge_of
-from services.state_server.merging import Change, Epoch, Rows
+from services.state_server.write.merge import changes, merge_of
+from services.state_server.write.merging import Change, Epoch, Rows
 from tests.support.states import descriptor, names_in, row
 
 NAME = names_in(0)[0]

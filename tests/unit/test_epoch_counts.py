@@ -10,10 +10,10 @@ import pytest
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.counts import QueryCounts
-from keyhole.coordinator.epochs import EpochBatch, StatePlan
 from keyhole.coordinator.fleet import Fleet
 from keyhole.errors import EpochFailed, Fenced
-from keyhole.metrics import PHASES
+from keyhole.metrics.catalogue import PHASES
+from keyhole.protocol.epochs import EpochBatch, StatePlan
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from tests.support.simulation import Fault, World

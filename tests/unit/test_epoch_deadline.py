@@ -8,9 +8,9 @@ import pytest
 
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import Coordinator
-from keyhole.coordinator.epochs import EpochBatch, StatePlan
 from keyhole.coordinator.fleet import Fleet
 from keyhole.errors import EpochFailed
+from keyhole.protocol.epochs import EpochBatch, StatePlan
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from tests.support.states import descriptor

@@ -8,13 +8,15 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from keyhole.codec import StateCodec, encode_row
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import StaleDescriptor, StateChanged, ValueMismatch
-from keyhole.evolution import evolved, succeeds, widens
+from keyhole.model.epoch import START, Position
+from keyhole.model.evolution import evolved, succeeds, widens
+from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.stores.base import Advance, Batch, Snapshot
 from keyhole.stores.memory import MemoryEngine
-from keyhole.types import START, Position, StateDescriptor, StateKind, ValueField, ValueSchema
-from services.state_server.merge import merge_of
+from services.state_server.write.merge import merge_of
 from tests.support.states import EPOCH, descriptor
 
 

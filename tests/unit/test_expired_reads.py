@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from keyhole.codec import EntryRange
+from keyhole.encoding.codec import EntryRange
+from keyhole.model.epoch import START, Position
+from keyhole.model.state import StateDescriptor, TtlClock
 from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.clock import ManualClock
-from keyhole.types import START, Position, StateDescriptor, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY, Source
 from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in, row, standing, table

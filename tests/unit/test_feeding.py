@@ -13,11 +13,11 @@ from pyspark.sql.types import StructType
 
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration
+from keyhole.model.state import StateKind, TtlClock
 from keyhole.spark import queryable
-from keyhole.spark.batch import MicroBatch, OutputMode
-from keyhole.spark.feeding import check_feed
-from keyhole.spark.schema import Declaration
-from keyhole.types import StateKind, TtlClock
+from keyhole.spark.declaration.schema import Declaration
+from keyhole.spark.driver.feeding import check_feed
+from keyhole.spark.driver.micro_batch import MicroBatch, OutputMode
 
 AGGREGATION = ("StateStoreRestoreExec", "StateStoreSaveExec")
 HOUR = 3_600_000

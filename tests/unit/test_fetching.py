@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from keyhole.cli import fetching
-from keyhole.cli.fetching import fetch_jars
+from keyhole.demo import fetching
+from keyhole.demo.fetching import fetch_jars
 from keyhole.local.jars import JarSet, Progress
 
 

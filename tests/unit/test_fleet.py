@@ -10,9 +10,9 @@ import pytest
 
 from keyhole.coordinator import fleet as fleet_module
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.membership import Sighting
-from keyhole.coordinator.receipts import Target
 from keyhole.errors import DeadlineExceeded, KeyholeError, ServerLost
+from keyhole.protocol.membership import Sighting
+from keyhole.protocol.receipts import Target
 from tests.support.states import target
 from tests.support.waiting import until
 

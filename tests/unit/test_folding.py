@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from keyhole.arrow import STORAGE_KEY, VALUE
-from keyhole.codec import StateCodec
-from keyhole.spark.folding import folded
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import STORAGE_KEY, VALUE
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind
+from keyhole.spark.worker.fold import folded
 from tests.support.states import descriptor, key, row
 
 MAP = descriptor(kind=StateKind.MAP, map_key=(KeyColumn("m", KeyType.INT),))

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keyhole.changelog.base import Partition
+from keyhole.model.epoch import START
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
-from keyhole.types import START
-from services.state_server.follow import Order
+from services.state_server.replica.follower import Order
 from tests.support.simulation import SteppedFollower
 from tests.support.states import descriptor
 

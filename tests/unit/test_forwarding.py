@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from keyhole.client.coalescing import Lane
-from keyhole.client.segments import Answers, Segment
+from keyhole.client.wire.coalescing import Lane
+from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import (
     DeadlineExceeded,
     Draining,
@@ -27,12 +27,12 @@ from keyhole.errors import (
     Unconfirmed,
     UnknownState,
 )
-from keyhole.routing import Holding, RouteTable, View, build
+from keyhole.model.read import ReadBounds, Role, Stale
+from keyhole.protocol.routing import Holding, RouteTable, View, build
 from keyhole.rpc.frames import FRAME_BYTES
-from keyhole.types import ReadBounds, Role, Stale
 from keyhole.v1 import state_pb2
-from services.client_proxy.asked import Asked
-from services.client_proxy.forwarding import Forwarding
+from services.client_proxy.forwarding.asked import Asked
+from services.client_proxy.forwarding.frame import Forwarding
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
 
 NAME = (APPLICATION, STATE)

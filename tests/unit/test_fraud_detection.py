@@ -17,10 +17,10 @@ from jobs.fraud_detection.pairs import MINUTE_MS, candidates
 from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of, spent
 from jobs.fraud_detection.source import HOUR_MS, LATEST_MS, TOO_LATE_MS, Shape
 from jobs.fraud_detection.verify import Table, counted, history_in
-from keyhole.arrow import ipc_stream
-from keyhole.cli.batch_logs import BatchLogs
-from keyhole.spark.checkpoint_files import LocalFiles
-from keyhole.spark.pins import BatchPins
+from keyhole.demo.batch_logs import BatchLogs
+from keyhole.encoding.columnar import ipc_stream
+from keyhole.spark.driver.checkpoint_files import LocalFiles
+from keyhole.spark.driver.pins import BatchPins
 from tests.support.fraud_detection import FinderBench
 from tests.support.odd_records import NO_OBJECTS
 

@@ -16,7 +16,7 @@ from jobs.golden_signals import pipeline, recount, signals, source
 from jobs.golden_signals.recount import Measured
 from jobs.golden_signals.signals import RESULT, GoldenSignals
 from jobs.golden_signals.source import MINUTE_MS, SERVICES, Load, Machine, Request, Shape
-from keyhole.spark.aggregating import Aggregator
+from keyhole.spark.worker.aggregating import Aggregator
 from tests.support.odd_records import NO_OBJECTS
 
 BEGIN_MS = 1_795_219_200_000  # 2026-11-21, on the hour

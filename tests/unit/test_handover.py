@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from keyhole.coordinator.control import QueryControl, read_control
-from keyhole.coordinator.membership import owners_of
 from keyhole.errors import NotOwner, NotReady
+from keyhole.protocol.control import QueryControl, read_control
+from keyhole.protocol.membership import owners_of
 from keyhole.testing.changelog import MemoryChangelog
 from tests.support.simulation import Fault, Letter, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row

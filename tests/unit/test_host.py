@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from keyhole.changelog.base import Partition, RestoredEpochs
+from keyhole.encoding.envelope import Moment
 from keyhole.errors import (
     Fenced,
     KeyholeError,
@@ -24,20 +25,21 @@ from keyhole.errors import (
     StoreFull,
     TooLarge,
 )
+from keyhole.model.epoch import Position, Run
+from keyhole.model.read import Stale
+from keyhole.model.state import StateKind
+from keyhole.protocol.failpoints import Step
 from keyhole.rpc.frames import MAX_VALUE_BYTES
-from keyhole.steps import Step
-from keyhole.stored import Moment
 from keyhole.stores.base import Advance, Batch
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader, NextCommit
-from keyhole.types import Position, Run, Stale, StateKind
 from keyhole.v1 import state_server_pb2 as pb
-from services.state_server.control_servicer import StateServerServicer
-from services.state_server.copies import Standing
 from services.state_server.host import QueryHost, StateShare
-from services.state_server.merging import Epoch
+from services.state_server.read.copies import Standing
 from services.state_server.registry import Registry
-from services.state_server.spill import StagingRoom
+from services.state_server.servicers.control import StateServerServicer
+from services.state_server.write.merging import Epoch
+from services.state_server.write.spill import StagingRoom
 from tests.support.hosts import INCARNATION, Hosted
 from tests.support.models import DIGEST, aggregated
 from tests.support.states import KEY_GROUPS, descriptor, group, key, names_in, row, table

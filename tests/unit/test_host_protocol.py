@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from keyhole.changelog.base import Partition
-from keyhole.coordinator.receipts import GroupReceipt
 from keyhole.errors import (
     Fenced,
     KafkaUnreachable,
@@ -25,18 +24,20 @@ from keyhole.errors import (
     Overloaded,
     StageLost,
 )
-from keyhole.steps import NoObserver
+from keyhole.model.epoch import Run
+from keyhole.model.read import Stale
+from keyhole.protocol.failpoints import NoObserver
+from keyhole.protocol.receipts import GroupReceipt
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryReader, NextCommit
 from keyhole.testing.clock import ManualClock
-from keyhole.types import Run, Stale
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
-from services.state_server.attempts import Attempt
-from services.state_server.commit import EpochToCommit, GroupCommitted, StateToCommit
-from services.state_server.copies import Standing
 from services.state_server.host import HostSettings, QueryHost, StateShare
-from services.state_server.spill import StagingRoom
-from services.state_server.table import Table
+from services.state_server.read.copies import Standing
+from services.state_server.read.table import Table
+from services.state_server.write.attempts import Attempt
+from services.state_server.write.commit import EpochToCommit, GroupCommitted, StateToCommit
+from services.state_server.write.spill import StagingRoom
 from tests.support.states import KEY_GROUPS, descriptor, group, key, memory_changelog, names_in, row
 
 ALL = frozenset(range(KEY_GROUPS))

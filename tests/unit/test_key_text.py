@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyhole.encoding.key_text import key_of, parse_bound, parse_key, text_of
 from keyhole.errors import KeyMismatch
-from keyhole.key_text import key_of, parse_bound, parse_key, text_of
-from keyhole.types import KeyColumn, KeyType
+from keyhole.model.state import KeyColumn, KeyType
 
 
 def parse(text: str, *types: KeyType) -> object:

@@ -21,9 +21,10 @@ from keyhole.errors import (
     TooStale,
     Unconfirmed,
 )
+from keyhole.model.read import Stale
+from keyhole.model.state import StateKind
 from keyhole.testing.memory_kafka import MemoryKafka
-from keyhole.types import Stale, StateKind
-from services.state_server.copies import Answers
+from services.state_server.read.copies import Answers
 from tests.support.simulation import Fault, Letter, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 

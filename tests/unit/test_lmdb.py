@@ -11,12 +11,12 @@ import lmdb
 import pytest
 
 from keyhole.errors import InvalidConfiguration, Overloaded, StoreFormat, StoreFull
+from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, StoreLimits
-from keyhole.stores.directory import directory_name
-from keyhole.stores.lmdb import LmdbEngine, LmdbSnapshot
-from keyhole.stores.lmdb_environment import open_environment
-from keyhole.stores.on_disk import Identity
-from keyhole.types import START, Position
+from keyhole.stores.disk.directory import directory_name
+from keyhole.stores.disk.identity import Identity
+from keyhole.stores.lmdb.engine import LmdbEngine, LmdbSnapshot
+from keyhole.stores.lmdb.environment import open_environment
 from tests.support.disks import fill_disk, small_disk
 from tests.support.store_files import (
     assert_is_emptied,

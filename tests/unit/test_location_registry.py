@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from keyhole.codec import StateCodec
-from keyhole.routing import Holding, View, build, diff
-from keyhole.types import Role, StateDescriptor
+from keyhole.encoding.codec import StateCodec
+from keyhole.model.read import Role
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.routing import Holding, View, build, diff
 from tests.support import readings
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keyhole.row import row_class
+from keyhole.encoding.row import row_class
+from keyhole.model.read import Answer
 from keyhole.rpc.convert import source_from_proto
 from keyhole.spark.lookup import with_values
-from keyhole.types import Answer
 from keyhole.v1 import state_pb2
 
 SOURCE = source_from_proto(state_pb2.Source())

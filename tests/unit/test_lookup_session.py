@@ -9,7 +9,7 @@ import pytest
 
 from keyhole.v1 import error_pb2
 from keyhole.v1 import query_pb2 as pb
-from services.client_proxy.lookup_session import LookupSession, Respond
+from services.client_proxy.grpc.lookup_session import LookupSession, Respond
 
 
 class _Work:

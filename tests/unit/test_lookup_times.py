@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from keyhole.encoding.row import row_class
 from keyhole.errors import KeyMismatch
-from keyhole.row import row_class
+from keyhole.model.read import Answer, Role, Source, Stale
 from keyhole.security.credentials import PLAIN
 from keyhole.spark import lookup
-from keyhole.types import Answer, Role, Source, Stale
 
 _SOURCE = Source("a", Role.OWNER, 1, None, None, 1, 1, False)
 _MOMENTS = [

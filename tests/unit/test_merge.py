@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, Store
 from keyhole.stores.memory import MemoryEngine
-from keyhole.types import START, Position
-from services.state_server.merge import changes, merge_of
-from services.state_server.merge_rows import rank_by
-from services.state_server.merging import Change, Merge
+from services.state_server.write.merge import changes, merge_of
+from services.state_server.write.merge_rows import rank_by
+from services.state_server.write.merging import Change, Merge
 from tests.support.states import CODEC, EPOCH, content, descriptor, key, names_in, row
 
 KEYS = [key(name) for name in names_in(0, 5)]

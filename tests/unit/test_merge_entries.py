@@ -6,14 +6,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from keyhole.codec import StateCodec, encode_integer
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import STAMP_BYTES, Base, decode_aggregate
+from keyhole.encoding.key_codec import encode_integer
 from keyhole.errors import DuplicateKey
-from keyhole.stored import STAMP_BYTES, Base, decode_aggregate
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind
 from keyhole.stores.memory import MemoryEngine
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind
-from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.merge import changes, merge_of
-from services.state_server.staged import StagedAttempt
+from services.state_server.write.commit import EpochToCommit, StateToCommit
+from services.state_server.write.merge import changes, merge_of
+from services.state_server.write.staged import StagedAttempt
 from tests.support.bench import Bench
 from tests.support.models import aggregated
 from tests.support.states import EPOCH, KEY_GROUPS, content, descriptor, names_in, row

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from keyhole.metrics import BY_NAME, CATALOGUE, LABELS, OTHER, Kept, Metric, MetricType
+from keyhole.metrics.catalogue import BY_NAME, CATALOGUE, LABELS, OTHER, Kept, Metric, MetricType
 
 PREFIXES = "state_server|client_proxy|job|spark|exporter|cluster|kafka"
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from keyhole.codec import StateCodec
-from keyhole.spark.aggregating import BaseReader
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import Base
+from keyhole.model.state import KeyColumn, KeyType, StateKind
+from keyhole.spark.driver.subtask_numbers import SubtaskNumber
 from keyhole.spark.operators import Mode, Operator, Subtask, _Before, _Held
-from keyhole.spark.subtask_numbers import SubtaskNumber
-from keyhole.spark.task import SUBTASK
-from keyhole.stored import Base
-from keyhole.types import KeyColumn, KeyType, StateKind
+from keyhole.spark.worker.aggregating import BaseReader
+from keyhole.spark.worker.stage import SUBTASK
 from tests.support.states import descriptor
 
 CODEC = StateCodec(descriptor(kind=StateKind.AGGREGATING, key=(KeyColumn(SUBTASK, KeyType.INT),)))

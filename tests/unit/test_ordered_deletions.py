@@ -18,20 +18,22 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from keyhole.arrow import OP, encode
 from keyhole.changelog.records import MARKER_KEY
-from keyhole.codec import EntryRange, StateCodec, encode_row, end_of_prefix
 from keyhole.config import JobConfig
+from keyhole.encoding.codec import EntryRange, StateCodec
+from keyhole.encoding.columnar import OP, encode
+from keyhole.encoding.envelope import DELETED, deletion
+from keyhole.encoding.key_codec import end_of_prefix
+from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import ValueMismatch
+from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
 from keyhole.spark import queryable
-from keyhole.spark.schema import describe
+from keyhole.spark.declaration.schema import describe
 from keyhole.spark.sink import Sink
-from keyhole.stored import DELETED, deletion
 from keyhole.stores.base import Snapshot
-from keyhole.types import StateDescriptor, ValueField, ValueSchema
-from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.merge import merge_of
-from services.state_server.staged import StagedAttempt
+from services.state_server.write.commit import EpochToCommit, StateToCommit
+from services.state_server.write.merge import merge_of
+from services.state_server.write.staged import StagedAttempt
 from tests.support.bench import Bench
 from tests.support.states import KEY_GROUPS, content, descriptor, standing, table
 

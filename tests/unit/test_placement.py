@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from keyhole.encoding.murmur3 import key_group, spark_hash
 from keyhole.errors import NullKey
-from keyhole.placement import assign, assign_standbys, key_group, spark_hash, take_over
-from keyhole.types import KeyType
+from keyhole.model.state import KeyType
+from keyhole.protocol.assignment import assign, assign_standbys, take_over
 from tests.support.vectors import golden_vectors
 
 VECTORS = golden_vectors()

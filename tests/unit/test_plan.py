@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from keyhole.coordinator.control import AssignmentRecord, GrantRecord
-from keyhole.coordinator.membership import (
+from keyhole.protocol.control import AssignmentRecord, GrantRecord
+from keyhole.protocol.membership import (
     Member,
     Membership,
     Sighting,
@@ -16,7 +16,7 @@ from keyhole.coordinator.membership import (
     standbys_of,
     takers,
 )
-from keyhole.coordinator.plan import Change, Needs, plan_change
+from keyhole.protocol.plan import Change, Needs, plan_change
 from tests.support.states import target
 
 

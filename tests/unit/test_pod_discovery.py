@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from keyhole.discovery import FollowedServers
-from keyhole.discovery.spelling import Pods
+from keyhole.discovery.parse import Pods
 from keyhole.errors import InvalidConfiguration
 from tests.support.kubernetes_api import NAMESPACE, PORT, KubernetesApi, found_by, kubernetes_api, status_body
 from tests.support.waiting import PATIENCE_SECONDS, until

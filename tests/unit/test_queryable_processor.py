@@ -13,12 +13,12 @@ from pyspark.sql.types import DayTimeIntervalType, StructType
 
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError, ValueMismatch
+from keyhole.model.state import TtlClock
 from keyhole.spark import queryable
 from keyhole.spark.changes import changes_schema
+from keyhole.spark.declaration.ttl import Ttl
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue, exposed_in, grouping_key, output_schema
 from keyhole.spark.processor import QueryableProcessor
-from keyhole.spark.ttl import Ttl
-from keyhole.types import TtlClock
 
 
 class Nothing(StatefulProcessor):

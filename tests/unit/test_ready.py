@@ -9,7 +9,7 @@ import sys
 DECODING = """
 import sys, threading
 import msgspec
-from keyhole.ready import ready
+from keyhole.hints import ready
 
 sys.setswitchinterval(1e-6)
 fields = [(f"a{at}", int | None) for at in range(5)]

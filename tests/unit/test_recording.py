@@ -22,9 +22,9 @@ from pyspark.sql.streaming.tws_tester import _InMemoryStatefulProcessorHandle
 from pyspark.sql.types import StructType
 
 from keyhole.errors import InvalidConfiguration, ValueMismatch
+from keyhole.model.state import StateKind
 from keyhole.spark.exposed import ExposedState
-from keyhole.spark.processor_task import Output, PandasOutput, RecordingProcessor, RowOutput
-from keyhole.types import StateKind
+from keyhole.spark.worker.processor_task import Output, PandasOutput, RecordingProcessor, RowOutput
 from tests.support import change_rows
 
 KEY = StructType().add("sensor", "string")

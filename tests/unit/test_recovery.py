@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from keyhole.coordinator.control import read_control
 from keyhole.errors import CheckpointMismatch, ReplayDiffers
+from keyhole.protocol.control import read_control
 from keyhole.testing.changelog import MemoryChangelog
 from tests.support.simulation import DriverDiedError, Fault, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row

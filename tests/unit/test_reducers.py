@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from keyhole.codec import encode_row
+from keyhole.encoding.reducers import REDUCERS, Place, problems
+from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import ValueMismatch
-from keyhole.reducers import REDUCERS, Place, problems
+from keyhole.model.epoch import START, Position
+from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.stores.base import Advance, Batch
 from keyhole.stores.memory import MemoryEngine
-from keyhole.types import START, Position, StateDescriptor, StateKind, ValueField, ValueSchema
-from services.state_server.merge import changes, merge_of
+from services.state_server.write.merge import changes, merge_of
 from tests.support.states import EPOCH, descriptor, key, names_in
 
 BIGINT_MAX, BIGINT_MIN = (1 << 63) - 1, -(1 << 63)

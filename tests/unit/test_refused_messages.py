@@ -21,7 +21,7 @@ from keyhole.errors import (
     Unsupported,
 )
 from keyhole.rpc.convert import descriptor_to_proto
-from keyhole.rpc.protocol import PROTOCOL_VERSION
+from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.v1 import state_server_pb2 as pb
 from tests.support.refused_starts import snapshot
 from tests.support.simulation import Letter, World, ipc

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 import pytest
 
-from keyhole.coordinator.control import OpenedRecord, SavepointRecord, record
 from keyhole.errors import (
     ChangelogRecreated,
     CheckpointMismatch,
@@ -27,6 +26,7 @@ from keyhole.errors import (
     ServerLost,
     StateConflict,
 )
+from keyhole.protocol.control import OpenedRecord, SavepointRecord, record
 from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog
 from tests.support.applications import control_of
 from tests.support.refused_starts import NEW, REFUSALS, Refusal, healthy, snapshot, start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyhole.changelog.base import Partition
-from services.state_server.replica import Lingering
+from services.state_server.replica.member import Lingering
 
 A, B = Partition("counts", 0), Partition("counts", 1)
 

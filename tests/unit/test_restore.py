@@ -10,14 +10,14 @@ import pytest
 
 from keyhole.changelog.base import Partition, RestoredEpochs
 from keyhole.errors import KafkaUnreachable, NotReady, StoreFull
-from keyhole.steps import NoObserver
+from keyhole.model.epoch import START, Position
+from keyhole.protocol.failpoints import NoObserver
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.changelog import PIECE_RECORDS, MemoryChangelog, MemoryKafka, MemoryReader
 from keyhole.testing.clock import ManualClock
-from keyhole.types import START, Position
-from services.state_server.commit import commit_epoch
-from services.state_server.hosted import HostedState
-from services.state_server.restore import AtOnce, restore
+from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.restore import AtOnce, restore
+from services.state_server.write.commit import commit_epoch
 from tests.support.states import (
     KEY_GROUPS,
     content,

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 import pytest
 
 from keyhole.config import JobConfig
-from keyhole.coordinator.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
 from keyhole.coordinator.coordinator import Coordinator
-from keyhole.coordinator.epochs import EpochBatch, StatePlan
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.membership import Sighting
-from keyhole.coordinator.receipts import Target
-from keyhole.coordinator.restored import check_restored, dropped_states, settled_records
 from keyhole.errors import EpochFailed, KeyholeError, SavepointMismatch
+from keyhole.protocol.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
+from keyhole.protocol.epochs import EpochBatch, StatePlan
+from keyhole.protocol.membership import Sighting
+from keyhole.protocol.receipts import Target
+from keyhole.protocol.takeover import check_restored, dropped_states, settled_records
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from tests.support.applications import control_of

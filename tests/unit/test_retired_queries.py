@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from keyhole.codec import EntryRange, StateCodec
+from keyhole.encoding.codec import EntryRange, StateCodec
 from keyhole.errors import (
     Fenced,
     MalformedRequest,
@@ -19,13 +19,14 @@ from keyhole.errors import (
     UnknownApplication,
     UnknownState,
 )
-from keyhole.steps import Step
+from keyhole.model.epoch import Run
+from keyhole.model.state import KeyColumn, KeyType, StateKind
+from keyhole.protocol.failpoints import Step
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
-from keyhole.types import KeyColumn, KeyType, Run, StateKind
 from keyhole.v1 import state_server_pb2 as pb
-from services.state_server.copies import Standing
 from services.state_server.fence import LastRun
 from services.state_server.host import StateShare
+from services.state_server.read.copies import Standing
 from services.state_server.registry import Registry
 from tests.support.hosts import INCARNATION, Hosted
 from tests.support.simulation import World

@@ -10,12 +10,12 @@ import pytest
 from rocksdict import Options, Rdict, WriteBatch
 
 from keyhole.errors import InternalError, InvalidConfiguration, NotReady, StoreFormat, StoreFull
+from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, Store, StoreLimits
-from keyhole.stores.directory import directory_name
-from keyhole.stores.lmdb import LmdbEngine
-from keyhole.stores.rocksdb import RocksdbEngine, RocksdbStore
+from keyhole.stores.disk.directory import directory_name
+from keyhole.stores.lmdb.engine import LmdbEngine
+from keyhole.stores.rocksdb.engine import RocksdbEngine, RocksdbStore
 from keyhole.testing.stores.samples import key, puts
-from keyhole.types import START, Position
 from tests.support.disks import small_disk
 from tests.support.store_files import (
     MIB,

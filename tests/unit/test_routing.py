@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from keyhole.routing import Holding, View, build, diff, let_go
-from keyhole.types import Role, ValueSchema
+from keyhole.model.read import Role
+from keyhole.model.state import ValueSchema
+from keyhole.protocol.routing import Holding, View, build, diff, let_go
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
 
 NAME = (APPLICATION, STATE)

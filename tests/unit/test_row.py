@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from keyhole.row import FrozenMap, Row, row_class
+from keyhole.encoding.row import FrozenMap, Row, row_class
 
 
 def row(**fields: object) -> Row:

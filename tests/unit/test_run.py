@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from keyhole.config import JobConfig
-from keyhole.coordinator.membership import Sighting
 from keyhole.coordinator.run import QueryRun
 from keyhole.errors import EpochFailed, KafkaUnreachable
+from keyhole.protocol.membership import Sighting
 from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog
 from tests.support.simulation import SimulatedFleet, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row

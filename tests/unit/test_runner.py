@@ -12,16 +12,16 @@ import pytest
 from rich.console import Console
 
 from keyhole import Answer, Client, Source
-from keyhole.cli import runner
-from keyhole.cli.demo import LiveAnswers
-from keyhole.cli.local_jobs import LOCAL_JOBS, TEMPERATURE_MONITOR, LocalJob
-from keyhole.cli.runner import RunOptions
-from keyhole.cli.signals import StopSignals
+from keyhole.demo import runner
+from keyhole.demo.command import LiveAnswers
+from keyhole.demo.local_jobs import LOCAL_JOBS, TEMPERATURE_MONITOR, LocalJob
+from keyhole.demo.runner import RunOptions
+from keyhole.demo.signals import StopSignals
 from keyhole.errors import MachineError, NoServer, UnknownApplication, UnknownState
 from keyhole.local.java import Java
 from keyhole.local.processes import Child
 from keyhole.local.stack import Jars, Stack
-from keyhole.types import Role
+from keyhole.model.read import Role
 
 
 def answer(epoch: int) -> Answer:
@@ -78,7 +78,7 @@ class Quiet(StopSignals):
 @pytest.fixture(autouse=True)
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr("keyhole.cli.waiting._SAY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("keyhole.demo.waiting._SAY_AGAIN_SECONDS", 0.0)
 
 
 def test_until_the_first_answer_the_steps_of_the_job_are_told_and_all_is_looked_after(tmp_path: Path) -> None:

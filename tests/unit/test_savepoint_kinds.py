@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from keyhole.codec import StateCodec
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import Aggregate, Moment, deletion, lifetime
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.plan import RestoreOptions
 from keyhole.savepoint.restore import plan_of, restore
-from keyhole.stored import Aggregate, Moment, deletion, lifetime
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from tests.support.applications import Application, control_of, rows_of
 from tests.support.states import descriptor, row
 

@@ -14,8 +14,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from keyhole.changelog.base import ChangelogWriter, Partition
-from keyhole.coordinator.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
-from keyhole.coordinator.declaring import DECLARING
+from keyhole.coordinator.registration import DECLARING
 from keyhole.errors import (
     Fenced,
     InvalidConfiguration,
@@ -27,8 +26,8 @@ from keyhole.errors import (
     TopicMismatch,
     UnknownApplication,
 )
-from keyhole.pinned import following, plain, written
-from keyhole.replayed import Replayed
+from keyhole.protocol.batch_decisions import following, plain, written
+from keyhole.protocol.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
 from keyhole.savepoint import create as creating
 from keyhole.savepoint import restore as restoring
 from keyhole.savepoint.create import CreateSettings, create
@@ -37,8 +36,9 @@ from keyhole.savepoint.listing import listing, load
 from keyhole.savepoint.manifest import INCOMPLETE, MANIFEST, Savepoint
 from keyhole.savepoint.plan import RestoreOptions
 from keyhole.savepoint.restore import plan_of, restore
-from keyhole.spark.checkpoint_files import LocalFiles
-from keyhole.spark.pins import BatchPins
+from keyhole.spark.driver.checkpoint_files import LocalFiles
+from keyhole.spark.driver.pins import BatchPins
+from keyhole.stores.replayed import Replayed
 from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from tests.support.applications import FILE_ENTRY, Application, control_of, next_epoch, numbers_of

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from keyhole.codec import StateCodec
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import DeadlineExceeded, KeyholeError, NotReady, TooStale
-from keyhole.routing import Holding, RouteTable, View, build
-from keyhole.types import Role
+from keyhole.model.read import Role
+from keyhole.protocol.routing import Holding, RouteTable, View, build
 from keyhole.v1 import query_pb2 as pb
-from services.client_proxy.scanning import Scanning
+from services.client_proxy.forwarding.scan import Scanning
 from tests.support.entries import hourly, scan_request
 
 CODEC = StateCodec(hourly())

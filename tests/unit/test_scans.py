@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.codec import EntryRange
+from keyhole.encoding.codec import EntryRange
 from keyhole.errors import (
     DeadlineExceeded,
     EpochNotReached,
@@ -19,18 +19,20 @@ from keyhole.errors import (
     TooStale,
     Unconfirmed,
 )
+from keyhole.model.epoch import Position
+from keyhole.model.read import ReadBounds, Stale
+from keyhole.model.state import KeyType, StateDescriptor, TtlClock
 from keyhole.stores.base import StoreEngine, StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
+from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
-from keyhole.stores.rocksdb import RocksdbEngine
+from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.clock import ManualClock
-from keyhole.types import KeyType, Position, ReadBounds, Stale, StateDescriptor, TtlClock
 from keyhole.v1.state_pb2 import ROLE_STANDBY
-from services.state_server.copies import Lease, Standing
-from services.state_server.query_servicer import QueryServicer
+from services.state_server.read.copies import Lease, Standing
+from services.state_server.read.scans import ScanLimits, Scans
+from services.state_server.read.table import Table
 from services.state_server.registry import Registry
-from services.state_server.scans import ScanLimits, Scans
-from services.state_server.table import Table
+from services.state_server.servicers.query import QueryServicer
 from tests.support.counting_engine import CountingEngine
 from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, Epochs, hourly, hours, row, scan_request
 from tests.support.waiting import eventually

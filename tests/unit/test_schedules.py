@@ -22,11 +22,11 @@ from keyhole.errors import (
     StoreFull,
     ValueMismatch,
 )
+from keyhole.model.state import StateKind
 from keyhole.stores.memory import MemoryStore
 from keyhole.testing.changelog import MemoryControlLog
-from keyhole.types import StateKind
 from keyhole.v1.state_pb2 import ROLE_STANDBY
-from services.state_server.table import Table
+from services.state_server.read.table import Table
 from tests.support.simulation import DriverDiedError, Fault, Letter, SimulatedServer, World
 from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in, row
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from keyhole.codec import encode_row
-from keyhole.coordinator.control import QueryControl, read_control
+from keyhole.encoding.envelope import Aggregate, deletion
+from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import ReplayDiffers, StateChanged
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
+from keyhole.protocol.control import QueryControl, read_control
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.plan import RestoreOptions
 from keyhole.savepoint.restore import plan_of, restore
-from keyhole.stored import Aggregate, deletion
 from keyhole.testing.changelog import MemoryChangelog
 from keyhole.testing.clock import ManualClock
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
-from services.state_server.table import Table
+from services.state_server.read.table import Table
 from tests.support.applications import Application
 from tests.support.simulation import DriverDiedError, Fault, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in

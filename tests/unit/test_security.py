@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from keyhole.cli.main import main
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, PermissionDenied, Unauthenticated
-from keyhole.rpc.access import AccessInterceptor
+from keyhole.rpc.authorization import AccessInterceptor
 from keyhole.security import tokens
-from keyhole.security.access import Access, AccessSettings, Shown
 from keyhole.security.audit import Audit
+from keyhole.security.authentication import Access, AccessSettings, Shown
 from keyhole.security.reloading import Reloading
 from keyhole.security.web_tokens import WebTokens, keys_of
 from tests.support.waiting import PATIENCE_SECONDS
@@ -264,7 +264,7 @@ def test_a_token_that_has_expired_is_refused_also_where_it_was_known_before(
     assert caller.names == ("token:a",)
     assert caller.still_known()
     # What is written of it has no fractions of a second.
-    monkeypatch.setattr("keyhole.security.access.time.time", lambda: float(int(expires.timestamp())))
+    monkeypatch.setattr("keyhole.security.authentication.time.time", lambda: float(int(expires.timestamp())))
     assert not caller.still_known()
     with pytest.raises(Unauthenticated):
         access.caller(Shown(f"Bearer {token}"))

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.codec import StateCodec
-from keyhole.counting import Histogram
-from keyhole.metrics import MOST_STATES, OTHER
+from keyhole.encoding.codec import StateCodec
+from keyhole.metrics.catalogue import MOST_STATES, OTHER
+from keyhole.metrics.counters import Histogram
+from keyhole.model.epoch import Position
 from keyhole.rpc.convert import key_to_proto
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.clock import ManualClock
-from keyhole.types import Position
 from keyhole.v1 import query_pb2, state_pb2
-from services.state_server.copies import Lease, Standing
-from services.state_server.query_servicer import QueryServicer
+from services.state_server.metrics import ServerStats
+from services.state_server.read.copies import Lease, Standing
+from services.state_server.read.table import Table
 from services.state_server.registry import Registry
-from services.state_server.spill import StagingRoom
-from services.state_server.stats import ServerStats
-from services.state_server.table import Table
+from services.state_server.servicers.query import QueryServicer
+from services.state_server.write.spill import StagingRoom
 from tests.support import figures
 from tests.support.states import KEY_GROUPS, descriptor
 

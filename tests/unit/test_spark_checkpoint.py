@@ -16,8 +16,8 @@ from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.manifest import SavedCheckpoint
 from keyhole.savepoint.spark_checkpoint import copy_checkpoint, parts_of_snapshot, state_files
 from keyhole.savepoint.spark_log import checkpoint_of, says_all, source_offsets, unique_ids
-from keyhole.spark.checkpoint_files import LocalFiles
-from keyhole.spark.pins import BatchPins
+from keyhole.spark.driver.checkpoint_files import LocalFiles
+from keyhole.spark.driver.pins import BatchPins
 from keyhole.testing.clock import ManualClock
 
 ID = "4dceb7d9-171f-47ac-82ae-309038507825"

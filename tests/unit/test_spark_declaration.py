@@ -9,13 +9,13 @@ import pytest
 from pyspark.sql import types as spark
 
 from keyhole.config import JobConfig
-from keyhole.coordinator.decisions import settled
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, StateChanged, ValueMismatch
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.decisions import settled
 from keyhole.spark import queryable
-from keyhole.spark.batch import OutputMode
-from keyhole.spark.reducing import check_increments
-from keyhole.spark.schema import Declaration, describe, value_names
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.spark.declaration.schema import Declaration, describe, value_names
+from keyhole.spark.driver.micro_batch import OutputMode
+from keyhole.spark.driver.reducing import check_increments
 
 CONFIG = JobConfig("app", ("127.0.0.1:1",), "127.0.0.1:1")
 

@@ -9,11 +9,12 @@ import msgspec
 import pytest
 from pyspark.sql import types as spark
 
-from keyhole.codec import StateCodec, encode_row
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.row import FrozenMap, Row
+from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import ValueMismatch
-from keyhole.row import FrozenMap, Row
-from keyhole.spark.schema import Declaration, describe
-from keyhole.types import StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.spark.declaration.schema import Declaration, describe
 
 TYPES: dict[str, spark.DataType] = {
     kind.simpleString(): kind

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.executors import Executor, ServerAddresses, live_executors
+from keyhole.spark.driver.executors import Executor, ServerAddresses, live_executors
 
 
 class Spark:

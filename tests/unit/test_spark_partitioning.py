@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.spark.partitioning import HashLayout, can_reuse, partitions_for
+from keyhole.spark.driver.partitioning import HashLayout, can_reuse, partitions_for
 from keyhole.spark.session import local_settings
 
 

@@ -10,10 +10,10 @@ from typing import IO, Any
 import pytest
 
 from keyhole.errors import DuplicateKey, Overloaded, StageLost
-from keyhole.types import StateDescriptor
-from services.state_server.merge import merge_of
-from services.state_server.spill import Spool, StagingRoom
-from services.state_server.staged import StagedAttempt, winners
+from keyhole.model.state import StateDescriptor
+from services.state_server.write.merge import merge_of
+from services.state_server.write.spill import Spool, StagingRoom
+from services.state_server.write.staged import StagedAttempt, winners
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
 A, A2, _ = map(key, names_in(0))

@@ -9,14 +9,14 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from keyhole.coordinator.receipts import GroupReceipt
-from keyhole.coordinator.staging import chunks
+from keyhole.coordinator.task_stream import chunks
 from keyhole.errors import DuplicateKey, KeyTooLong, MalformedRequest, StageLost
+from keyhole.model.epoch import START, Position
+from keyhole.protocol.receipts import GroupReceipt
 from keyhole.stores.base import Advance, Batch
-from keyhole.types import START, Position
-from services.state_server.control_servicer import _decoder
-from services.state_server.merge import changes, merge_of
-from services.state_server.staged import StagedAttempt, winners
+from services.state_server.servicers.control import _decoder
+from services.state_server.write.merge import changes, merge_of
+from services.state_server.write.staged import StagedAttempt, winners
 from tests.support.simulation import ipc
 from tests.support.states import EPOCH, KEY_GROUPS, descriptor, group, hosted, key, names_in, row
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from keyhole.changelog.settings import MAX_ROW_BYTES
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder, Target
-from keyhole.coordinator.staging import stage_partition
+from keyhole.coordinator.task_stream import stage_partition
+from keyhole.model.epoch import Run
+from keyhole.protocol.receipts import PartitionReceipt, StageOrder, Target
 from keyhole.rpc.channels import MESSAGE_SIZE, sync_channel
-from keyhole.types import Run
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from keyhole.coordinator.control import AssignmentRecord, CompleteRecord, GenerationRecord, record
 from keyhole.errors import NotOwner
-from keyhole.evolution import evolved
+from keyhole.model.epoch import Run
+from keyhole.model.evolution import evolved
+from keyhole.model.read import Stale
+from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
+from keyhole.protocol.control import AssignmentRecord, CompleteRecord, GenerationRecord, record
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
-from keyhole.types import Run, Stale, StateDescriptor, ValueField, ValueSchema
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
 from services.state_server.host import StateShare
 from tests.support.hosts import Hosted

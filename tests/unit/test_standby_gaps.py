@@ -10,10 +10,10 @@ import pytest
 from keyhole.changelog.base import Changelog, Marker, Partition, Reached, RestoredEpochs
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.clock import Clock
+from keyhole.model.epoch import Position
 from keyhole.testing.clock import ManualClock
-from keyhole.types import Position
-from services.state_server.follow import Delivery, Order, Prepare
 from services.state_server.host import StateShare
+from services.state_server.replica.follower import Delivery, Order, Prepare
 from tests.support.hosts import Hosted
 from tests.support.states import group, key, names_in, row
 

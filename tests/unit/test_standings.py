@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from keyhole.coordinator.control import CompleteRecord
-from keyhole.types import Position
-from services.state_server.copies import Standing
-from services.state_server.standings import most_common, standings
+from keyhole.model.epoch import Position
+from keyhole.protocol.control import CompleteRecord
+from services.state_server.read.copies import Standing
+from services.state_server.read.freshness import most_common, standings
 
 HEARD = 12.5
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.cli.batch_logs import BatchLogs
-from keyhole.cli.starting import step
+from keyhole.demo.batch_logs import BatchLogs
+from keyhole.demo.starting import step
 
 SAID = [
     ("Picked up JAVA_TOOL_OPTIONS: -XX:-UsePerfData", "its process starts"),

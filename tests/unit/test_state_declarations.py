@@ -12,9 +12,9 @@ from pyspark.sql.types import StringType, StructField
 
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration
+from keyhole.model.state import StateKind
 from keyhole.spark import queryable
-from keyhole.spark.parts import PartStaging
-from keyhole.types import StateKind
+from keyhole.spark.write_path.sink_states import PartStaging
 
 CONFIG = JobConfig("app", ("127.0.0.1:7410",), "127.0.0.1:9092")
 

@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
-from keyhole.client.coalescing import Lane
-from keyhole.client.lookups import Batch
-from keyhole.client.segments import Answers, Segment
-from keyhole.client.state_reads import StateReads
-from keyhole.codec import encode_row
+from keyhole.client.wire.coalescing import Lane
+from keyhole.client.wire.lookups import Batch
+from keyhole.client.wire.segments import Answers, Segment
+from keyhole.client.wire.state_reads import StateReads
+from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import DeadlineExceeded, StaleDescriptor
-from keyhole.types import ReadBounds, StateDescriptor, ValueField, ValueSchema
+from keyhole.model.read import ReadBounds
+from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
 from keyhole.v1 import state_pb2
 from tests.support.states import descriptor
 

@@ -15,7 +15,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as spark
 
 from keyhole.errors import ValueMismatch
-from keyhole.spark.state_values import Rows
+from keyhole.spark.worker.state_values import Rows
 
 NOON_UTC = datetime.datetime(2020, 1, 2, 12, tzinfo=datetime.UTC)
 EAST, WEST = (datetime.timezone(datetime.timedelta(hours=hours)) for hours in (9, -5))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keyhole.cli.signals import StopSignals
+from keyhole.demo.signals import StopSignals
 
 ALL = pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["Ctrl-C", "SIGTERM", "terminal-closed"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.storage_key import GROUP_BYTES, are_storage_keys, group_of, prefix_of
+from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys, group_of, prefix_of
 
 pytestmark = pytest.mark.core
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from keyhole.errors import InvalidConfiguration, StoreFull, StoreLocked
+from keyhole.model.epoch import START
 from keyhole.stores.base import Advance, Batch, StoreEngine, StoreLimits
 from keyhole.stores.choices import EngineByState, chosen_engine, read_choices
-from keyhole.stores.directory import directory_name
-from keyhole.stores.lmdb import LmdbEngine, LmdbStore
+from keyhole.stores.disk.directory import directory_name
+from keyhole.stores.lmdb.engine import LmdbEngine, LmdbStore
 from keyhole.stores.memory import MemoryStore
-from keyhole.stores.rocksdb import RocksdbStore
+from keyhole.stores.rocksdb.engine import RocksdbStore
 from keyhole.testing.stores import StoreContract
 from keyhole.testing.stores.samples import contents, position, puts
-from keyhole.types import START
 
 LIMIT_BYTES = 1 << 30
 

@@ -13,8 +13,8 @@ import pytest
 
 from keyhole.errors import StoreFull, StoreLocked
 from keyhole.stores.base import Advance, Batch, StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
-from keyhole.stores.rocksdb import RocksdbEngine
+from keyhole.stores.lmdb.engine import LmdbEngine
+from keyhole.stores.rocksdb.engine import RocksdbEngine
 from tests.support.disks import fill_disk, small_disk
 from tests.support.store_files import (
     MakeEngine,
@@ -43,8 +43,8 @@ class Kind:
 
 
 KINDS = {
-    "lmdb": Kind(LmdbEngine, "keyhole.stores.lmdb", "LmdbEngine", LmdbEngine, 2),
-    "rocksdb": Kind(RocksdbEngine, "keyhole.stores.rocksdb", "RocksdbEngine", small_rocksdb, 8),
+    "lmdb": Kind(LmdbEngine, "keyhole.stores.lmdb.engine", "LmdbEngine", LmdbEngine, 2),
+    "rocksdb": Kind(RocksdbEngine, "keyhole.stores.rocksdb.engine", "RocksdbEngine", small_rocksdb, 8),
 }
 
 

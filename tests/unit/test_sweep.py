@@ -10,19 +10,19 @@ import pytest
 
 from keyhole.changelog.base import Partition, PartitionChanges
 from keyhole.changelog.records import MARKER_KEY, decode_marker
+from keyhole.encoding.envelope import STAMP_BYTES, lifetime
 from keyhole.errors import KafkaUnreachable, OutcomeUnknown
-from keyhole.stored import STAMP_BYTES, lifetime
+from keyhole.model.state import TtlClock
 from keyhole.stores.base import Snapshot
 from keyhole.testing.changelog import NextCommit
-from keyhole.types import TtlClock
-from services.state_server import sweep
-from services.state_server.commit import EpochToCommit, StateToCommit
-from services.state_server.hosted import HostedState
-from services.state_server.merge import merge_of
-from services.state_server.merging import Change
-from services.state_server.spill import SpooledRows, StagingRoom
-from services.state_server.staged import StagedAttempt
-from services.state_server.sweep import SweepLimits
+from services.state_server.replica.hosted import HostedState
+from services.state_server.write import ttl_gc as sweep
+from services.state_server.write.commit import EpochToCommit, StateToCommit
+from services.state_server.write.merge import merge_of
+from services.state_server.write.merging import Change
+from services.state_server.write.spill import SpooledRows, StagingRoom
+from services.state_server.write.staged import StagedAttempt
+from services.state_server.write.ttl_gc import SweepLimits
 from tests.support.bench import Bench
 from tests.support.states import KEY_GROUPS, content, descriptor, epoch, key, names_in, row
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from keyhole.errors import EpochNotReached, KeyTooLong, MalformedRequest, NotOwner, NotReady
+from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.clock import ManualClock
-from keyhole.types import START, Position
-from services.state_server.table import Table
+from services.state_server.read.table import Table
 from tests.support.states import KEY_GROUPS, group, key, names_in, row, standing, table
 
 

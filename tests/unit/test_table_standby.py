@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from keyhole.errors import EpochNotReached, NotOwner, TooStale, Unconfirmed
+from keyhole.model.epoch import START, Position
+from keyhole.model.read import Stale
 from keyhole.rpc.convert import descriptor_to_proto
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.clock import ManualClock
-from keyhole.types import START, Position, Stale
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
-from services.state_server.copies import Standing
-from services.state_server.table import Table
+from services.state_server.read.copies import Standing
+from services.state_server.read.table import Table
 from tests.support.states import descriptor, key, names_in, standing, table
 
 OWNED, FOLLOWED, OTHER = (key(names_in(group)[0]) for group in (0, 1, 2))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from keyhole.cli import tables
+from keyhole.terminal import tables
 
 ANSWER = {
     "key": "sensor-42",

@@ -14,14 +14,15 @@ from rich.console import Console
 from jobs.temperature_monitor import pipeline, source, verify
 from jobs.temperature_monitor.recount import reading_of, update_of
 from keyhole import Answer, Entries, Entry, Source
-from keyhole.cli import demo, freshness
-from keyhole.cli.answers_table import AnswersTable
-from keyhole.cli.batch_logs import BatchLogs
-from keyhole.cli.local_jobs import TEMPERATURE_MONITOR
-from keyhole.cli.verify import Verdict
+from keyhole.demo import command as demo
+from keyhole.demo import freshness
+from keyhole.demo.answers_table import AnswersTable
+from keyhole.demo.batch_logs import BatchLogs
+from keyhole.demo.local_jobs import TEMPERATURE_MONITOR
+from keyhole.demo.recount import Verdict
+from keyhole.encoding.row import row_class
 from keyhole.errors import ServerLost
-from keyhole.row import row_class
-from keyhole.types import Role
+from keyhole.model.read import Role
 from tests.support.odd_records import NO_OBJECTS
 
 YEAR_HOURS = 8759

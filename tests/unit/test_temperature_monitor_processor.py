@@ -19,13 +19,13 @@ from jobs.temperature_monitor.pipeline import LOWEST_THRESHOLD
 from jobs.temperature_monitor.processor import HOUR_MS, SENSORS, Sensors, Statistics, ratio
 from jobs.temperature_monitor.recount import Alert, Reading, Recount, default_of, thresholds_of
 from keyhole import Answer, Source
-from keyhole.arrow import ipc_stream
-from keyhole.cli.batch_logs import BatchLogs, keep
 from keyhole.config import TemperatureMonitorConfig, load
-from keyhole.row import row_class
-from keyhole.spark.checkpoint_files import LocalFiles
-from keyhole.spark.pins import BatchPins
-from keyhole.types import Role
+from keyhole.demo.batch_logs import BatchLogs, keep
+from keyhole.encoding.columnar import ipc_stream
+from keyhole.encoding.row import row_class
+from keyhole.model.read import Role
+from keyhole.spark.driver.checkpoint_files import LocalFiles
+from keyhole.spark.driver.pins import BatchPins
 
 BEGIN_MS = 1_795_219_200_000
 SECOND_MS = 1000

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from keyhole.changelog.transactions import Appending, Transactions
+from keyhole.changelog.kafka.transactions import Appending, Transactions
 from keyhole.errors import KafkaUnreachable
 
 Delivered = Callable[[KafkaError | None, Message], None]

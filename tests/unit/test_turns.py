@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from keyhole.clock import SystemClock
-from keyhole.coordinator.turns import Turns, turns_of
+from keyhole.coordinator.local_lock import Turns, turns_of
 from keyhole.testing.clock import ManualClock
 from tests.support.waiting import PATIENCE_SECONDS, SOON_SECONDS
 

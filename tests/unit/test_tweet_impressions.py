@@ -17,8 +17,8 @@ from jobs.tweet_impressions.source import FIRST_TWEET, HOUR_MS, MINUTE_MS, Event
 from jobs.tweet_impressions.top_tweets import Ranked, TopTweets
 from jobs.tweet_impressions.verify import as_ranges
 from keyhole import Client
-from keyhole.spark.aggregating import Aggregator
-from keyhole.types import Entry
+from keyhole.model.read import Entry
+from keyhole.spark.worker.aggregating import Aggregator
 from tests.support.odd_records import NO_OBJECTS
 
 BEGIN_MS = 1_795_219_200_000  # 2026-11-21, on the hour

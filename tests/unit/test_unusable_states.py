@@ -10,24 +10,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from keyhole.codec import StateCodec, encode_row
-from keyhole.coordinator.control import GenerationRecord, QueryControl, read_control, record
-from keyhole.coordinator.decisions import settled
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import StateChanged, StoreFull, ValueMismatch
-from keyhole.evolution import evolved
+from keyhole.model.evolution import evolved
+from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
+from keyhole.protocol.control import GenerationRecord, QueryControl, read_control, record
+from keyhole.protocol.decisions import settled
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.manifest import SavedState
 from keyhole.savepoint.plan import RestoreOptions, plan_restore
 from keyhole.stores.base import StoreEngine, StoreLimits
-from keyhole.stores.lmdb import LmdbEngine
+from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
-from keyhole.stores.rocksdb import RocksdbEngine
+from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.changelog import MemoryChangelog
 from keyhole.testing.clock import ManualClock
-from keyhole.types import StateDescriptor, ValueField, ValueSchema
-from services.state_server.copies import Standing
 from services.state_server.host import StateShare
+from services.state_server.read.copies import Standing
 from tests.support.applications import Application
 from tests.support.failing_engine import FailingEngine
 from tests.support.hosts import Hosted

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import pytest
 
-from keyhole.coordinator.membership import Member, Membership, Sighting, assignment_of
-from keyhole.coordinator.receipts import Target
-from keyhole.coordinator.urgency import Patience, Urgency
+from keyhole.protocol.membership import Member, Membership, Sighting, assignment_of
+from keyhole.protocol.receipts import Target
+from keyhole.protocol.replacement import Patience, Urgency
 
 # "follower" owns nothing.
 OWNERS = ("a", "b")

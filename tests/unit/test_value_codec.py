@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keyhole.arrow import OP
+from keyhole.encoding.columnar import OP
 from keyhole.errors import ValueMismatch
-from keyhole.spark.value_codec import ENCODED, Encoding
-from keyhole.types import KeyColumn, KeyType, ValueField, ValueSchema
+from keyhole.model.state import KeyColumn, KeyType, ValueField, ValueSchema
+from keyhole.spark.declaration.value_codec import ENCODED, Encoding
 from tests.support.states import descriptor
 
 STATE = descriptor(key=(KeyColumn("k", KeyType.STRING),), value=ValueSchema(1, (ValueField(ENCODED, "binary"),)))

@@ -7,9 +7,10 @@ import math
 
 import pytest
 
-from keyhole.codec import StateCodec, encode_row
-from keyhole.types import ValueField, ValueSchema
-from keyhole.value_json import to_json
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.row_codec import encode_row
+from keyhole.encoding.value_json import to_json
+from keyhole.model.state import ValueField, ValueSchema
 from tests.support.states import descriptor
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyhole.errors import KeyholeError, ServerLost, UnknownApplication, UnknownState
-from keyhole.types import Role
+from keyhole.model.read import Role
 from keyhole.v1 import state_pb2
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.verify.copies import Server

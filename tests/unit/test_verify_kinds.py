@@ -6,14 +6,15 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from keyhole.codec import encode_integer
+from keyhole.encoding.key_codec import encode_integer
+from keyhole.model.read import Role
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.changelog import MemoryChangelog
-from keyhole.types import KeyColumn, KeyType, Role, StateDescriptor, StateKind
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.verify.copies import Server
 from keyhole.verify.verify import Verdict, describe, verify
-from services.state_server.dump import dump
+from services.state_server.read.dump import dump
 from tests.support.models import aggregated
 from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, content, descriptor, names_in, row

@@ -19,8 +19,8 @@ from jobs.vital_signs.pipeline import exposing
 from jobs.vital_signs.processor import OPEN_CHUNKS, SEGMENTS, VITALS, VitalSigns, last_piece
 from jobs.vital_signs.segments import HOUR_US, Segment, covered
 from jobs.vital_signs.source import Sent
-from keyhole.arrow import OP
-from keyhole.spark.processor_task import RecordingProcessor, RowOutput
+from keyhole.encoding.columnar import OP
+from keyhole.spark.worker.processor_task import RecordingProcessor, RowOutput
 from tests.support import change_rows
 from tests.support.vital_signs import BEGIN_US, BLOB_US, KEY, chunk
 

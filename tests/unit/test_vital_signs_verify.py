@@ -19,9 +19,9 @@ from jobs.vital_signs.files import Folder
 from jobs.vital_signs.source import Sent
 from jobs.vital_signs.verify import Kept, chunks_agree, of_kind, rates_are_told, saturation_agrees, vitals_agree
 from jobs.vital_signs.vitals import vitals as job_vitals
-from keyhole.cli.local_jobs import VITAL_SIGNS
-from keyhole.cli.verify import Subject
 from keyhole.config import VitalSignsConfig
+from keyhole.demo.local_jobs import VITAL_SIGNS
+from keyhole.demo.recount import Subject
 from tests.support.vital_signs import BEGIN_US, KEY, ProcessorBench, chunk
 
 BLOB_US = 20 * SECOND_US

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from keyhole.cli.waiting import Waiting
+from keyhole.demo.waiting import Waiting
 
 
 def shown(terminal: bool) -> str:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from confluent_kafka import Producer
 
 import keyhole
-from keyhole.changelog.brokers import client_settings
+from keyhole.changelog.kafka.brokers import client_settings
 from keyhole.errors import KeyholeError
 
 FILES = {"tls_ca": "ca.crt", "tls_certificate": "tls.crt", "tls_key": "tls.key"}

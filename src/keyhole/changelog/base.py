@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from keyhole.types import Position, StateDescriptor
+from keyhole.model.epoch import Position
+from keyhole.model.state import StateDescriptor
 
 
 class Partition(NamedTuple):
@@ -39,7 +40,7 @@ class Marker:
         watermark_ms: Event-time watermark; 0: none.
         checksum: Over the epoch's staged rows of this key group (see types.Position).
         offsets_hash: Hash of the batch's source offsets.
-        layout: Of the partition's values (keyhole.stored.layout_of).
+        layout: Of the partition's values (keyhole.encoding.envelope.layout_of).
     """
 
     epoch: int

@@ -15,11 +15,11 @@ from typing import NamedTuple, TypeGuard, cast
 import msgspec
 
 from keyhole.changelog.base import Marker, Partition, RestoredEpochs
+from keyhole.encoding.envelope import PLAIN, WITH_VERSIONS
+from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
 from keyhole.errors import TopicMismatch
-from keyhole.ready import ready
-from keyhole.storage_key import GROUP_BYTES, prefix_of
-from keyhole.stored import PLAIN, WITH_VERSIONS
-from keyhole.types import Position
+from keyhole.hints import ready
+from keyhole.model.epoch import Position
 
 MARKER_KEY = b"\x00"
 """No storage key is as short: they begin with two bytes of key group. Compaction keeps each partition's last marker."""

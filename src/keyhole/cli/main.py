@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from keyhole import installing
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
-from keyhole.cli.written_out import written_out
 from keyhole.config import DEFAULT_PROXY_PORT, CliConfig, load
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.security.credentials import Credentials
+from keyhole.terminal.written_out import written_out
 
 
 class Program(NamedTuple):
@@ -274,7 +274,7 @@ class _Version(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
     ) -> None:
-        from keyhole.stats.figures import version
+        from keyhole.metrics.families import version
 
         print(f"keyhole {version()}")
         parser.exit()
@@ -415,9 +415,9 @@ def _job(options: argparse.Namespace) -> int:
             )
         return _become(JOBS[options.name], options)
     _require("a job on this machine", "demo", _FOR_THE_DEMO)
-    from keyhole.cli.job import run_job
-    from keyhole.cli.local_jobs import LOCAL_JOBS
-    from keyhole.cli.runner import RunOptions
+    from keyhole.demo.job import run_job
+    from keyhole.demo.local_jobs import LOCAL_JOBS
+    from keyhole.demo.runner import RunOptions
 
     _require(f"the job {options.name}", "demo,jobs", LOCAL_JOBS[options.name].needs)
     return run_job(options.name, RunOptions(options.seconds, options.verify, options.json, options.chaos))
@@ -425,8 +425,8 @@ def _job(options: argparse.Namespace) -> int:
 
 def _demo(options: argparse.Namespace) -> int:
     _require("the demo", "demo", _FOR_THE_DEMO)
-    from keyhole.cli.demo import run_demo
-    from keyhole.cli.runner import RunOptions
+    from keyhole.demo.command import run_demo
+    from keyhole.demo.runner import RunOptions
 
     chosen = RunOptions(options.seconds, options.verify, options.json, options.chaos)
     return run_demo(chosen, sensors=options.sensors, rate=options.rate)

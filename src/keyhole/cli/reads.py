@@ -12,14 +12,14 @@ import msgspec
 from rich.console import Console
 
 from keyhole import Answer, Client, Source, Stale, StateDescriptor
-from keyhole.cli import tables
 from keyhole.client.bounds import StalePolicy
 from keyhole.client.views import ServerStatus, StateHolding
+from keyhole.encoding.key_text import parse_bound, parse_key, typed
+from keyhole.encoding.value_json import to_json
 from keyhole.errors import KeyMismatch
-from keyhole.key_text import parse_bound, parse_key, typed
-from keyhole.rpc.scanning import check_has_entries
-from keyhole.state_path import state_path
-from keyhole.value_json import to_json
+from keyhole.model.state_path import state_path
+from keyhole.rpc.scan_requests import check_has_entries
+from keyhole.terminal import tables
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, datetime
 from typing import Any
 
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.cli.reads import Output
 from keyhole.clock import SystemClock
 from keyhole.savepoint.create import CreateSettings

@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 from keyhole import Client
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.cli.reads import Output
+from keyhole.model.state_path import state_path
 from keyhole.security.credentials import Credentials
-from keyhole.state_path import state_path
 from keyhole.verify.copies import RemoteDump, Server
 from keyhole.verify.verify import Finding, Verdict, describe, verify
 

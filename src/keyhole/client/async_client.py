@@ -10,17 +10,18 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
-from keyhole.client.connection import Connection
-from keyhole.client.lookups import Whole, keys_of
-from keyhole.client.scans import MapKey, Scan
 from keyhole.client.session import AsyncSession
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.views import ServerStatus, status_from_proto
+from keyhole.client.wire.connection import Connection
+from keyhole.client.wire.lookups import Whole, keys_of
+from keyhole.client.wire.scans import MapKey, Scan
+from keyhole.encoding.key_values import KeyValue
 from keyhole.errors import ClientClosed, Unsupported
-from keyhole.key_values import KeyValue
+from keyhole.model.read import Answer, Entries, Stale
+from keyhole.model.state import StateDescriptor
 from keyhole.rpc import channels, convert, forked
 from keyhole.security.credentials import PLAIN, Credentials
-from keyhole.types import Answer, Entries, Stale, StateDescriptor
 from keyhole.v1 import query_pb2
 
 Key = KeyValue | Sequence[KeyValue]

@@ -8,10 +8,10 @@ from numbers import Real
 from typing import Literal, TypeAlias
 
 from keyhole.errors import MalformedRequest
-from keyhole.types import ReadBounds, Stale
+from keyhole.model.read import ReadBounds, Stale
 
 StalePolicy: TypeAlias = Stale | Literal["never", "when_needed", "always"]
-"""Whether a copy other than the owner's may answer; see keyhole.types.Stale."""
+"""Whether a copy other than the owner's may answer; see keyhole.model.read.Stale."""
 
 Duration: TypeAlias = float | timedelta
 """Seconds, or a timedelta."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from keyhole.client.bounds import Duration, StalePolicy
-from keyhole.client.scans import MapKey
-from keyhole.types import Answer, Entries, Stale
+from keyhole.client.wire.scans import MapKey
+from keyhole.model.read import Answer, Entries, Stale
 
 if TYPE_CHECKING:
     from keyhole.client.async_client import AsyncClient, Key

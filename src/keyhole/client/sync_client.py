@@ -15,15 +15,16 @@ from typing import NoReturn, Self, TypeVar
 
 from keyhole.client.async_client import AsyncClient, Key
 from keyhole.client.bounds import Duration, StalePolicy
-from keyhole.client.lookups import keys_of
-from keyhole.client.scans import MapKey
 from keyhole.client.session import Session
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.views import ServerStatus
+from keyhole.client.wire.lookups import keys_of
+from keyhole.client.wire.scans import MapKey
 from keyhole.errors import ClientClosed
+from keyhole.model.read import Answer, Entries, Stale
+from keyhole.model.state import StateDescriptor
 from keyhole.rpc import forked
 from keyhole.security.credentials import PLAIN, Credentials
-from keyhole.types import Answer, Entries, Stale, StateDescriptor
 
 _T = TypeVar("_T")
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from keyhole.addresses import joined
 from keyhole.config import DEFAULT_PROXY_PORT
 from keyhole.errors import InvalidConfiguration
-from keyhole.listening import joined
 
 # What gRPC resolves itself: dns:///proxies:7400 for several addresses of one name.
 _OF_GRPC = ("dns:", "unix:", "unix-abstract:", "vsock:", "ipv4:", "ipv6:", "xds:")

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from keyhole.model.read import Source
+from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert
-from keyhole.types import Source, StateDescriptor
 from keyhole.v1 import query_pb2
 
 

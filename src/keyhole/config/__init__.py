@@ -7,13 +7,11 @@ from keyhole.config.deployables import (
     DEFAULT_HTTP_PORT,
     DEFAULT_PROXY_PORT,
     DEFAULT_STATE_SERVER_PORT,
-    CallerSettings,
     CliConfig,
     ClientProxyConfig,
     JobConfig,
     KafkaConfig,
     MetricsExporterConfig,
-    SecuritySettings,
     StateServerConfig,
 )
 from keyhole.config.jobs import (
@@ -36,6 +34,7 @@ from keyhole.config.loading import (
     job_config,
     load,
 )
+from keyhole.security.settings import CallerSettings, SecuritySettings
 
 __all__ = [
     "CLUSTER",

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from keyhole.config.deployables import (
-    CallerSettings,
     CliConfig,
     ClientProxyConfig,
     JobConfig,
@@ -37,8 +36,9 @@ from keyhole.config.jobs import (
     TweetsConfig,
     VitalSignsConfig,
 )
+from keyhole.config.spelling import with_the_nearest
 from keyhole.errors import InvalidConfiguration
-from keyhole.spelling import with_the_nearest
+from keyhole.security.settings import CallerSettings
 
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 

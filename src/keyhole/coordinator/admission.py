@@ -12,16 +12,16 @@ from typing import TypeVar
 from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
-from keyhole.coordinator.control import QueryControl
-from keyhole.coordinator.decisions import OnNewCheckpoint
-from keyhole.coordinator.declaring import look_for_another
 from keyhole.coordinator.fleet import Fleet
+from keyhole.coordinator.registration import look_for_another
 from keyhole.coordinator.run import QueryRun
-from keyhole.coordinator.starting import Start
 from keyhole.coordinator.topics import check_complete, check_topic
 from keyhole.coordinator.waiting import await_server
 from keyhole.errors import ConflictError
-from keyhole.types import StateDescriptor
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import QueryControl
+from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.start import Start
 
 _Result = TypeVar("_Result")
 

@@ -18,25 +18,11 @@ from typing import NamedTuple
 from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
-from keyhole.coordinator import bootstrapping
 from keyhole.coordinator.admission import Admission, agreed
-from keyhole.coordinator.control import CompleteRecord, QueryControl, QueryRecord
 from keyhole.coordinator.counts import QueryCounts
-from keyhole.coordinator.decisions import (
-    OnNewCheckpoint,
-    Proceed,
-    Restage,
-    check_batch,
-    decide,
-)
-from keyhole.coordinator.epochs import EpochBatch, EpochResult
 from keyhole.coordinator.fleet import Addresses, Fleet
-from keyhole.coordinator.membership import Membership, groups_of
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
 from keyhole.coordinator.run import QueryRun
-from keyhole.coordinator.servers import run_to_proto, state_commit
-from keyhole.coordinator.starting import Start, StartOptions, decide_start
-from keyhole.coordinator.urgency import Patience, Urgency
+from keyhole.coordinator.server_link import run_to_proto, state_commit
 from keyhole.discovery import discovery_of
 from keyhole.errors import (
     CommitError,
@@ -47,7 +33,15 @@ from keyhole.errors import (
     UnavailableError,
     by_reason,
 )
-from keyhole.steps import NoObserver, Step, StepObserver
+from keyhole.protocol import bootstrap as bootstrapping
+from keyhole.protocol.control import CompleteRecord, QueryControl, QueryRecord
+from keyhole.protocol.decisions import OnNewCheckpoint, Proceed, Restage, check_batch, decide
+from keyhole.protocol.epochs import EpochBatch, EpochResult
+from keyhole.protocol.failpoints import NoObserver, Step, StepObserver
+from keyhole.protocol.membership import Membership, groups_of
+from keyhole.protocol.receipts import PartitionReceipt, StageOrder
+from keyhole.protocol.replacement import Patience, Urgency
+from keyhole.protocol.start import Start, StartOptions, decide_start
 from keyhole.v1 import state_server_pb2 as pb
 
 _log = logging.getLogger(__name__)

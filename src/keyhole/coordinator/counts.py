@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from keyhole.clock import Clock
-from keyhole.counting import Histogram
-from keyhole.metrics import BY_NAME
+from keyhole.metrics.catalogue import BY_NAME
+from keyhole.metrics.counters import Histogram
 
 
 class QueryCounts:

@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
 
-from keyhole.coordinator.membership import Sighting
-from keyhole.coordinator.receipts import Target
-from keyhole.coordinator.servers import ServerLink
+from keyhole.coordinator.server_link import ServerLink
 from keyhole.errors import KeyholeError, PermissionDenied, ProtocolMismatch, ServerLost, Unauthenticated
+from keyhole.protocol.membership import Sighting
+from keyhole.protocol.receipts import Target
 from keyhole.security.credentials import PLAIN, Credentials
 
 _log = logging.getLogger(__name__)

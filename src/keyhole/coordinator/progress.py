@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from keyhole.coordinator.counts import SparkCounts
-from keyhole.metrics import OTHER, SPARK_PHASES
+from keyhole.metrics.catalogue import OTHER, SPARK_PHASES
 
 
 def note_progress(counts: SparkCounts, progress: Mapping[str, Any]) -> None:

@@ -25,27 +25,11 @@ from keyhole.changelog.base import Changelog, ControlLog
 from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
-from keyhole.coordinator.control import (
-    AssignmentRecord,
-    CompleteRecord,
-    GenerationRecord,
-    GrantRecord,
-    OpenedRecord,
-    QueryControl,
-    QueryRecord,
-    read_control,
-    record,
-)
-from keyhole.coordinator.decisions import OnNewCheckpoint, taken_over_by, transactional_id
-from keyhole.coordinator.declaring import Make, declare_new
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.membership import Held, Member, Membership, Sighting, followed_by, groups_of, owning, takers
-from keyhole.coordinator.plan import Change, Needs, plan_change
-from keyhole.coordinator.receipts import Target
-from keyhole.coordinator.restored import check_restored
-from keyhole.coordinator.servers import Confirmed, Share
+from keyhole.coordinator.local_lock import turns_of
+from keyhole.coordinator.registration import Make, declare_new
+from keyhole.coordinator.server_link import Confirmed, Share
 from keyhole.coordinator.topics import check_complete, refuse_foreign_records, with_topic
-from keyhole.coordinator.turns import turns_of
 from keyhole.coordinator.waiting import Waiting
 from keyhole.errors import (
     ChangelogRecreated,
@@ -59,7 +43,24 @@ from keyhole.errors import (
     StageLost,
     UnavailableError,
 )
-from keyhole.types import Run, StateDescriptor
+from keyhole.model.epoch import Run
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import (
+    AssignmentRecord,
+    CompleteRecord,
+    GenerationRecord,
+    GrantRecord,
+    OpenedRecord,
+    QueryControl,
+    QueryRecord,
+    read_control,
+    record,
+)
+from keyhole.protocol.decisions import OnNewCheckpoint, taken_over_by, transactional_id
+from keyhole.protocol.membership import Held, Member, Membership, Sighting, followed_by, groups_of, owning, takers
+from keyhole.protocol.plan import Change, Needs, plan_change
+from keyhole.protocol.receipts import Target
+from keyhole.protocol.takeover import check_restored
 
 _log = logging.getLogger(__name__)
 

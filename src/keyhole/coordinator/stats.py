@@ -14,19 +14,19 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from keyhole.addresses import parted
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import JobConfig, SecuritySettings
 from keyhole.coordinator.counts import JobCounts, QueryCounts, SparkCounts
-from keyhole.counting import Refusals
 from keyhole.errors import InvalidConfiguration, KeyholeError
-from keyhole.listening import parted
-from keyhole.metrics import MOST_QUERIES, MOST_TOPICS, Component, Kept
-from keyhole.stats.figures import Figures, process_start
+from keyhole.metrics.catalogue import MOST_QUERIES, MOST_TOPICS, Component, Kept
+from keyhole.metrics.counters import Refusals
+from keyhole.metrics.families import Figures, process_start
 from keyhole.v1 import stats_pb2 as pb
 
 if TYPE_CHECKING:
     from keyhole.rpc.server import RpcServer
-    from keyhole.security.door import Door
+    from keyhole.security.guard import Door
 
 _log = logging.getLogger(__name__)
 
@@ -106,8 +106,8 @@ class JobStats:
 
     async def _serve(self) -> None:
         # Not at the top: a job that serves nothing needs none of it.
+        from keyhole.metrics import serving
         from keyhole.rpc.server import RpcServer
-        from keyhole.stats import serving
         from keyhole.v1 import stats_pb2_grpc
 
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
@@ -132,7 +132,7 @@ class JobStats:
                 await rpc.stop(0)
 
     def _door(self, rpc: RpcServer | None) -> Door | None:
-        from keyhole.security.door import Door
+        from keyhole.security.guard import Door
 
         if rpc is not None:
             return rpc.door

@@ -10,10 +10,10 @@ import msgspec
 from keyhole.changelog.base import Changelog, Partition
 from keyhole.changelog.readable import await_readable
 from keyhole.clock import Clock
-from keyhole.coordinator.control import CompleteRecord
-from keyhole.coordinator.decisions import OnNewCheckpoint
 from keyhole.errors import ChangelogRecreated
-from keyhole.types import StateDescriptor
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import CompleteRecord
+from keyhole.protocol.decisions import OnNewCheckpoint
 
 
 def with_topic(

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.membership import Sighting
 from keyhole.errors import EpochFailed, KeyholeError, NoServer
+from keyhole.protocol.membership import Sighting
 
 _log = logging.getLogger(__name__)
 

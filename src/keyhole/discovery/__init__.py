@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyhole.discovery.base import Discovery, StaticDiscovery
-from keyhole.discovery.choosing import discovery_of
+from keyhole.discovery.choice import discovery_of
 from keyhole.discovery.following import FollowedServers
 
 __all__ = ["Discovery", "FollowedServers", "StaticDiscovery", "discovery_of"]

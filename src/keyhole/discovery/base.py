@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
-from keyhole.discovery.spelling import checked_address
+from keyhole.discovery.parse import checked_address
 from keyhole.errors import InvalidConfiguration
 
 

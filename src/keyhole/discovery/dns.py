@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
+from keyhole.addresses import joined
 from keyhole.discovery.following import Telling
-from keyhole.discovery.spelling import DnsName
-from keyhole.listening import joined
+from keyhole.discovery.parse import DnsName
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from keyhole.changelog.admin import KafkaAdmin
-from keyhole.changelog.record_topics import make_topics
+from keyhole.changelog.kafka.admin import KafkaAdmin
+from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.class_archive import writing
 from keyhole.errors import KeyholeError, MachineError
 from keyhole.local.java import Java

@@ -14,9 +14,9 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, Message, Producer
 
 from keyhole import logs
-from keyhole.changelog.brokers import client_settings
-from keyhole.changelog.clients import ONE_REQUEST
-from keyhole.changelog.record_topics import make_topics
+from keyhole.changelog.kafka.brokers import client_settings
+from keyhole.changelog.kafka.clients import ONE_REQUEST
+from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.config import SourceConfig, load
 from keyhole.errors import KafkaUnreachable, KeyholeError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from keyhole.caches import cache_dir
-from keyhole.changelog.record_topics import make_topics
+from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.config import (
     DEFAULT_EXPORTER_PORT,
     DEFAULT_HTTP_PORT,

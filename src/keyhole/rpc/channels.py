@@ -8,7 +8,7 @@ import grpc
 
 from keyhole.rpc import forked
 from keyhole.rpc.frames import MAX_MESSAGE_BYTES
-from keyhole.rpc.renewed import RenewedAioChannel, RenewedChannel, Renewing
+from keyhole.rpc.rotation import RenewedAioChannel, RenewedChannel, Renewing
 from keyhole.security.credentials import PLAIN, Credentials
 
 Options: TypeAlias = tuple[tuple[str, int | str], ...]

@@ -6,23 +6,12 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from keyhole.codec import KeyCodec
+from keyhole.encoding.key_codec import KeyCodec
+from keyhole.encoding.key_values import KeyValue
+from keyhole.encoding.murmur3 import days, micros
 from keyhole.errors import MalformedRequest, NullKey, Unsupported
-from keyhole.key_values import KeyValue
-from keyhole.placement import days, micros
-from keyhole.types import (
-    KeyColumn,
-    KeyType,
-    ReadBounds,
-    Role,
-    Source,
-    Stale,
-    StateDescriptor,
-    StateKind,
-    TtlClock,
-    ValueField,
-    ValueSchema,
-)
+from keyhole.model.read import ReadBounds, Role, Source, Stale
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.v1 import query_pb2, state_pb2
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from keyhole.errors import InternalError, KeyholeError, MalformedRequest
 from keyhole.rpc import status
-from keyhole.rpc.handlers import behaviour_of, rebuilt
+from keyhole.rpc.workarounds.grpcio_handlers import behaviour_of, rebuilt
 
 _log = logging.getLogger(__name__)
 

@@ -16,15 +16,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
+from keyhole.addresses import joined, port_taken
 from keyhole.config import SecuritySettings
-from keyhole.listening import joined, port_taken
-from keyhole.rpc import batches, unknown_methods
-from keyhole.rpc.access import AccessInterceptor
+from keyhole.rpc.authorization import AccessInterceptor
 from keyhole.rpc.channels import MESSAGE_SIZE, Options
 from keyhole.rpc.interceptors import ErrorInterceptor
 from keyhole.rpc.liveness import LIVENESS
 from keyhole.rpc.tls import server_credentials
-from keyhole.security.door import Door
+from keyhole.rpc.workarounds import grpcio_batches as batches
+from keyhole.rpc.workarounds import grpcio_unknown_methods as unknown_methods
+from keyhole.security.guard import Door
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

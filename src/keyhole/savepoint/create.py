@@ -19,7 +19,8 @@ from keyhole.changelog.base import Changelog, ChangelogReader, Partition
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.clock import Clock
 from keyhole.errors import ChangelogRecreated, SavepointMismatch
-from keyhole.replayed import Replayed, scratch_stores
+from keyhole.model.epoch import START
+from keyhole.model.state import StateDescriptor
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.manifest import (
     CHECKPOINTS,
@@ -37,7 +38,7 @@ from keyhole.savepoint.rows import write_rows
 from keyhole.savepoint.spark_checkpoint import copy_checkpoint
 from keyhole.savepoint.subject import Subject, SubjectQuery, check_checkpoints, subject_of, uneven
 from keyhole.stores.base import StoreEngine
-from keyhole.types import START, StateDescriptor
+from keyhole.stores.replayed import Replayed, scratch_stores
 
 _log = logging.getLogger(__name__)
 

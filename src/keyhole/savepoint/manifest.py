@@ -12,17 +12,17 @@ from collections.abc import Container
 
 import msgspec
 
-from keyhole.coordinator.control import CompleteRecord, QueryRecord
+from keyhole.encoding.envelope import PLAIN, WITH_VERSIONS, layout_of
 from keyhole.errors import SavepointDamaged, SavepointMismatch
-from keyhole.pinned import BROADCASTS
-from keyhole.ready import ready
+from keyhole.hints import ready
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.batch_decisions import BROADCASTS
+from keyhole.protocol.control import CompleteRecord, QueryRecord
 from keyhole.savepoint.folder import SavedFile, part_of
-from keyhole.stored import PLAIN, WITH_VERSIONS, layout_of
-from keyhole.types import StateDescriptor
 
 WITH_PINS = WITH_VERSIONS
-"""The format where a checkpoint says what a batch has read of a broadcast state (keyhole.pinned). Whoever reads it
-knows of classes with a version, too: both came in one release."""
+"""The format where a checkpoint says what a batch has read of a broadcast state (protocol.batch_decisions).
+Whoever reads it knows of classes with a version, too: both came in one release."""
 
 STATES, CHECKPOINTS = "states", "checkpoints"
 """Folders of a savepoint: of rows by state, of Spark's checkpoints by query."""

@@ -10,17 +10,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from keyhole.changelog.settings import CONTROL, topic_name
-from keyhole.coordinator.control import (
-    CompleteRecord,
-    GenerationRecord,
-    SavepointRecord,
-    record,
-    savepoints,
-)
 from keyhole.errors import SavepointMismatch
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import CompleteRecord, GenerationRecord, SavepointRecord, record, savepoints
 from keyhole.savepoint.manifest import SavedQuery, SavedState, Savepoint
 from keyhole.savepoint.subject import unusable
-from keyhole.types import StateDescriptor
 
 MAX_KEY_GROUPS = 65_536
 

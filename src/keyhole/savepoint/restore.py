@@ -15,9 +15,10 @@ from keyhole.backoff import Backoff
 from keyhole.changelog.base import Changelog, ChangelogWriter, ControlLog, Marker, Partition, PartitionChanges
 from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.clock import Clock
-from keyhole.codec import StateCodec
-from keyhole.coordinator.control import record
-from keyhole.coordinator.declaring import DECLARING
+from keyhole.coordinator.registration import DECLARING
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import layout_of
+from keyhole.encoding.storage_key import group_of
 from keyhole.errors import (
     ChangelogRecreated,
     ConflictError,
@@ -27,7 +28,9 @@ from keyhole.errors import (
     OutcomeUnknown,
     SavepointMismatch,
 )
-from keyhole.pinned import broadcast_folder, subtasks_folder
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.batch_decisions import broadcast_folder, subtasks_folder
+from keyhole.protocol.control import record
 from keyhole.savepoint.folder import Folder, check_file, copy_file
 from keyhole.savepoint.listing import load
 from keyhole.savepoint.manifest import SavedQuery, Savepoint
@@ -43,9 +46,6 @@ from keyhole.savepoint.plan import (
 )
 from keyhole.savepoint.rows import Rows, read_rows
 from keyhole.savepoint.spark_log import checkpoint_of
-from keyhole.storage_key import group_of
-from keyhole.stored import layout_of
-from keyhole.types import StateDescriptor
 
 _log = logging.getLogger(__name__)
 

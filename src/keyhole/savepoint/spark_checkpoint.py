@@ -20,7 +20,7 @@ from posixpath import basename, dirname
 
 from keyhole.clock import Clock
 from keyhole.errors import SavepointMismatch
-from keyhole.pinned import PINNED, pin_of
+from keyhole.protocol.batch_decisions import PINNED, pin_of
 from keyhole.savepoint.folder import Folder, SavedFile, copy_file
 from keyhole.savepoint.manifest import SavedCheckpoint
 from keyhole.savepoint.spark_log import query_id, source_offsets, unique_ids
@@ -123,7 +123,7 @@ def _log_entries(names: Iterable[str], folder: str, batch: int) -> list[str]:
 
 
 def _pinned(source: Folder, names: Iterable[str], batch: int) -> list[str]:
-    """What was last settled of each thing (keyhole.spark.pins): of a broadcast state, what the next batch's updates are
+    """What was last settled of each thing (spark.driver.pins): of a broadcast state, what the next batch's updates are
     told from; of an operator state, how many subtasks there have been. And the file that has its content, if another.
     """
     last: dict[str, int] = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from keyhole.codec import StateCodec
-from keyhole.coordinator.control import CompleteRecord, QueryRecord, read_control
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import SavepointMismatch, UnknownApplication, ValueMismatch
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import CompleteRecord, QueryRecord, read_control
 from keyhole.savepoint.spark_log import says_all
-from keyhole.types import StateDescriptor
 
 
 @dataclass(frozen=True)

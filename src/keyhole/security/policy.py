@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.ready import ready
+from keyhole.hints import ready
 
 ANYBODY = "*"
 EVERYTHING = "*/*"

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.ready import ready
+from keyhole.hints import ready
 
 _PREFIX = "keyhole_"
 _BYTES = 32

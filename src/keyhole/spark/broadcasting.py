@@ -16,22 +16,23 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from keyhole.arrow import Op, ipc_stream
-from keyhole.changelog.admin import Topics
-from keyhole.changelog.clients import Deadline
+from keyhole.changelog.kafka.admin import Topics
+from keyhole.changelog.kafka.clients import Deadline
 from keyhole.changelog.settings import topic_name
 from keyhole.client import Client
 from keyhole.client.bounds import Duration, seconds_of
 from keyhole.config import JobConfig, job_config
+from keyhole.encoding.columnar import Op, ipc_stream
 from keyhole.errors import InvalidConfiguration, KeyholeError, NotReady, UnknownApplication, UnknownState
-from keyhole.pinned import Pin, broadcast_folder
+from keyhole.model.read import Entries
+from keyhole.model.state import StateDescriptor, StateKind
+from keyhole.model.state_path import state_path
+from keyhole.protocol.batch_decisions import Pin, broadcast_folder
 from keyhole.security.credentials import PLAIN, Credentials
-from keyhole.spark.batch import classic, current
+from keyhole.spark.declaration.schema import struct
+from keyhole.spark.driver.micro_batch import classic, current
+from keyhole.spark.driver.pins import BatchPins, batch_pins
 from keyhole.spark.lookup import as_arrow, spark_type, value_schema
-from keyhole.spark.pins import BatchPins, batch_pins
-from keyhole.spark.schema import struct
-from keyhole.state_path import state_path
-from keyhole.types import Entries, StateDescriptor, StateKind
 
 _log = logging.getLogger(__name__)
 

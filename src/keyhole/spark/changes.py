@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.arrow_map import map_in_arrow
+from keyhole.spark.driver.arrow_map import map_in_arrow
+from keyhole.spark.driver.partitioning import HashLayout, column, quoted
 from keyhole.spark.exposed import CHANGES_COLUMN, KEY_PREFIX, PREFIX, STATE_COLUMN, exposed_in
-from keyhole.spark.packing import unpacked
-from keyhole.spark.partitioning import HashLayout, column, quoted
-from keyhole.spark.worker import hasten_rows
+from keyhole.spark.worker.pack import unpacked
+from keyhole.spark.worker.settings import hasten_rows
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def changes_layout(layout: HashLayout | None) -> HashLayout | None:
 
 
 def keyhole_change_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: the rows of `changes_of`, unpacked. keyhole.spark.partitioning knows it by its name in the plan."""
+    """In a task: the rows of `changes_of`, unpacked. spark.driver.partitioning knows it by its name in the plan."""
     hasten_rows()
     for batch in batches:
         yield from unpacked(batch.column(CHANGES_COLUMN))

@@ -13,10 +13,10 @@ import pyspark.sql.streaming.transform_with_state_driver_worker
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import keyhole.spark.processor_task
-import keyhole.spark.task  # noqa: F401
-from keyhole.spark.row_batches import use_larger_batches
-from keyhole.spark.worker import spare_imports
+import keyhole.spark.worker.processor_task
+import keyhole.spark.worker.stage  # noqa: F401
+from keyhole.spark.worker.row_batches import use_larger_batches
+from keyhole.spark.worker.settings import spare_imports
 
 if __name__ == "__main__":
     use_larger_batches()

@@ -22,14 +22,14 @@ from pyspark import Accumulator
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 
-from keyhole.changelog.clients import ONE_REQUEST, as_ours, common_settings
-from keyhole.changelog.record_topics import make_topics
+from keyhole.changelog.kafka.clients import ONE_REQUEST, as_ours, common_settings
+from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.config import JobConfig
 from keyhole.coordinator.stats import stats_of
 from keyhole.errors import KafkaUnreachable
-from keyhole.spark.arrow_map import map_in_arrow
-from keyhole.spark.partitioning import quoted
-from keyhole.spark.worker import hasten_rows
+from keyhole.spark.driver.arrow_map import map_in_arrow
+from keyhole.spark.driver.partitioning import quoted
+from keyhole.spark.worker.settings import hasten_rows
 
 SUFFIX = ".dead-letter"
 

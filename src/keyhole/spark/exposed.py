@@ -3,7 +3,7 @@
 The operator's output has the columns of the processor's own rows, which all may be null, and behind them
 
     _keyhole_state    string  the exposed state of which the row holds changes; null: a row of the processor's own
-    _keyhole_changes  binary  its change rows, as keyhole.spark.packing packs them
+    _keyhole_changes  binary  its change rows, as keyhole.spark.worker.pack packs them
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Literal
 
 from pyspark.sql import types as spark
 
-from keyhole.arrow import OP
-from keyhole.spark.ttl import Ttl
-from keyhole.types import StateKind
+from keyhole.encoding.columnar import OP
+from keyhole.model.state import StateKind
+from keyhole.spark.declaration.ttl import Ttl
 
 PREFIX = "_keyhole_"
 STATE_COLUMN = "_keyhole_state"

@@ -11,19 +11,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
-from keyhole.arrow_times import to_python
 from keyhole.client import Client
 from keyhole.client.bounds import Duration, StalePolicy
+from keyhole.encoding.arrow_times import to_python
 from keyhole.errors import InvalidConfiguration, KeyMismatch
+from keyhole.model.read import Answer, Stale
+from keyhole.model.state import StateDescriptor, StateKind
+from keyhole.model.state_path import state_path
+from keyhole.model.type_names import TypeName, not_stored, parsed
 from keyhole.rpc.frames import portions
 from keyhole.security.credentials import PLAIN, Credentials
-from keyhole.spark.argument_types import Columns, columns, wrong_names
-from keyhole.spark.arrow_map import map_in_arrow
-from keyhole.spark.schema import case_sensitive, check_all_columns
-from keyhole.spark.worker import hasten_rows
-from keyhole.state_path import state_path
-from keyhole.type_names import TypeName, not_stored, parsed
-from keyhole.types import Answer, Stale, StateDescriptor, StateKind
+from keyhole.spark.declaration.argument_types import Columns, columns, wrong_names
+from keyhole.spark.declaration.schema import case_sensitive, check_all_columns
+from keyhole.spark.driver.arrow_map import map_in_arrow
+from keyhole.spark.worker.settings import hasten_rows
 
 # How large values are is known once the first ones are there.
 _FIRST_KEYS, _MOST_KEYS, _GROWTH = 64, 4_096, 4

@@ -15,23 +15,23 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from keyhole.arrow import VALUE
-from keyhole.codec import StateCodec
-from keyhole.coordinator.epochs import StatePlan
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
-from keyhole.coordinator.staging import NotTaken
-from keyhole.ready import ready
-from keyhole.spark.aggregating import BaseReader, check_plain, result_row, staged_aggregate
-from keyhole.spark.arrow_map import map_in_arrow
-from keyhole.spark.batch import MicroBatch, classic
-from keyhole.spark.class_version import check_class, upgrade_from, version_of
-from keyhole.spark.partitioning import by_key_group, shuffle_partitions
-from keyhole.spark.rows import rows_of
-from keyhole.spark.staging import StagedState
-from keyhole.spark.subtask_numbers import SubtaskNumber, subtask_number
-from keyhole.spark.task import LOST, RECEIPT_SCHEMA, SUBTASK, TaskState, connecting, stage_task
-from keyhole.spark.worker import hasten_rows
-from keyhole.stored import Base
+from keyhole.coordinator.task_stream import NotTaken
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.columnar import VALUE
+from keyhole.encoding.envelope import Base
+from keyhole.hints import ready
+from keyhole.protocol.epochs import StatePlan
+from keyhole.protocol.receipts import PartitionReceipt, StageOrder
+from keyhole.spark.declaration.class_version import check_class, upgrade_from, version_of
+from keyhole.spark.declaration.rows import rows_of
+from keyhole.spark.driver.arrow_map import map_in_arrow
+from keyhole.spark.driver.micro_batch import MicroBatch, classic
+from keyhole.spark.driver.partitioning import by_key_group, shuffle_partitions
+from keyhole.spark.driver.subtask_numbers import SubtaskNumber, subtask_number
+from keyhole.spark.worker.aggregating import BaseReader, check_plain, result_row, staged_aggregate
+from keyhole.spark.worker.settings import hasten_rows
+from keyhole.spark.worker.stage import LOST, RECEIPT_SCHEMA, SUBTASK, TaskState, connecting, stage_task
+from keyhole.spark.write_path.stage_plan import StagedState
 
 KEY_SCHEMA = spark.StructType([spark.StructField(SUBTASK, spark.IntegerType(), nullable=False)])
 

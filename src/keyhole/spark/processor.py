@@ -21,9 +21,13 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from pyspark.util import PythonEvalType
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.argument_types import Columns, columns
-from keyhole.spark.batch import classic
-from keyhole.spark.declaring import class_problems
+from keyhole.model.state import StateKind, TtlClock
+from keyhole.spark.declaration.argument_types import Columns, columns
+from keyhole.spark.declaration.schema import check_all_columns, struct
+from keyhole.spark.declaration.ttl import Ttl, ttl_of
+from keyhole.spark.driver.micro_batch import classic
+from keyhole.spark.driver.partitioning import column, quoted
+from keyhole.spark.driver.processor_check import check_init
 from keyhole.spark.exposed import (
     PREFIX,
     ExposedList,
@@ -32,13 +36,9 @@ from keyhole.spark.exposed import (
     ExposedValue,
     output_schema,
 )
-from keyhole.spark.partitioning import column, quoted
-from keyhole.spark.processor_check import check_init
-from keyhole.spark.processor_task import Output, PandasOutput, RecordingProcessor, RecordingUdf, RowOutput
-from keyhole.spark.schema import check_all_columns, struct
-from keyhole.spark.state_values import Rows
-from keyhole.spark.ttl import Ttl, ttl_of
-from keyhole.types import StateKind, TtlClock
+from keyhole.spark.worker.processor_task import Output, PandasOutput, RecordingProcessor, RecordingUdf, RowOutput
+from keyhole.spark.worker.state_values import Rows
+from keyhole.spark.write_path.builder import class_problems
 
 Exposed = ExposedValue | ExposedList | ExposedMap
 

@@ -22,9 +22,9 @@ What all states take:
         lists "append" and "replace" (where it is null, the list's `mode`). The other columns of a row that deletes are
         not looked at, but for the key's. Of all kinds but operator states, whose rows are the operator's own business.
     delete_when: The condition (SQL text or a Column) under which a row deletes, in place of `op`.
-    codec: Makes the value of a row's value columns, as bytes of your own (keyhole.spark.value_codec.ValueCodec): the
-        value is then one binary field, `value`, which Keyhole passes on untouched. In value, map, list and broadcast
-        states.
+    codec: A ValueCodec (keyhole.spark.declaration.value_codec): it makes the value of a row's value columns, as bytes
+        of your own. The value is then one binary field, `value`, which Keyhole passes on untouched. In value, map,
+        list and broadcast states.
     defaults: By value column, what entries that were written before the column was added have in it (default: null).
         Of a column that isn't new it is passed over.
 
@@ -61,21 +61,29 @@ from typing import Any, Unpack
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from keyhole.arrow import OP
+from keyhole.encoding.columnar import OP
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.aggregating import Aggregator
-from keyhole.spark.argument_types import Columns, columns
+from keyhole.model.state import StateKind
 from keyhole.spark.broadcasting import BroadcastReader
 from keyhole.spark.changes import own_rows
-from keyhole.spark.declaring import QueryOptions, RankedOptions, StateOptions, build, parted, query_sink, refuse_unknown
+from keyhole.spark.declaration.argument_types import Columns, columns
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.lookup import lookup
 from keyhole.spark.operators import MOST_SUBTASKS, Mode, Operator, Subtask, Subtasks
-from keyhole.spark.parts import Part
 from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.sink import OnRows, Sink
-from keyhole.spark.task import SUBTASK, WriteRows
-from keyhole.types import StateKind
+from keyhole.spark.worker.aggregating import Aggregator
+from keyhole.spark.worker.stage import SUBTASK, WriteRows
+from keyhole.spark.write_path.builder import (
+    QueryOptions,
+    RankedOptions,
+    StateOptions,
+    build,
+    parted,
+    query_sink,
+    refuse_unknown,
+)
+from keyhole.spark.write_path.sink_states import Part
 
 __all__ = [
     "Aggregator",
@@ -210,7 +218,7 @@ def reducing(
     Args:
         reducers: By value column, in the order in which readers get them, how its values are merged: "sum", "min",
             "max", "count" (of values that are not null), "any", "all", "first", "last", "min_by(column)" or
-            "max_by(column)". keyhole.reducers says what each takes and gives.
+            "max_by(column)". keyhole.encoding.reducers says what each takes and gives.
         map_key: If given, there is one value per key and map key, as in `map`.
         state: As for `value`.
     """

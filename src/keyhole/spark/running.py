@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from keyhole import logs
-from keyhole.changelog.brokers import java_settings
-from keyhole.changelog.record_topics import await_topic
+from keyhole.changelog.kafka.brokers import java_settings
+from keyhole.changelog.kafka.record_topics import await_topic
 from keyhole.config import CLUSTER, JobConfig, TopicJobConfig, load
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.spark.session import FETCH_S3, FILE_CHECKPOINTS, cluster_settings, local_settings, start_session

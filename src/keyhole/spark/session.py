@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from keyhole.class_archive import archive_path, reading
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.jvm import put_compiler_back, remember_classes
+from keyhole.spark.driver.jvm import put_compiler_back, remember_classes
 
 # Why a query has ended Spark finds by a regular expression that needs three frames of the stack for each character of
 # the error's text. Of a job that was cancelled that is so long that Java's own megabyte overflows: the thread ends by

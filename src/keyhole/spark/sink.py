@@ -19,22 +19,29 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from keyhole.config import JobConfig
-from keyhole.coordinator.decisions import OnNewCheckpoint, offsets_hash
-from keyhole.coordinator.epochs import EpochBatch, EpochResult
 from keyhole.coordinator.fleet import Addresses
 from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration, KeyholeError
-from keyhole.spark.batch import MicroBatch, OutputMode, classic, current, next_watermark_ms, state_operators
-from keyhole.spark.bootstrapping import BOOTSTRAP, bootstrap_batch, checked_bootstrap
-from keyhole.spark.executors import ServerAddresses, live_executors
-from keyhole.spark.feeding import check_feed
-from keyhole.spark.first_batch import check_checkpoint, check_workers
-from keyhole.spark.keeping import kept
-from keyhole.spark.partitioning import layout_of
-from keyhole.spark.parts import Part, PartStaging, runs
-from keyhole.spark.progress import follow_progress
-from keyhole.spark.staging import staging_of
-from keyhole.types import TtlClock
+from keyhole.model.state import TtlClock
+from keyhole.protocol.decisions import OnNewCheckpoint, offsets_hash
+from keyhole.protocol.epochs import EpochBatch, EpochResult
+from keyhole.spark.driver.cached import kept
+from keyhole.spark.driver.executors import ServerAddresses, live_executors
+from keyhole.spark.driver.feeding import check_feed
+from keyhole.spark.driver.first_batch import check_checkpoint, check_workers
+from keyhole.spark.driver.micro_batch import (
+    MicroBatch,
+    OutputMode,
+    classic,
+    current,
+    next_watermark_ms,
+    state_operators,
+)
+from keyhole.spark.driver.partitioning import layout_of
+from keyhole.spark.driver.progress import follow_progress
+from keyhole.spark.write_path.bootstrap import BOOTSTRAP, bootstrap_batch, checked_bootstrap
+from keyhole.spark.write_path.sink_states import Part, PartStaging, runs
+from keyhole.spark.write_path.stage_plan import staging_of
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from keyhole.types import Position
+from keyhole.model.epoch import Position
 
 FORMAT_VERSION = 1
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.ready import ready
+from keyhole.hints import ready
 from keyhole.stores.base import Store, StoreEngine, StoreLimits
 from keyhole.stores.engines import make_engine
 

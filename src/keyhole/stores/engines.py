@@ -16,9 +16,9 @@ from keyhole.stores.base import StoreEngine, StoreLimits
 
 ENTRY_POINTS = "keyhole.stores"
 OURS = {
-    "lmdb": "keyhole.stores.lmdb:LmdbEngine",
+    "lmdb": "keyhole.stores.lmdb.engine:LmdbEngine",
     "memory": "keyhole.stores.memory:limited_engine",
-    "rocksdb": "keyhole.stores.rocksdb:RocksdbEngine",
+    "rocksdb": "keyhole.stores.rocksdb.engine:RocksdbEngine",
 }
 
 

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
 from keyhole.errors import NotReady, StoreFull, StoreLocked
-from keyhole.storage_key import GROUP_BYTES, prefix_of
+from keyhole.model.epoch import START, Position
 from keyhole.stores import rules
 from keyhole.stores.base import Batch, StoreLimits, StoreSize
-from keyhole.types import START, Position
 
 _NO_ENTRIES: Mapping[bytes, bytes] = {}
 # What an entry of 0 bytes takes: two bytes objects and its share of a dict.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
 from keyhole.errors import InternalError, KeyTooLong, StoreConflict
-from keyhole.storage_key import GROUP_BYTES, group_of, prefix_of
+from keyhole.model.epoch import Position
 from keyhole.stores.base import Advance, Batch
-from keyhole.types import Position
 
 # LMDB's limit as PyPI's py-lmdb builds its 0.9 engine. The memory store has the same one, so that a job that ran on it
 # also runs on LMDB.

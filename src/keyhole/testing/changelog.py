@@ -8,9 +8,10 @@ from keyhole.changelog.base import Partition, PartitionChanges, RestoredEpochs
 from keyhole.changelog.records import MARKER_KEY, EpochAssembler, encode_marker
 from keyhole.changelog.settings import CONTROL, topic_name, transactional_id
 from keyhole.errors import ChangelogRecreated, InvalidConfiguration
+from keyhole.model.epoch import Position
+from keyhole.model.state import StateDescriptor
 from keyhole.testing.followers import MemoryControlTail, MemoryReplicaGroup, MemoryTail
 from keyhole.testing.memory_kafka import PIECE_LIMITS, PIECE_RECORDS, MemoryKafka, NextCommit
-from keyhole.types import Position, StateDescriptor
 
 __all__ = ["PIECE_RECORDS", "MemoryChangelog", "MemoryKafka", "NextCommit"]
 

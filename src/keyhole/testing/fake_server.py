@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 import grpc
 
 from keyhole.clock import SystemClock
-from keyhole.codec import EntryRange, StateCodec
 from keyhole.config import SecuritySettings
+from keyhole.encoding.codec import EntryRange, StateCodec
+from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys, group_of
 from keyhole.errors import (
     EpochNotReached,
     KeyholeError,
@@ -26,14 +27,14 @@ from keyhole.errors import (
     UnknownApplication,
     UnknownState,
 )
+from keyhole.model.read import ReadBounds, Role, Stale
+from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert, status
 from keyhole.rpc.frames import check_answer, cut_to_frame, failures_to_proto
-from keyhole.rpc.protocol import PROTOCOL_VERSION
 from keyhole.rpc.read_requests import check_consistency, check_frame, key_count
-from keyhole.rpc.scanning import scan_range
+from keyhole.rpc.scan_requests import scan_range
 from keyhole.rpc.server import RpcServer
-from keyhole.storage_key import GROUP_BYTES, are_storage_keys, group_of
-from keyhole.types import ReadBounds, Role, Stale, StateDescriptor
+from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2, state_server_pb2, state_server_pb2_grpc
 

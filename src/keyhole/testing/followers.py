@@ -9,8 +9,8 @@ from keyhole.changelog.base import Partition, Reached, RestoredEpochs
 from keyhole.changelog.records import EpochAssembler
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.errors import ChangelogRecreated, KafkaUnreachable
+from keyhole.model.epoch import Position
 from keyhole.testing.memory_kafka import PIECE_LIMITS, MemoryKafka
-from keyhole.types import Position
 
 
 class _Followed:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from keyhole.steps import Step
+from keyhole.protocol.failpoints import Step
 
 
 class KillPoints:

@@ -6,11 +6,11 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 
-from keyhole.counting import Histogram
-from keyhole.metrics import Component, of
+from keyhole.metrics.catalogue import Component, of
+from keyhole.metrics.counters import Histogram
+from keyhole.metrics.families import Figures
+from keyhole.metrics.serving import SERVICE, StatsServicer
 from keyhole.rpc.server import RpcServer
-from keyhole.stats.figures import Figures
-from keyhole.stats.serving import SERVICE, StatsServicer
 from keyhole.v1 import state_pb2, stats_pb2_grpc
 from keyhole.v1 import stats_pb2 as pb
 

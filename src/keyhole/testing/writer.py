@@ -12,17 +12,18 @@ from typing import Any, Self
 import grpc
 import pyarrow as pa
 
-from keyhole.arrow import OP, SEQUENCE, Op, encode, spark_name
-from keyhole.changelog.kafka import KafkaChangelog
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import Coordinator
-from keyhole.coordinator.epochs import EpochBatch, StatePlan
-from keyhole.coordinator.receipts import PartitionReceipt, StageOrder
-from keyhole.coordinator.staging import stage_partition
+from keyhole.coordinator.task_stream import stage_partition
+from keyhole.encoding.columnar import OP, SEQUENCE, Op, encode
+from keyhole.encoding.columnar_types import spark_name
 from keyhole.errors import InvalidConfiguration, KeyMismatch
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.epochs import EpochBatch, StatePlan
+from keyhole.protocol.receipts import PartitionReceipt, StageOrder
 from keyhole.rpc.channels import sync_channel
-from keyhole.types import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 
 Fields = Mapping[str, Any]
 """A row: its columns by name."""

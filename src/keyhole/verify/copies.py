@@ -8,11 +8,12 @@ from typing import Protocol
 
 import grpc
 
+from keyhole.model.epoch import START, Position
+from keyhole.model.read import Role
 from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.stores.base import Advance, Batch, Store
-from keyhole.types import START, Position, Role
 from keyhole.v1 import state_pb2, state_server_pb2_grpc
 from keyhole.v1 import state_server_pb2 as pb
 

@@ -15,11 +15,12 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from keyhole.changelog.base import Changelog, ChangelogReader, Partition
-from keyhole.coordinator.control import read_control
 from keyhole.errors import ChangelogRecreated, KeyholeError, UnknownApplication, UnknownState
-from keyhole.replayed import Replayed, scratch_stores
+from keyhole.model.epoch import START
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import read_control
 from keyhole.stores.base import Snapshot, StoreEngine
-from keyhole.types import START, StateDescriptor
+from keyhole.stores.replayed import Replayed, scratch_stores
 from keyhole.verify.copies import Copy, Dump, Server, fetch
 from keyhole.verify.differences import Differences, compare
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.breakages.breakage import Breakage
 
-_COALESCING = "src/keyhole/client/coalescing.py"
+_COALESCING = "src/keyhole/client/wire/coalescing.py"
 
 CLIENT = (
     Breakage(
@@ -34,7 +34,7 @@ CLIENT = (
     Breakage(
         "a key for which there is never room never travels alone",
         "client",
-        "src/keyhole/client/segments.py",
+        "src/keyhole/client/wire/segments.py",
         "        limit = min(limit, most)\n",
         "",
         ("test_coalescing.py::test_keys_for_which_there_is_never_room_come_to_travel_alone_whatever_comes_meanwhile",),
@@ -50,7 +50,7 @@ CLIENT = (
     Breakage(
         "a lookup that a lost proxy has cut off is not sent again",
         "client",
-        "src/keyhole/client/lookups.py",
+        "src/keyhole/client/wire/lookups.py",
         "        if is_cut_off(error):\n",
         "        if is_cut_off(error) and batch.attempts < 0:\n",
         ("test_client_lookups.py::test_what_was_cut_off_is_handed_back_with_its_keys_however_often",),
@@ -58,7 +58,7 @@ CLIENT = (
     Breakage(
         "an overloaded proxy is asked again and again",
         "client",
-        "src/keyhole/client/cut_off.py",
+        "src/keyhole/client/wire/cut_off.py",
         "    return isinstance(error, (ServerLost, Draining))\n",
         "    return error.retryable\n",
         ("test_cut_off.py::test_only_who_is_gone_or_goes_is_asked_again_and_everything_else_is_an_answer",),
@@ -90,7 +90,7 @@ CLIENT = (
     Breakage(
         "a stream whose client is closed is cut off",
         "client",
-        "src/keyhole/client/lookup_stream.py",
+        "src/keyhole/client/wire/lookup_stream.py",
         "            if not self._coalescer.keys:\n                await self._leave(self._runner)\n",
         "",
         ("test_event_loops.py::test_one_event_loop_after_the_other_has_a_client_without_a_word_of_grpcs",),
@@ -98,7 +98,7 @@ CLIENT = (
     Breakage(
         "the characters of a text are many keys",
         "client",
-        "src/keyhole/client/lookups.py",
+        "src/keyhole/client/wire/lookups.py",
         "    if isinstance(keys, (str, bytes, bytearray)):\n",
         "    if isinstance(keys, bytearray):\n",
         ("test_client_arguments.py::test_many_keys_are_not_the_characters_of_one",),
@@ -106,9 +106,9 @@ CLIENT = (
     Breakage(
         "a row of a newer schema is taken for a damaged one",
         "client",
-        "src/keyhole/codec.py",
-        "        if (newer := _version_of(row)) > version:\n",
-        "        if (newer := _version_of(row)) < 0:\n",
+        "src/keyhole/encoding/codec.py",
+        "        if (newer := version_of(row)) > version:\n",
+        "        if (newer := version_of(row)) < 0:\n",
         ("test_evolution.py::TestRead::test_a_row_of_a_newer_schema_says_that_the_description_is_old",),
     ),
     Breakage(
@@ -122,7 +122,7 @@ CLIENT = (
     Breakage(
         "a lookup that is refused as stale is sent again and again",
         "client",
-        "src/keyhole/client/lookups.py",
+        "src/keyhole/client/wire/lookups.py",
         "        if batch.again or not isinstance(error, StaleDescriptor):\n",
         "        if not isinstance(error, StaleDescriptor):\n",
         ("test_client_lookups.py",),
@@ -130,7 +130,7 @@ CLIENT = (
     Breakage(
         "of two columns that Python can't tell apart one is read as the other",
         "client",
-        "src/keyhole/row.py",
+        "src/keyhole/encoding/row.py",
         "(form not in names and read.count(form) == 1)",
         "form not in names",
         ("test_names.py::test_no_attribute_is_another_columns",),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tests.support.breakages.breakage import Breakage
 
-_ENTRIES = "services/state_server/merge_entries.py"
-_ROWS = "services/state_server/merge_rows.py"
+_ENTRIES = "services/state_server/write/merge_entries.py"
+_ROWS = "services/state_server/write/merge_rows.py"
 
 KINDS = (
     Breakage(
         "complete mode leaves rows that are no part of the result",
         "kinds",
-        "services/state_server/merge.py",
+        "services/state_server/write/merge.py",
         "    changed.extend((key, None) for key in stored if key not in rows)\n",
         "",
         ("test_merge.py",),
@@ -35,7 +35,7 @@ KINDS = (
     Breakage(
         "an aggregate that is run again is merged with itself",
         "kinds",
-        "src/keyhole/stored.py",
+        "src/keyhole/encoding/envelope.py",
         "        if self.epoch < epoch:\n",
         "        if self.epoch <= epoch:\n",
         ("test_host.py",),
@@ -75,7 +75,7 @@ KINDS = (
     Breakage(
         "a deletion that is remembered is answered as a row",
         "kinds",
-        "src/keyhole/stored.py",
+        "src/keyhole/encoding/envelope.py",
         "        if self._deletions:\n",
         "        if self._deletions and self._lives_from is not None:\n",
         ("test_ordered_deletions.py",),
@@ -83,7 +83,7 @@ KINDS = (
     Breakage(
         "a scan shows deletions that are remembered",
         "kinds",
-        "src/keyhole/stored.py",
+        "src/keyhole/encoding/envelope.py",
         "        if self._deletions and entry.startswith(DELETED):\n",
         "        if self._deletions and self._aggregates:\n",
         ("test_ordered_deletions.py",),
@@ -91,7 +91,7 @@ KINDS = (
     Breakage(
         "a deletion is remembered until it happens to be swept",
         "kinds",
-        "src/keyhole/stored.py",
+        "src/keyhole/encoding/envelope.py",
         "        return None if _FIRST_STAMP <= self.stamp_of(entry) < lives_from else self.bare(entry)\n",
         "        return self.bare(entry)\n",
         ("test_ordered_deletions.py",),
@@ -99,7 +99,7 @@ KINDS = (
     Breakage(
         "deletions that were written during a round are never swept",
         "kinds",
-        "services/state_server/sweep.py",
+        "services/state_server/write/ttl_gc.py",
         "        self._at, self._due = course.at, min(course.due, self._written)\n",
         "        self._at, self._due = course.at, course.due\n",
         ("test_ordered_deletions.py",),
@@ -107,7 +107,7 @@ KINDS = (
     Breakage(
         "deletions that are written between two rounds are never swept",
         "kinds",
-        "services/state_server/sweep.py",
+        "services/state_server/write/ttl_gc.py",
         "        self._due = min(self._due, self._written)\n",
         "",
         ("test_ordered_deletions.py",),
@@ -115,7 +115,7 @@ KINDS = (
     Breakage(
         "an older release takes a deletion in the changelog for a row",
         "kinds",
-        "services/state_server/commit.py",
+        "services/state_server/write/commit.py",
         "        layout=layout_of(state.descriptor),\n",
         "        layout=1,\n",
         ("test_ordered_deletions.py",),
@@ -123,7 +123,7 @@ KINDS = (
     Breakage(
         "what an epoch deletes is told as another batch where the job has gone over to orders",
         "kinds",
-        "src/keyhole/coordinator/decisions.py",
+        "src/keyhole/protocol/decisions.py",
         "        or bool(before.keep_deleted_ms) is not bool(of.keep_deleted_ms)\n",
         "",
         ("test_decisions.py",),
@@ -139,7 +139,7 @@ KINDS = (
     Breakage(
         "an accumulator of an earlier version of the class is merged with as it is",
         "kinds",
-        "src/keyhole/spark/aggregating.py",
+        "src/keyhole/spark/worker/aggregating.py",
         "        if base.version == version_of(self.aggregator):\n",
         "        if base.version <= version_of(self.aggregator):\n",
         ("test_class_versions.py",),
@@ -155,7 +155,7 @@ KINDS = (
     Breakage(
         "what an epoch brings is told as another batch where the job's class is of another version",
         "kinds",
-        "src/keyhole/coordinator/decisions.py",
+        "src/keyhole/protocol/decisions.py",
         "        or max(1, before.class_version) != max(1, of.class_version)\n",
         "",
         ("test_class_versions.py",),
@@ -163,7 +163,7 @@ KINDS = (
     Breakage(
         "an earlier version of a class takes a state over",
         "kinds",
-        "src/keyhole/coordinator/decisions.py",
+        "src/keyhole/protocol/decisions.py",
         "    _check_class_version(stored, wanted)\n",
         "",
         ("test_refused_starts.py",),
@@ -171,7 +171,7 @@ KINDS = (
     Breakage(
         "a codec that is added hides the rows that are there",
         "kinds",
-        "src/keyhole/coordinator/decisions.py",
+        "src/keyhole/protocol/decisions.py",
         '            ("codec", _made_by_codec(stored, of=wanted), _made_by_codec(wanted, of=wanted)),\n',
         "",
         ("test_refused_starts.py",),
@@ -179,7 +179,7 @@ KINDS = (
     Breakage(
         "a worker with another version of the class stores under the driver's",
         "kinds",
-        "src/keyhole/spark/aggregating.py",
+        "src/keyhole/spark/worker/aggregating.py",
         "    check_class(descriptor, aggregation.aggregator)\n",
         "",
         ("test_class_versions.py",),
@@ -187,7 +187,7 @@ KINDS = (
     Breakage(
         "an older release takes an accumulator of a later version for one of version 1",
         "kinds",
-        "src/keyhole/stored.py",
+        "src/keyhole/encoding/envelope.py",
         "    if descriptor.kind is StateKind.AGGREGATING and descriptor.class_version > 1:\n",
         "    if descriptor.kind is StateKind.AGGREGATING and descriptor.class_version > 255:\n",
         ("test_class_versions.py",),

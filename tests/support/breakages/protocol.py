@@ -6,8 +6,8 @@ from tests.support.breakages.breakage import Breakage
 
 _HOST = "services/state_server/host.py"
 _FENCE = "services/state_server/fence.py"
-_COMMIT = "services/state_server/commit.py"
-_DECISIONS = "src/keyhole/coordinator/decisions.py"
+_COMMIT = "services/state_server/write/commit.py"
+_DECISIONS = "src/keyhole/protocol/decisions.py"
 _COORDINATOR = "src/keyhole/coordinator/coordinator.py"
 _RUN = "src/keyhole/coordinator/run.py"
 
@@ -79,7 +79,7 @@ PROTOCOL = (
     Breakage(
         "an attempt of an older round that ends late is staged",
         "protocol",
-        "services/state_server/attempts.py",
+        "services/state_server/write/attempts.py",
         "        self._check_newest(name)\n        self._arriving.discard(attempt)\n",
         "        self._arriving.discard(attempt)\n",
         ("test_host.py",),
@@ -103,7 +103,7 @@ PROTOCOL = (
     Breakage(
         "rows are committed that are not those of the receipts",
         "protocol",
-        "services/state_server/staged.py",
+        "services/state_server/write/staged.py",
         "    if sorted(held, key=_by_group) != sorted(expected, key=_by_group):\n",
         "    if len(held) != len(expected):\n",
         ("test_staged.py",),
@@ -135,7 +135,7 @@ PROTOCOL = (
     Breakage(
         "a new checkpoint begins with an epoch that may be committed in part",
         "protocol",
-        "src/keyhole/coordinator/bootstrapping.py",
+        "src/keyhole/protocol/bootstrap.py",
         "    return 1 + max(last + 1, known",
         "    return 1 + max(last, known",
         ("test_decisions.py",),
@@ -143,7 +143,7 @@ PROTOCOL = (
     Breakage(
         "a query declares a state without looking whether another one has",
         "protocol",
-        "src/keyhole/coordinator/declaring.py",
+        "src/keyhole/coordinator/registration.py",
         "    stored = known()\n    # Before anything",
         "    stored: Mapping[str, StateDescriptor] = {}\n    # Before anything",
         ("test_declaring.py::test_one_of_two_queries_has_the_state_and_the_other_is_refused",),
@@ -263,7 +263,7 @@ PROTOCOL = (
     Breakage(
         "a transaction whose first records are lost is committed",
         "protocol",
-        "src/keyhole/changelog/transactions.py",
+        "src/keyhole/changelog/kafka/transactions.py",
         "        return self.first >= 0 and self.last - self.first >= self.count - 1\n",
         "        return self.last >= 0\n",
         ("test_transactions.py",),
@@ -271,7 +271,7 @@ PROTOCOL = (
     Breakage(
         "readers of a changelog get what was aborted",
         "protocol",
-        "src/keyhole/changelog/consuming.py",
+        "src/keyhole/changelog/kafka/consumer.py",
         '        "isolation.level": "read_committed",\n',
         '        "isolation.level": "read_uncommitted",\n',
         (
@@ -291,7 +291,7 @@ PROTOCOL = (
     Breakage(
         "a state that nobody can use goes on record",
         "protocol",
-        "src/keyhole/coordinator/decisions.py",
+        "src/keyhole/protocol/decisions.py",
         "    StateCodec(wanted)\n",
         "",
         ("test_unusable_states.py",),
@@ -299,7 +299,7 @@ PROTOCOL = (
     Breakage(
         "half of a schema that can't be used is taken over",
         "protocol",
-        "services/state_server/hosted.py",
+        "services/state_server/replica/hosted.py",
         "            StateCodec(descriptor)\n",
         "",
         ("test_unusable_states.py",),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.support.breakages.breakage import Breakage
 
-_RESTORE = "services/state_server/restore.py"
-_STANDBY = "services/state_server/standby.py"
-_STANDINGS = "services/state_server/standings.py"
+_RESTORE = "services/state_server/replica/restore.py"
+_STANDBY = "services/state_server/replica/standby.py"
+_STANDINGS = "services/state_server/read/freshness.py"
 
 RESTORE = (
     Breakage(
@@ -68,7 +68,7 @@ RESTORE = (
     Breakage(
         "a store of a changelog that was made anew is taken for one of the new",
         "restore",
-        "src/keyhole/stores/on_disk.py",
+        "src/keyhole/stores/disk/identity.py",
         '"state": self.state, "topic_id": self.topic_id}\n',
         '"state": self.state}\n',
         ("test_stores.py::TestLmdbStore",),

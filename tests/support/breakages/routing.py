@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from tests.support.breakages.breakage import Breakage
 
-_ROUTING = "src/keyhole/routing.py"
-_FORWARDING = "services/client_proxy/forwarding.py"
-_TABLE = "services/state_server/table.py"
+_ROUTING = "src/keyhole/protocol/routing.py"
+_FORWARDING = "services/client_proxy/forwarding/frame.py"
+_TABLE = "services/state_server/read/table.py"
 
 ROUTING = (
     Breakage(
         "a proxy gathers the answers of any number of servers into one message",
         "routing",
-        "services/client_proxy/gathering.py",
+        "services/client_proxy/forwarding/answers.py",
         "        fits = size <= self._room or not self.begun\n",
         "        fits = True\n",
         ("test_forwarding.py::test_what_has_no_room_beside_the_answers_of_other_servers_is_left_for_another_frame",),
@@ -28,7 +28,7 @@ ROUTING = (
     Breakage(
         "a state server looks at no value's size",
         "routing",
-        "services/state_server/query_servicer.py",
+        "services/state_server/servicers/query.py",
         "        if unread or answers.large or",
         "        if unread or",
         ("test_large_values.py::test_json_is_cut_by_its_own_size_and_says_where_it_is_too_large",),
@@ -102,7 +102,7 @@ ROUTING = (
     Breakage(
         "a scan that broke off begins again with the pages it had",
         "routing",
-        "src/keyhole/client/scans.py",
+        "src/keyhole/client/wire/scans.py",
         "            answer = _Answer(codec)\n",
         '            answer = locals().get("answer") or _Answer(codec)\n',
         ("test_scanning.py::test_the_client_begins_again_and_the_answer_is_of_one_copy_and_one_epoch",),
@@ -110,7 +110,7 @@ ROUTING = (
     Breakage(
         "a scan waits for a silent owner alone",
         "routing",
-        "services/client_proxy/scanning.py",
+        "services/client_proxy/forwarding/scan.py",
         "        if not done and self._hope and self._loop.time() >= self._due:\n",
         "        if not done and not self._hope and self._loop.time() >= self._due:\n",
         (
@@ -120,7 +120,7 @@ ROUTING = (
     Breakage(
         "a proxy that drains takes frames on",
         "routing",
-        "services/client_proxy/lookup_session.py",
+        "services/client_proxy/grpc/lookup_session.py",
         "                if not self._reading:\n                    break\n",
         "",
         ("test_lookup_session.py",),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.support.breakages.breakage import Breakage
 
-_ACCESS = "src/keyhole/security/access.py"
+_ACCESS = "src/keyhole/security/authentication.py"
 _POLICY = "src/keyhole/security/policy.py"
-_RPC_ACCESS = "src/keyhole/rpc/access.py"
+_RPC_ACCESS = "src/keyhole/rpc/authorization.py"
 _WEB_TOKENS = "src/keyhole/security/web_tokens.py"
 
 SECURITY = (
@@ -65,7 +65,7 @@ SECURITY = (
     Breakage(
         "frames of lookups are not asked whose they are",
         "security",
-        "services/client_proxy/query_servicer.py",
+        "services/client_proxy/grpc/query_servicer.py",
         "        current().check(Verb.READ, request.state.application, request.state.state)\n",
         "        current()\n",
         ("test_access.py::test_a_reader_reads_what_it_may_and_nothing_else",),
@@ -97,7 +97,7 @@ SECURITY = (
     Breakage(
         "a port listens in plaintext where nobody has chosen that",
         "security",
-        "src/keyhole/security/door.py",
+        "src/keyhole/security/guard.py",
         ' and settings.plaintext != "allow" and not is_loopback(host):\n',
         ' and settings.plaintext == "refuse" and not is_loopback(host):\n',
         ("test_tls.py::test_plaintext_must_be_chosen_where_others_than_this_machine_can_connect",),
@@ -113,7 +113,7 @@ SECURITY = (
     Breakage(
         "a server takes any number of scans, each of which keeps a snapshot",
         "security",
-        "services/state_server/scans.py",
+        "services/state_server/read/scans.py",
         "        if self._open >= self._limits.most:\n",
         "        if self._open < 0:\n",
         ("test_scans.py::test_beyond_so_many_scans_another_one_is_refused_until_one_has_ended",),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.support.breakages.breakage import Breakage
 
-_FIRST_BATCH = "src/keyhole/spark/first_batch.py"
-_RECORDING = "src/keyhole/spark/recording.py"
+_FIRST_BATCH = "src/keyhole/spark/driver/first_batch.py"
+_RECORDING = "src/keyhole/spark/worker/recording.py"
 
 SPARK = (
     Breakage(
@@ -27,7 +27,7 @@ SPARK = (
     Breakage(
         "an object store is not asked to decide which of two drivers has settled something",
         "spark",
-        "src/keyhole/spark/checkpoint_files.py",
+        "src/keyhole/spark/driver/checkpoint_files.py",
         "        if self._decides:\n",
         "        if not self._folder:\n",
         ("test_checkpoint_files.py::test_in_an_object_store_what_another_has_made_since_it_was_looked_for_stays",),
@@ -68,7 +68,7 @@ SPARK = (
     Breakage(
         "a state that readers know by another name is the processor's of that name",
         "spark",
-        "src/keyhole/spark/processor_task.py",
+        "src/keyhole/spark/worker/processor_task.py",
         "{state.variable: state for state in exposed}",
         "{state.name: state for state in exposed}",
         ("test_recording.py::test_changes_of_a_state_that_readers_know_by_another_name_leave_under_that",),
@@ -84,7 +84,7 @@ SPARK = (
     Breakage(
         "times are looked up by way of the session's time zone",
         "spark",
-        "src/keyhole/arrow_times.py",
+        "src/keyhole/encoding/arrow_times.py",
         "        values: list[Any] = in_utc(column).to_pylist()\n",
         "        values: list[Any] = column.to_pylist()\n",
         ("test_lookup_times.py::test_the_first_and_the_last_times_are_looked_up_and_found_in_any_session",),
@@ -92,7 +92,7 @@ SPARK = (
     Breakage(
         "a row that clears a key leaves what the batch had for it before",
         "spark",
-        "src/keyhole/spark/folding.py",
+        "src/keyhole/spark/worker/fold.py",
         "            self._keys[prefix] = {key: row}\n",
         "            self._keys.setdefault(prefix, {})[key] = row\n",
         ("test_folding.py",),
@@ -100,7 +100,7 @@ SPARK = (
     Breakage(
         "change rows are packed to a partition that is not their key's",
         "spark",
-        "src/keyhole/spark/packing.py",
+        "src/keyhole/spark/worker/pack.py",
         "ipc_stream(rows.filter(pa.array(places == partition)))",
         "ipc_stream(rows.filter(pa.array(places >= partition)))",
         ("test_packing.py",),
@@ -108,7 +108,7 @@ SPARK = (
     Breakage(
         "a shuffle is used again whose partitions split key groups",
         "spark",
-        "src/keyhole/spark/partitioning.py",
+        "src/keyhole/spark/driver/partitioning.py",
         " and key_groups % layout.partitions == 0\n",
         " and key_groups >= layout.partitions\n",
         ("test_spark_partitioning.py",),
@@ -116,7 +116,7 @@ SPARK = (
     Breakage(
         "of what owners held a task gets the first message alone",
         "spark",
-        "src/keyhole/spark/aggregating.py",
+        "src/keyhole/spark/worker/aggregating.py",
         "                    asked = asked[len(bases) :]\n",
         "                    asked = []\n",
         ("test_aggregating.py::test_a_task_adds_its_rows_to_what_the_owner_held",),
@@ -140,7 +140,7 @@ SPARK = (
     Breakage(
         "a batch that is run again reads a broadcast state as it is now",
         "spark",
-        "src/keyhole/spark/pins.py",
+        "src/keyhole/spark/driver/pins.py",
         "            return settled\n        return",
         "            return msgspec.structs.replace(pin, content=content)\n        return",
         ("test_reading_from_jobs.py::test_a_driver_that_wakes_late_changes_nothing_of_what_its_successor_has_read",),
@@ -149,7 +149,7 @@ SPARK = (
     Breakage(
         "what kept batches have read is dropped with the batch that wrote it",
         "spark",
-        "src/keyhole/pinned.py",
+        "src/keyhole/protocol/batch_decisions.py",
         "if end > oldest)\n",
         "if of >= oldest)\n",
         ("test_pins.py",),
@@ -157,7 +157,7 @@ SPARK = (
     Breakage(
         "a driver that wakes late drops what its successors' batches have read",
         "spark",
-        "src/keyhole/spark/pins.py",
+        "src/keyhole/spark/driver/pins.py",
         "        if max(numbers, default=0) > self._number or (earlier and last is None):\n",
         "        if not numbers and last is not None:\n",
         ("test_pins.py::test_a_driver_that_sleeps_before_a_batch_without_another_before_it_drops_nothing",),
@@ -165,7 +165,7 @@ SPARK = (
     Breakage(
         "a state reads a column that Spark takes for another one",
         "spark",
-        "src/keyhole/spark/schema.py",
+        "src/keyhole/spark/declaration/schema.py",
         "    _check_told_apart(declaration, schema, by_case)\n",
         "",
         ("test_declared_names.py",),

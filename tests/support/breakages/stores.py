@@ -8,7 +8,7 @@ STORES = (
     Breakage(
         "LMDB's rows are all taken for small",
         "stores",
-        "src/keyhole/stores/lmdb.py",
+        "src/keyhole/stores/lmdb/engine.py",
         'sys.maxsize if stat["overflow_pages"] else stat["psize"] // 2\n',
         'stat["psize"] // 2\n',
         ("test_lmdb.py::test_rows_of_no_size_are_read_beyond_what_was_asked_for",),
@@ -16,7 +16,7 @@ STORES = (
     Breakage(
         "a scan ends before the last entry of its range",
         "stores",
-        "src/keyhole/stores/lmdb.py",
+        "src/keyhole/stores/lmdb/engine.py",
         "        if key < first:\n            return\n",
         "        if key <= first:\n            return\n",
         ("test_stores.py::TestLmdbStore",),
@@ -24,7 +24,7 @@ STORES = (
     Breakage(
         "a snapshot of RocksDB reads what was written since",
         "stores",
-        "src/keyhole/stores/rocksdb_database.py",
+        "src/keyhole/stores/rocksdb/database.py",
         "                if now() == view.sequence:\n                    return rows\n",
         "                return rows\n",
         ("test_rocksdb.py::test_a_reader_at_any_moment_of_a_write_sees_all_of_its_snapshot",),
@@ -32,7 +32,7 @@ STORES = (
     Breakage(
         "staged rows that the disk does not give back are committed without",
         "stores",
-        "services/state_server/spill.py",
+        "services/state_server/write/spill.py",
         "            except (OSError, msgspec.MsgspecError) as error:\n                raise",
         "            except (OSError, msgspec.MsgspecError) as error:\n                return\n                raise",
         ("test_spill.py",),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.support.breakages.breakage import Breakage
 
-_STORED = "src/keyhole/stored.py"
-_SWEEP = "services/state_server/sweep.py"
-_TABLE = "services/state_server/table.py"
+_STORED = "src/keyhole/encoding/envelope.py"
+_SWEEP = "services/state_server/write/ttl_gc.py"
+_TABLE = "services/state_server/read/table.py"
 _COORDINATOR = "src/keyhole/coordinator/coordinator.py"
 
 TTL = (
@@ -53,7 +53,7 @@ TTL = (
     Breakage(
         "a new row is merged with one that has expired",
         "ttl",
-        "services/state_server/merge_entries.py",
+        "services/state_server/write/merge_entries.py",
         "        self._lives_from = lives.lives_from(epoch.moment)\n",
         "        self._lives_from = bytes(8)\n",
         ("test_merge_entries.py",),
@@ -69,7 +69,7 @@ TTL = (
     Breakage(
         "an epoch that is run again removes what has expired since",
         "ttl",
-        "services/state_server/commit.py",
+        "services/state_server/write/commit.py",
         "            amount = None if part.replace or committed else _amount(staged.values())\n",
         "            amount = None if part.replace else _amount(staged.values())\n",
         ("test_sweep.py",),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from keyhole.errors import InternalError, KeyTooLong, StoreConflict
+from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, Store
 from keyhole.testing.stores.samples import LAST_KEY_GROUP, advances, contents, key, position, positions, puts
-from keyhole.types import START, Position
 
 RANGES = pytest.mark.parametrize(
     ("start", "stop", "expected"),

@@ -23,10 +23,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from keyhole.encoding.storage_key import group_of, prefix_of
 from keyhole.errors import StoreConflict
-from keyhole.storage_key import group_of, prefix_of
+from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, Snapshot, Store, StoreEngine, StoreLimits
-from keyhole.types import START, Position
 
 KEY_GROUPS = (0, 1, 255, 256, 65_535)
 LIMIT_BYTES = 1 << 30

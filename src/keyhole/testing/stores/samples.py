@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from keyhole.encoding.storage_key import prefix_of
 from keyhole.errors import StoreFull
-from keyhole.storage_key import prefix_of
+from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, Store
-from keyhole.types import START, Position
 
 LAST_KEY_GROUP = 65_535
 

@@ -1,0 +1,77 @@
+"""The answers of one frame, put together from those of several servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from keyhole.client.wire.segments import Answers
+from keyhole.errors import KeyholeError
+from keyhole.v1 import state_pb2
+
+
+class Gathering:
+    """Columns that are filled in place by place. The first answer for a place counts, whoever gives it.
+
+    Args:
+        room: For the values, in bytes. The first answers always have room: a server's are bounded.
+
+    Attributes:
+        open: The places without answer or final failure.
+        begun: Whether any place has an answer.
+        full: There was no room for an answer; its place is still open.
+    """
+
+    def __init__(self, count: int, room: int) -> None:
+        self.open = set(range(count))
+        self.begun = self.full = False
+        self._room = room
+        self._values = [b""] * count
+        self._sources: list[state_pb2.Source] = []
+        self._source_of = [0] * count
+        self._failures: dict[int, KeyholeError] = {}
+
+    def put(self, places: Sequence[int], answers: Answers) -> dict[int, KeyholeError]:
+        """Takes one server's answers for these places; returns the failures of those that are still open."""
+        first_source = len(self._sources)
+        self._sources += answers.sources
+        source_of: Iterable[int] = answers.source_of or (0,) * len(places)
+        failed: dict[int, KeyholeError] = {}
+        size = sum(map(len, answers.values))
+        fits = size <= self._room or not self.begun
+        if fits and not answers.failures and self.open.issuperset(places):
+            # As nearly always: there are hundreds of keys in a frame.
+            self.open.difference_update(places)
+            self.begun = True
+            self._room -= size
+            for place, value, source in zip(places, answers.values, source_of, strict=True):
+                self._values[place] = value
+                self._source_of[place] = first_source + source
+            return failed
+        for offset, (place, source) in enumerate(zip(places, source_of, strict=True)):
+            if place not in self.open:
+                continue
+            failure = answers.failures.get(offset)
+            if failure is not None:
+                failed[place] = failure
+                continue
+            value = answers.values[offset]
+            if value and not fits and len(value) > self._room:
+                self.full = True
+                continue
+            self.open.discard(place)
+            self.begun = True
+            self._room -= len(value)
+            self._values[place] = value
+            self._source_of[place] = first_source + source
+        return failed
+
+    def fail(self, places: Iterable[int], error: KeyholeError) -> None:
+        """These have no answer, and won't get one."""
+        failed = self.open.intersection(places)
+        self.open -= failed
+        self._failures.update(dict.fromkeys(failed, error))
+
+    def answers(self, pending: KeyholeError | None = None) -> Answers:
+        """All columns; the places that are still open fail with `pending`."""
+        failures = self._failures if pending is None else self._failures | dict.fromkeys(self.open, pending)
+        return Answers(self._values, self._sources, self._source_of, failures)

@@ -1,0 +1,73 @@
+"""One server's share of a frame, as a proxy waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from keyhole.client.wire.segments import Answers, Segment
+from keyhole.errors import KeyholeError
+
+if TYPE_CHECKING:
+    from services.client_proxy.forwarding.frame import Forwarding
+
+
+class Asked:
+    """Tells a Forwarding what comes of it. `places`: of its keys in the frame; None: it has them all."""
+
+    __slots__ = ("_forwarding", "_heard", "_left", "_loop", "_places", "_timer", "address", "overdue", "segment")
+
+    segment: Segment
+
+    def __init__(self, forwarding: Forwarding, address: str, places: Sequence[int] | None, count: int) -> None:
+        self.address = address
+        self.overdue = False
+        self._forwarding = forwarding
+        self._places = places
+        self._left = count
+        self._timer: asyncio.TimerHandle | None = None
+
+    def part(self, start: int, count: int) -> Sequence[int]:
+        """The places of `count` keys from `start` on."""
+        return range(start, start + count) if self._places is None else self._places[start : start + count]
+
+    def watch(self, loop: asyncio.AbstractEventLoop, hop_seconds: float) -> None:
+        """Calls `overdue` if it is not answered in time."""
+        self._loop = loop
+        self._heard = loop.time()
+        self._timer = loop.call_later(hop_seconds, self._is_overdue, hop_seconds, hop_seconds / 2)
+
+    def forget(self) -> None:
+        """It no longer matters whether it is answered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def answered(self, start: int, answers: Answers) -> None:
+        self._answered(len(answers.values))
+        self._forwarding.answered(self, start, answers)
+
+    def failed(self, start: int, count: int, error: KeyholeError) -> None:
+        self._answered(count)
+        self._forwarding.failed(self, start, count, error)
+
+    def _answered(self, count: int) -> None:
+        self._left -= count
+        self._heard = self._loop.time()
+        if not self._left:
+            self.forget()
+
+    def _is_overdue(self, hop_seconds: float, grace_seconds: float) -> None:
+        self._timer = None
+        late = self._loop.time() - self._heard - hop_seconds
+        if late < 0:
+            # It has answered some: large values come in several responses.
+            self._timer = self._loop.call_later(-late, self._is_overdue, hop_seconds, grace_seconds)
+            return
+        if late > grace_seconds > 0:
+            # This process itself is late: the answer may be waiting to be read. Asking others would only add to it.
+            self._timer = self._loop.call_later(grace_seconds, self._is_overdue, hop_seconds, 0)
+            return
+        self.overdue = True
+        self._forwarding.overdue(self)

@@ -1,0 +1,208 @@
+"""One scan on its way through the proxy: to copies of its key, one after the other, until one has begun to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from keyhole.backoff import Backoff
+from keyhole.encoding.storage_key import group_of
+from keyhole.errors import DeadlineExceeded, InternalError, KeyholeError, NoServer, ServerLost
+from keyhole.model.read import Stale
+from keyhole.protocol.routing import RouteTable
+from keyhole.rpc.convert import bounds_from_proto
+from keyhole.rpc.scan_requests import scan_range
+from keyhole.v1 import query_pb2 as pb
+from services.client_proxy.directory import Directory
+from services.client_proxy.forwarding.key_attempts import MENDABLE, Course
+
+_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.01, 0.25
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """An answer of which the first page is there."""
+
+    address: str
+    first: pb.ScanResponse
+    others: AsyncGenerator[pb.ScanResponse]
+
+
+class Scanning:
+    """Asks the copies of a key in the order of the reader's policy, until one has answered with a page.
+
+    After a copy that refuses, the next one is asked at once. One that is silent for the hop deadline is not given up:
+    the next one is asked as well, and whoever begins first goes on. From its first page on the answer is that copy's
+    alone, as pages of two copies may be of two epochs: if it breaks off, the call fails with ServerLost, and the client
+    begins again.
+
+    Args:
+        deadline: On the event loop's clock.
+    """
+
+    def __init__(self, directory: Directory, request: pb.ScanRequest, deadline: float) -> None:
+        self._directory = directory
+        self._name = (request.state.application, request.state.state)
+        self._request = request
+        self._bounds = bounds_from_proto(request.options)
+        self._deadline = deadline
+        self._loop = asyncio.get_running_loop()
+        self._asked: dict[asyncio.Task[_Begun], str] = {}
+        # Never done.
+        self._nobody: asyncio.Future[_Begun] = self._loop.create_future()
+        # The one that was asked last, until it is overdue.
+        self._hope = ""
+        self._due = self._grace = 0.0
+        self._retry_at: float | None = None
+        self._course = Course("")
+        self._attempts = 0
+        self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
+
+    async def pages(self) -> AsyncGenerator[pb.ScanResponse]:
+        """At least one. Close it.
+
+        Raises:
+            UnknownApplication, UnknownState, KeyMismatch, NullKey, Unsupported: The request is wrong.
+            StaleDescriptor: It means a state that was made anew since.
+            EpochNotReached, TooStale, Unconfirmed: No copy met the reader's bounds within the deadline.
+            Overloaded: A server has too many scans under way.
+            ServerLost: The copy broke off.
+            DeadlineExceeded: The message names what it waited for.
+        """
+        async with AsyncExitStack() as open_calls:
+            open_calls.push_async_callback(self._end_others)
+            begun = await self._first()
+            open_calls.push_async_callback(begun.others.aclose)
+            await self._end_others()
+            yield begun.first
+            try:
+                async for page in begun.others:
+                    yield page
+            except MENDABLE as error:
+                raise ServerLost(
+                    f"server {begun.address} broke off in the middle of a scan; begin it again ({error.message})",
+                    address=begun.address,
+                ) from error
+
+    async def _first(self) -> _Begun:
+        while True:
+            now = self._loop.time()
+            if now >= self._deadline:
+                raise self._too_late()
+            if not self._hope:
+                self._ask_next(now)
+            begun = await self._heard(self._patience(now))
+            if begun is not None:
+                return begun
+
+    def _ask_next(self, now: float) -> None:
+        """Asks another copy. Where there is none, all are begun with again, a moment later."""
+        course = self._course
+        if self._retry_at is not None and now >= self._retry_at:
+            self._retry_at = None
+            course.begin_again()
+        table = self._directory.table(self._name)
+        prefix = scan_range(self._directory.codec(self._name), self._request).prefix
+        copies = self._copies(table, group_of(prefix))
+        address = next((copy for copy in copies if copy not in course.asked), "")
+        if address:
+            for silent in course.under_way:
+                self._directory.suspect(silent)
+            self._attempts += 1
+            course.sent(address)
+            self._asked[self._loop.create_task(self._begin(address))] = address
+            self._hope, self._due = address, now + self._directory.hop_seconds
+            self._grace = self._directory.hop_seconds / 2
+            return
+        if not copies:
+            course.cause = NoServer(f"no server answers for a key group of {'/'.join(self._name)}: {table.missing}")
+        if self._retry_at is None:
+            self._retry_at = now + self._backoff.next()
+            if self._retry_at >= self._deadline and not self._asked:
+                raise self._too_late()
+
+    def _copies(self, table: RouteTable, group: int) -> Sequence[str]:
+        owner, copies = table.owners.addresses[group], table.copies[group]
+        if self._bounds.stale is Stale.NEVER:
+            return (owner,) if owner else ()
+        if self._bounds.stale is Stale.ALWAYS:
+            first = random.choice(table.spread).addresses[group]  # noqa: S311 - no secret
+            return (first, *(address for address in copies if address != first)) if first else copies
+        return copies
+
+    async def _begin(self, address: str) -> _Begun:
+        link = self._directory.link(address)
+        if link is None:
+            raise NoServer(f"server {address} is no longer among the discovered ones")
+        pages = link.scan(self._request, max(0.001, self._deadline - self._loop.time()))
+        try:
+            return _Begun(address, await anext(pages), pages)
+        except StopAsyncIteration:
+            raise InternalError(f"server {address} answered a scan without a page, by a bug of its") from None
+
+    def _patience(self, now: float) -> float:
+        """Seconds for which there is nothing to do but to wait."""
+        until = self._due if self._hope else self._deadline if self._retry_at is None else self._retry_at
+        return max(0.0, min(until, self._deadline) - now)
+
+    async def _heard(self, seconds: float) -> _Begun | None:
+        """Waits so long for those that were asked. None: none of them has begun."""
+        asked = self._asked or (self._nobody,)
+        done, _ = await asyncio.wait(asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in self._asked.keys() & done:
+            try:
+                begun = task.result()
+            except KeyholeError as error:
+                self._refused(self._asked.pop(task), error)
+            else:
+                del self._asked[task]
+                return begun
+        if not done and self._hope and self._loop.time() >= self._due:
+            self._overdue()
+        return None
+
+    def _overdue(self) -> None:
+        now = self._loop.time()
+        if now - self._due > self._grace > 0:
+            # This process itself is late: the answer may be waiting to be read. Asking others would only add to it.
+            self._due, self._grace = now + self._grace, 0.0
+            return
+        self._hope = ""
+        self._course.overdue()
+
+    def _refused(self, address: str, error: KeyholeError) -> None:
+        if isinstance(error, DeadlineExceeded) and self._course.reason is not None:
+            # Another copy, or this one a moment ago, may have said what the silent one couldn't.
+            raise self._course.too_late(self._attempts, error)
+        if not isinstance(error, MENDABLE):
+            raise error
+        self._course.refused(address, error, was_overdue=address != self._hope)
+        if address == self._hope:
+            self._hope = ""
+
+    def _too_late(self) -> KeyholeError:
+        course = self._course
+        # One that was asked again a moment ago is not silent: what it said before tells more.
+        asked_just_now = self._hope if course.cause is not None and self._loop.time() < self._due else ""
+        silent = ", ".join(sorted(course.under_way - {asked_just_now}))
+        if course.bound is not None or not silent:
+            return course.too_late(self._attempts)
+        also = f"; another failed because {course.cause.message}" if course.cause else ""
+        return DeadlineExceeded(
+            f"no answer within the deadline, after {self._attempts} attempts: server {silent} was asked and is silent"
+            + also,
+            cause=NoServer.reason,
+            attempts=self._attempts,
+        )
+
+    async def _end_others(self) -> None:
+        """Those that were asked and are not needed, or not in time. Idempotent."""
+        asked, self._asked = self._asked, {}
+        for task in asked:
+            task.cancel()
+        for ended in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(ended, _Begun):
+                await ended.others.aclose()

@@ -1,0 +1,117 @@
+"""What a reader gets over HTTP, as JSON holds it: docs/reads.md tells of the fields. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_text import text_of, typed
+from keyhole.model.state import StateDescriptor
+from keyhole.rpc.convert import source_from_proto
+from keyhole.v1 import query_pb2 as pb
+from keyhole.v1 import state_pb2
+
+
+def source_json(message: state_pb2.Source, now: datetime) -> dict[str, Any]:
+    """Who answered, and as of when."""
+    source = source_from_proto(message)
+    staleness = None if source.as_of is None else max(0.0, (now - source.as_of).total_seconds())
+    return {
+        "server": source.server,
+        "role": str(source.role),
+        "epoch": source.epoch,
+        "commit_time": _moment(source.commit_time),
+        "watermark": _moment(source.watermark),
+        "as_of": _moment(source.as_of),
+        "staleness_seconds": staleness,
+        "lag_epochs": source.lag_epochs,
+        "unconfirmed": source.unconfirmed,
+        "generation": source.generation,
+        "assignment_version": source.assignment_version,
+    }
+
+
+def answer_json(answer: pb.Answer, now: datetime, *, integers_as_text: bool) -> dict[str, Any]:
+    """The answer to one key, whose value came as JSON."""
+    return {
+        "found": answer.found,
+        "value": _value(answer.value, integers_as_text=integers_as_text) if answer.found else None,
+        "source": source_json(answer.source, now),
+    }
+
+
+def entries_json(
+    codec: StateCodec,
+    entries: Sequence[tuple[bytes, bytes]],
+    source: state_pb2.Source,
+    following: bytes | None,
+    now: datetime,
+    *,
+    integers_as_text: bool,
+) -> dict[str, Any]:
+    """The answer to a scan: encoded map keys, and rows.
+
+    Args:
+        following: The encoded map key that `next` gives; None: there are no more entries.
+
+    Raises:
+        StaleDescriptor: A row is of a newer schema than the codec knows.
+    """
+    found = [
+        {
+            "map_key": _spelled(typed(_single(codec.entries.decode(map_key))), integers_as_text=integers_as_text),
+            "value": _value(codec.row_to_json(row).encode(), integers_as_text=integers_as_text),
+        }
+        for map_key, row in entries
+    ]
+    return {
+        "entries": found,
+        "next": None if following is None else text_of(_single(codec.entries.decode(following))),
+        "source": source_json(source, now),
+    }
+
+
+def descriptor_json(descriptor: StateDescriptor) -> dict[str, Any]:
+    """All of it; as `keyhole describe --json`."""
+    described: dict[str, Any] = msgspec.to_builtins(descriptor)
+    return described
+
+
+def encoded(body: Any) -> bytes:
+    """The JSON text."""
+    return msgspec.json.encode(body)
+
+
+def _single(values: tuple[Any, ...]) -> Any:
+    return values[0] if len(values) == 1 else values
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _value(json_row: bytes, *, integers_as_text: bool) -> Any:
+    if not integers_as_text:
+        return msgspec.Raw(json_row)
+    return _spelled(msgspec.json.decode(json_row), integers_as_text=True)
+
+
+def _spelled(value: Any, *, integers_as_text: bool) -> Any:
+    """Whole numbers as text, where that is wanted: many readers of JSON know no number above 2^53 exactly."""
+    if not integers_as_text:
+        return value
+    match value:
+        case bool():
+            return value
+        case int():
+            return str(value)
+        case list():
+            return [_spelled(item, integers_as_text=True) for item in value]
+        case dict():
+            return {name: _spelled(item, integers_as_text=True) for name, item in value.items()}
+        case _:
+            return value

@@ -1,0 +1,297 @@
+"""Reads over HTTP and JSON, for services without gRPC: the same requests, by the same way through the proxy.
+
+    GET  /v1                                  the states of all applications
+    GET  /v1/{application}                    the states of one
+    GET  /v1/{application}/{state}            what a state is
+    GET  /v1/{application}/{state}/{key}      a value; of a map or list state its entries, or one by ?map_key=
+    GET  /v1/{application}/{state}:scan       the entries of a broadcast state
+    POST /v1/{application}/{state}:batchGet   the values of several keys
+    GET  /healthz, /readyz                    the loop turns; a state server was reached, and nobody stops the proxy
+
+docs/reads.md tells it to readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+
+from keyhole.encoding.codec import StateCodec
+from keyhole.errors import InternalError, KeyholeError, MalformedRequest, StaleDescriptor, Unauthenticated
+from keyhole.rpc import convert
+from keyhole.rpc.authorization import discreet
+from keyhole.rpc.http.port import HttpLimits
+from keyhole.rpc.http.status import CONTENT_TYPE, http_status, problem
+from keyhole.security.authentication import ANYBODY, Caller, become
+from keyhole.security.guard import Door
+from keyhole.security.policy import Verb
+from keyhole.v1 import query_pb2 as pb
+from keyhole.v1 import state_pb2
+from services.client_proxy.directory import Directory
+from services.client_proxy.grpc.query_servicer import QueryServicer
+from services.client_proxy.http import answers as http_answers
+from services.client_proxy.http import requests as http_requests
+from services.client_proxy.http.requests import Parameters
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.02
+# An answer is made in memory.
+_MOST_ANSWER_BYTES = 16 << 20
+_MOST_BATCH_BYTES = 32 << 20
+
+
+class _Deadline:
+    """What reads want of a gRPC call: how much time is left."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = asyncio.get_running_loop().time() + seconds
+
+    def time_remaining(self) -> float:
+        return max(0.0, self._until - asyncio.get_running_loop().time())
+
+
+class HttpReads:
+    """The application that an HttpPort serves. Event loop's thread only.
+
+    Args:
+        default_timeout_seconds: For requests that bring no timeout.
+        door: Knows who calls, and what that one may read; None: everybody may read everything.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        servicer: QueryServicer,
+        default_timeout_seconds: float,
+        limits: HttpLimits | None = None,
+        door: Door | None = None,
+    ) -> None:
+        self.draining = False
+        self._directory = directory
+        self._servicer = servicer
+        self._default_timeout = default_timeout_seconds
+        self._limits = limits or HttpLimits()
+        self._door = door
+        self.app = web.Application(client_max_size=self._limits.body_bytes, middlewares=[_problems])
+        state = r"/v1/{application:[^/:]+}/{state:[^/:]+}"
+        self.app.router.add_routes(
+            [
+                web.get("/healthz", self._healthy),
+                web.get("/readyz", self._ready),
+                web.get("/v1", self._states),
+                web.get(r"/v1/{application:[^/:]+}", self._states),
+                web.get(state, self._state),
+                web.get(state + ":scan", self._whole),
+                web.post(state + ":batchGet", self._batch),
+                web.get(state + r"/{key:[^/]*}", self._key),
+            ]
+        )
+
+    async def _healthy(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        if self.draining:
+            return web.Response(status=503, text="draining\n")
+        if not self._directory.reached.is_set():
+            return web.Response(status=503, text="no state server was reached yet\n")
+        return web.Response(text="ok\n")
+
+    async def _states(self, request: web.Request) -> web.Response:
+        caller = self._caller(request)
+        asked = http_requests.parameters(request.query.items())
+        application = request.match_info.get("application", "")
+        listed = await self._servicer.ListStates(pb.ListStatesRequest(application=application), self._deadline(asked))
+        states = [
+            http_answers.descriptor_json(convert.descriptor_from_proto(state))
+            for state in listed.states
+            if caller.may_see(state.application, state.state)
+        ]
+        return _answer({"states": states})
+
+    async def _state(self, request: web.Request) -> web.Response:
+        caller, name = self._caller(request), _name(request)
+        _check_sees(caller, name)
+        asked = http_requests.parameters(request.query.items())
+        codec = await self._codec(caller, name, self._deadline(asked))
+        return _answer(http_answers.descriptor_json(codec.descriptor))
+
+    async def _key(self, request: web.Request) -> web.Response:
+        return await self._read(request, request.match_info["key"])
+
+    async def _whole(self, request: web.Request) -> web.Response:
+        return await self._read(request, None)
+
+    async def _read(self, request: web.Request, key: str | None) -> web.Response:
+        caller, name = self._caller(request), _name(request)
+        # Nothing is told before; which of the two verbs is needed only the state's kind says.
+        _check_sees(caller, name)
+        asked = http_requests.parameters(request.query.items(), one_key=True)
+        deadline = self._deadline(asked)
+        codec = await self._codec(caller, name, deadline)
+        if http_requests.is_scan(codec, asked, whole=key is None):
+            caller.check(Verb.SCAN, *name)
+            return _answer(await self._scan(name, codec, key, asked, deadline))
+        assert key is not None
+        caller.check(Verb.READ, *name)
+        (answer,) = await self._answers(name, [http_requests.lookup_key(codec, key, asked)], asked, deadline)
+        return _answer(answer)
+
+    async def _batch(self, request: web.Request) -> web.Response:
+        caller, name = self._caller(request), _name(request)
+        caller.check(Verb.READ, *name)
+        asked = http_requests.parameters(request.query.items())
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                body = await request.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text="the body did not come in time") from None
+        given = http_requests.batch_keys(body)
+        deadline = self._deadline(asked)
+        codec = await self._codec(caller, name, deadline)
+        keys = [http_requests.batch_key(codec, key) for key in given]
+        return _answer({"answers": await self._answers(name, keys, asked, deadline)})
+
+    async def _answers(
+        self, name: tuple[str, str], keys: list[pb.Key], asked: Parameters, deadline: Any
+    ) -> list[dict[str, Any]]:
+        request = pb.GetManyRequest(state=_ref(name), keys=keys, options=asked.options)
+        answers = await self._servicer.read_many(request, deadline, _MOST_BATCH_BYTES)
+        now = self._now()
+        return [http_answers.answer_json(answer, now, integers_as_text=asked.integers_as_text) for answer in answers]
+
+    async def _scan(
+        self, name: tuple[str, str], codec: StateCodec, key: str | None, asked: Parameters, deadline: Any
+    ) -> dict[str, Any]:
+        request, limit = http_requests.scan_request(codec, key, asked)
+        request.state.CopyFrom(_ref(name))
+        entries: list[tuple[bytes, bytes]] = []
+        source: state_pb2.Source | None = None
+        size, kept = 0, limit
+        answer: Any = self._servicer.Scan(request, deadline)
+        async with aclosing(answer) as pages:
+            async for page in pages:
+                source = source or page.source
+                entries += zip(page.map_keys, page.values, strict=True)
+                size += page.ByteSize()
+                # Two at least: one entry is an answer, and the other says from where it goes on.
+                if size > _MOST_ANSWER_BYTES and len(entries) > 1:
+                    kept = min(limit, len(entries) - 1)
+                    break
+        if source is None:
+            raise InternalError("a scan was answered without a page, by a bug of Keyhole's")
+        # One entry more was asked for, to know whether there are more.
+        following = _following(entries, kept, descending=request.descending)
+        while True:
+            codec = await self._servicer.codec(name, deadline)
+            try:
+                return http_answers.entries_json(
+                    codec,
+                    entries[:kept],
+                    source,
+                    following,
+                    self._now(),
+                    integers_as_text=asked.integers_as_text,
+                )
+            except StaleDescriptor:
+                # A row has come before the word of its schema, which is under way.
+                if deadline.time_remaining() <= _RETRY_SECONDS:
+                    raise
+                await self._directory.clock.pause(_RETRY_SECONDS)
+
+    def _caller(self, request: web.Request) -> Caller:
+        """Raises Unauthenticated."""
+        if self._door is None:
+            return ANYBODY
+        caller = self._door.caller_of(request)
+        path = request.match_info.route.resource
+        caller.method = f"{request.method} {path.canonical if path is not None else ''}"
+        become(caller)
+        return caller
+
+    async def _codec(self, caller: Caller, name: tuple[str, str], deadline: Any) -> StateCodec:
+        try:
+            return await self._servicer.codec(name, deadline)
+        except KeyholeError as error:
+            raise discreet(caller, error) from None
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._directory.clock.now_ms() / 1000, UTC)
+
+    def _deadline(self, asked: Parameters) -> Any:
+        return _Deadline(self._default_timeout if asked.timeout_seconds is None else asked.timeout_seconds)
+
+
+def _following(entries: list[tuple[bytes, bytes]], kept: int, *, descending: bool) -> bytes | None:
+    """The bound from which a next scan goes on: `from` is inclusive, and `to`, by which one goes down, exclusive."""
+    if len(entries) <= kept:
+        return None
+    return entries[kept - 1 if descending else kept][0]
+
+
+def _check_sees(caller: Caller, name: tuple[str, str]) -> None:
+    """Raises PermissionDenied: it may not know of the state."""
+    if not caller.may_see(*name):
+        raise caller.denied(Verb.READ, *name)
+
+
+def _name(request: web.Request) -> tuple[str, str]:
+    return request.match_info["application"], request.match_info["state"]
+
+
+def _ref(name: tuple[str, str]) -> pb.StateRef:
+    return pb.StateRef(application=name[0], state=name[1])
+
+
+def _answer(body: dict[str, Any]) -> web.Response:
+    return web.Response(body=http_answers.encoded(body), content_type="application/json")
+
+
+def _problem(error: KeyholeError) -> web.Response:
+    headers = {"Retry-After": "1"} if error.retryable else {}
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = "Bearer"
+    return web.Response(
+        status=http_status(error), body=http_answers.encoded(problem(error)), content_type=CONTENT_TYPE, headers=headers
+    )
+
+
+@web.middleware
+async def _problems(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
+    """Every refusal is a problem in JSON."""
+    try:
+        return await handler(request)
+    except KeyholeError as error:
+        return _problem(error)
+    except web.HTTPException as refused:
+        # What the HTTP library refuses by itself: no such path or method, a body that is too large or too late.
+        what = problem(MalformedRequest(_WHY.get(refused.status, refused.reason)))
+        headers = {"Allow": refused.headers["Allow"]} if "Allow" in refused.headers else {}
+        response = web.Response(
+            status=refused.status,
+            body=http_answers.encoded({**what, "status": refused.status}),
+            content_type=CONTENT_TYPE,
+            headers=headers,
+        )
+        if refused.status in (408, 413):
+            response.force_close()  # the rest of the body is not read
+        return response
+    except Exception as error:  # noqa: BLE001 - the top of every request
+        _log.exception("an HTTP request failed unexpectedly", exc_info=error)
+        return _problem(InternalError("the request failed unexpectedly; the proxy's log has the cause"))
+
+
+_WHY = {
+    404: "there is no such path; a key with a / in it spells that %2F. Paths: /v1, /v1/APPLICATION, "
+    "/v1/APPLICATION/STATE, /v1/APPLICATION/STATE/KEY, /v1/APPLICATION/STATE:scan, /v1/APPLICATION/STATE:batchGet",
+    405: "the path is there, but not with this method",
+    408: "the body did not come in time",
+    413: "the body is too large; ask for fewer keys at once",
+}

@@ -1,0 +1,222 @@
+"""What a reader asks for over HTTP: query parameters and bodies, from text to the words of gRPC. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from keyhole.client.bounds import bounds_of
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_text import key_of, parse_bound, parse_key
+from keyhole.errors import MalformedRequest, Unsupported
+from keyhole.hints import ready
+from keyhole.model.read import Stale
+from keyhole.model.state import KeyColumn
+from keyhole.rpc.convert import bounds_to_proto, key_to_proto
+from keyhole.rpc.scan_requests import check_has_entries
+from keyhole.v1 import query_pb2 as pb
+
+MOST_SECONDS = 300.0
+DEFAULT_ENTRIES, MOST_ENTRIES = 1_000, 10_000
+
+_READ = ("stale", "max_staleness", "min_epoch", "timeout", "integers")
+_SCAN = ("from", "to", "limit", "descending")
+_MAP_KEY = "map_key"
+_MOST_NUMBER = (1 << 63) - 1
+
+
+class Parameters(NamedTuple):
+    """The query parameters of a read.
+
+    Attributes:
+        options: As over gRPC; values come as JSON.
+        timeout_seconds: None: the proxy's default.
+        integers_as_text: Whole numbers of values and map keys are spelled as strings.
+        others: What only some reads have, by name.
+    """
+
+    options: pb.ReadOptions
+    timeout_seconds: float | None
+    integers_as_text: bool
+    others: dict[str, str]
+
+    @property
+    def scans(self) -> bool:
+        """One of them is a scan's."""
+        return any(name in self.others for name in _SCAN)
+
+
+def parameters(pairs: Iterable[tuple[str, str]], *, one_key: bool = False) -> Parameters:
+    """Reads them.
+
+    Args:
+        one_key: Those of a scan, or of a look-up of one entry, are known too.
+
+    Raises:
+        MalformedRequest: One that there is not, is given twice, or can't be read; the message names it.
+    """
+    known = (*_READ, *_SCAN, _MAP_KEY) if one_key else _READ
+    given: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known:
+            # Not the name: a key may have been put there by mistake.
+            raise MalformedRequest(f"a query parameter is not known; there are {', '.join(known)}")
+        if name in given:
+            raise MalformedRequest(f"the query parameter {name} is given twice")
+        given[name] = value
+    staleness = _number(given, "max_staleness", most=float(1 << 32))
+    bounds = bounds_of(
+        given.get("stale", Stale.WHEN_NEEDED),  # type: ignore[arg-type]  # checked there
+        None if staleness is None else timedelta(seconds=staleness),
+        _whole(given, "min_epoch", 0),
+    )
+    options = pb.ReadOptions(format=pb.VALUE_FORMAT_JSON)
+    if (wanted := bounds_to_proto(bounds)) is not None:
+        options.MergeFrom(wanted)
+    integers = given.get("integers", "number")
+    if integers not in ("number", "text"):
+        raise MalformedRequest("the query parameter integers is neither number nor text")
+    others = {name: value for name, value in given.items() if name not in _READ}
+    return Parameters(options, _number(given, "timeout", most=MOST_SECONDS), integers == "text", others)
+
+
+def lookup_key(codec: StateCodec, key: str, asked: Parameters) -> pb.Key:
+    """The key of one value, of `/v1/application/state/KEY?map_key=...`.
+
+    Raises:
+        KeyMismatch: It doesn't fit the state's columns.
+        Unsupported: A map key, and the state has none.
+    """
+    descriptor = codec.descriptor
+    columns = (*descriptor.scan_key, *descriptor.entry_key)
+    if _MAP_KEY not in asked.others:
+        return key_to_proto(columns, parse_key(columns, key))
+    check_has_entries(descriptor)
+    if not descriptor.scan_key:
+        raise Unsupported("a broadcast state has no map key; leave map_key out")
+    first, second = parse_key(descriptor.scan_key, key), parse_key(descriptor.entry_key, asked.others[_MAP_KEY])
+    return key_to_proto(columns, (*_columns(first), *_columns(second)))
+
+
+def is_scan(codec: StateCodec, asked: Parameters, *, whole: bool) -> bool:
+    """Whether entries are asked for, or one value.
+
+    Args:
+        whole: No key is given.
+
+    Raises:
+        Unsupported: Both, or entries of a state that has none.
+        MalformedRequest: Neither.
+    """
+    descriptor = codec.descriptor
+    of_one = _MAP_KEY in asked.others
+    if asked.scans or whole:
+        check_has_entries(descriptor)
+        if of_one:
+            raise MalformedRequest("map_key names one entry; leave it out to scan, or leave from, to, ... out")
+        return True
+    # Of a state with entries a key alone means all of them; those of a broadcast state are its keys.
+    return bool(descriptor.entry_key and descriptor.scan_key) and not of_one
+
+
+def scan_request(codec: StateCodec, key: str | None, asked: Parameters) -> tuple[pb.ScanRequest, int]:
+    """A scan for one entry more than there may be in the answer, and how many may be.
+
+    Raises:
+        KeyMismatch: A value doesn't fit its columns.
+        MalformedRequest: A parameter that can't be.
+        Unsupported: See is_scan.
+    """
+    descriptor, others = codec.descriptor, asked.others
+    if (key is None) != (not descriptor.scan_key):
+        raise Unsupported(
+            f"state {descriptor.application}/{descriptor.state} is of kind {descriptor.kind}: "
+            + ("it is scanned whole, without a key" if key is not None else "name the key whose entries are wanted")
+        )
+    limit = _whole(others, "limit", DEFAULT_ENTRIES)
+    if not 1 <= limit <= MOST_ENTRIES:
+        raise MalformedRequest(f"limit is {limit}; it must be from 1 to {MOST_ENTRIES:,}: ask for the rest by `next`")
+    descending = others.get("descending", "false")
+    if descending not in ("true", "false"):
+        raise MalformedRequest("the query parameter descending is neither true nor false")
+    options = pb.ReadOptions()
+    options.CopyFrom(asked.options)
+    options.format = pb.VALUE_FORMAT_UNSPECIFIED
+    request = pb.ScanRequest(
+        key=pb.Key() if key is None else key_to_proto(descriptor.scan_key, parse_key(descriptor.scan_key, key)),
+        to=_bound(descriptor.entry_key, others.get("to")),
+        descending=descending == "true",
+        limit=limit + 1,
+        options=options,
+        topic_id=descriptor.topic_id,
+    )
+    getattr(request, "from").CopyFrom(_bound(descriptor.entry_key, others.get("from")))
+    return request, limit
+
+
+@ready
+class _EntryKey(msgspec.Struct, forbid_unknown_fields=True):
+    key: Any
+    map_key: Any
+
+
+@ready
+class _BatchGet(msgspec.Struct, forbid_unknown_fields=True):
+    keys: list[Any]
+
+
+def batch_keys(body: bytes) -> list[Any]:
+    """What `:batchGet` was given. Raises MalformedRequest."""
+    try:
+        return msgspec.json.decode(body, type=_BatchGet).keys
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise MalformedRequest('the body is not {"keys": [...]} in JSON') from None  # the cause may hold a key
+
+
+def batch_key(codec: StateCodec, given: object) -> pb.Key:
+    """One of them: the key's columns (then those of the map key), or an object of both. Raises KeyMismatch, NullKey."""
+    descriptor = codec.descriptor
+    columns = (*descriptor.scan_key, *descriptor.entry_key)
+    if not isinstance(given, dict):
+        return key_to_proto(columns, key_of(columns, given))
+    try:
+        entry = msgspec.convert(given, _EntryKey)
+    except msgspec.ValidationError:
+        raise MalformedRequest('a key is an object without exactly the fields "key" and "map_key"') from None
+    check_has_entries(descriptor)
+    first, second = key_of(descriptor.scan_key, entry.key), key_of(descriptor.entry_key, entry.map_key)
+    return key_to_proto(columns, (*_columns(first), *_columns(second)))
+
+
+def _columns(values: Any) -> tuple[Any, ...]:
+    return values if isinstance(values, tuple) else (values,)
+
+
+def _bound(columns: Sequence[KeyColumn], text: str | None) -> pb.Key:
+    if text is None:
+        return pb.Key()
+    values = _columns(parse_bound(columns, text))
+    return key_to_proto(columns[: len(values)], values)
+
+
+def _number(given: dict[str, str], name: str, most: float) -> float | None:
+    if name not in given:
+        return None
+    try:
+        number = float(given[name])
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= most:
+        raise MalformedRequest(f"the query parameter {name} must be a number of seconds above 0, at most {most:g}")
+    return number
+
+
+def _whole(given: dict[str, str], name: str, default: int) -> int:
+    text = given.get(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MOST_NUMBER):
+        raise MalformedRequest(f"the query parameter {name} must be a whole number, 0 or more")
+    return int(text)

@@ -1,0 +1,75 @@
+"""What a client proxy says of itself (docs/metrics.md): made of counters that others keep, whenever it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from keyhole.metrics.catalogue import MOST_STATES, OTHER, Component, Kept
+from keyhole.metrics.families import Figures, process_start
+from keyhole.protocol.routing import RouteTable
+from keyhole.v1 import stats_pb2 as pb
+from services.client_proxy.counts import StateCounts
+from services.client_proxy.directory import Directory
+from services.client_proxy.grpc.query_servicer import QueryServicer
+
+_P = "keyhole_client_proxy"
+
+
+class ProxyStats:
+    """Used from the event loop's thread only.
+
+    Args:
+        name: Gives the proxy's, once it is bound.
+    """
+
+    def __init__(self, directory: Directory, queries: QueryServicer, name: Callable[[], str]) -> None:
+        self._directory = directory
+        self._queries = queries
+        self._name = name
+        self._started = process_start()
+        self._states = Kept(MOST_STATES)
+
+    async def read(self) -> pb.ReadStatsResponse:
+        """All of it."""
+        name, counts, figures = self._name(), self._queries.counts, Figures()
+        figures.process(Component.CLIENT_PROXY, (name,), self._started)
+        figures.refusals(Component.CLIENT_PROXY, (name,), counts.refusals)
+        self._now(figures, name)
+        figures.observed(f"{_P}_lookup_seconds", (name,), counts.lookup_seconds)
+        figures.observed(f"{_P}_frame_keys", (name,), counts.frame_keys)
+        figures.observed(f"{_P}_scan_seconds", (name,), counts.scan_seconds)
+        self._states.note(self._directory.tables)
+        for state, table in self._directory.tables.items():
+            self._routes(figures, (name, *self._states.label(state)), table)
+        for state, of in counts.states.items():
+            self._reads(figures, (name, *self._states.label(state)), of)
+        self._reads(figures, (name, OTHER, OTHER), counts.elsewhere)
+        return pb.ReadStatsResponse(component=pb.COMPONENT_CLIENT_PROXY, name=name, families=figures.families())
+
+    def _now(self, figures: Figures, name: str) -> None:
+        keys, scans, streams = self._queries.under_way
+        figures.add(f"{_P}_open_keys", (name,), keys)
+        figures.add(f"{_P}_open_scans", (name,), scans)
+        figures.add(f"{_P}_open_streams", (name,), streams)
+        figures.add(f"{_P}_silent_calls_total", (name,), self._directory.silent_calls)
+        for status in ("reached", "silent", "lost"):
+            figures.add(f"{_P}_known_servers", (name, status), 0)
+        for link in self._directory.links:
+            view = link.view
+            status = "lost" if view is None or view.lost else "silent" if view.suspect else "reached"
+            figures.add(f"{_P}_known_servers", (name, status), 1)
+
+    @staticmethod
+    def _routes(figures: Figures, labels: tuple[str, ...], table: RouteTable) -> None:
+        figures.add(f"{_P}_unrouted_key_groups", labels, table.owners.addresses.count(""))
+
+    @staticmethod
+    def _reads(figures: Figures, labels: tuple[str, ...], of: StateCounts) -> None:
+        figures.add(f"{_P}_lookup_keys_total", labels, of.keys)
+        figures.add(f"{_P}_lookup_frames_total", labels, of.frames)
+        figures.add(f"{_P}_route_hit_keys_total", labels, of.routed - of.missed)
+        figures.add(f"{_P}_route_missed_keys_total", labels, of.missed)
+        figures.add(f"{_P}_finished_scans_total", labels, of.scans)
+        figures.add(f"{_P}_scanned_entries_total", labels, of.entries)
+        for reason, count in of.failed.items():
+            figures.add(f"{_P}_failed_reads_total", (*labels, reason), count)

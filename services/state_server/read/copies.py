@@ -1,0 +1,272 @@
+"""What one server can answer from of one state: the copy that it owns, and the one that it follows as a standby."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from keyhole.clock import Clock
+from keyhole.encoding.codec import EntryRange
+from keyhole.encoding.envelope import Visible
+from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
+from keyhole.stores.base import Snapshot
+from keyhole.v1 import state_pb2
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the answers of a copy stand for, apart from single key groups that stand elsewhere.
+
+    Attributes:
+        as_of_ms: The copy holds all that was complete then, by the coordinator's clock; 0: not known. An owner's is not
+            used: it is the time of its lease.
+        heard_monotonic: When this server heard of that: whichever of the two makes the answer older counts, so that no
+            jump of a clock makes it look fresh.
+        lag_epochs: How many complete epochs the copy is known to lack.
+    """
+
+    epoch: int = 0
+    commit_time_ms: int = 0
+    watermark_ms: int = 0
+    generation: int = 0
+    assignment_version: int = 0
+    as_of_ms: int = 0
+    heard_monotonic: float = 0.0
+    lag_epochs: int = 0
+
+
+@dataclass
+class Lease:
+    """When the coordinator was last heard of. One per query, shared by its tables."""
+
+    clock: Clock
+    seconds: float
+    confirmed_monotonic: float = field(default=float("-inf"))
+    confirmed_ms: int = 0
+
+    def confirm(self) -> None:
+        self.confirmed_monotonic = self.clock.monotonic()
+        self.confirmed_ms = self.clock.now_ms()
+
+    @property
+    def age_seconds(self) -> float:
+        return self.clock.monotonic() - self.confirmed_monotonic
+
+    @property
+    def expired(self) -> bool:
+        return self.age_seconds > self.seconds
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Rows (None: absent) by key, and who answers: an index into `sources` per key; empty: sources[0] answered all.
+
+    Where the rows of the first keys took as much as was to be read, there are none of the others.
+
+    Attributes:
+        large: They may take more than was to be read: one row alone does, or two copies were read.
+    """
+
+    rows: Sequence[bytes | None]
+    sources: Sequence[state_pb2.Source]
+    source_of: Sequence[int] = ()
+    large: bool = False
+
+
+class HeldSnapshot:
+    """A snapshot that is closed when nobody holds it any more: a scan may outlive the epoch that it reads."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._holders = 1
+
+    def hold(self) -> HeldSnapshot:
+        """One more holder."""
+        self._holders += 1
+        return self
+
+    def release(self) -> None:
+        """One less."""
+        self._holders -= 1
+        if not self._holders:
+            self.snapshot.close()
+
+
+Show = Callable[[Standing], Visible]
+"""By what the copy stands for: what readers get now of what is stored."""
+
+
+class Scanned:
+    """The entries of a range as of one snapshot, and who answers. Close it: until then it keeps the snapshot.
+
+    Attributes:
+        entries: (storage key, row), read as they are asked for; None in place of a row that has expired. NotReady once
+            the store is closed.
+        closed: The entries must not be read any more.
+    """
+
+    def __init__(self, entries: Iterator[tuple[bytes, bytes | None]], source: state_pb2.Source, held: HeldSnapshot):
+        self.entries = entries
+        self.source = source
+        self.closed = False
+        self._held = held
+
+    def close(self) -> None:
+        """Idempotent."""
+        if not self.closed:
+            self.closed = True
+            self._held.release()
+
+
+class Copy:
+    """Some key groups of a state as of one snapshot. Used by the event loop's thread alone.
+
+    Args:
+        source: Makes the source of answers that stand so.
+        moment: What else goes into it; it is made anew only when this, or the standing, has changed.
+
+    Attributes:
+        groups: The key groups that it answers for.
+        standing: Of all of them but those that were published apart.
+        whole: These are all that the state has.
+    """
+
+    def __init__(
+        self,
+        key_groups: int,
+        source: Callable[[Standing], state_pb2.Source],
+        moment: Callable[[], object],
+    ) -> None:
+        self.groups: frozenset[int] = frozenset()
+        self.standing = Standing()
+        self.whole = False
+        self._key_groups = key_groups
+        self._make_source = source
+        self._moment = moment
+        self._snapshot: Snapshot | None = None
+        self._held: HeldSnapshot | None = None
+        self._sequence = -1
+        self._prefixes: frozenset[bytes] = frozenset()
+        self._apart: dict[bytes, Standing] = {}
+        self._source: state_pb2.Source | None = None
+        self._source_moment: object = None
+
+    def publish(
+        self,
+        snapshot: Snapshot,
+        groups: frozenset[int],
+        standing: Standing,
+        apart: Mapping[int, Standing],
+        sequence: int = 0,
+    ) -> None:
+        """Swaps snapshot, key groups and standings in one step; takes the snapshot over.
+
+        Args:
+            apart: Key groups that stand elsewhere than `standing`.
+            sequence: Of the view, in the order in which they were taken; an older one than the last changes nothing.
+        """
+        if sequence < self._sequence:
+            snapshot.close()
+            return
+        if self._held is not None:
+            self._held.release()
+        self._snapshot, self._held, self._sequence = snapshot, HeldSnapshot(snapshot), sequence
+        self.stand(standing, apart)
+        self._hold(groups)
+
+    def stand(self, standing: Standing, apart: Mapping[int, Standing]) -> None:
+        """The same rows turn out to stand for more, or are known to lack more."""
+        self.standing = standing
+        self._apart = {prefix_of(group): other for group, other in apart.items() if other != standing}
+        self._source = None
+
+    def withdraw(self, groups: Collection[int]) -> None:
+        """Stops answering for key groups, at once."""
+        if groups:
+            self._hold(self.groups - frozenset(groups))
+
+    def _hold(self, groups: frozenset[int]) -> None:
+        self.groups = groups
+        self._prefixes = frozenset(prefix_of(group) for group in groups)
+        self.whole = len(groups) == self._key_groups
+
+    def covers(self, keys: Sequence[bytes]) -> bool:
+        """Whether it can answer for all of them. In one pass: a lookup frame has hundreds of keys."""
+        prefixes = self._prefixes
+        return self._snapshot is not None and (self.whole or all(key[:GROUP_BYTES] in prefixes for key in keys))
+
+    def holds(self, key: bytes) -> bool:
+        return self._snapshot is not None and key[:GROUP_BYTES] in self._prefixes
+
+    def standings(self, keys: Sequence[bytes]) -> Sequence[Standing]:
+        """Per key; one alone where all stand alike."""
+        if not self._apart:
+            return (self.standing,)
+        return [self._apart.get(key[:GROUP_BYTES], self.standing) for key in keys]
+
+    @property
+    def all_standings(self) -> Collection[Standing]:
+        """What any of its key groups stands for."""
+        return {self.standing, *self._apart.values()} if self._apart else (self.standing,)
+
+    def answers(
+        self, keys: Sequence[bytes], standings: Sequence[Standing], show: Show | None, most_bytes: int
+    ) -> Answers:
+        """Rows by storage key.
+
+        Args:
+            keys: All must be covered.
+            standings: Of these keys.
+            show: None: readers get what is stored.
+            most_bytes: No more is read, but for the first row.
+        """
+        assert self._snapshot is not None
+        rows, large = self._snapshot.get_first(keys, most_bytes)
+        if len(standings) > 1:
+            standings = standings[: len(rows)]
+        distinct = list(dict.fromkeys(standings)) if len(standings) > 1 else standings
+        if len(distinct) == 1:
+            source = self.source() if distinct[0] is self.standing else self._make_source(distinct[0])
+            return Answers(rows if show is None else show(distinct[0]).rows(rows), (source,), (), large)
+        index = {standing: i for i, standing in enumerate(distinct)}
+        source_of = [index[standing] for standing in standings]
+        if show is not None:
+            shown = [show(standing) for standing in distinct]
+            rows = [None if row is None else shown[i].row(row) for row, i in zip(rows, source_of, strict=True)]
+        return Answers(rows, [self._make_source(standing) for standing in distinct], source_of, large)
+
+    def scan(self, within: EntryRange, standing: Standing, show: Show | None, *, descending: bool) -> Scanned:
+        """The entries of a range, whose key group must be covered, as of now however long they are read.
+
+        Args:
+            show: None: readers get what is stored.
+        """
+        assert self._held is not None
+        held = self._held.hold()
+        group = group_of(within.prefix)
+        found = held.snapshot.items(group, within.start, within.stop, descending=descending)
+        entries: Iterator[tuple[bytes, bytes | None]] = found
+        if show is not None:
+            # What expires while it is read stays until the end.
+            row = show(standing).row
+            entries = ((key, row(entry)) for key, entry in found)
+        return Scanned(entries, self.source() if standing is self.standing else self._make_source(standing), held)
+
+    def source(self) -> state_pb2.Source:
+        """Of answers now."""
+        moment = self._moment()
+        if self._source is None or self._source_moment != moment:
+            self._source, self._source_moment = self._make_source(self.standing), moment
+        return self._source
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._held is not None:
+            self._held.release()
+            self._snapshot = self._held = None
+        self._hold(frozenset())
+
+
+def lagging(standing: Standing, lag_epochs: int) -> Standing:
+    """The same rows, known to lack so many complete epochs."""
+    return standing if standing.lag_epochs == lag_epochs else replace(standing, lag_epochs=lag_epochs)

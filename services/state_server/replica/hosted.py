@@ -1,0 +1,89 @@
+"""The write side of one state on this server: its store, and which key groups it may write. Host thread only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import lifetime
+from keyhole.model.epoch import START, Position
+from keyhole.model.evolution import succeeds
+from keyhole.model.state import StateDescriptor
+from keyhole.stores.base import Store
+from services.state_server.read.table import Table
+from services.state_server.write.merge import merge_of
+from services.state_server.write.merging import Merge
+from services.state_server.write.ttl_gc import Sweeper
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class HostedState:
+    """One state.
+
+    Attributes:
+        positions: How far the store is, by key group; what `apply` extends.
+        restored: Key groups that hold all that was committed before this server's grant: these it may write.
+        sweeper: None: nothing expires, and no deletion is remembered.
+        followed: Key groups of which it is a standby.
+        shown: Of these, and of those that it is about to own, the ones that the standby copy answers for.
+        warm: Followed ones that have caught up: they could be owned at once.
+        gaps: Followed ones that are between two states that existed; see standby.py.
+    """
+
+    descriptor: StateDescriptor
+    store: Store
+    table: Table
+    merge: Merge
+    positions: dict[int, Position]
+    restored: set[int]
+    followed: set[int] = field(default_factory=set)
+    shown: set[int] = field(default_factory=set)
+    warm: set[int] = field(default_factory=set)
+    gaps: set[int] = field(default_factory=set)
+    sweeper: Sweeper | None = None
+
+    @classmethod
+    def open(cls, descriptor: StateDescriptor, store: Store, table: Table) -> HostedState:
+        """Takes up where the store is."""
+        lives = lifetime(descriptor)
+        sweeper = None if lives is None else Sweeper(lives, lambda: store.size().entries)
+        state = cls(descriptor, store, table, merge_of(descriptor), {}, set(), sweeper=sweeper)
+        state.read_positions()
+        return state
+
+    def evolve(self, descriptor: StateDescriptor) -> None:
+        """The same state has another descriptor from now on; an older one changes nothing.
+
+        Raises:
+            ValueMismatch: It can't be used. Nothing has changed.
+        """
+        if succeeds(descriptor, self.descriptor):
+            StateCodec(descriptor)
+            self.descriptor, self.merge = descriptor, merge_of(descriptor)
+            if self.sweeper is not None and (lives := lifetime(descriptor)) is not None:
+                self.sweeper.lives = lives
+
+    def read_positions(self) -> None:
+        """As the store has them: a write of which it is not known whether it was done may have moved them."""
+        snapshot = self.store.snapshot()
+        try:
+            self.positions = dict(snapshot.positions())
+        finally:
+            snapshot.close()
+
+    def position(self, key_group: int) -> Position:
+        return self.positions.get(key_group, START)
+
+    def forget(self, key_groups: Iterable[int], why: str) -> None:
+        """Drops key groups from the store: they are restored from the changelog's start."""
+        for key_group in key_groups:
+            _log.warning(
+                "dropped a key group from the store; it is rebuilt from the changelog",
+                extra={"state": self.descriptor.state, "key_group": key_group, "why": why},
+            )
+            self.store.drop_key_group(key_group)
+            self.positions.pop(key_group, None)

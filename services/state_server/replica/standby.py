@@ -1,0 +1,242 @@
+"""The standby side of one query on this server: the copies that follow, and what they may be shown as.
+
+A copy is shown once it has caught up for the first time. From then on every marker it reaches is a state that existed,
+as long as the changelog is read before it is compacted. Where a copy has fallen further behind than that (its server
+was suspended for long), the log has holes between the markers, and what was shown last stays until it has caught up.
+
+Threads: coroutines run on the event loop; `_prepare`, `_take_in` and all of HostedState on the host's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import NamedTuple
+
+from keyhole.changelog.base import Changelog, Partition, Reached, RestoredEpochs
+from keyhole.changelog.settings import DELETE_RETENTION_MS, MIN_COMPACTION_LAG_MS
+from keyhole.clock import Clock
+from keyhole.model.epoch import Position
+from keyhole.protocol.control import QueryControl
+from keyhole.stores.base import Snapshot
+from services.state_server.read.copies import Standing
+from services.state_server.read.freshness import most_common, standings
+from services.state_server.replica.follower import Delivery, MakeFollower, Order
+from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.restore import apply_pieces, drop_unusable
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 0.5
+
+
+class StandbyView(NamedTuple):
+    """The standby copy of a state as the host thread left it. Without a snapshot, what was shown stays."""
+
+    state: HostedState
+    warm: frozenset[int]
+    snapshot: Snapshot | None
+    positions: Mapping[int, Position]
+
+
+class Standbys:
+    """See the module's text. Belongs to one QueryHost.
+
+    Args:
+        hosted: The host's states by name; the host adds and removes them.
+        thread: The host's.
+        heard: Is told of the query's records in the control topic, on the event loop, whenever they change.
+        changed: Is told, on the event loop, when other key groups are shown, or have caught up.
+    """
+
+    def __init__(
+        self,
+        changelog: Changelog,
+        query: str,
+        hosted: Mapping[str, HostedState],
+        thread: ThreadPoolExecutor,
+        clock: Clock,
+        heard: Callable[[QueryControl], Awaitable[None]],
+        changed: Callable[[], None],
+        make_follower: MakeFollower,
+    ) -> None:
+        self._hosted = hosted
+        self._thread = thread
+        self._clock = clock
+        self._heard = heard
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._order = Order(0, {})
+        self._control: QueryControl | None = None
+        self._told_ms, self._heard_monotonic = -1, 0.0
+        self._shown: dict[str, tuple[Mapping[int, Position], Mapping[int, Standing]]] = {}
+        self._follower = make_follower(changelog, query, self._prepare_from_follower, self._deliver, clock)
+        self._closed = False
+
+    def start(self) -> None:
+        """Begins to follow the control topic."""
+        self._follower.start()
+
+    def wanted(self, state: str) -> frozenset[int]:
+        """The key groups of a state that are followed."""
+        return self._order.groups.get(state, frozenset())
+
+    async def follow(
+        self, groups: Mapping[str, frozenset[int]], at_once: Mapping[str, frozenset[int]] | None = None
+    ) -> None:
+        """Follows these key groups, and no others, from now on.
+
+        Args:
+            at_once: Those among them that this server owned until now: what they hold is a state that existed.
+        """
+        order = Order(self._order.number + 1, {state: wanted for state, wanted in groups.items() if wanted})
+        self._order = order
+        views = await self._on_thread(lambda: self._take_order(order, at_once or {}))
+        self._show(views)
+        for name, state in self._hosted.items():
+            state.table.followed = self.wanted(name)
+            state.table.standby.withdraw(state.table.standby.groups - state.shown)
+        self._follower.order(order)
+
+    def _take_order(self, order: Order, at_once: Mapping[str, frozenset[int]]) -> list[StandbyView]:
+        views = []
+        for name, state in self._hosted.items():
+            wanted = order.groups.get(name, frozenset())
+            state.followed = set(wanted)
+            state.warm &= wanted
+            state.gaps &= wanted | state.table.assigned
+            # Those that are to be owned are shown until they are.
+            state.shown &= wanted | state.table.assigned
+            new = at_once.get(name, frozenset()) & wanted & state.restored
+            state.restored -= wanted
+            state.shown |= new
+            if new:
+                views.append(_view(state))
+        return views
+
+    def told_within(self, seconds: float) -> bool:
+        """Whether the query's driver has written to the control topic within that time, as far as is known."""
+        return self._told_ms >= 0 and self._clock.monotonic() - self._heard_monotonic <= seconds
+
+    def warm(self) -> dict[str, frozenset[int]]:
+        """The key groups that have caught up, by state."""
+        return {name: state.table.warm for name, state in self._hosted.items() if state.table.warm}
+
+    # --- what the follower brings ---------------------------------------------------------------------------------
+
+    def _prepare_from_follower(
+        self, number: int, ends: Mapping[Partition, int | None]
+    ) -> Mapping[Partition, Position] | None:
+        return None if self._closed else self._thread.submit(self._prepare, number, ends).result()
+
+    def _prepare(self, number: int, ends: Mapping[Partition, int | None]) -> Mapping[Partition, Position] | None:
+        if number != self._order.number or any(part.state not in self._hosted for part in ends):
+            return None
+        new = {part: end for part, end in ends.items() if end is not None}
+        dropped = drop_unusable(self._hosted, new, self._clock.now_ms() - DELETE_RETENTION_MS // 2)
+        for part in dropped:
+            self._hosted[part.state].gaps.add(part.key_group)
+        return {part: self._hosted[part.state].position(part.key_group) for part in ends}
+
+    def _deliver(self, delivery: Delivery) -> None:
+        taken = asyncio.run_coroutine_threadsafe(self._taken(delivery), self._loop)
+        while not (self._closed or wait({taken}, _CLOSE_SECONDS).done):
+            pass
+        if taken.done():
+            taken.result()
+        else:
+            taken.cancel()
+
+    async def _taken(self, delivery: Delivery) -> None:
+        if self._closed:
+            return
+        if delivery.control is not None:
+            await self._hear(delivery.control)
+        if delivery.items:
+            self._show(await self._on_thread(lambda: self._take_in(delivery)))
+
+    def _take_in(self, delivery: Delivery) -> list[StandbyView]:
+        if delivery.order != self._order.number:
+            return []
+        oldest_ms = self._clock.now_ms() - MIN_COMPACTION_LAG_MS // 2
+        pieces: dict[str, list[RestoredEpochs]] = {}
+        touched: dict[str, HostedState] = {}
+        for item in delivery.items:
+            name, group = item.partition
+            state = self._hosted.get(name)
+            if state is None or group not in state.followed:
+                continue
+            touched[name] = state
+            if isinstance(item, Reached):
+                state.gaps.discard(group)
+                state.warm.add(group)
+                state.shown.add(group)
+                continue
+            pieces.setdefault(name, []).append(item)
+            if item.marker is None or item.marker.commit_time_ms < oldest_ms:
+                state.gaps.add(group)
+                state.warm.discard(group)
+        for name, of in pieces.items():
+            apply_pieces(self._hosted[name], of)
+        return [_view(state) for state in touched.values()]
+
+    async def _hear(self, control: QueryControl) -> None:
+        self._control = control
+        if control.complete is not None and control.complete.told_ms != self._told_ms:
+            self._told_ms, self._heard_monotonic = control.complete.told_ms, self._clock.monotonic()
+        for name, (positions, before) in self._shown.items():
+            if name in self._hosted:
+                self._stand(self._hosted[name], positions, before)
+        await self._heard(control)
+
+    # --- what is shown --------------------------------------------------------------------------------------------
+
+    def _show(self, views: Iterable[StandbyView]) -> None:
+        different = False
+        for view in views:
+            name = view.state.descriptor.state
+            table = view.state.table
+            if self._hosted.get(name) is not view.state:
+                if view.snapshot is not None:
+                    view.snapshot.close()
+                continue
+            different |= view.warm != table.warm
+            table.warm = view.warm
+            if view.snapshot is None:
+                continue
+            _, before = self._shown.get(name, ({}, {}))
+            groups = frozenset(view.positions)
+            different |= groups != table.standby.groups
+            table.standby.publish(view.snapshot, groups, table.standby.standing, {})
+            self._stand(view.state, view.positions, before)
+        if different:
+            self._changed()
+
+    def _stand(self, state: HostedState, positions: Mapping[int, Position], before: Mapping[int, Standing]) -> None:
+        name = state.descriptor.state
+        complete = self._control.complete if self._control is not None else None
+        found = standings(name, positions, complete, before, self._heard_monotonic)
+        self._shown[name] = (positions, found)
+        state.table.standby.stand(most_common(found), found)
+
+    def forget(self, state: str) -> None:
+        """The state's store is being closed."""
+        self._shown.pop(state, None)
+
+    async def close(self) -> None:
+        """Returns when nothing is followed any more."""
+        self._closed = True
+        self._follower.close()
+        await self._loop.run_in_executor(None, self._follower.join)
+
+    async def _on_thread(self, call: Callable[[], list[StandbyView]]) -> list[StandbyView]:
+        return await self._loop.run_in_executor(self._thread, call)
+
+
+def _view(state: HostedState) -> StandbyView:
+    if state.gaps & state.shown:
+        return StandbyView(state, frozenset(state.warm), None, {})
+    positions = {group: state.position(group) for group in state.shown}
+    return StandbyView(state, frozenset(state.warm), state.store.snapshot(), positions)

@@ -1,0 +1,282 @@
+"""The commit of one epoch on this server: one Kafka transaction, then one write per store. Host thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from keyhole.changelog.base import ChangelogWriter, Marker, Partition, PartitionChanges
+from keyhole.encoding.envelope import Moment, layout_of
+from keyhole.errors import NotOwner, OutcomeUnknown, StageLost
+from keyhole.model.epoch import Position
+from keyhole.protocol.failpoints import Step, StepObserver
+from keyhole.protocol.receipts import GroupReceipt
+from keyhole.stores.base import Advance, Batch, Snapshot
+from services.state_server.replica.hosted import HostedState
+from services.state_server.write.merge import changes
+from services.state_server.write.merging import Change, Epoch
+from services.state_server.write.spill import Spool, SpooledRows
+from services.state_server.write.staged import StagedAttempt, StagedGroup, winners
+from services.state_server.write.ttl_gc import Course, Sweeper, Written, beside
+
+# How much of what was on disk is in memory while it is written to a store; one key group may be more.
+_WRITE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class StateToCommit:
+    """One state's part of an epoch, as the coordinator decided it."""
+
+    attempts: Sequence[StagedAttempt]
+    receipts: Sequence[GroupReceipt]
+    replace: bool
+
+
+@dataclass(frozen=True)
+class EpochToCommit:
+    """See protos StateServer.Commit."""
+
+    epoch: int
+    generation: int
+    commit_time_ms: int
+    watermark_ms: int
+    offsets_hash: int
+    states: Mapping[str, StateToCommit]
+    next_watermark_ms: int = 0
+
+
+@dataclass(frozen=True)
+class GroupCommitted:
+    """What became of one key group. `differs`: it was committed before, from other rows."""
+
+    state: str
+    key_group: int
+    marker_offset: int
+    checksum: int
+    already: bool
+    differs: bool = False
+
+
+@dataclass
+class _Plan:
+    """What is to be written, and what was written by an earlier run already.
+
+    Attributes:
+        courses: Of the states in which it was looked for what has expired.
+        spool: Holds the changes of key groups, where rows of the epoch are on disk.
+    """
+
+    changes: list[PartitionChanges] = field(default_factory=list)
+    already: list[GroupCommitted] = field(default_factory=list)
+    courses: list[tuple[Sweeper, Course]] = field(default_factory=list)
+    spool: Spool | None = None
+
+    def make_room(self, staged: Iterable[StagedGroup]) -> None:
+        """On disk, where these rows are: memory holds the changes of one key group at a time."""
+        if self.spool is None:
+            self.spool = next((rows.spool.for_changes() for rows in staged if rows.spool is not None), None)
+
+    def kept(self, changes: list[Change], rows: StagedGroup | None) -> Iterable[Change]:
+        """The changes, where the rows are that they were made of.
+
+        Args:
+            rows: None: there are none, and something has expired; it may be as much as others have rows.
+        """
+        in_memory = self.spool is None or (rows is not None and rows.spool is None)
+        return changes if self.spool is None or in_memory else self.spool.keep(changes)
+
+    def course(self, sweeper: Sweeper, snapshot: Snapshot, epoch: Epoch, written: Written | None) -> Course | None:
+        """Begins to look for what has expired; `written`: None: not in this epoch."""
+        if written is None:
+            sweeper.begin_anew()
+            return None
+        course = sweeper.begin(snapshot, epoch, written)
+        if course is not None:
+            self.courses.append((sweeper, course))
+        return course
+
+    def close(self) -> None:
+        if self.spool is not None:
+            self.spool.close()
+
+
+def commit_epoch(
+    epoch: EpochToCommit,
+    hosted: Mapping[str, HostedState],
+    writer: ChangelogWriter,
+    observer: StepObserver,
+    deadline_seconds: float,
+) -> list[GroupCommitted]:
+    """Makes the epoch durable; the caller makes it visible.
+
+    A key group whose store is at the epoch already was committed by an earlier run (or an earlier round): it is left
+    as it is. So the same epoch may be committed any number of times, and each key group takes it once.
+
+    Raises:
+        StageLost: The staged rows are not those of the receipts, or can't be read back. Nothing was committed.
+        Overloaded: No room on disk. Nothing was committed.
+        NotOwner: A key group is not this server's, or not restored. Nothing was committed.
+        KafkaUnreachable: Nothing was committed; may be called again.
+        Fenced: Nothing was committed; the grant is worthless from now on.
+        OutcomeUnknown: All key groups must be restored under a new grant.
+        StoreFull: It is committed, in the changelog; the store must be restored.
+    """
+    plan = _Plan()
+    try:
+        for name, part in epoch.states.items():
+            _plan_state(plan, epoch, hosted[name], part)
+        committed = plan.already
+        if plan.changes:
+            committed = committed + _carry_out(plan, epoch, hosted, writer, observer, deadline_seconds)
+        for sweeper, course in plan.courses:
+            sweeper.done(course)
+        return committed
+    finally:
+        plan.close()
+
+
+def _carry_out(
+    plan: _Plan,
+    epoch: EpochToCommit,
+    hosted: Mapping[str, HostedState],
+    writer: ChangelogWriter,
+    observer: StepObserver,
+    deadline_seconds: float,
+) -> list[GroupCommitted]:
+    observer.reached(Step.SERVER_BEFORE_TRANSACTION, epoch.epoch)
+    offsets = writer.commit(plan.changes, deadline_seconds)
+    observer.reached(Step.SERVER_TRANSACTION_COMMITTED, epoch.epoch)
+    try:
+        _write(plan.changes, offsets, hosted)
+    except StageLost as error:
+        # Rows that could be read a moment ago. They are in the changelog: from there the stores must get them.
+        raise OutcomeUnknown(f"epoch {epoch.epoch} is committed, and could not be written to a store") from error
+    observer.reached(Step.SERVER_STORE_WRITTEN, epoch.epoch)
+    return [
+        GroupCommitted(*item.partition, offsets[item.partition], item.marker.checksum, already=False)
+        for item in plan.changes
+    ]
+
+
+def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: StateToCommit) -> None:
+    name = f"{state.descriptor.application}/{state.descriptor.state}"
+    staged = winners(part.attempts, part.receipts, name)
+    if foreign := staged.keys() - state.restored:
+        raise NotOwner(f"{len(foreign)} key groups of state {name} are staged here and not owned; stage them again")
+    # Complete mode also empties the key groups that got no rows. And a replay may lack all rows of a key group.
+    committed = {group for group in state.restored if state.position(group).epoch >= epoch.epoch}
+    this = Epoch(
+        epoch.epoch,
+        Moment(epoch.commit_time_ms, epoch.watermark_ms),
+        Moment(epoch.commit_time_ms, max(epoch.watermark_ms, epoch.next_watermark_ms)),
+    )
+    snapshot = state.store.snapshot()
+    try:
+        plan.make_room(staged.values())
+        course: Course | None = None
+        if state.sweeper is not None:
+            # What replaces everything leaves nothing that has expired; what is run again has been through it.
+            amount = None if part.replace or committed else _amount(staged.values())
+            course = plan.course(state.sweeper, snapshot, this, amount)
+        for group in sorted(state.restored if part.replace or course is not None else staged.keys() | committed):
+            rows, position = staged.get(group), state.position(group)
+            checksum = rows.checksum & 0xFFFF_FFFF_FFFF_FFFF if rows is not None else 0
+            if position.epoch >= epoch.epoch:
+                plan.already.append(_already(state, group, position, epoch.epoch, checksum))
+                continue
+            merged = rows.merged() if rows is not None else {}
+            written = changes(merged, snapshot, group, state.merge, this, replace=part.replace)
+            if state.sweeper is not None:
+                state.sweeper.wrote(written)
+            if course is not None:
+                written = beside(written, course.of(group, written=bool(written)))
+            if written:
+                plan.changes.append(_partition_changes(epoch, state, group, plan.kept(written, rows), checksum))
+    finally:
+        snapshot.close()
+
+
+def _amount(staged: Collection[StagedGroup]) -> Written:
+    entries = sum(len(rows.rows) if rows.spool is None else rows.count for rows in staged)
+    return Written(entries, sum(rows.bytes for rows in staged))
+
+
+def _already(state: HostedState, group: int, position: Position, epoch: int, checksum: int) -> GroupCommitted:
+    differs = position.epoch == epoch and position.checksum != checksum
+    return GroupCommitted(
+        state.descriptor.state, group, position.offset - 1, position.checksum, already=True, differs=differs
+    )
+
+
+def _partition_changes(
+    epoch: EpochToCommit, state: HostedState, group: int, written: Iterable[Change], checksum: int
+) -> PartitionChanges:
+    marker = Marker(
+        epoch.epoch,
+        epoch.generation,
+        epoch.commit_time_ms,
+        epoch.watermark_ms,
+        checksum,
+        epoch.offsets_hash,
+        layout=layout_of(state.descriptor),
+    )
+    return PartitionChanges(Partition(state.descriptor.state, group), written, marker)
+
+
+def _write(
+    written: Sequence[PartitionChanges], offsets: Mapping[Partition, int], hosted: Mapping[str, HostedState]
+) -> None:
+    for name, state in hosted.items():
+        for items in _portions([item for item in written if item.partition.state == name]):
+            _apply(state, items, offsets)
+
+
+def _portions(written: Sequence[PartitionChanges]) -> Iterator[list[PartitionChanges]]:
+    """What is written to a store in one step: all that is in memory, and what is on disk in portions of key groups.
+
+    Several steps are as good as one. A key group's rows and its position are in the same step, so wherever a crash
+    comes in between, each key group is wholly at this epoch or wholly at the one before, and the changelog, which has
+    the epoch already, brings it up. Readers see none of it: they hold the snapshot that was published last, until the
+    host publishes one that has all.
+    """
+    in_memory = [item for item in written if not isinstance(item.changes, SpooledRows)]
+    if in_memory:
+        yield in_memory
+    portion: list[PartitionChanges] = []
+    size = 0
+    for item in written:
+        if isinstance(item.changes, SpooledRows):
+            if portion and size + item.changes.bytes > _WRITE_BYTES:
+                yield portion
+                portion, size = [], 0
+            portion.append(item)
+            size += item.changes.bytes
+    if portion:
+        yield portion
+
+
+def _apply(state: HostedState, items: Sequence[PartitionChanges], offsets: Mapping[Partition, int]) -> None:
+    advances = {item.partition.key_group: _advance(state, item, offsets[item.partition]) for item in items}
+    puts: list[tuple[bytes, bytes]] = []
+    deletes: list[bytes] = []
+    # Storage keys begin with their key group, and the groups are ascending: so are all the keys.
+    for key, row in (change for item in items for change in item.changes):
+        if row is None:
+            deletes.append(key)
+        else:
+            puts.append((key, row))
+    state.store.apply(Batch(puts=puts, deletes=deletes, advances=advances))
+    state.positions.update({group: advance.after for group, advance in advances.items()})
+
+
+def _advance(state: HostedState, item: PartitionChanges, marker_offset: int) -> Advance:
+    marker = item.marker
+    after = Position(
+        marker_offset + 1,
+        marker.epoch,
+        marker.generation,
+        marker.checksum,
+        marker.commit_time_ms,
+        marker.watermark_ms,
+    )
+    return Advance(state.position(item.partition.key_group), after)

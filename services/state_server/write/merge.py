@@ -1,0 +1,58 @@
+"""The strategy of a state, and what an epoch changes in one key group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import lifetime
+from keyhole.model.state import StateDescriptor, StateKind
+from keyhole.stores.base import Snapshot
+from services.state_server.write.merge_entries import Aggregating, Appending, Entries, Expiring, RankedEntries
+from services.state_server.write.merge_rows import Ranked, Reducing, Upsert, rank_by
+from services.state_server.write.merging import Change, Epoch, Merge, Rows
+
+
+def merge_of(descriptor: StateDescriptor) -> Merge:
+    """The strategy of a state."""
+    merge = _of_kind(descriptor)
+    if descriptor.map_key:
+        merge = Entries(merge, StateCodec(descriptor))
+    lives = lifetime(descriptor)
+    return merge if lives is None else Expiring(merge, lives)
+
+
+def _of_kind(descriptor: StateDescriptor) -> Merge:
+    name = f"{descriptor.application}/{descriptor.state}"
+    if descriptor.kind is StateKind.REDUCING:
+        return Reducing(name, descriptor)
+    if descriptor.kind is StateKind.LIST:
+        return Appending(StateCodec(descriptor), descriptor.max_length)
+    if descriptor.kind is StateKind.AGGREGATING:
+        return Aggregating(name)
+    if descriptor.order_by:
+        codec = StateCodec(descriptor)
+        rank = rank_by(descriptor.order_by, codec)
+        return RankedEntries(rank, codec) if descriptor.map_key else Ranked(rank)
+    return Upsert(name)
+
+
+def changes(
+    rows: Rows, snapshot: Snapshot, key_group: int, merge: Merge, epoch: Epoch, *, replace: bool
+) -> list[Change]:
+    """What must be written to one key group, ascending by key; empty: nothing.
+
+    Args:
+        snapshot: The state before the epoch.
+        replace: `rows` is all that the key group holds from now on (complete mode, or a reset).
+    """
+    if replace:
+        return _replacing(merge.replacing(rows, epoch), dict(snapshot.items(key_group)))
+    return merge.with_stored(rows, snapshot, epoch)
+
+
+def _replacing(rows: Rows, stored: Mapping[bytes, bytes]) -> list[Change]:
+    # Complete mode repeats the whole result every epoch; only what differs is worth a changelog record.
+    changed: list[Change] = [(key, row) for key, row in rows.items() if stored.get(key) != row]
+    changed.extend((key, None) for key in stored if key not in rows)
+    return sorted(changed)

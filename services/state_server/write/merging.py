@@ -1,0 +1,80 @@
+"""What merging is: how rows come together, two that are staged of one key, and those of an epoch with what is stored.
+
+One strategy per kind of state. All of them give the same whatever the order of an epoch's rows, or a batch that is run
+again would differ. Pure, but for reading what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+from zlib import crc32
+
+from keyhole.encoding.envelope import Moment
+
+Row = bytes | None
+"""A row, or None, which deletes the key."""
+
+Rows = Mapping[bytes, Row]
+"""An epoch's rows of one key group, by storage key."""
+
+Change = tuple[bytes, Row]
+"""A storage key and its new row."""
+
+
+class Stored(Protocol):
+    """What merging needs of a snapshot: see stores.base.Snapshot."""
+
+    def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def items(
+        self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]: ...
+
+
+class Merge(Protocol):
+    """What a kind of state makes of several rows of one key."""
+
+    def staged(self, row: Row, other: Row) -> Row:
+        """What two staged rows of one key amount to, in whichever order they came.
+
+        Raises:
+            DuplicateKey: The state takes one row per key and epoch.
+            ValueMismatch: They can't be merged.
+        """
+
+    def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+        """What must be written, ascending by key, where `stored` is the state before the epoch.
+
+        Raises:
+            ValueMismatch: A row and the stored one can't be merged.
+        """
+
+    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+        """The rows as they are to be stored, where they are all that the key group holds from now on."""
+
+    def digest(self, key: bytes, row: Row) -> int:
+        """A staged row's part of the epoch's checksum: without what may differ when the batch is run again."""
+
+
+class Epoch(NamedTuple):
+    """The epoch that is committed.
+
+    Attributes:
+        moment: As of which the stored entries are expired or not.
+        written: At which those count as written that it writes: by event time, once the batch's own rows are in.
+    """
+
+    number: int
+    moment: Moment
+    written: Moment
+
+
+class Plain:
+    """What most kinds have in common: a staged row is stored as it is."""
+
+    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+        return rows
+
+    def digest(self, key: bytes, row: Row) -> int:
+        return crc32(key) if row is None else crc32(row, crc32(key))

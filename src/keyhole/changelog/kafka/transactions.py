@@ -1,0 +1,271 @@
+"""A transactional producer: the one place that decides what an error of a transaction means."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from keyhole.changelog.kafka.clients import (
+    Deadline,
+    Settings,
+    as_ours,
+    common_settings,
+    error_of,
+    fenced,
+    is_fenced,
+    is_unanswered,
+    outcome_unknown,
+    unreachable,
+)
+from keyhole.changelog.settings import MAX_ROW_BYTES
+from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown, StageLost, TooLarge
+
+# The broker's default maximum. Nobody waits for it: whoever takes over bumps the id, which ends the transaction.
+TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
+_FULL_QUEUE_POLL_SECONDS = 0.01
+
+
+class Appending(NamedTuple):
+    """Records for one partition, in order; `last` comes after all `records`. A value of None is a deletion."""
+
+    topic: str
+    partition: int
+    records: Iterable[tuple[bytes, bytes | None]]
+    last: tuple[bytes, bytes | None]
+
+
+@dataclass
+class _Sent:
+    """What became of the records for one partition: how many there are, and the offsets of the first and the last."""
+
+    count: int = 0
+    first: int = -1
+    last: int = -1
+
+    @property
+    def complete(self) -> bool:
+        """There are offsets for all; maybe for more, as others may write to the partition, too.
+
+        Records of which librdkafka only believes that they were taken have none: await_partitions tells how that comes.
+        """
+        return self.first >= 0 and self.last - self.first >= self.count - 1
+
+    def callback(self, place: int) -> Callable[[KafkaError | None, Message], None]:
+        """For the record of that place. A function of Python's own: where librdkafka calls it while it has an error to
+        raise, callables of C, as partials are, end in a SystemError."""
+
+        def acknowledged(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                return
+            offset = message.offset()
+            assert offset is not None
+            self.first = offset if place == 0 else self.first
+            self.last = offset if place == self.count - 1 else self.last
+
+        return acknowledged
+
+
+class Transactions:
+    """All that is written under one transactional.id by one incarnation. One thread at a time; blocks.
+
+    After Fenced or OutcomeUnknown it only raises that again.
+
+    Args:
+        timeout_ms: A transaction that is open for longer is ended by Kafka, and the next call raises Fenced.
+    """
+
+    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._producer: Producer | None = None
+        self._must_abort = False
+        self._ended: Fenced | OutcomeUnknown | None = None
+
+    def open(self, deadline_seconds: float) -> None:
+        """Fences whoever held the id; returns when their transaction is decided, one way or the other.
+
+        Raises:
+            KafkaUnreachable: May be called again.
+            Fenced: Somebody took the id meanwhile.
+            InvalidConfiguration: The broker refuses, for a reason that only its operator can remove.
+        """
+        deadline = Deadline(deadline_seconds)
+        if self._producer is None:
+            self._producer = Producer(_settings(self._bootstrap_servers, self._id, self._timeout_ms))
+        while True:
+            try:
+                self._producer.init_transactions(deadline.left)
+            except KafkaException as exception:
+                error = error_of(exception)
+                if is_fenced(error):
+                    raise fenced(self._id) from exception
+                if error.retriable() and not deadline.passed:
+                    continue
+                raise as_ours(error, self._bootstrap_servers, f"open {self._id}") from exception
+            else:
+                return
+
+    def write(self, batches: Sequence[Appending], deadline_seconds: float) -> list[int]:
+        """Writes all in one transaction; returns the offset of the last record of each.
+
+        Raises:
+            KafkaUnreachable: The transaction will never be committed. May be called again.
+            TooLarge: A record is too large. Nothing was written.
+            StageLost: The records can't be read. Nothing was written.
+            Fenced: Somebody took the id.
+            OutcomeUnknown: The records may or may not be committed.
+        """
+        if self._ended is not None:
+            raise self._ended
+        try:
+            return self._write(batches, deadline_seconds)
+        except (Fenced, OutcomeUnknown) as error:
+            # A second attempt could abort what the first has committed.
+            self._ended = error
+            raise
+
+    def close(self) -> None:
+        """Gives up what is under way; an open transaction is left to whoever opens the id next. Idempotent."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            # It says once more what ended it, for good; who closes it knows, or doesn't care.
+            with contextlib.suppress(KafkaException):
+                producer.purge()
+                producer.poll(0)
+
+    def _write(self, batches: Sequence[Appending], deadline_seconds: float) -> list[int]:
+        assert self._producer is not None, "open() comes first"
+        deadline = Deadline(deadline_seconds)
+        self._finish_abort(deadline)
+        sent = [_Sent() for _ in batches]
+        try:
+            self._producer.begin_transaction()
+            for index, batch in enumerate(batches):
+                self._send(batch, sent[index], deadline)
+            # Flushed before the commit is asked for: as long as it was not, an abort is certain.
+            unacknowledged = self._producer.flush(deadline.left)
+        except KafkaException as exception:
+            raise self._refused(error_of(exception), deadline) from exception
+        except StageLost:
+            self._abort(deadline)
+            raise
+        if unacknowledged > 0:
+            raise self._given_up(deadline, f"records were not acknowledged within {deadline_seconds:g} s")
+        if not all(of.complete for of in sent):
+            raise self._given_up(deadline, "its broker has fewer records than it has acknowledged")
+        self._commit(deadline)
+        return [of.last for of in sent]
+
+    def _send(self, batch: Appending, sent: _Sent, deadline: Deadline) -> None:
+        producer = self._producer
+        assert producer is not None
+        topic, partition, records, last = batch
+        # A callback for each record would halve the rate; the first one's and the last one's stand for all.
+        produce = producer.produce
+        for key, value in records:
+            sent.count += 1
+            if sent.count == 1:
+                self._produce(deadline, topic, value, key, partition, sent.callback(0))
+                continue
+            try:
+                produce(topic, value, key, partition)
+            except BufferError:
+                self._produce(deadline, topic, value, key, partition)
+        sent.count += 1
+        key, value = last
+        self._produce(deadline, topic, value, key, partition, sent.callback(sent.count - 1))
+
+    def _produce(self, deadline: Deadline, *record: Any) -> None:
+        """Waits for room in the queue."""
+        assert self._producer is not None
+        while True:
+            try:
+                self._producer.produce(*record)
+            except BufferError:
+                if deadline.passed:
+                    raise self._given_up(deadline, "its queue is full and does not drain") from None
+                self._producer.poll(_FULL_QUEUE_POLL_SECONDS)
+            else:
+                return
+
+    def _commit(self, deadline: Deadline) -> None:
+        assert self._producer is not None
+        while True:
+            try:
+                self._producer.commit_transaction(deadline.left)
+            except KafkaException as exception:
+                error = error_of(exception)
+                if is_fenced(error):
+                    raise fenced(self._id) from exception
+                if error.retriable() and not deadline.passed:
+                    continue
+                if error.txn_requires_abort() and not is_unanswered(error):
+                    raise self._refused(error, deadline) from exception
+                # Never abort here: the request to commit may be on its way, or carried out.
+                raise outcome_unknown(self._id, error.str()) from exception
+            else:
+                return
+
+    def _refused(self, error: KafkaError, deadline: Deadline) -> KeyholeError:
+        """What to raise for an error before the commit was asked for, or that tells that it wasn't."""
+        if is_fenced(error):
+            return fenced(self._id)
+        if error.fatal():
+            return outcome_unknown(self._id, error.str())
+        self._abort(deadline)
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return TooLarge(
+                f"a row is larger than a changelog takes ({MAX_ROW_BYTES >> 20} MiB with its key): make the value "
+                "smaller, or split it over several keys",
+                limit_bytes=MAX_ROW_BYTES,
+            )
+        return as_ours(error, self._bootstrap_servers, f"take the transaction of {self._id}")
+
+    def _given_up(self, deadline: Deadline, why: str) -> KeyholeError:
+        self._abort(deadline)
+        return unreachable(self._bootstrap_servers, f"take the transaction of {self._id}", why)
+
+    def _finish_abort(self, deadline: Deadline) -> None:
+        if self._must_abort:
+            self._abort(deadline)
+        if self._must_abort:
+            raise unreachable(self._bootstrap_servers, f"abort the last transaction of {self._id}", "no answer in time")
+
+    def _abort(self, deadline: Deadline) -> None:
+        """Aborts, or leaves it to be finished before the next transaction: without a commit the result is the same."""
+        assert self._producer is not None
+        self._must_abort = True
+        try:
+            self._producer.abort_transaction(deadline.left)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if is_fenced(error):
+                raise fenced(self._id) from exception
+            if error.fatal():
+                raise outcome_unknown(self._id, error.str()) from exception
+        else:
+            self._must_abort = False
+
+
+def _settings(bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> Settings:
+    return {
+        **common_settings(bootstrap_servers),
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": timeout_ms,
+        "acks": "all",
+        "enable.idempotence": True,
+        "compression.type": "lz4",
+        "message.max.bytes": MAX_ROW_BYTES,
+        # An epoch comes at once: large batches, and a moment for them to fill; the flush before a commit cuts it short.
+        "linger.ms": 20,
+        "batch.size": 1 << 20,
+        "batch.num.messages": 100_000,
+        "queue.buffering.max.messages": 500_000,
+        # More than a broker takes in a second; an epoch larger than memory must not gather here instead.
+        "queue.buffering.max.kbytes": 64 << 10,
+    }

@@ -1,0 +1,143 @@
+"""What a client has once it is used: connections to its targets, and what it knows of the states."""
+
+# ruff: noqa: ASYNC109 - a timeout is part of the request: it travels to the server, which then stops working on it
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
+from keyhole.client.wire.cut_off import is_cut_off
+from keyhole.client.wire.links import Attempts, Links
+from keyhole.client.wire.lookups import Batch
+from keyhole.client.wire.scans import Scan, Scanner
+from keyhole.client.wire.state_reads import StateReads
+from keyhole.errors import InternalError, KeyholeError
+from keyhole.model.read import Entries
+from keyhole.model.state import StateDescriptor
+from keyhole.rpc import convert
+from keyhole.rpc.rotation import Renewing
+from keyhole.v1 import query_pb2
+
+_log = logging.getLogger(__name__)
+
+Options = tuple[str, str, StalePolicy, Duration | None, int, Duration]
+"""Application, state, and how a lookup was asked for: stale, max_staleness, min_epoch, timeout."""
+
+
+class Connection:
+    """Of one event loop, and used from its thread only.
+
+    Attributes:
+        loop: The one that it was made in.
+        turn: What was asked for in this turn of the event loop. `batch` adds to it.
+    """
+
+    def __init__(self, targets: Sequence[str], shown: Sequence[Renewing | None]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._links = Links(targets, shown)
+        self._states: dict[tuple[str, str], StateReads] = {}
+        self.turn: dict[Options, Batch] = {}
+        self._closed: KeyholeError | None = None
+
+    def batch(self, options: Options) -> Batch:
+        """What lookups with these options are added to before the event loop's turn is over: they travel together.
+
+        Raises:
+            MalformedRequest: A policy, a bound or a timeout that there is not.
+        """
+        batch = self.turn.get(options)
+        if batch is None:
+            _, _, stale, max_staleness, min_epoch, timeout = options
+            bounds = bounds_of(stale, max_staleness, min_epoch)
+            deadline = self.loop.time() + seconds_of("timeout", timeout)
+            if not self.turn:
+                self.loop.call_soon(self._flush)
+            batch = self.turn[options] = Batch(bounds, deadline)
+        return batch
+
+    async def scan(self, scan: Scan, timeout: float) -> Entries:
+        """Raises KeyholeError: As AsyncClient.scan."""
+        deadline = self.loop.time() + timeout
+
+        def reads() -> StateReads:
+            name = (scan.application, scan.state)
+            return self._states.get(name) or self._reads(*name)
+
+        try:
+            return await Scanner(self._links).entries(scan, reads, deadline)
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            self._raise_if_closed()
+            raise
+
+    async def call(self, method: str, request: object, timeout: float) -> Any:
+        """The response of one of the service's methods of one response. Raises KeyholeError."""
+        deadline = self.loop.time() + timeout
+        attempts = Attempts(self._links, deadline)
+        while True:
+            link = await attempts.link()
+            try:
+                response = await getattr(link.stub, method)(request, timeout=deadline - self.loop.time())
+            except grpc.RpcError as error:
+                why = link.failed(error)
+                if not is_cut_off(why):
+                    raise attempts.told(why) from error
+                await attempts.again(why, link)
+            except (asyncio.CancelledError, grpc.aio.UsageError):
+                self._raise_if_closed()
+                raise
+            else:
+                link.heard()
+                return response
+
+    async def describe(self, application: str, state: str, timeout: float) -> StateDescriptor:
+        """Raises KeyholeError."""
+        request = query_pb2.DescribeStateRequest(state=query_pb2.StateRef(application=application, state=state))
+        response: query_pb2.DescribeStateResponse = await self.call("DescribeState", request, timeout)
+        return convert.descriptor_from_proto(response.descriptor)
+
+    async def close(self, error: KeyholeError) -> None:
+        """What is under way fails with the error. Called once."""
+        self._closed = error
+        self._flush()
+        for reads in self._states.values():
+            reads.close(error)
+        # They know this connection: without them it is gone with the last one who uses it, and gRPC's thread with it.
+        self._states.clear()
+        await self._links.close(error)
+
+    def _flush(self) -> None:
+        """Once per turn of the event loop in which something was asked for."""
+        turn, self.turn = self.turn, {}
+        for (application, state, *_), batch in turn.items():
+            if self._closed is not None:
+                batch.fail(self._closed)
+                continue
+            reads = self._states.get((application, state))
+            if reads is None:
+                reads = self._reads(application, state)
+            try:
+                reads.submit(batch)
+            except Exception:  # noqa: BLE001 - the top of a loop: nobody else would tell those who wait
+                _log.exception("lookups could not be started")
+                batch.fail(InternalError("the lookup could not be started, by a bug; the client's log has the cause"))
+
+    def _reads(self, application: str, state: str) -> StateReads:
+        name = (application, state)
+
+        def forget() -> None:
+            self._states.pop(name, None)
+
+        reads = self._states[name] = StateReads(self._links, application, state, self.describe, forget)
+        return reads
+
+    def _raise_if_closed(self) -> None:
+        """Closing the channel cancels its calls, and refuses others; the caller's own cancellation goes through."""
+        task = asyncio.current_task()
+        if self._closed is not None and (task is None or not task.cancelling()):
+            raise self._closed from None

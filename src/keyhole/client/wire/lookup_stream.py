@@ -1,0 +1,214 @@
+"""The edge of coalescing.py: one Lookup stream on one connection, opened when needed and again after it broke."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import grpc
+
+from keyhole.client.wire.coalescing import Coalescer, Frame, Lane
+from keyhole.client.wire.segments import Answers, Segment
+from keyhole.errors import InternalError, KeyholeError, ServerLost
+from keyhole.rpc import convert, status
+from keyhole.v1 import query_pb2, query_pb2_grpc
+
+_log = logging.getLogger(__name__)
+
+# For the other side to end a stream; one that lives takes as long as a lookup does.
+_LEAVE_SECONDS = 0.5
+
+_Call: TypeAlias = Any  # grpc.aio.StreamStreamCall; its stub types `read` as object
+
+
+class LookupStream:
+    """Sends segments and hands their answers out. Used from the event loop's thread only.
+
+    A stream that breaks fails what was in flight; one that breaks before it answered anything fails what waits too. The
+    next segment opens a new one: how often a connection is tried is the channel's business.
+
+    Args:
+        channel: Stays the caller's to close, after `close`.
+        target: Its address, for messages.
+        heard: Called at every response, before it is handed out: the other side lives.
+        broken: Called where a stream ends that was to go on, with why, before those are told who wait for an answer.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        target: str,
+        coalescer: Coalescer | None = None,
+        heard: Callable[[], None] = lambda: None,
+        broken: Callable[[KeyholeError], None] = lambda _: None,
+    ) -> None:
+        # The generated stubs are typed for both APIs at once.
+        self._stub: Any = query_pb2_grpc.QueryStub(channel)
+        self._target = target
+        self._heard = heard
+        self._broken = broken
+        self._coalescer = coalescer or Coalescer(target)
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
+        self._closed: KeyholeError | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        renewing = getattr(channel, "renewing", None)
+        self._newest: Callable[[], object] = renewing.version if renewing is not None else lambda: None
+        self._shown: object = None
+        self._ending = False
+        self._leaving = False
+        self._timer_at = math.inf
+
+    @property
+    def keys(self) -> int:
+        """How many keys wait or are in flight."""
+        return self._coalescer.keys
+
+    def submit(self, lane: Lane, segment: Segment) -> None:
+        """Sends a segment with the next frame. Its sink is called from the event loop, never from here.
+
+        Args:
+            segment: Its deadline is on the clock of the event loop.
+
+        Raises:
+            Overloaded: Too much waits already.
+            KeyholeError: What `close` was given.
+        """
+        if self._closed is not None:
+            raise self._closed
+        self._coalescer.add(lane, segment)
+        self._ready.set()
+        if self._runner is None or self._runner.done():
+            self._runner = self._loop.create_task(self._run())
+
+    async def close(self, error: KeyholeError) -> None:
+        """Ends the stream; whatever has no answer yet fails with `error`. Idempotent."""
+        if self._closed is not None:
+            return
+        self._closed = error
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._runner is not None:
+            if not self._coalescer.keys:
+                await self._leave(self._runner)
+            self._runner.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._runner
+        self._coalescer.lost(error, waiting_too=True)
+        # They know whose stream this is: in a circle it would keep gRPC's thread until it is collected.
+        self._heard, self._broken = lambda: None, lambda _: None
+
+    async def _leave(self, runner: asyncio.Task[None]) -> None:
+        """Nobody waits for an answer: the other side ends the stream.
+
+        Of a call that is cancelled gRPC tells the event loop later, by when that may be closed.
+        """
+        self._leaving = True
+        self._ready.set()
+        await asyncio.wait([runner], timeout=_LEAVE_SECONDS)
+
+    async def _run(self) -> None:
+        while not self._leaving:
+            await self._ready.wait()
+            # Nothing may be left of an expired segment by now.
+            if self._coalescer.keys == 0:
+                self._ready.clear()
+                continue
+            self._shown, self._ending = self._newest(), False
+            call: _Call = self._stub.Lookup()
+            reader = self._loop.create_task(self._read(call))
+            reader.add_done_callback(lambda _: self._ready.set())
+            try:
+                await self._write(call, reader)
+                await reader
+            finally:
+                call.cancel()
+                if not reader.done():
+                    reader.cancel()
+                    await asyncio.wait([reader])
+
+    async def _write(self, call: _Call, reader: asyncio.Task[None]) -> None:
+        while not reader.done():
+            if self._leaving or self._newest() != self._shown:
+                # The other side ends streams whose token has expired. What is in flight is still answered.
+                self._ending = True
+                await call.done_writing()
+                return
+            now = self._loop.time()
+            frame = self._coalescer.next_frame(now)
+            # Also before a write: it waits for as long as the server takes nothing.
+            self._arm_timer()
+            if frame is None:
+                self._ready.clear()
+                await self._ready.wait()
+                continue
+            try:
+                await call.write(_to_request(frame, now))
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                return  # The reader learns why.
+
+    async def _read(self, call: _Call) -> None:
+        answered = False
+        lost: KeyholeError
+        try:
+            while (response := await call.read()) is not grpc.aio.EOF:
+                answered = True
+                self._heard()
+                self._deliver(response)
+                self._ready.set()
+        except grpc.RpcError as error:
+            lost = status.from_rpc_error(error, self._target)
+        except Exception:  # noqa: BLE001 - the top of a loop: whoever waits must be told
+            _log.exception("a response could not be handed out", extra={"address": self._target})
+            lost = InternalError(f"a response of {self._target} could not be handed out; the log has the cause")
+        else:
+            # An end without an error still has a status.
+            code = await call.code()
+            lost = ServerLost(f"server {self._target} ended the stream ({code.name})", address=self._target)
+        if not self._ending:
+            self._broken(lost)
+        self._coalescer.lost(lost, waiting_too=not (answered or self._ending))
+
+    def _deliver(self, response: query_pb2.LookupResponse) -> None:
+        failures: dict[int, KeyholeError] = {}
+        for failure in response.failures:
+            error = status.from_proto(failure.error)
+            if not failure.indexes:
+                self._coalescer.frame_failed(response.frame, error)
+                return
+            failures.update(dict.fromkeys(failure.indexes, error))
+        answers = Answers(list(response.values), response.sources, list(response.source_of), failures)
+        self._coalescer.receive(response.frame, answers)
+
+    def _arm_timer(self) -> None:
+        """A timer that is too early only looks again; re-arming it after every frame would cost more."""
+        wakeup = self._coalescer.next_wakeup()
+        if wakeup >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = wakeup
+        self._timer = self._loop.call_at(wakeup, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        self._coalescer.expire(self._loop.time())
+        self._arm_timer()
+        self._ready.set()
+
+
+def _to_request(frame: Frame, now: float) -> query_pb2.LookupRequest:
+    lane = frame.lane
+    return query_pb2.LookupRequest(
+        frame=frame.number,
+        state=query_pb2.StateRef(application=lane.application, state=lane.state),
+        storage_keys=frame.keys,
+        topic_id=lane.topic_id,
+        options=convert.bounds_to_proto(lane.bounds),
+        timeout_ms=max(1, int((frame.deadline - now) * 1000)),
+    )

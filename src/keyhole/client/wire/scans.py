@@ -1,0 +1,176 @@
+"""A scan as the client asks for it, and its answer put together from pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+
+from keyhole.client.wire.cut_off import is_cut_off
+from keyhole.client.wire.links import Attempts, Link, Links, pause_seconds
+from keyhole.client.wire.state_reads import StateReads
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_values import KeyValue
+from keyhole.errors import (
+    DeadlineExceeded,
+    InternalError,
+    KeyholeError,
+    KeyMismatch,
+    MalformedRequest,
+    StaleDescriptor,
+    UnavailableError,
+    Unsupported,
+    ValueMismatch,
+)
+from keyhole.model.read import Entries, Entry, ReadBounds, Source
+from keyhole.model.state import KeyColumn
+from keyhole.rpc.convert import bounds_to_proto, key_to_proto, source_from_proto
+from keyhole.rpc.scan_requests import check_has_entries
+from keyhole.v1 import query_pb2 as pb
+
+# What the wire has room for.
+_MOST = (1 << 64) - 1
+
+MapKey: TypeAlias = KeyValue | Sequence[KeyValue]
+"""One value, or a tuple of one per column of the map key; as a bound, of the first columns."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What AsyncClient.scan was asked for; `limit` None: all."""
+
+    application: str
+    state: str
+    key: Any
+    start: MapKey | None
+    stop: MapKey | None
+    bounds: ReadBounds
+    descending: bool
+    limit: int | None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and not 1 <= self.limit <= _MOST:
+            raise MalformedRequest(f"limit is {self.limit}; it must be 1 or more, and None means all entries")
+
+    def request(self, codec: StateCodec) -> pb.ScanRequest:
+        """Raises Unsupported where the state has no entries, KeyMismatch or NullKey where a value does not fit."""
+        check_has_entries(codec.descriptor)
+        request = pb.ScanRequest(
+            state=pb.StateRef(application=self.application, state=self.state),
+            key=key_to_proto(codec.keys.columns, self.key),
+            to=_bound(codec.entries.columns, self.stop),
+            descending=self.descending,
+            limit=self.limit or 0,
+            options=bounds_to_proto(self.bounds),
+            topic_id=codec.descriptor.topic_id,
+        )
+        # A field of this name can't be an argument.
+        getattr(request, "from").CopyFrom(_bound(codec.entries.columns, self.start))
+        return request
+
+
+def _bound(columns: Sequence[KeyColumn], bound: MapKey | None) -> pb.Key:
+    if bound is None:
+        return pb.Key()
+    given = len(bound) if isinstance(bound, (tuple, list)) else 1
+    return key_to_proto(columns[:given], bound)
+
+
+class Scanner:
+    """Reads scans to their end, within a deadline, over however many calls that takes.
+
+    One that was cut off is begun again from its first entry: the rest that another copy has, or the same one a moment
+    later, may be of another epoch than what was read. Nobody has seen that yet.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._loop = asyncio.get_running_loop()
+
+    async def entries(self, scan: Scan, reads: Callable[[], StateReads], deadline: float) -> Entries:
+        """All entries that are asked for, of one copy and one epoch.
+
+        Args:
+            reads: Of the scan's state.
+            deadline: On the event loop's clock.
+
+        Raises:
+            KeyholeError: See AsyncClient.scan.
+            asyncio.CancelledError: Also where the channel is closed.
+        """
+        attempts = Attempts(self._links, deadline)
+        while True:
+            of = reads()
+            codec = await of.codec(deadline)
+            answer = _Answer(codec)
+            link = await attempts.link()
+            try:
+                await self._read(link, scan.request(codec), answer, deadline)
+            except (StaleDescriptor, ValueMismatch, KeyMismatch, Unsupported) as error:
+                # The state may have changed since it was described.
+                of.outdated(codec)
+                if (await reads().codec(deadline)).descriptor == codec.descriptor:
+                    # The one who describes it may hear of a schema after its first row.
+                    pause = pause_seconds()
+                    if not isinstance(error, StaleDescriptor) or self._loop.time() + pause >= deadline:
+                        raise
+                    await self._links.pause(self._loop.time() + pause)
+            except UnavailableError as error:
+                # A proxy tries the copies that don't begin; what breaks off in the middle is begun again here.
+                if not is_cut_off(error) and (answer.source is None or not error.retryable):
+                    raise attempts.told(error) from error.__cause__
+                await attempts.again(error, link)
+            else:
+                return answer.whole(link.target)
+
+    async def _read(self, link: Link, request: pb.ScanRequest, answer: _Answer, deadline: float) -> None:
+        call = link.stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
+        try:
+            async for page in call:
+                link.heard()
+                answer.add(page)
+        except grpc.RpcError as error:
+            told: KeyholeError = link.failed(error)
+            if isinstance(told, DeadlineExceeded):
+                raise answer.too_late(told) from error
+            raise told from error
+        finally:
+            call.cancel()
+
+
+class _Answer:
+    """Of one call, put together from its pages as they come."""
+
+    def __init__(self, codec: StateCodec) -> None:
+        self.source: Source | None = None
+        self._codec = codec
+        self._entries: list[Entry] = []
+        self._single = len(codec.entries.columns) == 1
+
+    def add(self, page: pb.ScanResponse) -> None:
+        """Raises ValueMismatch, StaleDescriptor: A row is not of the codec's schemas, or newer than these."""
+        self.source = self.source or source_from_proto(page.source)
+        decode_key, decode_row = self._codec.entries.decode, self._codec.decode_row
+        for encoded, row in zip(page.map_keys, page.values, strict=True):
+            map_key = decode_key(encoded)
+            self._entries.append(Entry(map_key[0] if self._single else map_key, decode_row(row)))
+
+    def whole(self, target: str) -> Entries:
+        """Once there are no more pages."""
+        if self.source is None:
+            raise InternalError(f"{target} answered a scan without a page, by a bug of its")
+        return Entries(tuple(self._entries), self.source)
+
+    def too_late(self, error: DeadlineExceeded) -> DeadlineExceeded:
+        """What the caller is told."""
+        if self.source is None:
+            return error
+        told = DeadlineExceeded(
+            f"{len(self._entries):,} entries were read within the deadline, and there may be more; give it more time, "
+            f"or ask for fewer at once ({error.message})"
+        )
+        told.facts = error.facts
+        return told

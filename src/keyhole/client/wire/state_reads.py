@@ -1,0 +1,199 @@
+"""The lookups of one state: encoded by its descriptor, which is asked for once, and again where it turns out stale."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from keyhole.client.wire.coalescing import Lane
+from keyhole.client.wire.cut_off import is_cut_off, told
+from keyhole.client.wire.links import Link, Links, pause_seconds
+from keyhole.client.wire.lookups import Batch, BatchSink
+from keyhole.client.wire.segments import Segment
+from keyhole.encoding.codec import StateCodec
+from keyhole.errors import DeadlineExceeded, KeyholeError, StaleDescriptor
+from keyhole.model.state import StateDescriptor
+from keyhole.rpc import status
+
+_AGAIN_SECONDS = 0.05
+
+Describe = Callable[[str, str, float], Awaitable[StateDescriptor]]
+
+
+class StateReads:
+    """Used from the event loop's thread only.
+
+    Args:
+        describe: Asks for the descriptor: application, state, timeout in seconds.
+        forget: Called when the state could not be described: whoever asks again asks the server again, too.
+    """
+
+    def __init__(
+        self, links: Links, application: str, state: str, describe: Describe, forget: Callable[[], None]
+    ) -> None:
+        self._links = links
+        self._application = application
+        self._state = state
+        self._ask = describe
+        self._forget = forget
+        self._codec: StateCodec | None = None
+        self._topic_id = ""
+        # With what ends their waiting, which would keep all of this alive.
+        self._parked: dict[Batch, asyncio.TimerHandle] = {}
+        # Those that were cut off, with what sends them again.
+        self._waiting: dict[Batch, asyncio.TimerHandle] = {}
+        self._closed: KeyholeError | None = None
+        self._describing: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, batch: Batch) -> None:
+        """Sends a batch, as soon as the descriptor is known. Errors go to its waiters."""
+        codec = self._codec
+        if codec is None:
+            self._park(batch)
+            return
+        link = self._links.next()
+        if link is None:
+            self._wait(batch, self._links.free_at(), batch.cut_off or self._links.cause)
+            return
+        keys, refused = batch.encode(codec)
+        if refused is not None and refused.keys:
+            # The state may have been made anew with another key since it was described.
+            self._park(refused)
+        if not keys:
+            return
+        sink = BatchSink(
+            batch,
+            codec,
+            lambda stale: self._submit_stale(stale, codec),
+            lambda newer, error: self._submit_newer(newer, error, codec),
+            self.submit,
+            lambda cut, error: self._submit_again(cut, error, link),
+        )
+        batch.attempts += 1
+        lane = Lane(self._application, self._state, self._topic_id, batch.bounds, batch.patient)
+        try:
+            link.stream.submit(lane, Segment(keys, sink, batch.deadline))
+        except KeyholeError as error:
+            batch.fail(error)
+
+    async def codec(self, deadline: float) -> StateCodec:
+        """By the descriptor as it was told last. Raises KeyholeError where it can't be had in time."""
+        if self._codec is None:
+            try:
+                descriptor = await self._ask(self._application, self._state, deadline - self._loop.time())
+            except KeyholeError:
+                self._forget_unless_waiting()
+                raise
+            self._codec, self._topic_id = StateCodec(descriptor), descriptor.topic_id
+        return self._codec
+
+    def outdated(self, codec: StateCodec) -> None:
+        """What the codec was made of is no longer so."""
+        if self._codec is codec:
+            self._codec = None
+
+    def close(self, error: KeyholeError) -> None:
+        """Fails what waits for the descriptor, or to be sent again."""
+        self._closed = error
+        if self._describing is not None:
+            self._describing.cancel()
+        self._fail_parked(error)
+        waiting, self._waiting = self._waiting, {}
+        for batch, timer in waiting.items():
+            timer.cancel()
+            batch.fail(error)
+
+    def _submit_again(self, batch: Batch, error: KeyholeError, link: Link) -> None:
+        if self._links.gives_up():
+            batch.fail(told(error, batch.attempts, None))
+            return
+        batch.cut_off = error
+        # One that lives has told of somebody else, and may tell the same in a moment.
+        self._wait(batch, 0.0 if link.cause is not None else self._loop.time() + pause_seconds(), error)
+
+    def _wait(self, batch: Batch, until: float, why: KeyholeError | None) -> None:
+        if self._closed is not None:
+            batch.fail(self._closed)
+        elif until >= batch.deadline and why is not None:
+            batch.fail(told(why, batch.attempts, None))
+        elif not all(waiter.done() for waiter in batch.waiters):
+            # Never from here: whoever loses a stream goes on to tell others.
+            self._waiting[batch] = self._loop.call_at(until, self._resume, batch)
+
+    def _resume(self, batch: Batch) -> None:
+        del self._waiting[batch]
+        self.submit(batch)
+
+    def _submit_stale(self, batch: Batch, codec: StateCodec) -> None:
+        self.outdated(codec)
+        self.submit(batch)
+
+    def _submit_newer(self, batch: Batch, error: StaleDescriptor, codec: StateCodec) -> None:
+        """Until the deadline: the one who describes the state may hear of a schema after its first row."""
+        self.outdated(codec)
+        if not batch.again:
+            batch.again = True
+            self.submit(batch)
+        elif self._loop.time() + _AGAIN_SECONDS < batch.deadline:
+            self._loop.call_later(_AGAIN_SECONDS, self.submit, batch)
+        else:
+            batch.fail(error)
+
+    def _park(self, batch: Batch) -> None:
+        if self._closed is not None:
+            batch.fail(self._closed)
+            return
+        self._parked[batch] = self._loop.call_at(batch.deadline, self._expire, batch)
+        if self._describing is None:
+            self._describing = self._loop.create_task(self._describe())
+
+    async def _describe(self) -> None:
+        try:
+            descriptor = await self._ask_for_the_patient()
+            self._codec = StateCodec(descriptor)
+        except KeyholeError as error:
+            self._forget_unless_waiting()
+            self._fail_parked(error)
+            return
+        finally:
+            self._describing = None
+        self._topic_id = descriptor.topic_id
+        for batch in self._unparked():
+            self.submit(batch)
+
+    async def _ask_for_the_patient(self) -> StateDescriptor:
+        """Again where batches with more time have come meanwhile."""
+        while True:
+            deadline = max(batch.deadline for batch in self._parked)
+            try:
+                return await self._ask(self._application, self._state, deadline - self._loop.time())
+            except KeyholeError as error:
+                late = isinstance(error, DeadlineExceeded) or (is_cut_off(error) and status.may_pass(error))
+                if not late or all(batch.deadline <= deadline for batch in self._parked):
+                    raise
+
+    def _forget_unless_waiting(self) -> None:
+        """What is to be sent again is known to whoever closes this."""
+        if not self._waiting:
+            self._forget()
+
+    def _expire(self, batch: Batch) -> None:
+        del self._parked[batch]
+        cause = self._links.cause
+        batch.fail(
+            DeadlineExceeded(
+                f"state {self._application}/{self._state} could not be described within the deadline; give it more "
+                f"time, or check that its server answers{f' ({cause.message})' if cause else ''}"
+            )
+        )
+
+    def _fail_parked(self, error: KeyholeError) -> None:
+        for batch in self._unparked():
+            batch.fail(error)
+
+    def _unparked(self) -> list[Batch]:
+        parked, self._parked = self._parked, {}
+        for expiry in parked.values():
+            expiry.cancel()
+        return list(parked)

@@ -1,0 +1,98 @@
+"""How a process tells its figures: the service Stats, and a /metrics of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+from aiohttp import web
+
+from keyhole.errors import PermissionDenied, Unauthenticated
+from keyhole.metrics import exposition
+from keyhole.rpc.http.port import HttpPort
+from keyhole.security.guard import Door
+from keyhole.security.policy import Verb
+from keyhole.v1 import stats_pb2 as pb
+from keyhole.v1 import stats_pb2_grpc
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+SERVICE = "keyhole.v1.Stats"
+
+Read = Callable[[], Awaitable[pb.ReadStatsResponse]]
+"""What the process says of itself now. On the event loop."""
+
+Body = Callable[[], Awaitable[bytes]]
+"""The text that Prometheus gets. On the event loop."""
+
+
+class StatsServicer(stats_pb2_grpc.StatsServicer):
+    """See protos/keyhole/v1/stats.proto."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+
+    async def Read(self, request: pb.ReadStatsRequest, context: _Context) -> pb.ReadStatsResponse:  # noqa: N802 - gRPC
+        """This process."""
+        return await self._read()
+
+
+class MetricsPage:
+    """An HTTP port with /metrics, and /healthz for probes (the loop turns). Make and use it inside the event loop.
+
+    Args:
+        address: host:port to listen on; port 0: any free one.
+        body: Makes the page.
+        door: TLS, and who may see it: those with the verb metrics, admin or platform. None: everybody.
+
+    Raises:
+        InvalidConfiguration: The address is not host:port, or plaintext was not chosen for it.
+    """
+
+    def __init__(self, address: str, body: Body, door: Door | None = None) -> None:
+        self._body = body
+        self._door = door
+        app = web.Application()
+        app.router.add_get("/metrics", self._answer)
+        app.router.add_get("/healthz", _healthy)
+        self._port = HttpPort("/metrics", address, app, door=door)
+
+    @property
+    def address(self) -> str:
+        """host:port; known after `start`."""
+        return self._port.address
+
+    async def start(self) -> None:
+        """Binds and serves. Raises PortTaken."""
+        await self._port.start()
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        await self._port.stop()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        if self._door is not None:
+            try:
+                self._door.caller_of(request).check_everywhere(Verb.METRICS, Verb.ADMIN, Verb.PLATFORM)
+            except Unauthenticated:
+                return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
+            except PermissionDenied:
+                return web.Response(status=403)
+        body = await self._body()
+        return web.Response(body=body, headers={"Content-Type": exposition.CONTENT_TYPE})
+
+
+async def _healthy(request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+def own_page(address: str, read: Read, door: Door | None = None) -> MetricsPage:
+    """The page of one process's own figures. They are written in a thread: there may be thousands."""
+
+    async def body() -> bytes:
+        families = (await read()).families
+        return await asyncio.to_thread(exposition.text, families)
+
+    return MetricsPage(address, body, door)

@@ -1,0 +1,132 @@
+"""A read: its bounds, its answers, and the source that says how fresh they are. Frozen values, pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+
+class Stale(enum.StrEnum):
+    """Whether a copy other than the confirmed owner's may answer a read.
+
+    NEVER: the owner alone, while its lease is valid. WHEN_NEEDED: the owner where it answers in time, else any copy
+    that meets the caller's bounds. ALWAYS: any such copy.
+    """
+
+    NEVER = "never"
+    WHEN_NEEDED = "when_needed"
+    ALWAYS = "always"
+
+
+class ReadBounds(NamedTuple):
+    """What an answer must meet. One that can't be met is an error that says why.
+
+    Attributes:
+        min_epoch: It holds this epoch or a later one.
+        max_staleness_ms: It holds all that was complete so long ago; 0: no bound.
+    """
+
+    min_epoch: int = 0
+    stale: Stale = Stale.WHEN_NEEDED
+    max_staleness_ms: int = 0
+
+
+class Role(enum.StrEnum):
+    """What a server is to a key group."""
+
+    OWNER = "owner"
+    STANDBY = "standby"
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Who answered, and as of when. Every answer has one.
+
+    Attributes:
+        epoch: The epoch whose changes the answer holds; 0: none was committed yet.
+        commit_time: When that epoch's rows were all staged and its commit was decided, UTC; None with epoch 0.
+        watermark: The event-time watermark of that epoch, UTC; None where the query has none.
+        unconfirmed: The owner has not heard of its coordinator for the lease time: a newer owner may exist.
+        as_of: The answer holds all that was complete at this time, by the coordinator's clock; None: not known.
+        lag_epochs: How many complete epochs this copy is known to lack; an owner lacks none.
+    """
+
+    server: str
+    role: Role
+    epoch: int
+    commit_time: datetime | None
+    watermark: datetime | None
+    generation: int
+    assignment_version: int
+    unconfirmed: bool
+    as_of: datetime | None = None
+    lag_epochs: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer to one lookup. `value` is an immutable row (codec.Row), None where the key is absent.
+
+    True where the key was found, whatever its value is.
+    With `epoch` 0 nothing was committed yet: that a key is not found then says nothing of it.
+    """
+
+    found: bool
+    value: Any
+    source: Source
+
+    def __bool__(self) -> bool:
+        return self.found
+
+    @property
+    def epoch(self) -> int:
+        return self.source.epoch
+
+    @property
+    def commit_time(self) -> datetime | None:
+        return self.source.commit_time
+
+    @property
+    def server(self) -> str:
+        return self.source.server
+
+    @property
+    def role(self) -> Role:
+        return self.source.role
+
+
+class Entry(NamedTuple):
+    """One entry of a key: its map key (one value, or a tuple where there are several columns) and its value.
+
+    Of a list the map key is the element's position, which grows with each append.
+    """
+
+    map_key: Any
+    value: Any
+
+
+class Entries(msgspec.Struct, frozen=True):
+    """The answer to a scan: entries of one key in order, all as of one epoch; empty where there are none."""
+
+    entries: tuple[Entry, ...]
+    source: Source
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def __getitem__(self, index: int) -> Entry:
+        return self.entries[index]
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Without the map keys: the elements of a list."""
+        return tuple(entry.value for entry in self.entries)
+
+    @property
+    def epoch(self) -> int:
+        return self.source.epoch

@@ -1,0 +1,60 @@
+"""A micro-batch, and the epoch that becomes of it, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.receipts import PartitionReceipt, StageOrder
+
+
+@dataclass(frozen=True)
+class StatePlan:
+    """A state as the batch declares it.
+
+    Attributes:
+        replace: The batch is the whole state (complete mode).
+        standbys: On how many servers beside the owner each key group is followed, if there are as many.
+    """
+
+    descriptor: StateDescriptor
+    replace: bool = False
+    standbys: int = 0
+
+
+@dataclass(frozen=True)
+class EpochBatch:
+    """A micro-batch, as the coordinator needs to know it.
+
+    Attributes:
+        offsets_hash: decisions.offsets_hash of the batch's source offsets.
+        watermark_ms: Event-time watermark in milliseconds since 1970; 0: none.
+        partitions: Number of partitions that `stage` will give receipts of, for each state, or by state.
+        stage: Runs the batch's tasks once, over all partitions. Called once per round; the rows must be the same.
+        offsets: The batch's entry in Spark's offset log; empty: unknown.
+        stateful: Spark keeps state of its own for the query.
+        next_watermark_ms: The watermark after the batch, asked for once its rows are staged; None: nobody needs it.
+        bootstrap: The name of the bootstrap that the batch is, of no stream; empty: it is one of a stream.
+    """
+
+    spark_query_id: str
+    batch_id: int
+    offsets_hash: int
+    watermark_ms: int
+    states: tuple[StatePlan, ...]
+    partitions: int | Mapping[str, int]
+    stage: Callable[[StageOrder], Sequence[PartitionReceipt]]
+    offsets: str = ""
+    stateful: bool = False
+    next_watermark_ms: Callable[[], int] | None = None
+    bootstrap: str = ""
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """`replayed`: at least one key group had been committed by an earlier run. `rounds`: 1 where nothing failed."""
+
+    epoch: int
+    replayed: bool
+    rounds: int

@@ -1,0 +1,130 @@
+"""Who may write, who owns what and who follows it, as frozen values. Pure. plan.py says what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from keyhole.protocol.control import AssignmentRecord
+from keyhole.protocol.receipts import Target
+
+Owners = Mapping[int, str]
+Standbys = Mapping[int, tuple[str, ...]]
+Held = Mapping[str, frozenset[int]]
+"""Key groups by state."""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A server that answers now. `replica`: it follows by itself, and is never given anything."""
+
+    target: Target
+    draining: bool = False
+    replica: bool = False
+
+
+def takers(seen: Mapping[str, Sighting]) -> tuple[str, ...]:
+    """Who can be given key groups: those that don't drain; where all do, they go on together until they end."""
+    servers = sorted(name for name, sighting in seen.items() if not sighting.replica)
+    return tuple(name for name in servers if not seen[name].draining) or tuple(servers)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A server that has an open grant of this run."""
+
+    target: Target
+    grant: str
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who may write now, and what. The assignment's version grows with every change of it.
+
+    Attributes:
+        settled: False from a change's first step until its last: servers may own less than the assignment says.
+        released: Servers may have given up what the assignment says they own. They take its version for done: another
+            one is needed.
+        warm: By server, the standby copies that have caught up.
+        goal: By state, the owners that planned moves lead to. It stays while no nearer one is as good, so that no copy
+            is made in vain.
+    """
+
+    members: Mapping[str, Member]
+    assignment: AssignmentRecord
+    settled: bool = True
+    released: bool = False
+    warm: Mapping[str, Held] = field(default_factory=dict)
+    goal: Mapping[str, Owners] = field(default_factory=dict)
+
+    def begun(self, fenced: Collection[str]) -> Membership:
+        """A change has begun: who was fenced is no member any more. Until `assigned`, a failure begins again here."""
+        members = {name: member for name, member in self.members.items() if member.grant not in fenced}
+        return replace(self, members=members, settled=False)
+
+    def assigned(
+        self, opened: Mapping[str, Member], assignment: AssignmentRecord, goal: Mapping[str, Owners]
+    ) -> Membership:
+        """The assignment is on record, the servers have yet to be told. A failure begins again with this assignment."""
+        after = Membership({**self.members, **opened}, assignment, settled=False, goal=goal)
+        # A copy that is followed before and after stays as warm as it is.
+        return after.heard({name: held for name, held in self.warm.items() if name not in opened})
+
+    def heard(self, warm: Mapping[str, Held]) -> Membership:
+        """Servers have told which of their copies are warm; of the others it is known from before."""
+        told = {
+            name: {state: groups & followed_by(self.assignment, name, state) for state, groups in held.items()}
+            for name, held in warm.items()
+            if name in self.members
+        }
+        known = {**self.warm, **told}
+        return self if known == self.warm else replace(self, warm=known)
+
+
+def owners_of(assignment: AssignmentRecord, state: str) -> dict[int, str]:
+    """The owner of each key group of a state."""
+    return {group: assignment.servers[index] for group, index in enumerate(assignment.owners.get(state, ()))}
+
+
+def owning(assignment: AssignmentRecord) -> frozenset[str]:
+    """The servers that own a key group of any state."""
+    return frozenset(assignment.servers[index] for owners in assignment.owners.values() for index in owners)
+
+
+def standbys_of(assignment: AssignmentRecord, state: str) -> dict[int, tuple[str, ...]]:
+    """The standbys of each key group of a state, in the order in which they are kept."""
+    return {
+        group: tuple(assignment.servers[index] for index in of)
+        for group, of in enumerate(assignment.standbys.get(state, ()))
+    }
+
+
+def groups_of(assignment: AssignmentRecord, server: str, state: str) -> tuple[int, ...]:
+    """The key groups of a state that a server owns."""
+    return tuple(group for group, owner in owners_of(assignment, state).items() if owner == server)
+
+
+def followed_by(assignment: AssignmentRecord, server: str, state: str) -> frozenset[int]:
+    """The key groups of a state of which a server is a standby."""
+    return frozenset(group for group, of in standbys_of(assignment, state).items() if server in of)
+
+
+def assignment_of(
+    version: int, generation: int, owners: Mapping[str, Owners], standbys: Mapping[str, Standbys]
+) -> AssignmentRecord:
+    """The record. Every key group of every state has an owner."""
+    named = {server for of in owners.values() for server in of.values()}
+    named |= {server for by_group in standbys.values() for of in by_group.values() for server in of}
+    servers = tuple(sorted(named))
+    index = {server: number for number, server in enumerate(servers)}
+    return AssignmentRecord(
+        version,
+        servers,
+        {state: tuple(index[of[group]] for group in range(len(of))) for state, of in owners.items()},
+        {
+            state: tuple(tuple(index[server] for server in by_group[group]) for group in range(len(by_group)))
+            for state, by_group in standbys.items()
+            if any(by_group.values())
+        },
+        generation,
+    )

@@ -1,0 +1,77 @@
+"""Values that a job encodes itself: one binary field, which Keyhole passes on untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from keyhole.encoding.columnar import Op, row_ops
+from keyhole.errors import ValueMismatch
+from keyhole.model.state import StateDescriptor, ValueField
+from keyhole.spark.declaration.class_version import check_class, version_of
+from keyhole.spark.declaration.rows import rows_of
+
+ENCODED = "value"
+"""The field of such a state's value that holds them: binary."""
+
+VERSION = "version"
+"""The field beside it, of a codec that has a version: int."""
+_FIRST_VERSION = msgspec.msgpack.encode(1)
+
+
+class ValueCodec(Protocol):
+    """How a row's value columns become bytes. Runs in Spark's Python workers; readers decode what they get themselves.
+
+    A batch that is run again must give the same bytes.
+
+    Where readers must tell bytes of one form from those of another, a codec has a `version`, a whole number that grows:
+    each value has that of the codec that made it in a second field, and 1 where that codec said nothing.
+    """
+
+    def encode(self, row: Any) -> bytes:
+        """Args: row: The value columns as attributes."""
+
+
+def encoded_fields(*, versioned: bool) -> tuple[ValueField, ...]:
+    """The value of a state with a codec."""
+    fields = (ValueField(ENCODED, "binary", nullable=False),)
+    # What an earlier codec has made, which said nothing, is read as of version 1.
+    return (*fields, ValueField(VERSION, "int", nullable=False, default=_FIRST_VERSION)) if versioned else fields
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A codec, and the columns of the rows that it gets. Picklable if the codec is."""
+
+    codec: ValueCodec
+    columns: tuple[str, ...]
+
+    def encoded(self, batches: Iterable[pa.RecordBatch], descriptor: StateDescriptor) -> Iterator[pa.RecordBatch]:
+        """With ENCODED, and VERSION, in place of its own columns; of rows that delete or clear nothing is encoded.
+
+        Raises:
+            ValueMismatch: The codec gives something else than bytes.
+            InvalidConfiguration: The driver has another version of it.
+        """
+        check_class(descriptor, self.codec)
+        versioned = any(field.name == VERSION for field in descriptor.value.fields)
+        for batch in batches:
+            rows = zip(row_ops(batch, descriptor), rows_of(batch, self.columns), strict=True)
+            values = [b"" if op in (Op.DELETE, Op.CLEAR) else self.codec.encode(row) for op, row in rows]
+            for value in values:
+                if not isinstance(value, (bytes, bytearray)):
+                    raise ValueMismatch(
+                        f"encode of the codec of state {descriptor.state!r} gave a {type(value).__name__}; it must "
+                        "give bytes",
+                        state=descriptor.state,
+                    )
+            kept = batch.select([name for name in batch.schema.names if name not in self.columns])
+            kept = kept.append_column(ENCODED, pa.array(values, pa.binary()))
+            if versioned:
+                versions = pa.array([version_of(self.codec)] * len(values), pa.int32())
+                kept = kept.append_column(VERSION, versions)
+            yield kept

@@ -1,0 +1,307 @@
+"""Aggregating states: a user's aggregation runs in Spark's tasks, on what the key's owner held before the epoch."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+from zlib import crc32
+
+import grpc
+import msgspec
+import pyarrow as pa
+
+from keyhole.coordinator.server_link import run_to_proto
+from keyhole.coordinator.task_stream import NotTaken
+from keyhole.encoding.columnar import STORAGE_KEY, VALUE, Op, key_names, row_ops
+from keyhole.encoding.envelope import DIGEST_BYTES, Aggregate, Base
+from keyhole.encoding.row_codec import encode_row
+from keyhole.encoding.storage_key import group_of
+from keyhole.encoding.value_types import optional, value_type
+from keyhole.errors import ConflictError, RequestError, ValueMismatch
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.receipts import StageOrder, Target
+from keyhole.rpc.frames import portions
+from keyhole.rpc.status import from_rpc_error
+from keyhole.spark.declaration.class_version import check_class, upgrade_from, version_of
+from keyhole.spark.declaration.rows import rows_of
+from keyhole.spark.worker.plain import not_plain
+from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
+
+_KEYS_PER_REQUEST = 2_000
+_NO_DIGEST = bytes(DIGEST_BYTES)
+
+Connect = Callable[[str], grpc.Channel]
+
+
+@runtime_checkable
+class Aggregator(Protocol):
+    """How the rows of a key become one result. Runs in Spark's Python workers; an accumulator is the user's own.
+
+    A batch that is run again must give the same: nothing here may depend on time, on chance, or on what was called
+    before. Where the order of rows matters, say `order_by`.
+
+    An aggregator may also have:
+        encode(accumulator) -> bytes, decode(bytes) -> accumulator: How accumulators are stored; default: MessagePack,
+            for accumulators of plain data (a tuple comes back as a list; others, as sets and decimals, are refused).
+        commutative: True where neither the order of rows nor that of merges can be told from the encoded accumulator.
+            A batch that is run again and gives another one is then found out.
+        takes_running_results: True where a row takes the place of what was added of the same thing before, as a highest
+            value does. Only then may the state be fed by a streaming aggregation in update mode.
+        version, upgrade(stored, version) -> accumulator: Where the shape or the meaning of accumulators has changed: a
+            whole number that grows (default: 1), and what makes of an accumulator of an earlier version one of this.
+            `stored` is as it was given by that version: plain data; or, where the aggregator has `decode`, bytes.
+    """
+
+    def create(self) -> Any:
+        """An accumulator of no rows."""
+
+    def add(self, accumulator: Any, row: Any) -> Any:
+        """With one row more, whose columns are attributes; the accumulator may be changed, and is returned."""
+
+    def merge(self, one: Any, other: Any) -> Any:
+        """Of the rows of both; those of `one` came before."""
+
+    def result(self, accumulator: Any) -> Mapping[str, Any] | Sequence[Any]:
+        """What readers get: the fields of the declared result, by name or in their order."""
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """An aggregator, and the columns of the rows that it gets. Picklable if the aggregator is."""
+
+    aggregator: Aggregator
+    columns: tuple[str, ...]
+
+    def encode(self, accumulator: Any) -> bytes:
+        encode = getattr(self.aggregator, "encode", msgspec.msgpack.encode)
+        return bytes(encode(accumulator))
+
+    def decode(self, data: bytes) -> Any:
+        return getattr(self.aggregator, "decode", msgspec.msgpack.decode)(data)
+
+    def base(self, descriptor: StateDescriptor, base: Base) -> Any:
+        """The accumulator that an owner held. Raises as `check`, of one that is made of an earlier version's."""
+        if base.version == version_of(self.aggregator):
+            return self.decode(base.accumulator)
+        upgrade = upgrade_from(descriptor, self.aggregator, base.version)
+        own = hasattr(self.aggregator, "decode")
+        accumulator = upgrade(base.accumulator if own else msgspec.msgpack.decode(base.accumulator), base.version)
+        self.check(descriptor.state, accumulator)
+        return accumulator
+
+    def check(self, state: str, accumulator: Any) -> None:
+        """Raises ValueMismatch where it would not come back as what it is."""
+        if not hasattr(self.aggregator, "encode"):
+            check_plain(state, "an accumulator of the aggregator", accumulator, "give the aggregator encode and decode")
+
+    @property
+    def commutative(self) -> bool:
+        return bool(getattr(self.aggregator, "commutative", False))
+
+
+@dataclass
+class _Gathered:
+    """What a partition's rows of one key amount to. `cleared`: what was stored before doesn't count."""
+
+    accumulator: Any = None
+    rows: int = 0
+    cleared: bool = False
+
+
+def aggregated(
+    order: StageOrder,
+    descriptor: StateDescriptor,
+    aggregation: Aggregation,
+    batches: Iterable[pa.RecordBatch],
+    connect: Connect,
+) -> Iterator[pa.RecordBatch]:
+    """One staged row per key: its accumulator and result, with the partition's rows in them.
+
+    Holds in memory one accumulator per key of the partition.
+
+    Args:
+        batches: The key columns, and those of the aggregation.
+
+    Raises:
+        NotTaken: An owner did not answer.
+        KeyholeError: As columnar.encode; and ValueMismatch where a result is not as declared, or an accumulator
+            not plain data; InvalidConfiguration where the driver has another version of the aggregator.
+    """
+    check_class(descriptor, aggregation.aggregator)
+    gathered = _gather(descriptor, aggregation, batches)
+    reader = BaseReader(order, descriptor.state, connect)
+    keys = sorted(gathered)
+    for start in range(0, len(keys), _KEYS_PER_REQUEST):
+        some = keys[start : start + _KEYS_PER_REQUEST]
+        bases = reader.bases([key for key in some if not gathered[key].cleared])
+        first = gathered[some[0]]
+        if first.rows:
+            # It stands for all of so many: walking through each accumulator would cost more than encoding it.
+            aggregation.check(descriptor.state, first.accumulator)
+        rows = [_staged_row(descriptor, aggregation, gathered[key], bases.get(key)) for key in some]
+        yield pa.record_batch({STORAGE_KEY: pa.array(some, pa.binary()), VALUE: pa.array(rows, pa.binary())})
+
+
+def _gather(
+    descriptor: StateDescriptor, aggregation: Aggregation, batches: Iterable[pa.RecordBatch]
+) -> dict[bytes, _Gathered]:
+    gathered: dict[bytes, _Gathered] = {}
+    create, add = aggregation.aggregator.create, aggregation.aggregator.add
+    for batch in batches:
+        keys, rows = key_names(batch, descriptor).to_pylist(), rows_of(batch, aggregation.columns)
+        for key, op, row in zip(keys, row_ops(batch, descriptor), rows, strict=True):
+            of = gathered.get(key)
+            if of is None:
+                of = gathered[key] = _Gathered(create())
+            if op == Op.PUT:
+                of.accumulator = add(of.accumulator, row)
+                of.rows += 1
+            else:
+                gathered[key] = _Gathered(create(), cleared=True)
+    return gathered
+
+
+def _staged_row(
+    descriptor: StateDescriptor, aggregation: Aggregation, of: _Gathered, base: Base | None
+) -> bytes | None:
+    if of.cleared and not of.rows:
+        return None
+    accumulator = of.accumulator
+    digest = struct.pack(">I", crc32(aggregation.encode(accumulator))) if aggregation.commutative else _NO_DIGEST
+    if base is not None:
+        accumulator = aggregation.aggregator.merge(aggregation.base(descriptor, base), accumulator)
+    row = result_row(descriptor, aggregation.aggregator.result(accumulator))
+    return staged_aggregate(row, aggregation.encode(accumulator), version_of(aggregation.aggregator), digest)
+
+
+def staged_aggregate(row: bytes, accumulator: bytes, version: int, digest: bytes = _NO_DIGEST) -> bytes:
+    """A staged row, as the state server's strategy for aggregating states takes it.
+
+    Args:
+        version: Of the class that has made the accumulator.
+        digest: See DIGEST_BYTES.
+    """
+    return digest + Aggregate(0, row, accumulator, None, version).encode()
+
+
+def result_row(descriptor: StateDescriptor, result: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    """What readers get, encoded.
+
+    Raises:
+        ValueMismatch: It is not as declared.
+    """
+    fields = _fields(descriptor)
+    if isinstance(result, (str, bytes, Set)) or not isinstance(result, Collection):
+        raise _mismatch(descriptor, f"is a {type(result).__name__}, not its fields by name or in their order")
+    if isinstance(result, Mapping):
+        if result.keys() != {name for name, _ in fields}:
+            raise _mismatch(descriptor, f"has the fields {', '.join(result)}")
+        result = [result[name] for name, _ in fields]
+    if len(result) != len(fields):
+        raise _mismatch(descriptor, f"has {len(result)} fields")
+    stored = []
+    for (name, convert), value in zip(fields, result, strict=True):
+        try:
+            stored.append(convert(value))
+        except (TypeError, ValueError, OverflowError):
+            # Not as the cause: it may hold the value.
+            what = (
+                f"has a {type(value).__name__} in its field {name}, which does not fit (docs/values.md says what would)"
+            )
+            raise _mismatch(descriptor, what) from None
+    return encode_row(descriptor.value.version, stored)
+
+
+@functools.lru_cache(maxsize=64)
+def _fields(descriptor: StateDescriptor) -> list[tuple[str, Callable[[Any], Any]]]:
+    return [(field.name, optional(_from_result(field.type))) for field in descriptor.value.fields]
+
+
+def _from_result(name: str) -> Callable[[Any], Any]:
+    """As a default is given; a map also as its pairs, which an operator's elements often are, and as Arrow gives it."""
+    from_given = value_type(name).from_given
+    if not name.startswith("map<"):
+        return from_given
+    return lambda value: from_given(dict(value) if _are_pairs(value) else value)
+
+
+def _are_pairs(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(of, (list, tuple)) and len(of) == 2 for of in value)
+
+
+def _mismatch(descriptor: StateDescriptor, what: str) -> ValueMismatch:
+    wanted = ", ".join(field.name for field in descriptor.value.fields)
+    return ValueMismatch(
+        f"the result of the aggregator of state {descriptor.state!r} {what}; declared are {wanted}",
+        state=descriptor.state,
+    )
+
+
+def check_plain(state: str, what: str, data: Any, remedy: str) -> None:
+    """Raises ValueMismatch where MessagePack would not give the data back as what it is."""
+    if (kind := not_plain(data)) is not None:
+        raise ValueMismatch(
+            f"{what} of state {state!r} holds a {kind}, which MessagePack doesn't give back as what it was; {remedy}, "
+            "or hold numbers, text, bytes, lists and dicts",
+            state=state,
+        )
+
+
+class BaseReader:
+    """Asks the owners for the accumulators before the epoch."""
+
+    def __init__(self, order: StageOrder, state: str, connect: Connect) -> None:
+        self._order = order
+        self._state = state
+        self._connect = connect
+
+    def bases(self, keys: Sequence[bytes]) -> dict[bytes, Base]:
+        """By storage key; those that had none are missing, as are all where the epoch empties the state.
+
+        Raises:
+            NotTaken: An owner did not answer.
+        """
+        if self._order.empties:
+            return {}
+        routes = self._order.routes[self._state]
+        by_target: dict[int, list[bytes]] = {}
+        for key in keys:
+            by_target.setdefault(routes[group_of(key)], []).append(key)
+        found: dict[bytes, Base] = {}
+        for index, of_target in by_target.items():
+            target = self._order.targets[index]
+            for part in portions(map(len, of_target)):
+                asked = of_target[part]
+                while asked:
+                    bases = self._ask(target, asked)
+                    found |= {
+                        key: Base(base.accumulator, base.version)
+                        for key, base in zip(asked, bases, strict=False)
+                        if base.found
+                    }
+                    asked = asked[len(bases) :]
+        return found
+
+    def _ask(self, target: Target, keys: Sequence[bytes]) -> Sequence[state_server_pb2.Base]:
+        order = self._order
+        request = state_server_pb2.ReadBaseRequest(
+            run=run_to_proto(order.run),
+            incarnation=target.incarnation,
+            assignment_version=order.assignment_version,
+            state=self._state,
+            epoch=order.epoch,
+            storage_keys=keys,
+            commit_time_ms=order.commit_time_ms,
+            watermark_ms=order.watermark_ms,
+        )
+        stub = state_server_pb2_grpc.StateServerStub(self._connect(target.address))
+        try:
+            return stub.ReadBase(request, timeout=order.deadline_seconds).bases
+        except grpc.RpcError as error:
+            cause = from_rpc_error(error)
+            if isinstance(cause, (RequestError, ConflictError)):
+                raise cause from error
+            raise NotTaken.by(target, cause) from error

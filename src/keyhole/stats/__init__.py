@@ -1,1 +1,0 @@
-"""What a process says of itself, as messages (`Stats`) and as text for Prometheus (/metrics)."""

@@ -1,0 +1,84 @@
+"""A state as its changelog tells it, up to an offset of each key group, in a store of this process's own.
+
+What savepoints are made from, and what copies are compared with. Memory is bounded by the reader's pieces and the
+largest epoch; the store takes the room that the state takes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from keyhole.changelog.base import ChangelogReader, Partition, RestoredEpochs
+from keyhole.model.epoch import START, Position
+from keyhole.stores.base import Advance, Batch, Snapshot, Store, StoreEngine, StoreLimits
+from keyhole.stores.lmdb.engine import LmdbEngine
+
+
+@contextmanager
+def scratch_stores() -> Iterator[StoreEngine]:
+    """Stores on the disk that holds temporary files (TMPDIR), gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="keyhole-scratch-") as directory:
+        engine = LmdbEngine(StoreLimits(Path(directory)))
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+class Replayed:
+    """See the module's text. One thread; blocks.
+
+    Args:
+        reader: Of the state's application; the caller closes it.
+        store: An empty one; the caller closes it.
+    """
+
+    def __init__(self, state: str, reader: ChangelogReader, store: Store) -> None:
+        self._state = state
+        self._reader = reader
+        self._store = store
+        self._positions: dict[int, Position] = {}
+        self._marked: dict[int, int] = {}
+
+    def position(self, key_group: int) -> Position:
+        """How far the changelog was read; its epoch is that of the last marker."""
+        return self._positions.get(key_group, START)
+
+    def marked(self, key_group: int) -> int:
+        """The offset after the last marker that was read; 0: there was none."""
+        return self._marked.get(key_group, 0)
+
+    def advance(self, ends: Mapping[int, int], deadline_seconds: float) -> None:
+        """Reads on, to the offset of each key group that is named; never back.
+
+        Raises:
+            KafkaUnreachable: No progress for `deadline_seconds`.
+            ChangelogRecreated: The topic is gone.
+            StoreFull: The disk is full.
+        """
+        parts = {Partition(self._state, group): end for group, end in ends.items()}
+        positions = {part: self.position(part.key_group) for part in parts}
+        for piece in self._reader.read(positions, parts, deadline_seconds):
+            self._apply(piece)
+
+    def snapshot(self) -> Snapshot:
+        """What was read so far."""
+        return self._store.snapshot()
+
+    def _apply(self, piece: RestoredEpochs) -> None:
+        group = piece.partition.key_group
+        last = dict(piece.changes)
+        after = piece.position
+        self._store.apply(
+            Batch(
+                puts=sorted((key, row) for key, row in last.items() if row is not None),
+                deletes=sorted(key for key, row in last.items() if row is None),
+                advances={group: Advance(self.position(group), after)},
+            )
+        )
+        self._positions[group] = after
+        if piece.marker is not None:
+            self._marked[group] = after.offset
