@@ -133,12 +133,6 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
             )
         return response
 
-    async def Abort(self, request: pb.AbortRequest, context: _Context) -> pb.AbortResponse:  # noqa: N802 - gRPC
-        """Drops what is staged of an epoch."""
-        run = _run(request.run)
-        self._registry.host(run).abort(run, request.epoch)
-        return pb.AbortResponse()
-
     async def Confirm(self, request: pb.ConfirmRequest, context: _Context) -> pb.ConfirmResponse:  # noqa: N802 - gRPC
         """Renews the lease."""
         run = _run(request.run)

@@ -118,9 +118,6 @@ class ServerLink:
     def commit(self, request: pb.CommitRequest, timeout: float) -> pb.CommitResponse:
         return self._call(lambda: self._stub.Commit(request, timeout=timeout))
 
-    def abort(self, run: Run, epoch: int) -> None:
-        self._call(lambda: self._stub.Abort(pb.AbortRequest(run=run_to_proto(run), epoch=epoch), timeout=_ASK_SECONDS))
-
     def confirm(self, run: Run, version: int, complete: CompleteRecord | None, *, alone: bool) -> Confirmed:
         """Renews the lease.
 
