@@ -685,11 +685,6 @@ class QueryHost:
             state.restored.clear()
             state.read_positions()
 
-    def abort(self, run: Run, epoch: int) -> None:
-        """Drops what is staged of an epoch."""
-        self.fence.check_run(run)
-        self.attempts.drop_epoch(epoch)
-
     # --- the rest -------------------------------------------------------------------------------------------------
 
     def withdraw(self) -> None:

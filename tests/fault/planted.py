@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from keyhole.changelog.base import PartitionChanges, RestoredEpochs
 from keyhole.changelog.kafka.transactions import Appending
 from keyhole.changelog.kafka.writer import KafkaWriter
 from keyhole.encoding.envelope import STAMP_BYTES, Aggregate, Base, Moment
+from keyhole.model.epoch import Position
 from keyhole.model.state import TtlClock
-from keyhole.stores.base import Advance, Batch
+from keyhole.stores.base import Advance, Batch, Store
 from services.state_server import host
 from services.state_server.read.copies import Answers, Scanned, Show
 from services.state_server.read.table import Table
@@ -132,13 +133,14 @@ def keep_deleted() -> None:
     """Standbys of a broadcast state pass deletions over."""
     apply_pieces = standby.apply_pieces
 
-    def keeping(state: HostedState, pieces: Iterable[RestoredEpochs]) -> None:
-        if state.descriptor.state == NOTICES:
-            pieces = [
-                dataclasses.replace(piece, changes=[change for change in piece.changes if change[1] is not None])
-                for piece in pieces
-            ]
-        apply_pieces(state, pieces)
+    def keeping(store: Store, positions: MutableMapping[int, Position], pieces: Iterable[RestoredEpochs]) -> None:
+        kept = [
+            dataclasses.replace(piece, changes=[change for change in piece.changes if change[1] is not None])
+            if piece.partition.state == NOTICES
+            else piece
+            for piece in pieces
+        ]
+        apply_pieces(store, positions, kept)
 
     standby.apply_pieces = keeping  # type: ignore[assignment]
 

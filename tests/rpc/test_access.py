@@ -75,7 +75,7 @@ verbs = ["admin"]
 states = ["*/*"]
 """
 
-WRITES = ("OpenRun", "Assign", "Release", "ReadBase", "Commit", "Abort", "Confirm")
+WRITES = ("OpenRun", "Assign", "Release", "ReadBase", "Commit", "Confirm")
 
 
 @dataclass
@@ -325,7 +325,6 @@ async def test_only_the_application_may_write_and_only_the_platform_may_ask_who_
         "Release": pb.ReleaseRequest,
         "ReadBase": pb.ReadBaseRequest,
         "Commit": pb.CommitRequest,
-        "Abort": pb.AbortRequest,
         "Confirm": pb.ConfirmRequest,
     }
     callers = {

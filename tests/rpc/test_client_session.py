@@ -47,6 +47,27 @@ def test_what_cant_be_asked_for_is_refused_with_what_can(
         bounds_of(stale, max_staleness, min_epoch)  # type: ignore[arg-type]
 
 
+async def test_an_option_that_there_is_not_is_refused_by_name_with_those_that_there_are() -> None:
+    async with fake_servers("a") as (server,):
+        server.host(descriptor(), rows(1))
+        async with AsyncClient(server.address) as client:
+            for reads in (client, client.session()):
+                with pytest.raises(TypeError, match=r"'max_age'.* stale, max_staleness, min_epoch, timeout$"):
+                    reads.get(APPLICATION, STATE, "sensor-0", max_age=5)  # type: ignore[call-arg]
+                with pytest.raises(TypeError, match=r"'limit'.* stale, max_staleness, min_epoch, timeout$"):
+                    await reads.get_many(APPLICATION, STATE, [], limit=5)  # type: ignore[call-arg]
+                with pytest.raises(TypeError, match=r"'from'.* min_epoch, timeout, start, stop, descending, limit$"):
+                    await reads.scan(APPLICATION, STATE, "sensor-0", **{"from": 5})  # type: ignore[arg-type]
+
+        def read() -> None:
+            with Client(server.address) as client:
+                for reads in (client, client.session()):
+                    with pytest.raises(TypeError, match="'max_age'"):
+                        reads.get(APPLICATION, STATE, "sensor-0", max_age=5)  # type: ignore[call-arg]
+
+        await asyncio.to_thread(read)
+
+
 async def test_a_session_asks_for_what_it_has_seen_of_each_state() -> None:
     async with fake_servers("a") as (server,):
         readings = server.host(descriptor(), rows(3))

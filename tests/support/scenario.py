@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyhole import Client
-from keyhole.client.async_client import Key
+from keyhole.client.options import Key
 from keyhole.config import JobConfig
 from keyhole.model.read import Answer, Entries
 from tests.support.streams import Rows, Service, file_stream, new_application, run_to_end

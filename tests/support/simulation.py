@@ -26,7 +26,7 @@ from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.server_link import ServerLink, Share, run_to_proto
+from keyhole.coordinator.server_link import ServerLink, Share
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
 from keyhole.model.epoch import Run
@@ -36,8 +36,9 @@ from keyhole.protocol.decisions import OnNewCheckpoint
 from keyhole.protocol.epochs import EpochBatch, EpochResult, StatePlan
 from keyhole.protocol.failpoints import NoObserver, Step
 from keyhole.protocol.membership import Sighting
-from keyhole.protocol.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
+from keyhole.protocol.receipts import PartitionReceipt, ServerReceipt, StageOrder, Target
 from keyhole.protocol.replacement import Patience
+from keyhole.rpc.convert_writes import receipt_from_proto, run_to_proto
 from keyhole.stores.base import StoreEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog, MemoryKafka, NextCommit
@@ -431,7 +432,7 @@ class World:
             except KeyholeError as error:
                 receipts.append(ServerReceipt(target.server, target.incarnation, error=(error.reason, error.message)))
             else:
-                groups = tuple(GroupReceipt(r.key_group, r.rows, r.bytes, r.checksum) for r in answer.receipts)
+                groups = tuple(map(receipt_from_proto, answer.receipts))
                 receipts.append(ServerReceipt(target.server, target.incarnation, groups))
         return PartitionReceipt(self.descriptor.state, partition, attempt, tuple(receipts))
 

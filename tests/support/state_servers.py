@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from keyhole.clock import SystemClock
 from keyhole.config import StateServerConfig
-from keyhole.coordinator.server_link import run_to_proto
 from keyhole.coordinator.task_stream import chunks
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.columnar import STORAGE_KEY, VALUE, ipc_stream
@@ -22,6 +21,7 @@ from keyhole.protocol.control import CompleteRecord, record
 from keyhole.protocol.failpoints import NoObserver
 from keyhole.protocol.receipts import Target
 from keyhole.rpc import channels, convert
+from keyhole.rpc.convert_writes import run_to_proto
 from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.stores.base import StoreEngine

@@ -7,10 +7,13 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import msgspec
 import pytest
 
+from keyhole.encoding.envelope import Base
 from keyhole.errors import KeyMismatch, MalformedRequest, NullKey
+from keyhole.model.epoch import Run
 from keyhole.model.read import Role, Source
 from keyhole.model.state import KeyColumn, KeyType, StateKind, TtlClock, ValueField, ValueSchema
-from keyhole.rpc import convert
+from keyhole.protocol.receipts import GroupReceipt
+from keyhole.rpc import convert, convert_writes
 from keyhole.v1 import query_pb2, state_pb2
 from tests.support.readings import descriptor
 
@@ -116,11 +119,28 @@ def test_a_descriptor_with_an_impossible_number_of_key_groups_is_refused(key_gro
         convert.descriptor_from_proto(message)
 
 
-def test_sources_come_back_as_they_were() -> None:
-    source = Source(
-        "a", Role.OWNER, 7, datetime(2024, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC), None, 2, 3, unconfirmed=True
+def test_the_times_of_a_source_are_those_of_its_milliseconds() -> None:
+    message = state_pb2.Source(
+        server="a",
+        role=state_pb2.ROLE_OWNER,
+        epoch=7,
+        commit_time_ms=1_704_067_200_123,
+        generation=2,
+        assignment_version=3,
+        unconfirmed=True,
+        lag_epochs=4,
     )
-    assert convert.source_from_proto(convert.source_to_proto(source)) == source
+    time = datetime(2024, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC)
+    source = Source("a", Role.OWNER, 7, time, None, 2, 3, unconfirmed=True, as_of=None, lag_epochs=4)
+    assert convert.source_from_proto(message) == source
+
+
+def test_what_an_epoch_is_told_by_comes_back_as_it_was() -> None:
+    run, receipt = Run("app", "main", 2**63, "run-1"), GroupReceipt(65_535, 10, 2**40, 2**64 - 1)
+    assert convert_writes.run_from_proto(convert_writes.run_to_proto(run)) == run
+    assert convert_writes.receipt_from_proto(convert_writes.receipt_to_proto(receipt)) == receipt
+    for base in (None, Base(b"", 0), Base(b"accumulator", 3)):
+        assert convert_writes.base_from_proto(convert_writes.base_to_proto(base)) == base
 
 
 def test_a_source_without_a_commit_has_no_time_and_an_unknown_role_promises_least() -> None:

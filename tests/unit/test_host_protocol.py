@@ -188,8 +188,6 @@ class TestRuns:
             await server.host.release(FIRST, "counts", ALL, 1)
         with pytest.raises(Fenced):
             server.host.confirm(FIRST, 1)
-        with pytest.raises(Fenced):
-            server.host.abort(FIRST, 1)
         with pytest.raises((Fenced, StageLost)):
             await server.commit(receipts)
         assert server.read(A) == [None]
@@ -308,11 +306,11 @@ class TestStaging:
         with pytest.raises(NotOwner, match="version 1, not 2"):
             await server.stage({A: 1.0}, version=2)
 
-    async def test_what_is_staged_is_gone_once_it_is_committed_or_given_up(self, server: Server) -> None:
+    async def test_what_is_staged_is_gone_once_it_is_committed_or_another_run_begins(self, server: Server) -> None:
         await server.begin()
         await server.apply({A: 1.0})
         await server.stage({A: 2.0}, epoch=2)
-        server.host.abort(FIRST, 2)
+        await server.begin(SECOND, "grant-2")
         for epoch in (1, 2):
             with pytest.raises(StageLost, match="not staged here"):
                 server.host.attempts.winners("counts", epoch, 1, [(0, 1)])
@@ -323,8 +321,8 @@ class TestStaging:
         await server.stage({A: 1.0})
         with pytest.raises(Overloaded, match="maxOffsetsPerTrigger"):
             await server.stage({A: 2.0}, attempt=2)
-        server.host.abort(FIRST, 1)
-        await server.apply({A: 3.0})
+        await server.begin(SECOND, "grant-2")
+        await server.apply({A: 3.0}, run=SECOND)
         assert server.read(A) == [row(3.0)]
         await server.host.close()
 

@@ -173,10 +173,6 @@ REFUSALS: list[tuple[str, Request, type[KeyholeError] | tuple[type[KeyholeError]
     ("Commit", lambda of: committing(of, states=[pb.StateCommit(state="unknown")]), NotOwner),
     ("Commit", not_staged, StageLost),
     *[
-        ("Abort", lambda of, run=run: pb.AbortRequest(run=run(of), epoch=3), error)
-        for run, error in ((older, Fenced), (twin, Fenced), (newer, NotReady), (unknown, NotReady))
-    ],
-    *[
         ("Confirm", lambda of, run=run: pb.ConfirmRequest(run=run(of), assignment_version=of.version), error)
         for run, error in ((older, Fenced), (twin, Fenced), (newer, NotReady), (unknown, NotReady))
     ],

@@ -6,14 +6,13 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from keyhole.changelog.base import Changelog, Partition, RestoredEpochs
 from keyhole.clock import Clock
 from keyhole.errors import NotReady
 from keyhole.model.epoch import START, Position
-from keyhole.stores.base import Advance, Batch
+from keyhole.stores.pieces import apply_pieces
 from services.state_server.replica.hosted import HostedState
 
 _log = logging.getLogger(__name__)
@@ -69,7 +68,7 @@ def restore(
                 state = states[name]
                 touched = {piece.partition.key_group for piece in of_state}
                 before = sum(state.position(group).offset for group in touched)
-                apply_pieces(state, of_state)
+                apply_pieces(state.store, state.positions, of_state)
                 state.table.progress.restored += sum(state.position(group).offset for group in touched) - before
     finally:
         reader.close()
@@ -133,32 +132,3 @@ def _announce(
         progress.total = sum(max(0, end - positions[part].offset) for part, end in ends.items() if part.state == name)
         if progress.total:
             _log.info("restoring", extra={"state": name, "records": progress.total})
-
-
-def apply_pieces(state: HostedState, pieces: Iterable[RestoredEpochs]) -> None:
-    """Applies pieces of one state, each key group's in their order, in one step.
-
-    Raises:
-        StoreFull: Nothing of them was applied.
-    """
-    last: dict[bytes, bytes | None] = {}
-    after: dict[int, Position] = {}
-    for piece in pieces:
-        last.update(piece.changes)
-        position = piece.position
-        if piece.marker is not None:
-            position = position._replace(
-                commit_time_ms=piece.marker.commit_time_ms, watermark_ms=piece.marker.watermark_ms
-            )
-        after[piece.partition.key_group] = position
-    changes = sorted(last.items(), key=itemgetter(0))
-    # As they are, not unpacked and packed again: this passes over every record of a restore.
-    puts = cast("list[tuple[bytes, bytes]]", [change for change in changes if change[1] is not None])
-    state.store.apply(
-        Batch(
-            puts=puts,
-            deletes=[key for key, row in changes if row is None] if len(puts) < len(changes) else (),
-            advances={group: Advance(state.position(group), position) for group, position in after.items()},
-        )
-    )
-    state.positions.update(after)

@@ -21,11 +21,12 @@ from keyhole.clock import Clock
 from keyhole.model.epoch import Position
 from keyhole.protocol.control import QueryControl
 from keyhole.stores.base import Snapshot
+from keyhole.stores.pieces import apply_pieces
 from services.state_server.read.copies import Standing
 from services.state_server.read.freshness import most_common, standings
 from services.state_server.replica.follower import Delivery, MakeFollower, Order
 from services.state_server.replica.hosted import HostedState
-from services.state_server.replica.restore import apply_pieces, drop_unusable
+from services.state_server.replica.restore import drop_unusable
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +180,7 @@ class Standbys:
                 state.gaps.add(group)
                 state.warm.discard(group)
         for name, of in pieces.items():
-            apply_pieces(self._hosted[name], of)
+            apply_pieces(self._hosted[name].store, self._hosted[name].positions, of)
         return [_view(state) for state in touched.values()]
 
     async def _hear(self, control: QueryControl) -> None:

@@ -10,12 +10,11 @@ import grpc
 import pyarrow as pa
 
 from keyhole.changelog.base import Changelog
-from keyhole.encoding.envelope import Base, Moment
+from keyhole.encoding.envelope import Moment
 from keyhole.errors import MalformedRequest
-from keyhole.model.epoch import Run
 from keyhole.protocol.failpoints import Step
-from keyhole.protocol.receipts import GroupReceipt
 from keyhole.rpc.convert import descriptor_from_proto
+from keyhole.rpc.convert_writes import base_to_proto, receipt_from_proto, receipt_to_proto, run_from_proto
 from keyhole.rpc.version import check
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
@@ -47,7 +46,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
     async def OpenRun(self, request: pb.OpenRunRequest, context: _Context) -> pb.OpenRunResponse:  # noqa: N802 - gRPC
         """Takes a grant."""
         check(request.protocol_version, f"the driver of {request.run.application}")
-        run = _run(request.run)
+        run = run_from_proto(request.run)
         self._registry.check_incarnation(request.incarnation)
         host = self._registry.host_for(run, request.grant, self._changelog, self._settings)
         await host.open_run(run, request.incarnation, request.grant)
@@ -55,7 +54,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
 
     async def Assign(self, request: pb.AssignRequest, context: _Context) -> pb.AssignResponse:  # noqa: N802 - gRPC
         """Takes key groups over."""
-        run = _run(request.run)
+        run = run_from_proto(request.run)
         host = self._registry.host(run)
         states = [
             StateShare(descriptor_from_proto(s.descriptor), frozenset(s.key_groups), frozenset(s.standby_key_groups))
@@ -69,7 +68,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
 
     async def Release(self, request: pb.ReleaseRequest, context: _Context) -> pb.ReleaseResponse:  # noqa: N802 - gRPC
         """Gives key groups up."""
-        run = _run(request.run)
+        run = run_from_proto(request.run)
         groups, version = frozenset(request.key_groups), request.assignment_version
         await self._registry.host(run).release(run, request.state, groups, version)
         return pb.ReleaseResponse()
@@ -80,7 +79,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         if first is None or first.WhichOneof("message") != "header":
             raise MalformedRequest("a Stage call begins with a header")
         header = first.header
-        run = _run(header.run)
+        run = run_from_proto(header.run)
         host = self._registry.host(run)
         name = Attempt(header.state, header.epoch, header.round, header.partition, header.attempt_id)
         self._settings.observer.reached(Step.SERVER_BEFORE_STAGE, header.epoch)
@@ -94,21 +93,21 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         finally:
             if not kept:
                 host.attempts.discard(attempt)
-        return pb.StageResponse(receipts=[_receipt_to_proto(receipt) for receipt in receipts])
+        return pb.StageResponse(receipts=map(receipt_to_proto, receipts))
 
     async def ReadBase(self, request: pb.ReadBaseRequest, context: _Context) -> pb.ReadBaseResponse:  # noqa: N802 - gRPC
         """What the tasks of an aggregating state merge with."""
-        run = _run(request.run)
+        run = run_from_proto(request.run)
         moment = Moment(request.commit_time_ms, request.watermark_ms)
         epoch = Epoch(request.epoch, moment, moment)
         bases = await self._registry.host(run).read_base(
             run, request.incarnation, request.assignment_version, request.state, epoch, request.storage_keys
         )
-        return pb.ReadBaseResponse(bases=[_base_to_proto(base) for base in bases])
+        return pb.ReadBaseResponse(bases=map(base_to_proto, bases))
 
     async def Commit(self, request: pb.CommitRequest, context: _Context) -> pb.CommitResponse:  # noqa: N802 - gRPC
         """Makes an epoch durable and visible on this server."""
-        run = _run(request.run)
+        run = run_from_proto(request.run)
         host = self._registry.host(run)
         epoch = _epoch_to_commit(host, request)
         remaining = context.time_remaining()
@@ -133,15 +132,9 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
             )
         return response
 
-    async def Abort(self, request: pb.AbortRequest, context: _Context) -> pb.AbortResponse:  # noqa: N802 - gRPC
-        """Drops what is staged of an epoch."""
-        run = _run(request.run)
-        self._registry.host(run).abort(run, request.epoch)
-        return pb.AbortResponse()
-
     async def Confirm(self, request: pb.ConfirmRequest, context: _Context) -> pb.ConfirmResponse:  # noqa: N802 - gRPC
         """Renews the lease."""
-        run = _run(request.run)
+        run = run_from_proto(request.run)
         host = self._registry.host(run)
         host.confirm(run, request.assignment_version, alone=request.alone)
         warm = [pb.WarmKeyGroups(state=state, key_groups=sorted(groups)) for state, groups in host.warm().items()]
@@ -149,7 +142,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
 
     async def RetireQuery(self, request: pb.RetireQueryRequest, context: _Context) -> pb.RetireQueryResponse:  # noqa: N802 - gRPC
         """Forgets queries that are over."""
-        run = _run(request.run) if request.HasField("run") else None
+        run = run_from_proto(request.run) if request.HasField("run") else None
         if not request.application or (run and (run.application, run.query) != (request.application, request.query)):
             raise MalformedRequest("what is retired is an application's, and a run retires its own query")
         if request.check_only:
@@ -185,10 +178,6 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
             yield chunk
 
 
-def _run(run: pb.Run) -> Run:
-    return Run(run.application, run.query, run.generation, run.run_id)
-
-
 def _decoder(chunk: bytes) -> Callable[[], tuple[list[bytes], list[bytes | None]]]:
     """Reads a chunk's columns; called on the host's thread, because it takes a while."""
 
@@ -220,20 +209,10 @@ def _epoch_to_commit(host: QueryHost, request: pb.CommitRequest) -> EpochToCommi
                 host.attempts.winners(
                     part.state, request.epoch, request.round, [(w.partition, w.attempt_id) for w in part.winners]
                 ),
-                [GroupReceipt(r.key_group, r.rows, r.bytes, r.checksum) for r in part.receipts],
+                list(map(receipt_from_proto, part.receipts)),
                 part.replace,
             )
             for part in request.states
         },
         request.next_watermark_ms,
     )
-
-
-def _receipt_to_proto(receipt: GroupReceipt) -> pb.KeyGroupReceipt:
-    return pb.KeyGroupReceipt(
-        key_group=receipt.key_group, rows=receipt.rows, bytes=receipt.bytes, checksum=receipt.checksum
-    )
-
-
-def _base_to_proto(base: Base | None) -> pb.Base:
-    return pb.Base() if base is None else pb.Base(found=True, accumulator=base.accumulator, version=base.version)

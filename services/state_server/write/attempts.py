@@ -84,10 +84,6 @@ class Attempts:
         """What is staged of the epoch, and of those before it."""
         self._drop(lambda attempt: attempt.epoch <= epoch)
 
-    def drop_epoch(self, epoch: int) -> None:
-        """What is staged of the epoch."""
-        self._drop(lambda attempt: attempt.epoch == epoch)
-
     def drop_staged(self) -> None:
         """All that is staged. What arrives is discarded by who receives it."""
         self._drop(lambda _: True)

@@ -5,28 +5,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn, Self, Unpack
 
-from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
+from keyhole.client.bounds import Duration, seconds_of
+from keyhole.client.options import Key, ReadOptions, ScanOptions, asked_of, defaults
 from keyhole.client.session import AsyncSession
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.views import ServerStatus, status_from_proto
 from keyhole.client.wire.connection import Connection
 from keyhole.client.wire.lookups import Whole, keys_of
-from keyhole.client.wire.scans import MapKey, Scan
-from keyhole.encoding.key_values import KeyValue
+from keyhole.client.wire.scans import Scan
 from keyhole.errors import ClientClosed, Unsupported
-from keyhole.model.read import Answer, Entries, Stale
+from keyhole.model.read import Answer, Entries
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import channels, convert, forked
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.v1 import query_pb2
-
-Key = KeyValue | Sequence[KeyValue]
-"""One value, or a tuple or list of one per key column; to look an entry of a map state up, then one per map key
-column."""
 
 # Of a `get_many`; the others wait. A quarter of what a connection lets wait, so that one caller leaves room for others.
 _KEYS_UNDER_WAY = 16_384
@@ -60,6 +56,7 @@ class AsyncClient:
         self._targets = targets_of(target)
         self._target = ",".join(self._targets)
         self._timeout = seconds_of("timeout", timeout)
+        self._defaults = defaults(self._timeout)
         # Files that can't be used are told now, and not at the first call.
         self._shown = [channels.prepared(target, credentials) for target in self._targets]
         self._connection: Connection | None = None
@@ -79,28 +76,13 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    def get(
-        self,
-        application: str,
-        state: str,
-        key: Key,
-        *,
-        stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: Duration | None = None,
-        min_epoch: int = 0,
-        timeout: Duration | None = None,
-    ) -> asyncio.Future[Answer]:
+    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]:
         """The value of one key, as of the last committed epoch; an absent key is an answer with `found` False.
 
         Not a coroutine: the lookup is under way once this returns, and the future is yours to await or gather.
 
         Args:
-            stale: Whether a copy other than the owner's may answer: "never", "when_needed" (the owner does not answer),
-                "always".
-            max_staleness: The answer must hold all that was complete so long ago, in seconds or as a timedelta; None:
-                any age.
-            min_epoch: The answer must hold this epoch or a later one.
-            timeout: Seconds, or a timedelta.
+            options: stale, max_staleness, min_epoch, timeout: see ReadOptions.
 
         Raises (through the future):
             UnknownApplication, UnknownState: The message names those that exist.
@@ -115,6 +97,7 @@ class AsyncClient:
 
         Raises (at once):
             MalformedRequest: A policy or a bound that there is not.
+            TypeError: An option that there is not.
             ClientClosed: It was closed before.
             Unsupported: No event loop runs, or another one than the client's; or this process was forked after the
                 client was used.
@@ -123,24 +106,16 @@ class AsyncClient:
         connection = self._connection
         if connection is None or connection.loop is not _running_loop() or forked.process.cut_off:
             connection = self._connected()
-        within = self._timeout if timeout is None else timeout
-        options = (application, state, stale, max_staleness, min_epoch, within)
-        batch = connection.turn.get(options) or connection.batch(options)
+        asked = asked_of(options, self._defaults) if options else self._defaults
+        alike = (application, state, asked)
+        batch = connection.turn.get(alike) or connection.batch(alike)
         future: asyncio.Future[Answer] = connection.loop.create_future()
         batch.keys.append(key)
         batch.waiters.append(future)
         return future
 
     async def get_many(
-        self,
-        application: str,
-        state: str,
-        keys: Iterable[Key],
-        *,
-        stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: Duration | None = None,
-        min_epoch: int = 0,
-        timeout: Duration | None = None,
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
     ) -> list[Answer]:
         """The values of many keys, in their order. They may be of different epochs where servers are: see each source.
 
@@ -150,16 +125,19 @@ class AsyncClient:
             KeyholeError: As `get`. One key that can't be answered fails the call.
             MalformedRequest: `keys` is one text.
         """
+        asked = asked_of(options, self._defaults)
         wanted = keys_of(keys)
         if not wanted:
             return []
         connection = self._here()
-        within = self._timeout if timeout is None else timeout
         answers: list[Answer] = []
         began = connection.loop.time()
         for first in range(0, len(wanted), _KEYS_UNDER_WAY):
-            left = within if not first else max(seconds_of("timeout", within) + began - connection.loop.time(), _OVER)
-            batch = connection.batch((application, state, stale, max_staleness, min_epoch, left))
+            left = asked
+            if first:
+                seconds = seconds_of("timeout", asked.timeout) + began - connection.loop.time()
+                left = asked._replace(timeout=max(seconds, _OVER))
+            batch = connection.batch((application, state, left))
             part = wanted[first : first + _KEYS_UNDER_WAY]
             future: asyncio.Future[list[Answer]] = connection.loop.create_future()
             batch.keys += part
@@ -167,39 +145,30 @@ class AsyncClient:
             answers += await future
         return answers
 
-    async def scan(
-        self,
-        application: str,
-        state: str,
-        key: Key,
-        *,
-        start: MapKey | None = None,
-        stop: MapKey | None = None,
-        descending: bool = False,
-        limit: int | None = None,
-        stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: Duration | None = None,
-        min_epoch: int = 0,
-        timeout: Duration | None = None,
-    ) -> Entries:
+    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
         """The entries of one key of a map state, ordered by map key; of a list state, its elements. All of one epoch.
 
         Args:
             key: Without the map key; of a broadcast state, which is scanned whole, the empty tuple.
-            start, stop: From which map key on (inclusive), and up to which (exclusive). Of several columns, the first
-                ones will do.
-            descending: From the last one on.
-            limit: The most entries; None: all.
-            stale, max_staleness, min_epoch, timeout: As for `get`.
+            options: start, stop, descending, limit, and those of `get`: see ScanOptions.
 
         Raises:
             Unsupported: The state has no map keys.
             MalformedRequest: A limit below 1.
             KeyholeError: As `get`.
         """
-        bounds = bounds_of(stale, max_staleness, min_epoch)
-        scan = Scan(application, state, key, start, stop, bounds, descending=descending, limit=limit)
-        return await self._here().scan(scan, self._seconds(timeout))
+        bounds, seconds = asked_of(options, self._defaults, ScanOptions).read()
+        scan = Scan(
+            application,
+            state,
+            key,
+            options.get("start"),
+            options.get("stop"),
+            bounds,
+            descending=options.get("descending", False),
+            limit=options.get("limit"),
+        )
+        return await self._here().scan(scan, seconds)
 
     def session(self, epochs: Mapping[tuple[str, str], int] | None = None) -> AsyncSession:
         """Reads that never go backwards. `epochs`: those of an earlier session, to go on from."""

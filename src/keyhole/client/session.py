@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol, Unpack
 
-from keyhole.client.bounds import Duration, StalePolicy
-from keyhole.client.wire.scans import MapKey
-from keyhole.model.read import Answer, Entries, Stale
+from keyhole.client.options import Key, ReadOptions, ScanOptions
+from keyhole.model.read import Answer, Entries
 
-if TYPE_CHECKING:
-    from keyhole.client.async_client import AsyncClient, Key
-    from keyhole.client.sync_client import Client
+
+class AsyncReads(Protocol):
+    """What an AsyncSession reads through: an AsyncClient, whose methods these are."""
+
+    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]: ...
+
+    async def get_many(
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
+    ) -> list[Answer]: ...
+
+    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...
+
+
+class Reads(Protocol):
+    """What a Session reads through: a Client, whose methods these are."""
+
+    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer: ...
+
+    def get_many(
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
+    ) -> list[Answer]: ...
+
+    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...
 
 
 class Seen:
@@ -30,6 +49,10 @@ class Seen:
         """What the next answer must hold."""
         return max(min_epoch, self._epochs.get((application, state), 0))
 
+    def hold(self, application: str, state: str, options: ReadOptions) -> None:
+        """Raises the `min_epoch` of a read's options to that."""
+        options["min_epoch"] = self.least(application, state, options.get("min_epoch", 0))
+
     def note(self, application: str, state: str, answers: Iterable[Answer | Entries]) -> None:
         """Takes what was answered."""
         name = (application, state)
@@ -44,7 +67,7 @@ class AsyncSession:
     Reads that are under way at the same time don't wait for each other. Made by AsyncClient.session; needs no closing.
     """
 
-    def __init__(self, client: AsyncClient, epochs: Mapping[tuple[str, str], int]) -> None:
+    def __init__(self, client: AsyncReads, epochs: Mapping[tuple[str, str], int]) -> None:
         self._client = client
         self._seen = Seen(epochs)
 
@@ -53,22 +76,10 @@ class AsyncSession:
         """The highest epoch seen, by application and state: what another session can be begun with."""
         return self._seen.epochs
 
-    def get(
-        self,
-        application: str,
-        state: str,
-        key: Key,
-        *,
-        stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: Duration | None = None,
-        min_epoch: int = 0,
-        timeout: Duration | None = None,
-    ) -> asyncio.Future[Answer]:
+    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]:
         """As AsyncClient.get."""
-        least = self._seen.least(application, state, min_epoch)
-        future = self._client.get(
-            application, state, key, stale=stale, max_staleness=max_staleness, min_epoch=least, timeout=timeout
-        )
+        self._seen.hold(application, state, options)
+        future = self._client.get(application, state, key, **options)
 
         def note(future: asyncio.Future[Answer]) -> None:
             if not future.cancelled() and future.exception() is None:
@@ -78,53 +89,18 @@ class AsyncSession:
         return future
 
     async def get_many(
-        self,
-        application: str,
-        state: str,
-        keys: Iterable[Key],
-        *,
-        stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: Duration | None = None,
-        min_epoch: int = 0,
-        timeout: Duration | None = None,  # noqa: ASYNC109 - as AsyncClient
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
     ) -> list[Answer]:
         """As AsyncClient.get_many."""
-        least = self._seen.least(application, state, min_epoch)
-        answers = await self._client.get_many(
-            application, state, keys, stale=stale, max_staleness=max_staleness, min_epoch=least, timeout=timeout
-        )
+        self._seen.hold(application, state, options)
+        answers = await self._client.get_many(application, state, keys, **options)
         self._seen.note(application, state, answers)
         return answers
 
-    async def scan(
-        self,
-        application: str,
-        state: str,
-        key: Key,
-        *,
-        start: MapKey | None = None,
-        stop: MapKey | None = None,
-        descending: bool = False,
-        limit: int | None = None,
-        stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: Duration | None = None,
-        min_epoch: int = 0,
-        timeout: Duration | None = None,  # noqa: ASYNC109 - as AsyncClient
-    ) -> Entries:
+    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
         """As AsyncClient.scan."""
-        entries = await self._client.scan(
-            application,
-            state,
-            key,
-            start=start,
-            stop=stop,
-            descending=descending,
-            limit=limit,
-            stale=stale,
-            max_staleness=max_staleness,
-            min_epoch=self._seen.least(application, state, min_epoch),
-            timeout=timeout,
-        )
+        self._seen.hold(application, state, options)
+        entries = await self._client.scan(application, state, key, **options)
         self._seen.note(application, state, [entries])
         return entries
 
@@ -132,7 +108,7 @@ class AsyncSession:
 class Session:
     """As AsyncSession, for threads. Made by Client.session."""
 
-    def __init__(self, client: Client, epochs: Mapping[tuple[str, str], int]) -> None:
+    def __init__(self, client: Reads, epochs: Mapping[tuple[str, str], int]) -> None:
         self._client = client
         self._seen = Seen(epochs)
 
@@ -141,72 +117,25 @@ class Session:
         """As AsyncSession.epochs."""
         return self._seen.epochs
 
-    def get(
-        self,
-        application: str,
-        state: str,
-        key: Key,
-        *,
-        stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: Duration | None = None,
-        min_epoch: int = 0,
-        timeout: Duration | None = None,
-    ) -> Answer:
+    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer:
         """As Client.get."""
-        least = self._seen.least(application, state, min_epoch)
-        answer = self._client.get(
-            application, state, key, stale=stale, max_staleness=max_staleness, min_epoch=least, timeout=timeout
-        )
+        self._seen.hold(application, state, options)
+        answer = self._client.get(application, state, key, **options)
         self._seen.note(application, state, [answer])
         return answer
 
     def get_many(
-        self,
-        application: str,
-        state: str,
-        keys: Iterable[Key],
-        *,
-        stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: Duration | None = None,
-        min_epoch: int = 0,
-        timeout: Duration | None = None,
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
     ) -> list[Answer]:
         """As Client.get_many."""
-        least = self._seen.least(application, state, min_epoch)
-        answers = self._client.get_many(
-            application, state, keys, stale=stale, max_staleness=max_staleness, min_epoch=least, timeout=timeout
-        )
+        self._seen.hold(application, state, options)
+        answers = self._client.get_many(application, state, keys, **options)
         self._seen.note(application, state, answers)
         return answers
 
-    def scan(
-        self,
-        application: str,
-        state: str,
-        key: Key,
-        *,
-        start: MapKey | None = None,
-        stop: MapKey | None = None,
-        descending: bool = False,
-        limit: int | None = None,
-        stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: Duration | None = None,
-        min_epoch: int = 0,
-        timeout: Duration | None = None,
-    ) -> Entries:
+    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
         """As Client.scan."""
-        entries = self._client.scan(
-            application,
-            state,
-            key,
-            start=start,
-            stop=stop,
-            descending=descending,
-            limit=limit,
-            stale=stale,
-            max_staleness=max_staleness,
-            min_epoch=self._seen.least(application, state, min_epoch),
-            timeout=timeout,
-        )
+        self._seen.hold(application, state, options)
+        entries = self._client.scan(application, state, key, **options)
         self._seen.note(application, state, [entries])
         return entries

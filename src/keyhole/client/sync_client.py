@@ -11,17 +11,17 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from types import TracebackType
-from typing import NoReturn, Self, TypeVar
+from typing import NoReturn, Self, TypeVar, Unpack
 
-from keyhole.client.async_client import AsyncClient, Key
-from keyhole.client.bounds import Duration, StalePolicy
+from keyhole.client.async_client import AsyncClient
+from keyhole.client.bounds import Duration
+from keyhole.client.options import Key, ReadOptions, ScanOptions
 from keyhole.client.session import Session
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.views import ServerStatus
 from keyhole.client.wire.lookups import keys_of
-from keyhole.client.wire.scans import MapKey
 from keyhole.errors import ClientClosed
-from keyhole.model.read import Answer, Entries, Stale
+from keyhole.model.read import Answer, Entries
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import forked
 from keyhole.security.credentials import PLAIN, Credentials
@@ -71,80 +71,20 @@ class Client:
     ) -> None:
         self.close()
 
-    def get(
-        self,
-        application: str,
-        state: str,
-        key: Key,
-        *,
-        stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: Duration | None = None,
-        min_epoch: int = 0,
-        timeout: Duration | None = None,
-    ) -> Answer:
+    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer:
         """As AsyncClient.get."""
-        return self._run(
-            lambda: self._client.get(
-                application, state, key, stale=stale, max_staleness=max_staleness, min_epoch=min_epoch, timeout=timeout
-            )
-        )
+        return self._run(lambda: self._client.get(application, state, key, **options))
 
     def get_many(
-        self,
-        application: str,
-        state: str,
-        keys: Iterable[Key],
-        *,
-        stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: Duration | None = None,
-        min_epoch: int = 0,
-        timeout: Duration | None = None,
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
     ) -> list[Answer]:
         """As AsyncClient.get_many. `keys` is read in the calling thread."""
         wanted = keys_of(keys)
-        return self._run(
-            lambda: self._client.get_many(
-                application,
-                state,
-                wanted,
-                stale=stale,
-                max_staleness=max_staleness,
-                min_epoch=min_epoch,
-                timeout=timeout,
-            )
-        )
+        return self._run(lambda: self._client.get_many(application, state, wanted, **options))
 
-    def scan(
-        self,
-        application: str,
-        state: str,
-        key: Key,
-        *,
-        start: MapKey | None = None,
-        stop: MapKey | None = None,
-        descending: bool = False,
-        limit: int | None = None,
-        stale: StalePolicy = Stale.WHEN_NEEDED,
-        max_staleness: Duration | None = None,
-        min_epoch: int = 0,
-        timeout: Duration | None = None,
-    ) -> Entries:
+    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
         """As AsyncClient.scan."""
-        return self._run(
-            lambda: self._client.scan(
-                application,
-                state,
-                key,
-                start=start,
-                stop=stop,
-                descending=descending,
-                limit=limit,
-                stale=stale,
-                max_staleness=max_staleness,
-                min_epoch=min_epoch,
-                timeout=timeout,
-            )
-        )
+        return self._run(lambda: self._client.scan(application, state, key, **options))
 
     def session(self, epochs: Mapping[tuple[str, str], int] | None = None) -> Session:
         """As AsyncClient.session; for one thread at a time."""

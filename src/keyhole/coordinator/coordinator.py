@@ -22,7 +22,7 @@ from keyhole.coordinator.admission import Admission, agreed
 from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Addresses, Fleet
 from keyhole.coordinator.run import QueryRun
-from keyhole.coordinator.server_link import run_to_proto, state_commit
+from keyhole.coordinator.server_link import state_commit
 from keyhole.discovery import discovery_of
 from keyhole.errors import (
     CommitError,
@@ -42,6 +42,7 @@ from keyhole.protocol.membership import Membership, groups_of
 from keyhole.protocol.receipts import PartitionReceipt, StageOrder
 from keyhole.protocol.replacement import Patience, Urgency
 from keyhole.protocol.start import Start, StartOptions, decide_start
+from keyhole.rpc.convert_writes import run_to_proto
 from keyhole.v1 import state_server_pb2 as pb
 
 _log = logging.getLogger(__name__)

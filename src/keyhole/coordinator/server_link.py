@@ -16,6 +16,7 @@ from keyhole.protocol.membership import Held, Sighting
 from keyhole.protocol.receipts import Target
 from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.convert import descriptor_to_proto
+from keyhole.rpc.convert_writes import receipt_to_proto, run_to_proto
 from keyhole.rpc.status import from_rpc_error
 from keyhole.rpc.version import PROTOCOL_VERSION, check
 from keyhole.security.credentials import PLAIN, Credentials
@@ -41,10 +42,6 @@ class Confirmed(NamedTuple):
 
     incarnation: str
     warm: Held
-
-
-def run_to_proto(run: Run) -> pb.Run:
-    return pb.Run(application=run.application, query=run.query, generation=run.generation, run_id=run.run_id)
 
 
 class ServerLink:
@@ -118,9 +115,6 @@ class ServerLink:
     def commit(self, request: pb.CommitRequest, timeout: float) -> pb.CommitResponse:
         return self._call(lambda: self._stub.Commit(request, timeout=timeout))
 
-    def abort(self, run: Run, epoch: int) -> None:
-        self._call(lambda: self._stub.Abort(pb.AbortRequest(run=run_to_proto(run), epoch=epoch), timeout=_ASK_SECONDS))
-
     def confirm(self, run: Run, version: int, complete: CompleteRecord | None, *, alone: bool) -> Confirmed:
         """Renews the lease.
 
@@ -157,9 +151,6 @@ def state_commit(state: str, commit: ServerCommit, replace: bool) -> pb.StateCom
     return pb.StateCommit(
         state=state,
         winners=[pb.Winner(partition=p, attempt_id=a) for p, a in commit.winners],
-        receipts=[
-            pb.KeyGroupReceipt(key_group=g.key_group, rows=g.rows, bytes=g.bytes, checksum=g.checksum)
-            for g in commit.groups
-        ],
+        receipts=map(receipt_to_proto, commit.groups),
         replace=replace,
     )

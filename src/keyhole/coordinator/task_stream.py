@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from keyhole.changelog.settings import MAX_ROW_BYTES
-from keyhole.coordinator.server_link import run_to_proto
 from keyhole.encoding.columnar import ipc_stream
 from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost, TooLarge
-from keyhole.protocol.receipts import GroupReceipt, PartitionReceipt, ServerReceipt, StageOrder, Target
+from keyhole.protocol.receipts import PartitionReceipt, ServerReceipt, StageOrder, Target
+from keyhole.rpc.convert_writes import receipt_from_proto, run_to_proto
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 
@@ -148,8 +148,7 @@ class _ServerStream:
             if isinstance(cause, (RequestError, ConflictError)):
                 raise cause from error
             return ServerReceipt(target.server, target.incarnation, error=(type(cause).reason, cause.message))
-        groups = tuple(GroupReceipt(r.key_group, r.rows, r.bytes, r.checksum) for r in response.receipts)
-        return ServerReceipt(target.server, target.incarnation, groups)
+        return ServerReceipt(target.server, target.incarnation, tuple(map(receipt_from_proto, response.receipts)))
 
     def cancel(self) -> None:
         """Idempotent; ends the call where it is still under way, and the thread that feeds it."""

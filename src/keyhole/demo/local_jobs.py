@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from keyhole.client.async_client import Key
+from keyhole.client.options import Key
 from keyhole.local.stack import JobSpec
 
 

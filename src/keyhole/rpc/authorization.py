@@ -106,7 +106,6 @@ _RULES: dict[str, _Rule] = {
     "/keyhole.v1.StateServer/Stage": _stages,
     "/keyhole.v1.StateServer/ReadBase": _writes,
     "/keyhole.v1.StateServer/Commit": _writes,
-    "/keyhole.v1.StateServer/Abort": _writes,
     "/keyhole.v1.StateServer/Confirm": _writes,
     "/keyhole.v1.StateServer/RetireQuery": _retires,
     "/keyhole.v1.StateServer/Describe": _describes_server,

@@ -25,14 +25,13 @@ _CLOCKS = {clock: state_pb2.Clock.Value(f"CLOCK_{clock.name}") for clock in TtlC
 _CLOCKS_BACK = {number: clock for clock, number in _CLOCKS.items()} | {
     state_pb2.CLOCK_UNSPECIFIED: TtlClock.PROCESSING_TIME
 }
-_ROLES = {Role.OWNER: state_pb2.ROLE_OWNER, Role.STANDBY: state_pb2.ROLE_STANDBY}
+_ROLES = {state_pb2.ROLE_OWNER: Role.OWNER, state_pb2.ROLE_STANDBY: Role.STANDBY}
 _STALE = {
     Stale.NEVER: query_pb2.STALE_NEVER,
     Stale.WHEN_NEEDED: query_pb2.STALE_WHEN_NEEDED,
     Stale.ALWAYS: query_pb2.STALE_ALWAYS,
 }
 _STALE_BACK = {number: stale for stale, number in _STALE.items()} | {query_pb2.STALE_UNSPECIFIED: Stale.WHEN_NEEDED}
-_ROLES_BACK = {number: role for role, number in _ROLES.items()}
 
 
 def descriptor_to_proto(descriptor: StateDescriptor) -> state_pb2.StateDescriptor:
@@ -120,27 +119,11 @@ def descriptor_from_proto(message: state_pb2.StateDescriptor) -> StateDescriptor
     )
 
 
-def source_to_proto(source: Source) -> state_pb2.Source:
-    """Times become milliseconds."""
-    return state_pb2.Source(
-        server=source.server,
-        role=_ROLES[source.role],
-        epoch=source.epoch,
-        commit_time_ms=_to_ms(source.commit_time),
-        watermark_ms=_to_ms(source.watermark),
-        generation=source.generation,
-        assignment_version=source.assignment_version,
-        unconfirmed=source.unconfirmed,
-        as_of_ms=_to_ms(source.as_of),
-        lag_epochs=source.lag_epochs,
-    )
-
-
 def source_from_proto(message: state_pb2.Source) -> Source:
     """0 milliseconds mean None. An unknown role (a newer server) counts as standby: it promises least."""
     return Source(
         server=message.server,
-        role=_ROLES_BACK.get(message.role, Role.STANDBY),
+        role=_ROLES.get(message.role, Role.STANDBY),
         epoch=message.epoch,
         commit_time=_from_ms(message.commit_time_ms),
         watermark=_from_ms(message.watermark_ms),
@@ -225,10 +208,6 @@ def _value(part: query_pb2.KeyPart) -> KeyValue:
                 raise NullKey("a key part has no value; a state has no null keys")
     except (ValueError, OverflowError) as error:
         raise MalformedRequest(f"a key part ({which}) lies outside the years 1 to 9999") from error
-
-
-def _to_ms(moment: datetime | None) -> int:
-    return 0 if moment is None else (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _from_ms(milliseconds: int) -> datetime | None:

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from keyhole.changelog.base import ChangelogReader, Partition, RestoredEpochs
+from keyhole.changelog.base import ChangelogReader, Partition
 from keyhole.model.epoch import START, Position
-from keyhole.stores.base import Advance, Batch, Snapshot, Store, StoreEngine, StoreLimits
+from keyhole.stores.base import Snapshot, Store, StoreEngine, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
+from keyhole.stores.pieces import apply_pieces
 
 
 @contextmanager
@@ -62,23 +63,10 @@ class Replayed:
         parts = {Partition(self._state, group): end for group, end in ends.items()}
         positions = {part: self.position(part.key_group) for part in parts}
         for piece in self._reader.read(positions, parts, deadline_seconds):
-            self._apply(piece)
+            apply_pieces(self._store, self._positions, [piece])
+            if piece.marker is not None:
+                self._marked[piece.partition.key_group] = piece.position.offset
 
     def snapshot(self) -> Snapshot:
         """What was read so far."""
         return self._store.snapshot()
-
-    def _apply(self, piece: RestoredEpochs) -> None:
-        group = piece.partition.key_group
-        last = dict(piece.changes)
-        after = piece.position
-        self._store.apply(
-            Batch(
-                puts=sorted((key, row) for key, row in last.items() if row is not None),
-                deletes=sorted(key for key, row in last.items() if row is None),
-                advances={group: Advance(self.position(group), after)},
-            )
-        )
-        self._positions[group] = after
-        if piece.marker is not None:
-            self._marked[group] = after.offset

@@ -615,44 +615,6 @@ class KeyGroupEpoch(_message.Message):
 Global___KeyGroupEpoch: _TypeAlias = KeyGroupEpoch  # noqa: Y015
 
 @_typing.final
-class AbortRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RUN_FIELD_NUMBER: _builtins.int
-    EPOCH_FIELD_NUMBER: _builtins.int
-    epoch: _builtins.int
-    @_builtins.property
-    def run(self) -> Global___Run: ...
-    def __init__(
-        self,
-        *,
-        run: Global___Run | None = ...,
-        epoch: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "run", b"run"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AbortRequest: _TypeAlias = AbortRequest  # noqa: Y015
-
-@_typing.final
-class AbortResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AbortResponse: _TypeAlias = AbortResponse  # noqa: Y015
-
-@_typing.final
 class ConfirmRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -65,11 +65,6 @@ class StateServerStub:
                 request_serializer=keyhole_dot_v1_dot_state__server__pb2.CommitRequest.SerializeToString,
                 response_deserializer=keyhole_dot_v1_dot_state__server__pb2.CommitResponse.FromString,
                 _registered_method=True)
-        self.Abort = channel.unary_unary(
-                '/keyhole.v1.StateServer/Abort',
-                request_serializer=keyhole_dot_v1_dot_state__server__pb2.AbortRequest.SerializeToString,
-                response_deserializer=keyhole_dot_v1_dot_state__server__pb2.AbortResponse.FromString,
-                _registered_method=True)
         self.Confirm = channel.unary_unary(
                 '/keyhole.v1.StateServer/Confirm',
                 request_serializer=keyhole_dot_v1_dot_state__server__pb2.ConfirmRequest.SerializeToString,
@@ -144,13 +139,6 @@ class StateServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Abort(self, request, context):
-        """Drops what is staged of an epoch.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def Confirm(self, request, context):
         """The coordinator is alive, and which epoch is complete: renews the lease.
         """
@@ -219,11 +207,6 @@ def add_StateServerServicer_to_server(servicer, server):
                     servicer.Commit,
                     request_deserializer=keyhole_dot_v1_dot_state__server__pb2.CommitRequest.FromString,
                     response_serializer=keyhole_dot_v1_dot_state__server__pb2.CommitResponse.SerializeToString,
-            ),
-            'Abort': grpc.unary_unary_rpc_method_handler(
-                    servicer.Abort,
-                    request_deserializer=keyhole_dot_v1_dot_state__server__pb2.AbortRequest.FromString,
-                    response_serializer=keyhole_dot_v1_dot_state__server__pb2.AbortResponse.SerializeToString,
             ),
             'Confirm': grpc.unary_unary_rpc_method_handler(
                     servicer.Confirm,
@@ -414,33 +397,6 @@ class StateServer:
             '/keyhole.v1.StateServer/Commit',
             keyhole_dot_v1_dot_state__server__pb2.CommitRequest.SerializeToString,
             keyhole_dot_v1_dot_state__server__pb2.CommitResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Abort(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/keyhole.v1.StateServer/Abort',
-            keyhole_dot_v1_dot_state__server__pb2.AbortRequest.SerializeToString,
-            keyhole_dot_v1_dot_state__server__pb2.AbortResponse.FromString,
             options,
             channel_credentials,
             insecure,

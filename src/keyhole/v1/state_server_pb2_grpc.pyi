@@ -48,8 +48,6 @@ class StateServerStub:
     ReadBase: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.ReadBaseRequest, _state_server_pb2.ReadBaseResponse]
     """The accumulators of an aggregating state as they were before an epoch, for its tasks to merge with."""
     Commit: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.CommitRequest, _state_server_pb2.CommitResponse]
-    Abort: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.AbortRequest, _state_server_pb2.AbortResponse]
-    """Drops what is staged of an epoch."""
     Confirm: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.ConfirmRequest, _state_server_pb2.ConfirmResponse]
     """The coordinator is alive, and which epoch is complete: renews the lease."""
     Describe: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.DescribeRequest, _state_server_pb2.DescribeResponse]
@@ -83,8 +81,6 @@ class StateServerAsyncStub(StateServerStub):
     ReadBase: _aio.UnaryUnaryMultiCallable[_state_server_pb2.ReadBaseRequest, _state_server_pb2.ReadBaseResponse]  # type: ignore[assignment]
     """The accumulators of an aggregating state as they were before an epoch, for its tasks to merge with."""
     Commit: _aio.UnaryUnaryMultiCallable[_state_server_pb2.CommitRequest, _state_server_pb2.CommitResponse]  # type: ignore[assignment]
-    Abort: _aio.UnaryUnaryMultiCallable[_state_server_pb2.AbortRequest, _state_server_pb2.AbortResponse]  # type: ignore[assignment]
-    """Drops what is staged of an epoch."""
     Confirm: _aio.UnaryUnaryMultiCallable[_state_server_pb2.ConfirmRequest, _state_server_pb2.ConfirmResponse]  # type: ignore[assignment]
     """The coordinator is alive, and which epoch is complete: renews the lease."""
     Describe: _aio.UnaryUnaryMultiCallable[_state_server_pb2.DescribeRequest, _state_server_pb2.DescribeResponse]  # type: ignore[assignment]
@@ -151,14 +147,6 @@ class StateServerServicer(metaclass=_abc_1.ABCMeta):
         request: _state_server_pb2.CommitRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_state_server_pb2.CommitResponse, _abc.Awaitable[_state_server_pb2.CommitResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def Abort(
-        self,
-        request: _state_server_pb2.AbortRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_state_server_pb2.AbortResponse, _abc.Awaitable[_state_server_pb2.AbortResponse]]:
-        """Drops what is staged of an epoch."""
 
     @_abc_1.abstractmethod
     def Confirm(

@@ -28,7 +28,7 @@ RESTORE = (
     Breakage(
         "a restore passes deletions over",
         "restore",
-        _RESTORE,
+        "src/keyhole/stores/pieces.py",
         "            deletes=[key for key, row in changes if row is None] if len(puts) < len(changes) else (),\n",
         "            deletes=(),\n",
         ("test_restore.py",),

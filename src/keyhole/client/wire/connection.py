@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
+from keyhole.client.options import Asked
 from keyhole.client.wire.cut_off import is_cut_off
 from keyhole.client.wire.links import Attempts, Links
 from keyhole.client.wire.lookups import Batch
@@ -26,8 +26,8 @@ from keyhole.v1 import query_pb2
 
 _log = logging.getLogger(__name__)
 
-Options = tuple[str, str, StalePolicy, Duration | None, int, Duration]
-"""Application, state, and how a lookup was asked for: stale, max_staleness, min_epoch, timeout."""
+Alike = tuple[str, str, Asked]
+"""Application, state, and how a lookup was asked for: those that are alike in all of it travel together."""
 
 
 class Connection:
@@ -42,23 +42,22 @@ class Connection:
         self.loop = asyncio.get_running_loop()
         self._links = Links(targets, shown)
         self._states: dict[tuple[str, str], StateReads] = {}
-        self.turn: dict[Options, Batch] = {}
+        self.turn: dict[Alike, Batch] = {}
         self._closed: KeyholeError | None = None
 
-    def batch(self, options: Options) -> Batch:
-        """What lookups with these options are added to before the event loop's turn is over: they travel together.
+    def batch(self, alike: Alike) -> Batch:
+        """What lookups that are alike are added to before the event loop's turn is over: they travel together.
 
         Raises:
             MalformedRequest: A policy, a bound or a timeout that there is not.
         """
-        batch = self.turn.get(options)
+        batch = self.turn.get(alike)
         if batch is None:
-            _, _, stale, max_staleness, min_epoch, timeout = options
-            bounds = bounds_of(stale, max_staleness, min_epoch)
-            deadline = self.loop.time() + seconds_of("timeout", timeout)
+            bounds, seconds = alike[2].read()
+            deadline = self.loop.time() + seconds
             if not self.turn:
                 self.loop.call_soon(self._flush)
-            batch = self.turn[options] = Batch(bounds, deadline)
+            batch = self.turn[alike] = Batch(bounds, deadline)
         return batch
 
     async def scan(self, scan: Scan, timeout: float) -> Entries:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 
+from keyhole.client.options import MapKey
 from keyhole.client.wire.cut_off import is_cut_off
 from keyhole.client.wire.links import Attempts, Link, Links, pause_seconds
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
-from keyhole.encoding.key_values import KeyValue
 from keyhole.errors import (
     DeadlineExceeded,
     InternalError,
@@ -33,9 +33,6 @@ from keyhole.v1 import query_pb2 as pb
 
 # What the wire has room for.
 _MOST = (1 << 64) - 1
-
-MapKey: TypeAlias = KeyValue | Sequence[KeyValue]
-"""One value, or a tuple of one per column of the map key; as a bound, of the first columns."""
 
 
 @dataclass(frozen=True)

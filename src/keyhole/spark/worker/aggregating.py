@@ -13,7 +13,6 @@ import grpc
 import msgspec
 import pyarrow as pa
 
-from keyhole.coordinator.server_link import run_to_proto
 from keyhole.coordinator.task_stream import NotTaken
 from keyhole.encoding.columnar import STORAGE_KEY, VALUE, Op, key_names, row_ops
 from keyhole.encoding.envelope import DIGEST_BYTES, Aggregate, Base
@@ -23,6 +22,7 @@ from keyhole.encoding.value_types import optional, value_type
 from keyhole.errors import ConflictError, RequestError, ValueMismatch
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.receipts import StageOrder, Target
+from keyhole.rpc.convert_writes import base_from_proto, run_to_proto
 from keyhole.rpc.frames import portions
 from keyhole.rpc.status import from_rpc_error
 from keyhole.spark.declaration.class_version import check_class, upgrade_from, version_of
@@ -278,9 +278,9 @@ class BaseReader:
                 while asked:
                     bases = self._ask(target, asked)
                     found |= {
-                        key: Base(base.accumulator, base.version)
-                        for key, base in zip(asked, bases, strict=False)
-                        if base.found
+                        key: base
+                        for key, message in zip(asked, bases, strict=False)
+                        if (base := base_from_proto(message)) is not None
                     }
                     asked = asked[len(bases) :]
         return found

@@ -1,0 +1,92 @@
+"""The options of a read, each of them named and explained once. What is not given has its default, and what is no
+option is refused by its name. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias, TypedDict
+
+from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
+from keyhole.encoding.key_values import KeyValue
+from keyhole.model.read import ReadBounds, Stale
+
+Key: TypeAlias = KeyValue | Sequence[KeyValue]
+"""One value, or a tuple or list of one per key column; to look an entry of a map state up, then one per map key
+column."""
+
+MapKey: TypeAlias = KeyValue | Sequence[KeyValue]
+"""One value, or a tuple of one per column of the map key; as a bound, of the first columns."""
+
+
+class ReadOptions(TypedDict, total=False):
+    """What every read may be asked for beside its key."""
+
+    stale: StalePolicy
+    """Whether a copy other than the owner's may answer: "never", "when_needed" (the owner does not answer; the
+    default), "always"."""
+    max_staleness: Duration | None
+    """The answer must hold all that was complete so long ago, in seconds or as a timedelta; None: any age."""
+    min_epoch: int
+    """The answer must hold this epoch or a later one; 0: any."""
+    timeout: Duration | None
+    """How long the read may take, in seconds or as a timedelta; None: as long as the client was made with."""
+
+
+class ScanOptions(ReadOptions, total=False):
+    """What a scan may be asked for beside its key."""
+
+    start: MapKey | None
+    """From which map key on (inclusive); of several columns, the first ones will do. None: from the first entry."""
+    stop: MapKey | None
+    """Up to which map key (exclusive), as `start`. None: to the last entry."""
+    descending: bool
+    """From the last entry on."""
+    limit: int | None
+    """The most entries; None: all."""
+
+
+class Asked(NamedTuple):
+    """The options of a read as they were given, with the defaults of the others; not checked yet. Hashable: what is
+    asked for alike travels together."""
+
+    stale: StalePolicy
+    max_staleness: Duration | None
+    min_epoch: int
+    timeout: Duration
+
+    def read(self) -> tuple[ReadBounds, float]:
+        """The bounds, and the timeout in seconds.
+
+        Raises:
+            MalformedRequest: A policy, a bound or a timeout that there is not.
+        """
+        bounds = bounds_of(self.stale, self.max_staleness, self.min_epoch)
+        return bounds, seconds_of("timeout", self.timeout)
+
+
+def defaults(timeout: Duration) -> Asked:
+    """Of a client whose reads take `timeout` at most, where they name no timeout of their own."""
+    return Asked(Stale.WHEN_NEEDED, None, 0, timeout)
+
+
+def asked_of(options: ReadOptions, default: Asked, known: type[ReadOptions] | type[ScanOptions] = ReadOptions) -> Asked:
+    """The options of a read, with the defaults of those that are not given.
+
+    Args:
+        known: What the method takes.
+
+    Raises:
+        TypeError: An option that the method does not take; the message names it, and those that it takes.
+    """
+    if not options:
+        return default
+    for name in options:
+        if name not in known.__annotations__:
+            raise TypeError(f"unexpected keyword argument {name!r}; the options are {', '.join(known.__annotations__)}")
+    timeout = options.get("timeout")
+    return Asked(
+        options.get("stale", default.stale),
+        options.get("max_staleness"),
+        options.get("min_epoch", 0),
+        default.timeout if timeout is None else timeout,
+    )

@@ -1,0 +1,45 @@
+"""What a query and its state servers say to each other of an epoch <-> keyhole.v1: runs, receipts, bases. Lossless,
+pure."""
+
+from __future__ import annotations
+
+from keyhole.encoding.envelope import Base
+from keyhole.model.epoch import Run
+from keyhole.protocol.receipts import GroupReceipt
+from keyhole.v1 import state_server_pb2
+
+
+def run_to_proto(run: Run) -> state_server_pb2.Run:
+    """Who speaks."""
+    return state_server_pb2.Run(
+        application=run.application, query=run.query, generation=run.generation, run_id=run.run_id
+    )
+
+
+def run_from_proto(message: state_server_pb2.Run) -> Run:
+    """The inverse."""
+    return Run(message.application, message.query, message.generation, message.run_id)
+
+
+def receipt_to_proto(receipt: GroupReceipt) -> state_server_pb2.KeyGroupReceipt:
+    """What is staged of a key group."""
+    return state_server_pb2.KeyGroupReceipt(
+        key_group=receipt.key_group, rows=receipt.rows, bytes=receipt.bytes, checksum=receipt.checksum
+    )
+
+
+def receipt_from_proto(message: state_server_pb2.KeyGroupReceipt) -> GroupReceipt:
+    """The inverse."""
+    return GroupReceipt(message.key_group, message.rows, message.bytes, message.checksum)
+
+
+def base_to_proto(base: Base | None) -> state_server_pb2.Base:
+    """What a key is merged with; None: nothing."""
+    if base is None:
+        return state_server_pb2.Base()
+    return state_server_pb2.Base(found=True, accumulator=base.accumulator, version=base.version)
+
+
+def base_from_proto(message: state_server_pb2.Base) -> Base | None:
+    """The inverse."""
+    return Base(message.accumulator, message.version) if message.found else None
