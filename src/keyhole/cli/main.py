@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from keyhole import installing
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.config import DEFAULT_PROXY_PORT, CliConfig, load
+from keyhole.demo.jobs import JobDescription, described, job_names
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.security.credentials import Credentials
 from keyhole.terminal.written_out import written_out
@@ -34,13 +35,6 @@ SERVICES = {
     "client-proxy": Program("services.client_proxy", "server", ("grpc_health", "uvloop")),
 }
 _OF_JOBS = ("pyspark", "confluent_kafka")
-JOBS = {
-    "fraud_detection": Program("jobs.fraud_detection", "spark", _OF_JOBS),
-    "golden_signals": Program("jobs.golden_signals", "jobs", (*_OF_JOBS, "ddsketch")),
-    "temperature_monitor": Program("jobs.temperature_monitor", "spark", _OF_JOBS),
-    "tweet_impressions": Program("jobs.tweet_impressions", "spark", _OF_JOBS),
-    "vital_signs": Program("jobs.vital_signs", "spark", _OF_JOBS),
-}
 
 _AS_LISTED = "as `keyhole states` lists them"
 
@@ -312,7 +306,7 @@ def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     running.add_argument("--chaos", action="store_true", help="kill -9 the state server and the driver once each")
     running.add_argument("--json", action="store_true", help="print one line of JSON at the end")
     job = commands.add_parser("job", parents=[running], help="run a job with all that it needs on this machine")
-    job.add_argument("name", choices=sorted(JOBS))
+    job.add_argument("name", choices=job_names())
     job.add_argument(
         "--external",
         action="store_true",
@@ -406,6 +400,11 @@ def _become(program: Program, options: argparse.Namespace) -> int:
     os.execv(sys.executable, [sys.executable, "-P", "-m", program.module])  # noqa: S606 - a module of ours
 
 
+def program_of(job: JobDescription) -> Program:
+    """The job's own process."""
+    return Program(job.module, job.extra if job.needs else "spark", (*_OF_JOBS, *job.needs))
+
+
 def _job(options: argparse.Namespace) -> int:
     if options.external or "KEYHOLE_JOB_SERVERS" in os.environ:
         if options.verify or options.chaos or options.json or options.seconds is not None:
@@ -413,13 +412,13 @@ def _job(options: argparse.Namespace) -> int:
                 "--seconds, --verify, --chaos and --json are of a run with all that the job needs. Here it is only the "
                 "job's own process, as --external or KEYHOLE_JOB_SERVERS says: leave them out, or that"
             )
-        return _become(JOBS[options.name], options)
+        return _become(program_of(described(options.name)), options)
     _require("a job on this machine", "demo", _FOR_THE_DEMO)
     from keyhole.demo.job import run_job
-    from keyhole.demo.local_jobs import LOCAL_JOBS
     from keyhole.demo.runner import RunOptions
 
-    _require(f"the job {options.name}", "demo,jobs", LOCAL_JOBS[options.name].needs)
+    job = described(options.name)
+    _require(f"the job {job.name}", f"demo,{job.extra}", (*job.needs, *job.source_needs))
     return run_job(options.name, RunOptions(options.seconds, options.verify, options.json, options.chaos))
 
 
