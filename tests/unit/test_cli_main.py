@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.cli.main import SERVICES, main, program_of
+from keyhole.cli.main import main
+from keyhole.cli.run_commands import SERVICES, program_of
 from keyhole.config import load
 from keyhole.demo.jobs import described, job_names
 
