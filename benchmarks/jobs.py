@@ -37,34 +37,31 @@ from benchmarks.redis_signals import aggregated_only
 from jobs.fraud_detection import __main__ as fraud_detection
 from jobs.fraud_detection import pipeline as fraud_pipeline
 from jobs.fraud_detection import source as fraud_source
+from jobs.fraud_detection.config import FraudDetectionConfig
 from jobs.fraud_detection.processor import OUTPUT as FRAUD_OUTPUT
 from jobs.fraud_detection.processor import PairFinder
 from jobs.golden_signals import __main__ as golden_signals
 from jobs.golden_signals import pipeline as golden_pipeline
 from jobs.golden_signals import source as golden_source
+from jobs.golden_signals.config import GoldenSignalsConfig
 from jobs.temperature_monitor import __main__ as temperature_monitor
 from jobs.temperature_monitor import pipeline as temperature_pipeline
 from jobs.temperature_monitor import source as temperature_source
+from jobs.temperature_monitor.config import TemperatureMonitorConfig
 from jobs.temperature_monitor.processor import OUTPUT as TEMPERATURE_OUTPUT
 from jobs.temperature_monitor.processor import Sensors
 from jobs.tweet_impressions import __main__ as tweet_impressions
 from jobs.tweet_impressions import pipeline as tweet_pipeline
 from jobs.tweet_impressions import source as tweet_source
+from jobs.tweet_impressions.config import TweetImpressionsConfig
 from jobs.tweet_impressions.top_tweets import Ranked, TopTweets
 from jobs.vital_signs import __main__ as vital_signs
 from jobs.vital_signs import pipeline as vital_pipeline
 from jobs.vital_signs import source as vital_source
+from jobs.vital_signs.config import VitalSignsConfig
 from jobs.vital_signs.processor import OUTPUT as VITAL_OUTPUT
 from jobs.vital_signs.processor import VitalSigns
-from keyhole.config import (
-    FraudDetectionConfig,
-    GoldenSignalsConfig,
-    JobConfig,
-    TemperatureMonitorConfig,
-    TopicJobConfig,
-    TweetImpressionsConfig,
-    VitalSignsConfig,
-)
+from keyhole.config import JobConfig, TopicJobConfig
 from keyhole.spark import queryable
 from keyhole.spark.running import ROCKSDB
 from keyhole.spark.session import local_settings, start_session

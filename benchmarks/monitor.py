@@ -33,9 +33,10 @@ from benchmarks.freshness import spread
 from benchmarks.processes import Processes
 from jobs.temperature_monitor import __main__ as job
 from jobs.temperature_monitor import pipeline, processor, source
+from jobs.temperature_monitor.config import TemperatureMonitorConfig
 from keyhole import Client
 from keyhole.changelog.kafka.record_topics import make_topics
-from keyhole.config import JobConfig, TemperatureMonitorConfig
+from keyhole.config import JobConfig
 from keyhole.errors import KeyholeError
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.processes import Child

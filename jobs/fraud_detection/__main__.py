@@ -10,7 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.fraud_detection import pipeline
-from keyhole.config import FraudDetectionConfig, JobConfig
+from jobs.fraud_detection.config import FraudDetectionConfig
+from jobs.fraud_detection.description import JOB
+from keyhole.config import JobConfig
 from keyhole.spark import queryable
 from keyhole.spark.changes import own_rows
 from keyhole.spark.dead_letters import Accept, DeadLetters
@@ -106,7 +108,7 @@ def _reader(job: JobConfig, state: str, schema: str) -> BroadcastReader:
 
 def start(environ: Mapping[str, str]) -> Sequence[StreamingQuery]:
     """Starts Spark and the queries."""
-    job, config = configure(pipeline.APPLICATION, FraudDetectionConfig, environ)
+    job, config = configure(pipeline.APPLICATION, FraudDetectionConfig, environ, JOB.kinds)
     spark = session(pipeline.APPLICATION, config, ROCKSDB)
     tables = [
         table(spark, job, config, pipeline.RULES, pipeline.RULES_KEY, config.rules_topic, pipeline.rules),

@@ -16,8 +16,9 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from jobs.fraud_detection.config import PaymentsConfig
+from jobs.fraud_detection.description import JOB
 from jobs.fraud_detection.model import FIELDS, Aggregation, Payment, Rule
-from keyhole.config import PaymentsConfig
 from keyhole.local.sources import Sender, due, run_source
 
 SECOND_MS = 1_000
@@ -179,4 +180,4 @@ def topics(config: PaymentsConfig) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_source("payments", PaymentsConfig, feed, topics))
+    sys.exit(run_source("payments", PaymentsConfig, feed, topics, JOB.kinds))

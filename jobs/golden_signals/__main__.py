@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from jobs.golden_signals.config import GoldenSignalsConfig
+from jobs.golden_signals.description import JOB
 from jobs.golden_signals.pipeline import (
     APPLICATION,
     KEPT_FOR,
@@ -17,7 +19,7 @@ from jobs.golden_signals.pipeline import (
     measurements,
 )
 from jobs.golden_signals.signals import RESULT, GoldenSignals
-from keyhole.config import GoldenSignalsConfig, JobConfig
+from keyhole.config import JobConfig
 from keyhole.spark import queryable
 from keyhole.spark.dead_letters import DeadLetters
 from keyhole.spark.running import configure, records, run_job, session
@@ -41,7 +43,7 @@ def state(config: JobConfig, on_commit: Callable[[int], object]) -> Sink:
 
 def start(environ: Mapping[str, str]) -> StreamingQuery:
     """Starts Spark and the query."""
-    job, config = configure(APPLICATION, GoldenSignalsConfig, environ)
+    job, config = configure(APPLICATION, GoldenSignalsConfig, environ, JOB.kinds)
     spark = session(APPLICATION, config)
     dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic, config=job)
     return (

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import psutil
 
-from keyhole.config import RequestsConfig
+from jobs.golden_signals.config import RequestsConfig
+from jobs.golden_signals.description import JOB
 from keyhole.local.sources import Sender, due, run_source
 
 MINUTE_MS = 60_000
@@ -156,4 +157,4 @@ def topics(config: RequestsConfig) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_source("requests", RequestsConfig, feed, topics))
+    sys.exit(run_source("requests", RequestsConfig, feed, topics, JOB.kinds))

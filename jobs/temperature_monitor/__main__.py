@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from jobs.temperature_monitor.config import TemperatureMonitorConfig
+from jobs.temperature_monitor.description import JOB
 from jobs.temperature_monitor.pipeline import (
     ALERT_COLUMNS,
     ALERTS,
@@ -28,7 +30,7 @@ from jobs.temperature_monitor.pipeline import (
     tracked,
     updates,
 )
-from keyhole.config import JobConfig, TemperatureMonitorConfig
+from keyhole.config import JobConfig
 from keyhole.spark import queryable
 from keyhole.spark.changes import own_rows
 from keyhole.spark.dead_letters import DeadLetters
@@ -118,7 +120,7 @@ def start_thresholds(spark: SparkSession, job: JobConfig, config: TemperatureMon
 
 def start(environ: Mapping[str, str]) -> list[StreamingQuery]:
     """Starts Spark and both queries."""
-    job, config = configure(APPLICATION, TemperatureMonitorConfig, environ)
+    job, config = configure(APPLICATION, TemperatureMonitorConfig, environ, JOB.kinds)
     spark = session(APPLICATION, config, ROCKSDB)
     return [start_thresholds(spark, job, config), start_sensors(spark, job, config)]
 

@@ -23,7 +23,8 @@ from datetime import UTC, datetime
 
 from vega_datasets import local_data
 
-from keyhole.config import ReadingsConfig
+from jobs.temperature_monitor.config import ReadingsConfig
+from jobs.temperature_monitor.description import JOB
 from keyhole.local.sources import Sender, due, run_source
 
 # The probe has a partition of its own, so that who looks for its readings need not read all the others.
@@ -167,4 +168,4 @@ def topics(config: ReadingsConfig) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_source("readings", ReadingsConfig, feed, topics))
+    sys.exit(run_source("readings", ReadingsConfig, feed, topics, JOB.kinds))

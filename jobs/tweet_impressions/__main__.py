@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from jobs.tweet_impressions.config import TweetImpressionsConfig
+from jobs.tweet_impressions.description import JOB
 from jobs.tweet_impressions.pipeline import (
     APPLICATION,
     KEY_GROUPS,
@@ -20,7 +22,7 @@ from jobs.tweet_impressions.pipeline import (
     tweet_hours,
 )
 from jobs.tweet_impressions.top_tweets import RESULT, Ranked, TopTweets
-from keyhole.config import JobConfig, TweetImpressionsConfig
+from keyhole.config import JobConfig
 from keyhole.spark import queryable
 from keyhole.spark.dead_letters import DeadLetters
 from keyhole.spark.running import configure, records, run_job, session
@@ -46,7 +48,7 @@ def states(config: JobConfig, on_commit: Callable[[int], object] | None = None) 
 
 def start(environ: Mapping[str, str]) -> StreamingQuery:
     """Starts Spark and the query."""
-    job, config = configure(APPLICATION, TweetImpressionsConfig, environ)
+    job, config = configure(APPLICATION, TweetImpressionsConfig, environ, JOB.kinds)
     spark = session(APPLICATION, config)
     dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic, config=job)
     return (

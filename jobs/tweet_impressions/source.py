@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from keyhole.config import TweetsConfig
+from jobs.tweet_impressions.config import TweetsConfig
+from jobs.tweet_impressions.description import JOB
 from keyhole.local.sources import Sender, due, run_source
 
 SECOND_MS = 1_000
@@ -119,4 +120,4 @@ def topics(config: TweetsConfig) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_source("tweets", TweetsConfig, feed, topics))
+    sys.exit(run_source("tweets", TweetsConfig, feed, topics, JOB.kinds))

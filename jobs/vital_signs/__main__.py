@@ -11,6 +11,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.vital_signs.blobs import Blob, write_blob
 from jobs.vital_signs.chunks import SECOND_US, Chunk
+from jobs.vital_signs.config import VitalSignsConfig
+from jobs.vital_signs.description import JOB
 from jobs.vital_signs.files import files_at
 from jobs.vital_signs.pipeline import (
     APPLICATION,
@@ -20,7 +22,7 @@ from jobs.vital_signs.pipeline import (
     exposing,
     monitored,
 )
-from keyhole.config import JobConfig, VitalSignsConfig
+from keyhole.config import JobConfig
 from keyhole.spark import queryable
 from keyhole.spark.dead_letters import DeadLetters
 from keyhole.spark.processor import QueryableProcessor
@@ -45,7 +47,7 @@ def write_files(place: str, batches: Iterator[pa.RecordBatch]) -> None:
 
 def start(environ: Mapping[str, str]) -> StreamingQuery:
     """Starts Spark and the query."""
-    job, config = configure(APPLICATION, VitalSignsConfig, environ)
+    job, config = configure(APPLICATION, VitalSignsConfig, environ, JOB.kinds)
     files_at(config.files).check_there()
     spark = session(APPLICATION, config, ROCKSDB)
     dead_letters = DeadLetters(spark, job.bootstrap_servers, config.topic, config=job)

@@ -30,7 +30,8 @@ import numpy as np
 import numpy.typing as npt
 
 from jobs.vital_signs.chunks import HIGHEST_HZ, LOWEST_HZ, PULSE, SATURATION, SECOND_US, Chunk, encode
-from keyhole.config import ChunksConfig
+from jobs.vital_signs.config import ChunksConfig
+from jobs.vital_signs.description import JOB
 from keyhole.errors import InvalidConfiguration
 from keyhole.installing import with_extra
 from keyhole.local.sources import Sender, due, run_source
@@ -188,4 +189,4 @@ def topics(config: ChunksConfig) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_source("chunks", ChunksConfig, feed, topics))
+    sys.exit(run_source("chunks", ChunksConfig, feed, topics, JOB.kinds))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keyhole.demo.local_jobs import LOCAL_JOBS, LocalJob
+from keyhole.demo.jobs import described, job_names
 from keyhole.spark.session import S3_CHECKPOINTS
 from tests.support.chart import (
     CHART,
@@ -102,8 +102,9 @@ def test_each_job_of_a_release_has_its_own_of_everything() -> None:
     assert spark_conf(objects)["spark.executor.instances"] == "2"
 
 
-@pytest.mark.parametrize("job", LOCAL_JOBS.values(), ids=lambda job: job.name)
-def test_every_job_that_there_is_runs_by_its_name_and_reads_what_its_source_writes(job: LocalJob) -> None:
+@pytest.mark.parametrize("name", job_names())
+def test_every_job_that_there_is_runs_by_its_name_and_reads_what_its_source_writes(name: str) -> None:
+    job = described(name)
     objects = scenario(CI / "every-job-values.yaml")
     [driver] = pod(objects, f"Deployment/keyhole-{job.application}-driver").containers
     [source] = pod(objects, f"Deployment/keyhole-{job.application}-source").containers
@@ -127,7 +128,7 @@ def test_every_job_that_there_is_has_its_scenario() -> None:
         for container in of.containers
         if container["name"] == "driver"
     }
-    assert modules == folders == LOCAL_JOBS.keys()
+    assert modules == folders == set(job_names())
 
 
 def test_the_driver_may_do_what_spark_s_scheduler_does_and_no_more() -> None:

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from keyhole.demo.local_jobs import LOCAL_JOBS
+from keyhole.demo.jobs import job_names
 from tests.support import images
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
@@ -29,7 +29,18 @@ def spark_job() -> str:
 
 
 def test_every_job_and_its_source_can_be_imported_and_the_recordings_are_there(spark_job: str) -> None:
-    command = ["docker", "run", "--rm", "--read-only", "--entrypoint", "python", spark_job, "-c", IMPORTED, *LOCAL_JOBS]
+    command = [
+        "docker",
+        "run",
+        "--rm",
+        "--read-only",
+        "--entrypoint",
+        "python",
+        spark_job,
+        "-c",
+        IMPORTED,
+        *job_names(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     recordings = json.loads(done.stdout)

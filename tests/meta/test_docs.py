@@ -10,6 +10,7 @@ import pytest
 from google.protobuf.descriptor import ServiceDescriptor
 
 from keyhole import config
+from keyhole.demo.jobs import described, job_names
 from keyhole.protocol.failpoints import Step
 from keyhole.v1 import query_pb2, state_server_pb2, stats_pb2
 
@@ -30,16 +31,7 @@ KINDS = (
     config.ClientProxyConfig,
     config.MetricsExporterConfig,
     config.JobConfig,
-    config.TemperatureMonitorConfig,
-    config.ReadingsConfig,
-    config.TweetImpressionsConfig,
-    config.TweetsConfig,
-    config.GoldenSignalsConfig,
-    config.RequestsConfig,
-    config.VitalSignsConfig,
-    config.ChunksConfig,
-    config.FraudDetectionConfig,
-    config.PaymentsConfig,
+    *(kind for name in job_names() for kind in described(name).kinds),
     config.KafkaConfig,
 )
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from keyhole.demo.local_jobs import LOCAL_JOBS
+from keyhole.demo.jobs import described, job_names
 from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ
 from tests.support.object_store import ObjectStore
 
@@ -63,13 +63,13 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
     }
     if name == "vital_signs":  # in a folder: tests/spark/test_vital_signs_reads.py
         few |= object_store.environ | {"KEYHOLE_VITAL_SIGNS_FILES": object_store.at("of-a-job")}
-    settings = environ(tmp_path, **few, **{f"{LOCAL_JOBS[name].source_prefix}MALFORMED": MALFORMED.get(name, "0.02")})
+    settings = environ(tmp_path, **few, **{f"{described(name).source_prefix}MALFORMED": MALFORMED.get(name, "0.02")})
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["keys"] == result["agreed"] > 0
     assert result["mismatches"] == 0
-    assert rejected_topics(result) == {LOCAL_JOBS[name].topic, *LOCAL_JOBS[name].more_topics.values()}
+    assert rejected_topics(result) == {described(name).topic, *described(name).more_topics.values()}
     assert result["epochs"] > 1
     assert sorted(result["states"]) == STATES[name]
     assert all(entries > 0 for entries in result["states"].values()), result["states"]
@@ -114,4 +114,4 @@ def rejected_topics(result: dict[str, Any]) -> set[str]:
 
 
 def test_every_job_is_run_here_or_by_the_demo() -> None:
-    assert {*STATES, "temperature_monitor"} == LOCAL_JOBS.keys()
+    assert {*STATES, "temperature_monitor"} == set(job_names())

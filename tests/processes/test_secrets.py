@@ -23,9 +23,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from jobs.golden_signals.config import GoldenSignalsConfig
+from jobs.golden_signals.description import JOB as GOLDEN_SIGNALS
 from keyhole import Client, Credentials
-from keyhole.config import GoldenSignalsConfig, JobConfig, load
-from keyhole.demo.local_jobs import GOLDEN_SIGNALS
+from keyhole.config import JobConfig, load
 from keyhole.errors import KeyholeError, Unauthenticated
 from keyhole.local.java import Java
 from keyhole.local.ports import free_ports

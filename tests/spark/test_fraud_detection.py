@@ -14,12 +14,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from jobs.fraud_detection import __main__ as job
 from jobs.fraud_detection import pipeline, source
+from jobs.fraud_detection.config import FraudDetectionConfig
 from jobs.fraud_detection.model import FIELDS, Aggregation, Alert, Payment, Rule, Total
 from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of
 from jobs.fraud_detection.recount import spent as recounted
 from jobs.fraud_detection.source import MINUTE_MS, Shape
 from keyhole import Client
-from keyhole.config import FraudDetectionConfig
 from keyhole.spark import queryable
 from keyhole.spark.changes import split
 from keyhole.spark.dead_letters import drop

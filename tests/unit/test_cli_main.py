@@ -12,34 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.cli.main import JOBS, SERVICES, main
-from keyhole.config import (
-    ChunksConfig,
-    FraudDetectionConfig,
-    GoldenSignalsConfig,
-    PaymentsConfig,
-    ReadingsConfig,
-    RequestsConfig,
-    TemperatureMonitorConfig,
-    TweetImpressionsConfig,
-    TweetsConfig,
-    VitalSignsConfig,
-    load,
-)
-from keyhole.demo.local_jobs import LOCAL_JOBS
-
-KINDS = (
-    TemperatureMonitorConfig,
-    ReadingsConfig,
-    TweetImpressionsConfig,
-    TweetsConfig,
-    GoldenSignalsConfig,
-    RequestsConfig,
-    VitalSignsConfig,
-    ChunksConfig,
-    FraudDetectionConfig,
-    PaymentsConfig,
-)
+from keyhole.cli.main import main
+from keyhole.cli.run_commands import SERVICES, program_of
+from keyhole.config import load
+from keyhole.demo.jobs import described, job_names
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
@@ -105,7 +81,11 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(
 
 @pytest.mark.parametrize(
     "arguments",
-    [*([name] for name in SERVICES), *(["job", "--external", name] for name in JOBS), ["job", "temperature_monitor"]],
+    [
+        *([name] for name in SERVICES),
+        *(["job", "--external", name] for name in job_names()),
+        ["job", "temperature_monitor"],
+    ],
     ids=" ".join,
 )
 def test_a_service_or_a_job_takes_the_place_of_the_command(
@@ -121,7 +101,8 @@ def test_a_service_or_a_job_takes_the_place_of_the_command(
     monkeypatch.setattr(os, "execv", execv)
     with pytest.raises(SystemExit):
         main(arguments)
-    program = {**SERVICES, **JOBS}[arguments[-1]]
+    name = arguments[-1]
+    program = SERVICES[name] if name in SERVICES else program_of(described(name))
     assert became == [sys.executable, "-P", "-m", program.module]
     assert importlib.util.find_spec(f"{program.module}.__main__") is not None
 
@@ -133,30 +114,28 @@ def test_a_job_s_own_process_alone_counts_nothing_again(option: list[str], capsy
 
 
 def test_every_job_can_be_run_on_this_machine_with_its_source_and_its_recount() -> None:
-    assert LOCAL_JOBS.keys() == JOBS.keys()
-    for name, program in JOBS.items():
-        spec = LOCAL_JOBS[name].spec(Path("here"), Path("here/checkpoint"), "a.jar", {"PATH": "/bin"})
-        assert spec.job == program.module
-        for module in (spec.source, LOCAL_JOBS[name].verify):
+    for job in map(described, job_names()):
+        spec = job.spec(Path("here"), Path("here/checkpoint"), "a.jar", {"PATH": "/bin"})
+        assert spec.job == program_of(job).module
+        for module in (spec.source, job.verify):
             assert importlib.util.find_spec(module) is not None
         missing = f"{spec.source_prefix}BOOTSTRAP_SERVERS"
-        kinds = {kind.PREFIX: kind for kind in KINDS}
         kafka = {missing: "127.0.0.1:9092", "KEYHOLE_JOB_BOOTSTRAP_SERVERS": "k:1", "KEYHOLE_JOB_SERVERS": "s:1"}
-        assert load(kinds[LOCAL_JOBS[name].prefix], {**spec.job_environ, **kafka}).topic in spec.topics
-        assert load(kinds[spec.source_prefix], {**spec.source_environ, **kafka}).topic in spec.topics
+        assert load(job.settings, {**spec.job_environ, **kafka}).topic in spec.topics
+        assert load(job.source_settings, {**spec.source_environ, **kafka}).topic in spec.topics
 
 
-@pytest.mark.parametrize("name", LOCAL_JOBS)
+@pytest.mark.parametrize("name", job_names())
 def test_a_jobs_states_need_no_second_shuffle_after_that_of_the_grouping(name: str) -> None:
     key_groups = importlib.import_module(f"jobs.{name}.pipeline").KEY_GROUPS
-    (kind,) = [kind for kind in KINDS if LOCAL_JOBS[name].prefix == kind.PREFIX]
-    (partitions,) = [field.default for field in dataclasses.fields(kind) if field.name == "shuffle_partitions"]
+    fields = dataclasses.fields(described(name).settings)
+    (partitions,) = [field.default for field in fields if field.name == "shuffle_partitions"]
     assert key_groups % partitions == 0
 
 
 def test_settings_of_the_job_and_its_source_are_taken_from_the_caller_and_no_others() -> None:
     given = {"KEYHOLE_READINGS_RATE": "5", "KEYHOLE_READINGS_TOPIC": "mine", "KEYHOLE_JOB_SERVERS": "x", "HOME": "/"}
-    spec = LOCAL_JOBS["temperature_monitor"].spec(Path("here"), Path("here/checkpoint"), "", given)
+    spec = described("temperature_monitor").spec(Path("here"), Path("here/checkpoint"), "", given)
     assert spec.source_environ == {
         "KEYHOLE_READINGS_RATE": "5",
         "KEYHOLE_READINGS_TOPIC": "readings",
@@ -170,7 +149,7 @@ def test_settings_of_the_job_and_its_source_are_taken_from_the_caller_and_no_oth
 )
 def test_a_job_on_this_machine_writes_its_files_into_an_object_store_if_it_is_given_one(given: str, place: str) -> None:
     """A folder of its own goes with it."""
-    job, environ = LOCAL_JOBS["vital_signs"], {"KEYHOLE_VITAL_SIGNS_FILES": given}
+    job, environ = described("vital_signs"), {"KEYHOLE_VITAL_SIGNS_FILES": given}
     spec = job.spec(Path("here"), Path("here/checkpoint"), "", environ)
     assert spec.job_environ["KEYHOLE_VITAL_SIGNS_FILES"] == job.files_in(Path("here"), environ) == place
 

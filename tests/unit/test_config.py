@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.config import ClientProxyConfig, JobConfig, ReadingsConfig, StateServerConfig, VitalSignsConfig, load
+from jobs.temperature_monitor.config import ReadingsConfig
+from jobs.vital_signs.config import VitalSignsConfig
+from keyhole.config import ClientProxyConfig, JobConfig, StateServerConfig, load
 from keyhole.errors import InvalidConfiguration
 
 

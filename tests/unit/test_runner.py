@@ -11,10 +11,11 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from jobs.temperature_monitor.description import JOB
 from keyhole import Answer, Client, Source
 from keyhole.demo import runner
 from keyhole.demo.command import LiveAnswers
-from keyhole.demo.local_jobs import LOCAL_JOBS, TEMPERATURE_MONITOR, LocalJob
+from keyhole.demo.jobs import JobDescription, described, job_names
 from keyhole.demo.runner import RunOptions
 from keyhole.demo.signals import StopSignals
 from keyhole.errors import MachineError, NoServer, UnknownApplication, UnknownState
@@ -63,7 +64,7 @@ class FakeStack:
         return MachineError(f"{name}: {what}")
 
 
-def made(stack: FakeStack, job: LocalJob = TEMPERATURE_MONITOR) -> tuple[runner._Run, io.StringIO]:
+def made(stack: FakeStack, job: JobDescription = JOB) -> tuple[runner._Run, io.StringIO]:
     told = io.StringIO()
     console = Console(file=told, width=200)
     return runner._Run(
@@ -111,8 +112,9 @@ def test_who_has_waited_long_enough_is_told_by_the_jobs_log(tmp_path: Path, monk
         run._await_first_answer(cast("Client", FakeClient(UnknownApplication("none"))))
 
 
-@pytest.mark.parametrize("job", LOCAL_JOBS.values(), ids=LOCAL_JOBS.keys())
-def test_what_can_be_typed_beside_it_is_printed_with_its_addresses(tmp_path: Path, job: LocalJob) -> None:
+@pytest.mark.parametrize("name", job_names())
+def test_what_can_be_typed_beside_it_is_printed_with_its_addresses(tmp_path: Path, name: str) -> None:
+    job = described(name)
     run, _ = made(FakeStack(tmp_path), job)
     ready = run._ready()
     assert f"--proxy {FakeStack.proxy} " in ready

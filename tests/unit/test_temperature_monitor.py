@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 
 from jobs.temperature_monitor import pipeline, source, verify
+from jobs.temperature_monitor.description import JOB
 from jobs.temperature_monitor.recount import reading_of, update_of
 from keyhole import Answer, Entries, Entry, Source
 from keyhole.demo import command as demo
 from keyhole.demo import freshness
 from keyhole.demo.answers_table import AnswersTable
 from keyhole.demo.batch_logs import BatchLogs
-from keyhole.demo.local_jobs import TEMPERATURE_MONITOR
 from keyhole.demo.recount import Verdict
 from keyhole.encoding.row import row_class
 from keyhole.errors import ServerLost
@@ -72,11 +72,11 @@ def test_the_demo_knows_the_job_and_its_source_by_their_names() -> None:
     """The distribution can't import them, so it says them again."""
     names = (pipeline.APPLICATION, pipeline.STATE)
     assert (demo.APPLICATION, demo.STATE) == (verify.APPLICATION, verify.STATE) == names
-    assert TEMPERATURE_MONITOR.probe == (pipeline.STATE, source.PROBE) == (demo.STATE, demo.PROBE)
-    assert (demo.PROBE_PARTITION, TEMPERATURE_MONITOR.partitions) == (source.PROBE_PARTITION, source.PARTITIONS)
+    assert JOB.probe == (pipeline.STATE, source.PROBE) == (demo.STATE, demo.PROBE)
+    assert (demo.PROBE_PARTITION, JOB.partitions) == (source.PROBE_PARTITION, source.PARTITIONS)
     assert (pipeline.ALERTS, pipeline.THRESHOLDS) == (verify.ALERTS, verify.THRESHOLDS)
     assert demo.ALERTS == pipeline.ALERTS
-    assert [*TEMPERATURE_MONITOR.more_topics] == [verify.THRESHOLDS_TOPIC]
+    assert [*JOB.more_topics] == [verify.THRESHOLDS_TOPIC]
     assert set(source.CITIES) < set(demo.SHOWN)
 
 

@@ -15,11 +15,12 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from jobs.temperature_monitor import verify
+from jobs.temperature_monitor.config import TemperatureMonitorConfig
 from jobs.temperature_monitor.pipeline import LOWEST_THRESHOLD
 from jobs.temperature_monitor.processor import HOUR_MS, SENSORS, Sensors, Statistics, ratio
 from jobs.temperature_monitor.recount import Alert, Reading, Recount, default_of, thresholds_of
 from keyhole import Answer, Source
-from keyhole.config import TemperatureMonitorConfig, load
+from keyhole.config import load
 from keyhole.demo.batch_logs import BatchLogs, keep
 from keyhole.encoding.columnar import ipc_stream
 from keyhole.encoding.row import row_class

@@ -15,12 +15,12 @@ import pytest
 from jobs.vital_signs import processor, recount, source, verify
 from jobs.vital_signs.blobs import Blob, write_blob
 from jobs.vital_signs.chunks import CHUNK_US, PULSE, SATURATION, SECOND_US, Chunk, encode
+from jobs.vital_signs.config import VitalSignsConfig
+from jobs.vital_signs.description import JOB
 from jobs.vital_signs.files import Folder
 from jobs.vital_signs.source import Sent
 from jobs.vital_signs.verify import Kept, chunks_agree, of_kind, rates_are_told, saturation_agrees, vitals_agree
 from jobs.vital_signs.vitals import vitals as job_vitals
-from keyhole.config import VitalSignsConfig
-from keyhole.demo.local_jobs import VITAL_SIGNS
 from keyhole.demo.recount import Subject
 from tests.support.vital_signs import BEGIN_US, KEY, ProcessorBench, chunk
 
@@ -72,9 +72,9 @@ def write(folder: Path, chunks: Sequence[Chunk], blob_us: int = BLOB_US) -> None
 
 def test_the_names_are_those_of_the_job_and_so_is_the_length_of_a_blob() -> None:
     states = {verify.SEGMENTS, verify.OPEN_CHUNKS, verify.VITALS, verify.OXYGEN_SATURATION}
-    assert (VITAL_SIGNS.application, states) == (verify.APPLICATION, processor.EXPOSED.keys())
+    assert (JOB.application, states) == (verify.APPLICATION, processor.EXPOSED.keys())
     given = {"KEYHOLE_VITAL_SIGNS_BLOB_SECONDS": "20", "KEYHOLE_CHUNKS_RATE": "9"}
-    assert VITAL_SIGNS.settings(given) == {verify.BLOB_SECONDS: "20"}
+    assert JOB.given(given) == {verify.BLOB_SECONDS: "20"}
     defaults = {name: field.default for name, field in VitalSignsConfig.__dataclass_fields__.items()}
     assert defaults[verify.BLOB_SECONDS.lower()] == int(verify.BLOB_SECONDS_DEFAULT)
 

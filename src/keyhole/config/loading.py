@@ -7,7 +7,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,23 +19,7 @@ from keyhole.config.deployables import (
     MetricsExporterConfig,
     StateServerConfig,
 )
-from keyhole.config.jobs import (
-    CLUSTER,
-    LOCAL,
-    MOST,
-    ChunksConfig,
-    FraudDetectionConfig,
-    GoldenSignalsConfig,
-    PaymentsConfig,
-    ReadingsConfig,
-    RequestsConfig,
-    SourceConfig,
-    TemperatureMonitorConfig,
-    TopicJobConfig,
-    TweetImpressionsConfig,
-    TweetsConfig,
-    VitalSignsConfig,
-)
+from keyhole.config.jobs import CLUSTER, LOCAL, MOST, SourceConfig, TopicJobConfig
 from keyhole.config.spelling import with_the_nearest
 from keyhole.errors import InvalidConfiguration
 from keyhole.security.settings import CallerSettings
@@ -49,35 +33,31 @@ _CHOICES = {
     "_TLS_CLIENT_CERTIFICATES": ("required", "off"),
     "_PLAINTEXT": ("allow",),
 }
-_KINDS = (
+_Kind = type[CallerSettings | TopicJobConfig | SourceConfig | KafkaConfig]
+# Of the library. A job's own are known to its processes.
+_KINDS: tuple[_Kind, ...] = (
     CliConfig,
     StateServerConfig,
     ClientProxyConfig,
     MetricsExporterConfig,
     JobConfig,
-    TemperatureMonitorConfig,
-    ReadingsConfig,
-    TweetImpressionsConfig,
-    TweetsConfig,
-    GoldenSignalsConfig,
-    RequestsConfig,
-    VitalSignsConfig,
-    ChunksConfig,
-    FraudDetectionConfig,
-    PaymentsConfig,
     KafkaConfig,
 )
 _Config = TypeVar("_Config", bound=CallerSettings | TopicJobConfig | SourceConfig | KafkaConfig)
 
 
-def load(kind: type[_Config], environ: Mapping[str, str], **overrides: object) -> _Config:
+def load(kind: type[_Config], environ: Mapping[str, str], beside: Iterable[_Kind] = (), **overrides: object) -> _Config:
     """Reads a configuration; `overrides` (from a command line) come before the environment, None counts as absent.
 
+    Args:
+        beside: Kinds whose names may be set as well, beside those of `kind` and of the library: a job's and its
+            source's. A misspelt one of theirs is refused.
+
     Raises:
-        InvalidConfiguration: A name that no deployable knows, a missing or a malformed value; the message names the
-            variable.
+        InvalidConfiguration: A name with the prefix of a kind that is known, and which none of them has; a missing or a
+            malformed value. The message names the variable.
     """
-    _refuse_unknown(environ)
+    _refuse_unknown(environ, {*_KINDS, kind, *beside})
     hints = typing.get_type_hints(kind)
     # The values are checked one by one against the hints; the type checker can't follow that through **values.
     values: dict[str, Any] = {}
@@ -104,9 +84,9 @@ def job_config() -> JobConfig:
     return load(JobConfig, os.environ)
 
 
-def _refuse_unknown(environ: Mapping[str, str]) -> None:
-    known = {kind.PREFIX + item.name.upper() for kind in _KINDS for item in dataclasses.fields(kind)}
-    prefixes = tuple(kind.PREFIX for kind in _KINDS)
+def _refuse_unknown(environ: Mapping[str, str], kinds: Collection[type[Any]]) -> None:
+    known = {kind.PREFIX + item.name.upper() for kind in kinds for item in dataclasses.fields(kind)}
+    prefixes = tuple(kind.PREFIX for kind in kinds)
     unknown = sorted(name for name in environ if name.startswith(prefixes) and name not in known)
     if unknown:
         told = "; ".join(with_the_nearest(name, known) for name in unknown)

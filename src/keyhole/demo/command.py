@@ -11,12 +11,13 @@ from rich.console import RenderableType
 from keyhole import Answer, Client
 from keyhole.demo import freshness
 from keyhole.demo.answers_table import AnswersTable
-from keyhole.demo.local_jobs import TEMPERATURE_MONITOR
+from keyhole.demo.jobs import described
 from keyhole.demo.runner import RunOptions, run_locally
 from keyhole.errors import KeyholeError
 from keyhole.local.stack import Stack
 
-APPLICATION, TOPIC = TEMPERATURE_MONITOR.application, TEMPERATURE_MONITOR.topic
+_JOB = described("temperature_monitor")
+APPLICATION, TOPIC = _JOB.application, _JOB.topic
 STATE, ALERTS, PROBE = "sensors", "alerts", "probe"
 # As jobs.temperature_monitor.source has it; the distribution imports no job.
 PROBE_PARTITION = 0
@@ -31,7 +32,7 @@ def run_demo(options: RunOptions, *, sensors: int, rate: int) -> int:
         rate: Its events per second.
     """
     settings = {"KEYHOLE_READINGS_SENSORS": str(sensors), "KEYHOLE_READINGS_RATE": str(rate)}
-    job = dataclasses.replace(TEMPERATURE_MONITOR, source_environ=settings)
+    job = dataclasses.replace(_JOB, source_environ=settings)
     return run_locally(job, LiveAnswers(), options)
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from keyhole import Answer, Client
 from keyhole.client.views import StateHolding
-from keyhole.demo.local_jobs import LOCAL_JOBS
+from keyhole.demo.jobs import described
 from keyhole.demo.runner import RunOptions, run_locally
 from keyhole.errors import KeyholeError
 from keyhole.local.stack import Stack
@@ -18,7 +18,7 @@ from keyhole.terminal.tables import age
 
 def run_job(name: str, options: RunOptions) -> int:
     """As `run_locally`."""
-    job = LOCAL_JOBS[name]
+    job = described(name)
     return run_locally(job, StatesTable(job.application), options)
 
 

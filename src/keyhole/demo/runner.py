@@ -17,7 +17,7 @@ from keyhole import Answer, Client
 from keyhole.demo import batch_logs
 from keyhole.demo.batch_logs import BatchLogs
 from keyhole.demo.fetching import fetch_jars
-from keyhole.demo.local_jobs import LocalJob
+from keyhole.demo.jobs import JobDescription
 from keyhole.demo.preparing import prepare_classes
 from keyhole.demo.recount import Verdict, entries_by_state, topic_ends
 from keyhole.demo.signals import StopSignals
@@ -76,7 +76,7 @@ class View(Protocol):
         """What --json tells beside what it tells of every job."""
 
 
-def run_locally(job: LocalJob, view: View, options: RunOptions) -> int:
+def run_locally(job: JobDescription, view: View, options: RunOptions) -> int:
     """Runs until the time is up, or Ctrl-C or SIGTERM comes; must be called from the main thread.
 
     Returns:
@@ -117,7 +117,7 @@ class _Run:
 
     def __init__(
         self,
-        job: LocalJob,
+        job: JobDescription,
         view: View,
         options: RunOptions,
         stack: Stack,
@@ -242,7 +242,7 @@ class _Run:
             "--logs": str(self._logs),
             "--files": self._job.files_in(self._stack.directory, os.environ),
             "--more-topics": json.dumps(dict(self._job.more_topics)),
-            "--settings": json.dumps(self._job.settings(os.environ)),
+            "--settings": json.dumps(self._job.given(os.environ)),
         }
         given = [word for pair in arguments.items() for word in pair]
         code, output = self._stack.run("verify", self._job.verify, given, _VERIFY_SECONDS)

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -17,7 +17,7 @@ from keyhole import logs
 from keyhole.changelog.kafka.brokers import client_settings
 from keyhole.changelog.kafka.clients import ONE_REQUEST
 from keyhole.changelog.kafka.record_topics import make_topics
-from keyhole.config import SourceConfig, load
+from keyhole.config import SourceConfig, TopicJobConfig, load
 from keyhole.errors import KafkaUnreachable, KeyholeError
 
 _TICK_SECONDS = 0.02
@@ -85,7 +85,11 @@ Feed = Callable[[_Config, Sender, threading.Event], None]
 
 
 def run_source(
-    name: str, kind: type[_Config], feed: Feed[_Config], topics: Callable[[_Config], Mapping[str, int]]
+    name: str,
+    kind: type[_Config],
+    feed: Feed[_Config],
+    topics: Callable[[_Config], Mapping[str, int]],
+    beside: Sequence[type[TopicJobConfig | SourceConfig]] = (),
 ) -> int:
     """The whole life of a source's process; SIGTERM stops it, and what is under way is waited for.
 
@@ -93,6 +97,7 @@ def run_source(
         name: For a person.
         kind: Its configuration, read from the environment.
         topics: What it sends to, and how many partitions a topic is made with that there is not yet.
+        beside: As for keyhole.config.load.
 
     Returns:
         The process's exit code.
@@ -101,7 +106,7 @@ def run_source(
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
-        config = load(kind, os.environ)
+        config = load(kind, os.environ, beside)
         logs.configure(config.log_level)
         make_topics(config.bootstrap_servers, topics(config), _TOPICS_SECONDS)
         sender = Sender(config.bootstrap_servers, config.topic)

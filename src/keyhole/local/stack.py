@@ -22,6 +22,7 @@ from keyhole.config import (
 from keyhole.errors import MachineError
 from keyhole.local.failures import reason, tell
 from keyhole.local.java import Java
+from keyhole.local.job_spec import JobSpec
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import Reservations, free_ports
 from keyhole.local.processes import Child
@@ -54,23 +55,6 @@ class Jars:
 
     kafka: Sequence[Path]
     spark: Sequence[Path]
-
-
-@dataclass(frozen=True)
-class JobSpec:
-    """A job and its source, by module name, and their environments but for what the stack knows.
-
-    Attributes:
-        topics: Made anew, each with so many partitions.
-        source_prefix: Of the names of the source's settings.
-    """
-
-    job: str
-    source: str
-    source_prefix: str
-    topics: Mapping[str, int]
-    job_environ: Mapping[str, str]
-    source_environ: Mapping[str, str]
 
 
 class Stack:

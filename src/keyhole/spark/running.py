@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from keyhole import logs
 from keyhole.changelog.kafka.brokers import java_settings
 from keyhole.changelog.kafka.record_topics import await_topic
-from keyhole.config import CLUSTER, JobConfig, TopicJobConfig, load
+from keyhole.config import CLUSTER, JobConfig, SourceConfig, TopicJobConfig, load
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.spark.session import FETCH_S3, FILE_CHECKPOINTS, cluster_settings, local_settings, start_session
 
@@ -49,14 +49,24 @@ _FETCH_WAIT_MS = 10
 _Config = TypeVar("_Config", bound=TopicJobConfig)
 
 
-def configure(application: str, kind: type[_Config], environ: Mapping[str, str]) -> tuple[JobConfig, _Config]:
-    """Both configurations of a job, and its logs set up. `application`: its name, where the environment has none.
+def configure(
+    application: str,
+    kind: type[_Config],
+    environ: Mapping[str, str],
+    beside: Sequence[type[TopicJobConfig | SourceConfig]] = (),
+) -> tuple[JobConfig, _Config]:
+    """Both configurations of a job, and its logs set up.
+
+    Args:
+        application: Its name, where the environment has none.
+        beside: As for keyhole.config.load.
 
     Raises:
         InvalidConfiguration: As keyhole.config.load.
     """
-    job = load(JobConfig, environ, application=environ.get("KEYHOLE_JOB_APPLICATION", application))
-    config = load(kind, environ)
+    known = (kind, *beside)
+    job = load(JobConfig, environ, known, application=environ.get("KEYHOLE_JOB_APPLICATION", application))
+    config = load(kind, environ, known)
     logs.configure(config.log_level)
     return job, config
 

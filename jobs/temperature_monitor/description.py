@@ -1,0 +1,20 @@
+"""The job temperature_monitor as the command line, the demo and the tests know it. Imports no Spark."""
+
+from __future__ import annotations
+
+from jobs.temperature_monitor.config import ReadingsConfig, TemperatureMonitorConfig
+from keyhole.demo.jobs import JobDescription
+
+JOB = JobDescription(
+    name="temperature_monitor",
+    application="temperature-monitor",
+    settings=TemperatureMonitorConfig,
+    source_settings=ReadingsConfig,
+    # As the source has it.
+    probe=("sensors", "probe"),
+    example="get temperature-monitor/sensors seattle sensor-0",
+    path="temperature-monitor/sensors/seattle",
+    topic="readings",
+    partitions=3,
+    more_topics={"THRESHOLDS_TOPIC": "thresholds"},
+)

@@ -1,0 +1,21 @@
+"""The job tweet_impressions as the command line, the demo and the tests know it. Imports no Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from jobs.tweet_impressions.config import TweetImpressionsConfig, TweetsConfig
+from keyhole.demo.jobs import JobDescription
+
+JOB = JobDescription(
+    name="tweet_impressions",
+    application="tweet-impressions",
+    settings=TweetImpressionsConfig,
+    source_settings=TweetsConfig,
+    # As the source has its beginning.
+    probe=("top_tweets", datetime(2026, 11, 21, tzinfo=UTC)),
+    example="get tweet-impressions/top_tweets 2026-11-21T00:00:00Z",
+    path="tweet-impressions/top_tweets/2026-11-21T00:00:00Z",
+    topic="tweets",
+    partitions=1,
+)

@@ -1,0 +1,20 @@
+"""The job vital_signs as the command line, the demo and the tests know it. Imports no Spark."""
+
+from __future__ import annotations
+
+from jobs.vital_signs.config import ChunksConfig, VitalSignsConfig
+from keyhole.demo.jobs import JobDescription
+
+JOB = JobDescription(
+    name="vital_signs",
+    application="vital-signs",
+    settings=VitalSignsConfig,
+    source_settings=ChunksConfig,
+    probe=("vitals", ("patient-0", "pleth")),
+    example="get vital-signs/vitals patient-0,pleth",
+    path="vital-signs/vitals/patient-0,pleth",
+    topic="chunks",
+    partitions=1,
+    files="FILES",
+    source_needs=("heartpy",),
+)

@@ -1,0 +1,69 @@
+"""What the command line takes for numbers and pairs, and the actions that it has beside argparse's."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import Any
+
+
+def seconds(text: str) -> float:
+    """Above 0, and finite. Raises ArgumentTypeError."""
+    try:
+        given = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+    if not 0 < given < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no time that can pass; give seconds above 0")
+    return given
+
+
+def count(text: str) -> int:
+    """1 or more. Raises ArgumentTypeError."""
+    try:
+        given = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if given < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too few; give 1 or more")
+    return given
+
+
+class Version(argparse.Action):
+    """Looked up only where it is asked for."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        from keyhole.metrics.families import version
+
+        print(f"keyhole {version()}")
+        parser.exit()
+
+
+class Pairs(argparse.Action):
+    """NAME=VALUE, any number of them, as a dict; each name once."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        pairs = dict(getattr(namespace, self.dest))
+        name, of = value
+        if name in pairs:
+            parser.error(f"{option} names {name} twice")
+        setattr(namespace, self.dest, pairs | {name: of})
+
+
+def add_pairs(
+    command: argparse.ArgumentParser, option: str, metavar: str, text: str, parse: Callable[[str], Any] = str
+) -> None:
+    """An option that is given as NAME=VALUE, any number of times; `parse` takes the value's text."""
+
+    def pair(given: str) -> tuple[str, Any]:
+        name, equals, value = given.partition("=")
+        if not (name and equals and value):
+            raise argparse.ArgumentTypeError(f"{given!r} is not {metavar}")
+        return name, parse(value)
+
+    command.add_argument(option, type=pair, action=Pairs, default={}, metavar=metavar, help=f"{text}; may be repeated")

@@ -1,0 +1,217 @@
+"""The command line's words: what each command takes, and which function runs it. Nothing is run here."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+
+from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
+from keyhole.cli import read_commands, run_commands, tool_commands
+from keyhole.cli.argument_values import Version, add_pairs, count, seconds
+from keyhole.config import DEFAULT_PROXY_PORT
+from keyhole.demo.jobs import job_names
+
+_AS_LISTED = "as `keyhole states` lists them"
+
+
+def parser_of_all() -> argparse.ArgumentParser:
+    """Of all commands. What it gives has `run`: a function of what it gave, which returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="keyhole", description="Queryable state for Spark.", epilog="keyhole COMMAND --help tells more of each."
+    )
+    parser.add_argument("--version", action=Version, nargs=0, help="tell which Keyhole this is")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_reads(commands)
+    _add_savepoint(commands)
+    _add_verify(commands)
+    _add_retire(commands)
+    _add_token(commands)
+    for name, program in run_commands.SERVICES.items():
+        service = commands.add_parser(name, help=f"run a {name} here, configured by the environment")
+        service.set_defaults(run=functools.partial(run_commands.become, program))
+        if name == "state-server":
+            service.add_argument("--role", choices=("owner", "replica"), help="default: KEYHOLE_STATE_SERVER_ROLE")
+            service.add_argument("--applications", metavar="APP,...", help="what a replica follows")
+    _add_jobs(commands)
+    return parser
+
+
+def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    common = argparse.ArgumentParser(add_help=False)
+    _add_proxy(common)
+    common.add_argument(
+        "--timeout", type=seconds, default=5.0, metavar="SECONDS", help="to wait for the answer (%(default)s)"
+    )
+    common.add_argument("--format", choices=("table", "json"), default="table", help="for people, or for programs")
+    common.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    _add_credentials(common)
+    states = commands.add_parser("states", parents=[common], help="list the states that can be read")
+    describe = commands.add_parser("describe", parents=[common], help="tell what a state is and who holds it")
+    describe.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
+    get = commands.add_parser("get", parents=[common], help="look keys up")
+    get.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
+    get.add_argument(
+        "keys",
+        nargs="+",
+        metavar="KEY",
+        help="several columns: a JSON array, or separated by commas; of a map state the key's, then the map key's",
+    )
+    scan = commands.add_parser("scan", parents=[common], help="list the entries of a key of a map or list state")
+    scan.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
+    scan.add_argument(
+        "key", nargs="?", metavar="KEY", help="as for get, without the map key; none of a broadcast state"
+    )
+    scan.add_argument(
+        "--from", dest="start", metavar="MAPKEY", help="inclusive, its first columns will do; default: all"
+    )
+    scan.add_argument("--to", dest="stop", metavar="MAPKEY", help="exclusive; as --from")
+    scan.add_argument("--descending", action="store_true", help="from the last one on")
+    scan.add_argument("--limit", type=count, metavar="N", help="default: all")
+    for command in (get, scan):
+        command.add_argument(
+            "--stale",
+            choices=("never", "when_needed", "always"),
+            default="when_needed",
+            help="whether another copy than the owner's may answer (%(default)s: while the owner can't)",
+        )
+        command.add_argument(
+            "--max-staleness", type=seconds, metavar="SECONDS", help="the oldest answer that will do; default: any"
+        )
+        command.add_argument(
+            "--min-epoch", type=int, default=0, metavar="EPOCH", help="the first epoch that will do; default: any"
+        )
+    status = commands.add_parser("status", parents=[common], help="show the servers, and how far restores are")
+    reads = {"states": states, "describe": describe, "get": get, "scan": scan, "status": status}
+    for name, command in reads.items():
+        command.set_defaults(run=read_commands.read, read=name)
+
+
+def _add_proxy(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--proxy",
+        default=f"127.0.0.1:{DEFAULT_PROXY_PORT}",
+        metavar="HOST:PORT,...",
+        help="the client proxies to ask (%(default)s)",
+    )
+
+
+def _add_servers(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--servers", type=lambda text: text.split(","), metavar="HOST:PORT,...", help="in place of those a proxy knows"
+    )
+
+
+def _add_credentials(command: argparse.ArgumentParser) -> None:
+    of = command.add_argument_group("who asks (or KEYHOLE_CLI_TLS, KEYHOLE_CLI_TOKEN_FILE and so on)")
+    of.add_argument("--tls", action="store_const", const="on", help="speak TLS")
+    of.add_argument("--tls-ca", metavar="FILE", help="whose certificates count; default: the operating system's")
+    of.add_argument("--tls-certificate", metavar="FILE", help="to show to servers that ask for one")
+    of.add_argument("--tls-key", metavar="FILE", help="that certificate's key")
+    of.add_argument("--tls-server-name", metavar="NAME", help="the name in the servers' certificates")
+    of.add_argument("--token-file", metavar="FILE", help="with a bearer token; never give the token itself")
+    of.add_argument("--plaintext", choices=("allow",), help="send the token without TLS, beyond this machine")
+
+
+def _add_token(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    token = commands.add_parser("token", help="make a bearer token, and the entry by which servers know it")
+    token.add_argument("name", metavar="NAME", help="of whom it is for: the policy knows it as token:NAME")
+    token.add_argument("--to", metavar="FILE", required=True, help="the token: a new file, for its owner only")
+    token.add_argument("--days", type=count, metavar="N", help="until it expires; default: never")
+    token.set_defaults(run=tool_commands.run_token)
+
+
+def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    savepoint = commands.add_parser("savepoint", help="copy all states of an application to files, and back")
+    verbs = savepoint.add_subparsers(required=True, metavar="VERB")
+    shown = argparse.ArgumentParser(add_help=False)
+    shown.add_argument("--format", choices=("table", "json"), default="table")
+    shown.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    kafka = argparse.ArgumentParser(add_help=False)
+    kafka.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
+    kafka.add_argument(
+        "--timeout", type=seconds, default=30.0, metavar="SECONDS", help="of one call to Kafka (%(default)s)"
+    )
+
+    create = verbs.add_parser("create", parents=[kafka, shown], help="take one, while the job runs")
+    create.add_argument("application", metavar="APP")
+    create.add_argument("--to", required=True, metavar="PATH", help="a new folder, local or any that fsspec reaches")
+    add_pairs(create, "--checkpoint", "QUERY=DIR", "Spark's checkpoint of a query; needed where Spark keeps state")
+    create.add_argument(
+        "--compaction-lag",
+        type=seconds,
+        default=MIN_COMPACTION_LAG_MS / 1000,
+        metavar="SECONDS",
+        help="min.compaction.lag.ms of the changelog topics, if it was raised (%(default)s)",
+    )
+
+    listed = verbs.add_parser("list", parents=[shown], help="show the savepoints in a folder")
+    listed.add_argument("path", metavar="PATH")
+    listed.add_argument("--check", action="store_true", help="read all files, and compare their checksums")
+
+    restore = verbs.add_parser("restore", parents=[kafka, shown], help="make an application of one")
+    restore.add_argument("path", metavar="PATH")
+    restore.add_argument("--application", metavar="NAME", help="a new name; default: the old one")
+    add_pairs(restore, "--key-groups", "STATE=N", "another number of key groups", count)
+    add_pairs(restore, "--rename", "OLD=NEW", "another name for a state")
+    add_pairs(restore, "--rename-query", "OLD=NEW", "another name for a query")
+    add_pairs(restore, "--checkpoint", "QUERY=DIR", "an empty folder for Spark's checkpoint of the query")
+    for command, verb in ((create, "create"), (listed, "list_"), (restore, "restore")):
+        command.set_defaults(run=tool_commands.run_savepoint, verb=verb)
+
+
+def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verify = commands.add_parser("verify", help="compare all copies of a state with its changelog, record by record")
+    verify.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
+    verify.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
+    _add_proxy(verify)
+    _add_servers(verify)
+    verify.add_argument(
+        "--show", type=int, default=0, metavar="N", help="also the first N storage keys of each kind, in hexadecimal"
+    )
+    verify.add_argument("--timeout", type=seconds, default=30.0, metavar="SECONDS", help="of one call (%(default)s)")
+    verify.add_argument(
+        "--dump-timeout", type=seconds, default=3600.0, metavar="SECONDS", help="to read one server (%(default)s)"
+    )
+    verify.add_argument("--format", choices=("table", "json"), default="table")
+    verify.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    _add_credentials(verify)
+    verify.set_defaults(run=tool_commands.run_verify)
+
+
+def _add_retire(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    retire = commands.add_parser("retire", help="have all state servers forget a query whose job is over for good")
+    retire.add_argument("application", metavar="APP")
+    retire.add_argument("query", metavar="QUERY", nargs="?", default="", help="default: all of the application")
+    _add_proxy(retire)
+    _add_servers(retire)
+    retire.add_argument(
+        "--timeout",
+        type=seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="of each server; a job that has just ended counts as running for 3 s (%(default)s)",
+    )
+    retire.add_argument("--format", choices=("table", "json"), default="table")
+    retire.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    _add_credentials(retire)
+    retire.set_defaults(run=tool_commands.run_retire)
+
+
+def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    running = argparse.ArgumentParser(add_help=False)
+    running.add_argument("--seconds", type=seconds, metavar="S", help="end by itself; default: at Ctrl-C")
+    running.add_argument("--verify", action="store_true", help="count everything again at the end, and compare")
+    running.add_argument("--chaos", action="store_true", help="kill -9 the state server and the driver once each")
+    running.add_argument("--json", action="store_true", help="print one line of JSON at the end")
+    job = commands.add_parser("job", parents=[running], help="run a job with all that it needs on this machine")
+    job.add_argument("name", choices=job_names())
+    job.add_argument(
+        "--external",
+        action="store_true",
+        help="only the job's own process, configured by the environment; also where KEYHOLE_JOB_SERVERS is set",
+    )
+    job.set_defaults(run=run_commands.start_job)
+    demo = commands.add_parser("demo", parents=[running], help="run the main job so, and show live answers")
+    demo.add_argument("--sensors", type=count, default=1000, metavar="N", help="of the synthetic fleet (%(default)s)")
+    demo.add_argument("--rate", type=count, default=1000, metavar="R", help="its events per second (%(default)s)")
+    demo.set_defaults(run=run_commands.start_demo)

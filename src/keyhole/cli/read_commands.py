@@ -1,0 +1,46 @@
+"""The commands that read through a proxy: states, describe, get, scan and status."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+
+from keyhole.config import CliConfig, load
+from keyhole.installing import require
+from keyhole.security.credentials import Credentials
+
+TO_READ = ("grpc", "rich")
+"""Modules that a command needs which asks a proxy and prints tables."""
+
+
+def credentials(options: argparse.Namespace) -> Credentials:
+    """Who asks: by the options, else by the environment. Raises InvalidConfiguration."""
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(CliConfig)}
+    if given["tls"] is None and any(value for name, value in given.items() if name.startswith("tls_")):
+        given["tls"] = "on"
+    return load(CliConfig, os.environ, **given).credentials
+
+
+def read(options: argparse.Namespace) -> int:
+    """Runs the one that `options.read` names. Raises KeyholeError."""
+    require(f"keyhole {options.read}", "cli", TO_READ)
+    from keyhole import Client
+    from keyhole.cli import reads
+
+    output = reads.Output(as_json=options.format == "json")
+    with Client(options.proxy, timeout=options.timeout, credentials=credentials(options)) as client:
+        if options.read == "states":
+            reads.states(client, output)
+        elif options.read == "describe":
+            reads.describe(client, output, options.state)
+        elif options.read == "get":
+            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
+            reads.get(client, output, options.state, options.keys, bounds)
+        elif options.read == "scan":
+            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
+            within = reads.Range(options.start, options.stop, options.descending, options.limit)
+            reads.scan(client, output, options.state, options.key, within, bounds)
+        else:
+            reads.status(client, output)
+    return 0

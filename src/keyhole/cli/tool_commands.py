@@ -1,0 +1,45 @@
+"""The commands that look after states: savepoint, verify, retire and token."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from keyhole.cli.read_commands import TO_READ, credentials
+from keyhole.installing import require
+
+_TO_VERIFY = (*TO_READ, "confluent_kafka", "lmdb")
+_TO_SAVE = (*TO_READ, "confluent_kafka", "fsspec", "lmdb", "pyarrow")
+
+
+def run_savepoint(options: argparse.Namespace) -> int:
+    """`keyhole savepoint`: the function of the module `savepoint` that `options.verb` names. Raises KeyholeError."""
+    require("keyhole savepoint", "savepoint", _TO_SAVE)
+    from keyhole.cli import reads, savepoint
+
+    run: Callable[[argparse.Namespace, reads.Output], int] = getattr(savepoint, options.verb)
+    return run(options, reads.Output(as_json=options.format == "json"))
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    """`keyhole verify`. Raises KeyholeError."""
+    require("keyhole verify", "savepoint", _TO_VERIFY)
+    from keyhole.cli import reads, verify_state
+
+    return verify_state.run(options, credentials(options), reads.Output(as_json=options.format == "json"))
+
+
+def run_retire(options: argparse.Namespace) -> int:
+    """`keyhole retire`. Raises KeyholeError."""
+    require("keyhole retire", "cli", TO_READ)
+    from keyhole.cli import reads, retire
+
+    return retire.run(options, credentials(options), reads.Output(as_json=options.format == "json"))
+
+
+def run_token(options: argparse.Namespace) -> int:
+    """`keyhole token`. Raises KeyholeError."""
+    from keyhole.cli import token
+
+    return token.run(options.name, Path(options.to), options.days)
