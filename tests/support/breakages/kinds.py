@@ -131,8 +131,8 @@ KINDS = (
     Breakage(
         "an aggregate that a reset empties goes on from what it was",
         "kinds",
-        "src/keyhole/coordinator/coordinator.py",
-        "            empties=epoch == self._record.reset_epoch,\n",
+        "src/keyhole/coordinator/epoch.py",
+        "            empties=self._number == self._record.reset_epoch,\n",
         "            empties=False,\n",
         ("test_new_checkpoints.py",),
     ),
