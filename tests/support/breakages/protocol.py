@@ -292,7 +292,7 @@ PROTOCOL = (
     Breakage(
         "a state that nobody can use goes on record",
         "protocol",
-        "src/keyhole/protocol/decisions.py",
+        "src/keyhole/protocol/registration.py",
         "    StateCodec(wanted)\n",
         "",
         ("test_unusable_states.py",),
