@@ -9,7 +9,7 @@ from keyhole.clock import Clock
 from keyhole.errors import KeyholeError
 from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram, ReadCounts, Refusals
-from keyhole.protocol.routing import StateName
+from keyhole.protocol.views import StateName
 from keyhole.rpc.frames import FULL
 
 

@@ -11,7 +11,8 @@ from keyhole.discovery import Discovery
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import KeyholeError, NoServer, UnknownApplication, UnknownState
 from keyhole.model.state import StateDescriptor
-from keyhole.protocol.routing import RouteTable, StateName, View, build, diff, let_go
+from keyhole.protocol.routing import RouteTable, build, diff
+from keyhole.protocol.views import StateName, View, let_go
 from keyhole.security.credentials import PLAIN, Credentials
 from services.client_proxy.server_link import ServerLink
 

@@ -35,10 +35,10 @@ from keyhole.errors import (
 from keyhole.model.epoch import Position, Run
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import QueryControl
-from keyhole.protocol.decisions import check_feeder
 from keyhole.protocol.failpoints import Step, StepObserver
 from keyhole.protocol.membership import groups_of
 from keyhole.protocol.receipts import GroupReceipt
+from keyhole.protocol.registration import check_feeder
 from keyhole.stores.base import Snapshot, StoreEngine
 from services.state_server.counts import EpochCounts, ServerCounts
 from services.state_server.fence import Fence

@@ -17,7 +17,7 @@ OURS = "keyhole|services|jobs|tests"
 _IMPORTS = re.compile(rf"^\s*from ((?:{OURS})[\w.]*) import \(?([\w, ]+)", re.MULTILINE)
 _NAMED = re.compile(r"(?:keyhole|services)(?:\.[A-Za-z_]\w*)+(?::\w+)?")
 # Of Kafka's topics and the tests' applications, loggers, gRPC's services, and Spark's properties.
-_NO_MODULES = re.compile(r"keyhole\.(v1|app|shop|image|audit|exposed|grouping_key|x)\b")
+_NO_MODULES = re.compile(r"keyhole\.(v1|app|shop|image|audit|exposed|grouping_key|properties|x)\b")
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from keyhole.coordinator.run import QueryRun
 from keyhole.errors import Fenced, KeyholeError, SavepointMismatch, StateConflict, TopicMismatch
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import QueryRecord, read_control
-from keyhole.protocol.decisions import settled
+from keyhole.protocol.registration import settled
 from keyhole.savepoint.create import CreateSettings, create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.plan import RestoreOptions

@@ -22,7 +22,7 @@ from keyhole.encoding.row_codec import encode_row
 from keyhole.encoding.value_json import to_json
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.protocol.control import read_control, record
-from keyhole.protocol.decisions import settled
+from keyhole.protocol.registration import settled
 from keyhole.rpc import convert
 from keyhole.rpc.status import from_proto, to_proto
 from keyhole.spark.declaration.rows import rows_of

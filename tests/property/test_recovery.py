@@ -157,7 +157,7 @@ class Plant:
                 assert assignment.version == 0 or set(of) <= present or assignment == self.membership.assignment
 
     def execute(self, change: Change, breaks_off_after: Step | None) -> None:
-        """In the order of QueryRun._execute, and with what it remembers where it breaks off."""
+        """In the order of Reconciler._execute, and with what it remembers where it breaks off."""
         for grant in change.fence:
             self.writers.pop(grant, None)
         fenced = set(change.fence)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyhole.model.read import Role
-from keyhole.protocol.routing import Holding, RouteTable, View, build, diff
+from keyhole.protocol.routing import RouteTable, build, diff
+from keyhole.protocol.views import Holding, View
 from tests.support.readings import KEY_GROUPS, descriptor
 
 ADDRESSES = ["a", "b", "c"]

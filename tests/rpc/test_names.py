@@ -19,7 +19,7 @@ from keyhole import AsyncClient
 from keyhole.encoding.columnar import SEQUENCE, STORAGE_KEY, VALUE, encode
 from keyhole.errors import KeyMismatch, ValueMismatch
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from keyhole.protocol.decisions import settled
+from keyhole.protocol.registration import settled
 from keyhole.rpc import status
 from keyhole.spark.worker.aggregating import staged_aggregate
 from tests.support.hostile_names import OF_FIELDS, OF_KEYS, OF_STATES, attribute

@@ -13,8 +13,9 @@ from keyhole.changelog.base import Changelog
 from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import JobConfig
-from keyhole.coordinator.coordinator import HEARTBEAT_SECONDS, Coordinator
+from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.fleet import Addresses
+from keyhole.coordinator.heartbeat import HEARTBEAT_SECONDS
 from keyhole.coordinator.task_stream import stage_partition
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.epochs import EpochBatch, EpochResult, StatePlan

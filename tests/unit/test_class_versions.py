@@ -20,8 +20,8 @@ from keyhole.errors import InvalidConfiguration, StateChanged, ValueMismatch
 from keyhole.model.epoch import Run
 from keyhole.model.evolution import succeeds
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from keyhole.protocol.decisions import evolve, settled
 from keyhole.protocol.receipts import StageOrder
+from keyhole.protocol.registration import evolve, settled
 from keyhole.rpc.convert import descriptor_from_proto, descriptor_to_proto
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder

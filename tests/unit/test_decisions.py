@@ -15,12 +15,11 @@ from keyhole.protocol.decisions import (
     check_batch,
     check_start,
     decide,
-    evolve,
     offsets_hash,
-    settled,
     transactional_id,
 )
 from keyhole.protocol.receipts import GroupReceipt, PartitionReceipt, ServerReceipt
+from keyhole.protocol.registration import evolve, settled
 from tests.support.states import complete, descriptor, target
 
 

@@ -12,7 +12,7 @@ from keyhole.config import JobConfig
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InvalidConfiguration, KeyMismatch, ValueMismatch
 from keyhole.model.state import StateKind
-from keyhole.protocol.decisions import settled
+from keyhole.protocol.registration import settled
 from keyhole.spark import queryable
 from keyhole.spark.declaration.schema import Declaration, check_all_columns, describe
 from keyhole.spark.lookup import spark_type, value_schema

@@ -28,7 +28,8 @@ from keyhole.errors import (
     UnknownState,
 )
 from keyhole.model.read import ReadBounds, Role, Stale
-from keyhole.protocol.routing import Holding, RouteTable, View, build
+from keyhole.protocol.routing import RouteTable, build
+from keyhole.protocol.views import Holding, View
 from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.v1 import state_pb2
 from services.client_proxy.forwarding.asked import Asked

@@ -10,7 +10,8 @@ import pytest
 from keyhole.encoding.codec import StateCodec
 from keyhole.model.read import Role
 from keyhole.model.state import StateDescriptor
-from keyhole.protocol.routing import Holding, View, build, diff
+from keyhole.protocol.routing import build, diff
+from keyhole.protocol.views import Holding, View
 from tests.support import readings
 
 

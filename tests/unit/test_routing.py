@@ -6,7 +6,8 @@ import msgspec
 
 from keyhole.model.read import Role
 from keyhole.model.state import ValueSchema
-from keyhole.protocol.routing import Holding, View, build, diff, let_go
+from keyhole.protocol.routing import build, diff
+from keyhole.protocol.views import Holding, View, let_go
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
 
 NAME = (APPLICATION, STATE)

@@ -11,7 +11,7 @@ from pyspark.sql import types as spark
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, StateChanged, ValueMismatch
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from keyhole.protocol.decisions import settled
+from keyhole.protocol.registration import settled
 from keyhole.spark import queryable
 from keyhole.spark.declaration.schema import Declaration, describe, value_names
 from keyhole.spark.driver.micro_batch import OutputMode

@@ -16,7 +16,7 @@ from keyhole.errors import StateChanged, StoreFull, ValueMismatch
 from keyhole.model.evolution import evolved
 from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
 from keyhole.protocol.control import GenerationRecord, QueryControl, read_control, record
-from keyhole.protocol.decisions import settled
+from keyhole.protocol.registration import settled
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.manifest import SavedState

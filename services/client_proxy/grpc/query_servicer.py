@@ -15,7 +15,7 @@ from keyhole.client.wire.segments import Answers
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_values import KeyValue
 from keyhole.errors import InternalError, KeyholeError, Overloaded, StaleDescriptor
-from keyhole.protocol.routing import StateName
+from keyhole.protocol.views import StateName
 from keyhole.rpc import convert
 from keyhole.rpc.frames import (
     FRAME_BYTES,

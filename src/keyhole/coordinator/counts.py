@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from keyhole.clock import Clock
 from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram
+from keyhole.protocol.epochs import EpochResult
+from keyhole.protocol.membership import Membership
 
 
 class QueryCounts:
@@ -32,6 +34,22 @@ class QueryCounts:
             yield
         finally:
             self.phase_seconds[name] += clock.monotonic() - began
+
+    def note_membership(self, generation: int, membership: Membership) -> None:
+        """As the query's run knows it now."""
+        self.generation = generation
+        self.assignment_version = membership.assignment.version
+        self.members = len(membership.members)
+
+    def note_epoch(self, result: EpochResult, commit_time_ms: int, seconds: float) -> None:
+        """An epoch is complete, which took so long."""
+        self.epochs += 1
+        self.replayed += result.replayed
+        self.rounds += result.rounds
+        self.complete_epoch = result.epoch
+        self.commit_time_ms = commit_time_ms
+        self.seconds.observe(seconds)
+        self.fenced = False
 
 
 class SparkCounts:

@@ -18,7 +18,7 @@ from keyhole.coordinator.local_lock import Turns
 from keyhole.errors import ConflictError, EpochFailed, Fenced
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import record
-from keyhole.protocol.decisions import settled
+from keyhole.protocol.registration import settled
 
 DECLARING = "*"
 """Stands for the query where the control log is opened to declare states, or to begin a restore; no query can have this

@@ -1,0 +1,100 @@
+"""The epoch protocol, pure: each micro-batch of a query becomes one epoch of all of its states, exactly once.
+
+It is a two-phase commit. Tasks *prepare* (they stage their rows with the key groups' owners, for receipts), and the
+driver commits once the receipts cover the batch. What makes it hold when processes die, stand still or come back:
+
+    fencing token     the generation: each run of a query takes the next one, and a grant, by which a server may write,
+                      belongs to one generation. Kafka fences by it: a grant is a transactional.id.
+    lease             an owner says that its answers are confirmed only while it hears heartbeats. Leases flag reads;
+                      that nobody else writes is by fencing alone, and needs no clock.
+    barrier record    the epoch marker, last in each partition that an epoch touches: what stands before it is whole.
+                      The complete record is the barrier over all partitions.
+    reconcile loop    compares who should own and follow each key group with what is seen, one planned change at a time.
+
+Here are the decisions and the records, as functions on frozen values: no sockets, clocks, threads or Kafka, and no
+library but msgspec (a contract in pyproject.toml). keyhole.coordinator carries them out in the driver,
+services/state_server on the other side, keyhole.changelog has the topics. docs/protocol.md tells the reasons.
+
+Messages (protos/keyhole/v1/state_server.proto), and who has their content:
+
+    OpenRun, Assign, Release       driver to server    assignment.py, membership.py and plan.py: what they give and take
+    Stage, ReadBase                task to server      receipts.py: StageOrder (of a round), PartitionReceipt
+    Commit                         driver to server    decisions.py: ServerCommit; its answer has the markers
+    Abort                          driver to server    forgets what was staged
+    Confirm                        driver to server    membership.py: Held, which copies are warm; renews the lease
+    Describe                       driver to server    membership.py: Sighting
+    WatchOwnership                 server to reader    views.py: Holding and View; ranking.py, routing.py: who is asked
+
+Records of the control topic (control.py), each under one key:
+
+    state/<state>                  StateDescriptor     registration.py: whose it is, and what may become of it
+    opened/, generation/<query>    OpenedRecord, GenerationRecord   takeover.py: who has taken the query over
+    query/<query>                  QueryRecord         decisions.py, bootstrap.py: epoch = base + batch
+    complete/<query>               CompleteRecord      the last epoch that all servers have committed
+    assignment/<query>             AssignmentRecord    plan.py, assignment.py: who owns and follows what
+    grant/<query>/<id>             GrantRecord         decisions.py: transactional_id, never used twice
+    savepoint/<query>              SavepointRecord     takeover.py: a restore, until its first run
+
+Beside these: start.py decides what a run's first batch may do, epochs.py has a batch and its result, replacement.py
+which owners can't wait for a batch's end, batch_decisions.py what batches settle in files, failpoints.py names the
+steps at which tests kill a process.
+
+An epoch, on the way without failures (coordinator/ is in src/keyhole/, state_server/ in services/):
+
+    driver                     task                   state server                    Kafka
+      |                          |                        |                             |
+      |-- OpenRun, Release, Assign until all key groups have a ready owner              |
+      |   coordinator/reconcile.py, server_calls.py ----->| fence.py, host.py           |
+      |-- grants before OpenRun, the assignment before Assign ------ control topic ---->|
+      |   coordinator/query_log.py                        |                             |
+      |                          |                        |                             |
+      |-- StageOrder ----------->|                        |                             |
+      |   coordinator/epoch.py   |                        |                             |
+      |                          |-- Stage: prepare ----->| write/attempts.py           |
+      |                          |   task_stream.py       | write/staged.py             |
+      |                          |<- receipts by group ---|                             |
+      |<- PartitionReceipt ------|                        |                             |
+      |   decisions.decide       |                        |                             |
+      |   coordinator/commit_time.py: once for all rounds |                             |
+      |                          |                        |                             |
+      |-- Commit, with the winners' receipts ------------>| write/commit.py             |
+      |   coordinator/commit.py  |                        |-- changelog, one transaction:
+      |                          |                        |   rows, then the markers -->|
+      |                          |                        |   changelog/kafka/writer.py |
+      |                          |                        | one store write: rows and positions
+      |                          |                        | host.py publishes a snapshot
+      |<- committed, or already committed, by group ------|                             |
+      |                          |                        |                             |
+      |-- complete record ------------------------------------------ control topic ---->|
+      |   coordinator/query_log.py                        |                             |
+
+Whatever fails leads back to the top, to another round of the same epoch; a key group that has it answers "already".
+Between epochs coordinator/heartbeat.py repeats the complete record, then sends Confirm, and reconciles.
+
+Invariants, and the tests that hold them:
+
+    1. Of each key group one server at most may write.
+       tests/property/test_recovery.py:
+       test_every_key_group_ends_with_one_live_owner_and_no_grant_survives_that_is_no_members
+    2. A driver or server that was superseded changes nothing, whenever it wakes.
+       tests/unit/test_schedules.py:
+       test_a_driver_and_its_servers_that_are_suspended_and_woken_after_a_new_run_can_change_nothing
+    3. A grant's name is never used twice, so that nobody un-fences himself.
+       tests/unit/test_decisions.py: test_a_grant_is_never_named_twice
+       tests/unit/test_late_messages.py: test_a_late_open_run_takes_no_grant_that_was_fenced_since
+    4. An epoch is committed only if every partition of every state is staged once, and each key group by one of them.
+       tests/unit/test_decisions.py: TestDecide
+    5. Each key group takes an epoch once, whatever is sent again, lost or killed.
+       tests/property/test_protocol.py: TestProtocol, TestReducingProtocol
+       tests/unit/test_schedules.py: test_a_transaction_whose_end_is_not_seen_counts_once_whether_it_was_applied_or_not
+    6. A key group's next owner is on record, and told, only after the last one was fenced or has answered Release.
+       tests/unit/test_handover.py:
+       test_a_key_group_is_on_record_for_and_told_to_its_next_owner_only_after_the_last_one_has_answered_release
+    7. An idle driver that can't write to the control topic confirms nobody: once it may be replaced, its leases pass.
+       tests/unit/test_late_messages.py:
+       TestWhoIsConfirmed.test_not_by_a_driver_that_can_not_tell_whether_it_was_replaced
+    8. A state is the query's that declared it first; of two that start at once, one has it.
+       tests/property/test_declaring.py: test_one_of_two_queries_has_the_state_and_the_other_is_refused
+    9. A start that is refused fences nobody.
+       tests/property/test_starts_beside_a_query.py: test_refused_starts_never_fence_a_query_that_runs_well
+"""

@@ -1,6 +1,7 @@
-"""What the coordinator decides, as functions on frozen values: no sockets, no clocks, no Kafka.
+"""What the coordinator decides of batches and epochs, as functions on frozen values: no sockets, no clocks, no Kafka.
 
-The protocol is told in docs/protocol.md; each function here is one of its decisions. Who owns what is plan.py's.
+The protocol is told in docs/protocol.md; each function here is one of its decisions. Who owns what is plan.py's, whose
+a state is registration.py's.
 """
 
 from __future__ import annotations
@@ -11,128 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
-from keyhole.encoding.codec import StateCodec
-from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
-from keyhole.model.epoch import Run
-from keyhole.model.evolution import evolved
-from keyhole.model.state import KeyColumn, StateDescriptor, StateKind
+from keyhole.errors import CheckpointMismatch, InternalError
 from keyhole.protocol.bootstrap import first_of_stream, unused_epoch
-from keyhole.protocol.control import CompleteRecord, OpenedRecord, QueryControl, QueryRecord
+from keyhole.protocol.control import CompleteRecord, QueryRecord
 from keyhole.protocol.receipts import GroupReceipt, PartitionReceipt, Target
 
 OnNewCheckpoint = Literal["refuse", "continue", "reset"]
 
-_ENCODED = ("value", "binary")
-"""The field that a codec makes (keyhole.spark.declaration.value_codec)."""
 _SERIAL = re.compile(r"\d+$")
-
-
-def settled(stored: StateDescriptor | None, wanted: StateDescriptor) -> StateDescriptor:
-    """The state as it is to be, from what the control topic knows of it (None: nothing) and what the job declares.
-
-    Its value may have evolved (keyhole.model.evolution); `ttl_ms`, `max_length` and `keep_deleted_ms` are as declared.
-
-    Raises:
-        StateConflict: Another query of the application feeds it.
-        StateChanged: It can't become that; the message says what differs and what to do.
-        ValueMismatch: No server or reader could use it: once it is on record, it could not be taken back.
-    """
-    if stored is not None:
-        _check_unchanged(stored, wanted)
-        wanted = evolved(stored, wanted)
-    StateCodec(wanted)
-    return wanted
-
-
-def _check_unchanged(stored: StateDescriptor, wanted: StateDescriptor) -> None:
-    check_feeder(stored, wanted)
-    _check_class_version(stored, wanted)
-    name = f"{wanted.application}/{wanted.state}"
-    differences = [
-        f"{what} was {before}, is {after}"
-        for what, before, after in (
-            ("kind", stored.kind, wanted.kind),
-            ("key_groups", stored.key_groups, wanted.key_groups),
-            ("key", _columns(stored.key), _columns(wanted.key)),
-            ("map_key", _columns(stored.map_key) or "none", _columns(wanted.map_key) or "none"),
-            ("order_by", stored.order_by or "none", wanted.order_by or "none"),
-            # What is stored holds when it expires, by that clock, or doesn't; how long entries live may change.
-            ("ttl", _expiry(stored), _expiry(wanted)),
-            # Rows from before would be read as null: nothing of them is in the field that is there from then on.
-            ("codec", _made_by_codec(stored, of=wanted), _made_by_codec(wanted, of=wanted)),
-        )
-        if before != after
-    ]
-    if differences:
-        regrouped = (
-            "; or have the other number of key groups from a savepoint, in an application of another name: keyhole "
-            f"savepoint create, then keyhole savepoint restore ... --key-groups {wanted.state}={wanted.key_groups}"
-        )
-        raise StateChanged(
-            f"state {name} can't be changed in place: {'; '.join(differences)}. Restore the old declaration, or give "
-            f"the state another name{regrouped if stored.key_groups != wanted.key_groups else ''}",
-            state=name,
-        )
-
-
-def _made_by_codec(state: StateDescriptor, of: StateDescriptor) -> str:
-    """Of what an earlier release has recorded it is not known: the bytes of a field of that name can be a codec's.
-
-    Args:
-        of: The state as it is declared.
-    """
-    if state.kind is StateKind.AGGREGATING:
-        return "none"
-    known = state.class_version > 0
-    perhaps = of.class_version > 0 and any((field.name, field.type) == _ENCODED for field in state.value.fields)
-    return "set" if known or perhaps else "none"
-
-
-def _check_class_version(stored: StateDescriptor, wanted: StateDescriptor) -> None:
-    if 0 < wanted.class_version < (version := stored.class_version):
-        name = f"{wanted.application}/{wanted.state}"
-        raise StateChanged(
-            f"state {name} has been written by version {version} of its class, and the job has version "
-            f"{wanted.class_version}, which can't read what that one has stored. Run the job with version {version} or "
-            f"a later one (to take a change back, make it version {version + 1}), restore a savepoint from before in "
-            "an application of another name, or give the state another name",
-            state=name,
-            version=version,
-        )
-
-
-def check_feeder(stored: StateDescriptor, wanted: StateDescriptor) -> None:
-    """Raises StateConflict where another query of the application feeds the state."""
-    if stored.query != wanted.query:
-        name = f"{wanted.application}/{wanted.state}"
-        raise StateConflict(
-            f"state {name} is fed by query {stored.query!r}; query {wanted.query!r} can't feed it too. "
-            "Choose another state name, or give the query its old name",
-            state=name,
-            query=stored.query,
-        )
-
-
-def _columns(columns: Iterable[KeyColumn]) -> str:
-    return ", ".join(f"{column.name} {column.type}" for column in columns)
-
-
-def _expiry(state: StateDescriptor) -> str:
-    return f"set, by {state.ttl_clock.replace('_', ' ')}" if state.ttl_ms else "none"
-
-
-def evolve(stored: Mapping[str, StateDescriptor], states: Iterable[StateDescriptor]) -> bool:
-    """Whether rows are written otherwise from now on than what is stored, by the control topic, was: by another schema,
-    by another version of the job's class, or deletions with an order."""
-    return any(
-        before.value != of.value
-        or bool(before.keep_deleted_ms) is not bool(of.keep_deleted_ms)
-        or max(1, before.class_version) != max(1, of.class_version)
-        for of in states
-        if (before := stored.get(of.state)) is not None
-    )
 
 
 def check_start(
@@ -287,26 +174,6 @@ def _commits_of(server: str, receipts: Sequence[PartitionReceipt], states: Itera
             groups=tuple(sorted((g for _, s in mine for g in s.groups), key=lambda group: group.key_group)),
         )
     return commits
-
-
-def taken_over_by(control: QueryControl, run: Run) -> tuple[str, dict[str, str]]:
-    """Who has taken a query over from a run that was fenced: in words, and the same as facts.
-
-    Args:
-        control: As it was read after that.
-    """
-    opened = control.opened
-    newer = control.generation > run.generation
-    if newer and (opened is None or opened.run_id != control.run_id):
-        # Of an earlier version; or somebody else has opened the log since.
-        opened = OpenedRecord(control.run_id)
-    elif opened is None or opened.run_id == run.run_id:
-        return "nobody is on record who has: a start that was ended at once, or a restore of a savepoint", {}
-    facts = {name: str(value) for name, value in msgspec.structs.asdict(opened).items() if value}
-    if not newer:
-        return f"by a start that has no generation yet, or was refused ({opened.told})", facts
-    facts["generation"] = str(control.generation)
-    return f"by run {control.generation} ({opened.told}). Is the job running twice?", facts
 
 
 def transactional_id(application: str, query: str, target: Target, generation: int, serial: int) -> str:

@@ -10,8 +10,9 @@ import msgspec
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.bootstrap import check_bootstrap
 from keyhole.protocol.control import QueryControl, QueryRecord
-from keyhole.protocol.decisions import OnNewCheckpoint, check_start, evolve, settled
+from keyhole.protocol.decisions import OnNewCheckpoint, check_start
 from keyhole.protocol.epochs import EpochBatch
+from keyhole.protocol.registration import evolve, settled
 from keyhole.protocol.takeover import check_restored, dropped_states, settled_records
 
 

@@ -1,11 +1,14 @@
-"""What a run must know of the savepoint that its application was restored from, or is being. Pure."""
+"""What a run must know of others that had, or take, what it has: a restore from a savepoint, and a newer run. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import msgspec
+
 from keyhole.errors import SavepointMismatch
-from keyhole.protocol.control import QueryControl, SavepointRecord, record
+from keyhole.model.epoch import Run
+from keyhole.protocol.control import OpenedRecord, QueryControl, SavepointRecord, record
 
 
 def check_restored(control: QueryControl) -> QueryControl:
@@ -58,3 +61,23 @@ def settled_records(query: str, savepoint: SavepointRecord | None, dropped: Coll
         return {}
     names = [("savepoint", query), *(("state", state) for state in dropped)]
     return {key: None for kind, name in names for key in record(kind, name, None)}
+
+
+def taken_over_by(control: QueryControl, run: Run) -> tuple[str, dict[str, str]]:
+    """Who has taken a query over from a run that was fenced: in words, and the same as facts.
+
+    Args:
+        control: As it was read after that.
+    """
+    opened = control.opened
+    newer = control.generation > run.generation
+    if newer and (opened is None or opened.run_id != control.run_id):
+        # Of an earlier version; or somebody else has opened the log since.
+        opened = OpenedRecord(control.run_id)
+    elif opened is None or opened.run_id == run.run_id:
+        return "nobody is on record who has: a start that was ended at once, or a restore of a savepoint", {}
+    facts = {name: str(value) for name, value in msgspec.structs.asdict(opened).items() if value}
+    if not newer:
+        return f"by a start that has no generation yet, or was refused ({opened.told})", facts
+    facts["generation"] = str(control.generation)
+    return f"by run {control.generation} ({opened.told}). Is the job running twice?", facts

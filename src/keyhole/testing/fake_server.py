@@ -4,103 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import grpc
 
-from keyhole.clock import SystemClock
 from keyhole.config import SecuritySettings
-from keyhole.encoding.codec import EntryRange, StateCodec
-from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys, group_of
 from keyhole.errors import (
-    EpochNotReached,
     KeyholeError,
-    KeyTooLong,
-    MalformedRequest,
-    NotOwner,
-    NotReady,
     StaleDescriptor,
-    TooStale,
-    UnavailableError,
-    Unconfirmed,
     UnknownApplication,
     UnknownState,
 )
-from keyhole.model.read import ReadBounds, Role, Stale
+from keyhole.model.read import Role
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert, status
 from keyhole.rpc.frames import check_answer, cut_to_frame, failures_to_proto
-from keyhole.rpc.read_requests import check_consistency, check_frame, key_count
+from keyhole.rpc.read_requests import check_frame, key_count
 from keyhole.rpc.scan_requests import scan_range
 from keyhole.rpc.server import RpcServer
 from keyhole.rpc.version import PROTOCOL_VERSION
+from keyhole.testing.fake_copies import MAX_KEY_BYTES, HostedState, StateCopies, entries_of
 from keyhole.v1 import query_pb2 as pb
-from keyhole.v1 import query_pb2_grpc, state_pb2, state_server_pb2, state_server_pb2_grpc
+from keyhole.v1 import query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-MAX_KEY_BYTES = 511
 PAGE_ENTRIES = 3
 """Of a scan's page: few, so that any answer has several."""
-
-
-@dataclass(eq=False)
-class HostedState:
-    """One copy of a state on the fake. Change it at will; call `FakeServer.changed` after what ownership streams tell.
-
-    Attributes:
-        confirmed: Owner: whether its coordinator was heard of within the lease.
-        as_of_ms: Milliseconds since 1970, UTC; None: now, as a confirmed owner's is; 0: not known.
-    """
-
-    descriptor: StateDescriptor
-    rows: dict[bytes, bytes] = field(default_factory=dict)
-    key_groups: frozenset[int] = frozenset()
-    ready: bool = True
-    epoch: int = 1
-    generation: int = 1
-    assignment_version: int = 1
-    role: Role = Role.OWNER
-    confirmed: bool = True
-    as_of_ms: int | None = None
-    lag_epochs: int = 0
-
-    def __post_init__(self) -> None:
-        self.codec = StateCodec(self.descriptor)
-        self.key_groups = self.key_groups or frozenset(range(self.descriptor.key_groups))
-
-    def put(self, key: Any, row: bytes) -> None:
-        """`row` as the codec encodes it."""
-        self.rows[self.codec.storage_key(key)] = row
-
-    def source(self, server: str) -> state_pb2.Source:
-        """Of answers now."""
-        return state_pb2.Source(
-            server=server,
-            role=state_pb2.ROLE_OWNER if self.role is Role.OWNER else state_pb2.ROLE_STANDBY,
-            epoch=self.epoch,
-            commit_time_ms=1_000 * self.epoch,
-            generation=self.generation,
-            assignment_version=self.assignment_version,
-            unconfirmed=not self.confirmed,
-            as_of_ms=_now_ms() if self.as_of_ms is None else self.as_of_ms,
-            lag_epochs=self.lag_epochs,
-        )
-
-    def check(self, server: str, bounds: ReadBounds) -> None:
-        """Raises EpochNotReached or TooStale."""
-        if self.epoch < bounds.min_epoch:
-            raise EpochNotReached(
-                f"the state is at epoch {self.epoch} on server {server}; min_epoch asks for {bounds.min_epoch}",
-                epoch=self.epoch,
-            )
-        age_ms = 0 if self.as_of_ms is None else _now_ms() - self.as_of_ms if self.as_of_ms else float("inf")
-        if bounds.max_staleness_ms and age_ms > bounds.max_staleness_ms:
-            raise TooStale(
-                f"the copy of server {server} is {age_ms} ms old; max_staleness asks for {bounds.max_staleness_ms} ms",
-                age_ms=age_ms,
-            )
 
 
 class FakeServer:
@@ -261,8 +191,8 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
     async def DescribeState(self, request: pb.DescribeStateRequest, context: _Context) -> pb.DescribeStateResponse:  # noqa: N802
         copies = self._copies(request.state)
         return pb.DescribeStateResponse(
-            descriptor=convert.descriptor_to_proto(copies[0].descriptor),
-            holdings=[self._server.holding(state) for state in copies],
+            descriptor=convert.descriptor_to_proto(copies.descriptor),
+            holdings=[self._server.holding(state) for state in copies.all],
         )
 
     async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802
@@ -290,11 +220,11 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
 
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802
         copies = self._copies(request.state)
-        within = scan_range(copies[0].codec, request)
-        if copies[0].descriptor.scan_key:  # else it is the key group itself
-            _check(copies[0], [within.prefix])
-        (state,) = self._chosen(copies, [within.prefix], request.options)
-        entries = _entries(state, within, request)
+        within = scan_range(copies.codec, request)
+        if copies.descriptor.scan_key:  # else it is the key group itself
+            copies.check([within.prefix])
+        (state,) = copies.chosen([within.prefix], request.options)
+        entries = entries_of(state, within, request)
         source = state.source(self._server.server)
         self._server.scans += 1
         try:
@@ -319,11 +249,10 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         try:
             check_frame(request)
             copies = self._copies(request.state)
-            state = copies[0]
-            if request.storage_keys and request.topic_id != state.descriptor.topic_id:
+            if request.storage_keys and request.topic_id != copies.descriptor.topic_id:
                 raise StaleDescriptor("these storage keys are of another state; describe it again")
-            keys = list(request.storage_keys) or _encoded(state, list(request.keys))
-            values, chosen, failures = self._lookup_apart(copies, keys, request.options)
+            keys = list(request.storage_keys) or copies.encoded(list(request.keys))
+            values, chosen, failures = copies.lookup_apart(keys, request.options)
             name = f"{request.state.application}/{request.state.state}"
             failures += failures_to_proto(cut_to_frame(name, values))
         except KeyholeError as error:
@@ -333,74 +262,21 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         return pb.LookupResponse(
             frame=request.frame,
             values=values,
-            sources=[state.source(self._server.server) for state in copies],
-            source_of=[copies.index(state) for state in chosen] if len(copies) > 1 else (),
+            sources=[state.source(self._server.server) for state in copies.all],
+            source_of=[copies.all.index(state) for state in chosen] if len(copies.all) > 1 else (),
             failures=failures,
         )
 
     def _get(self, ref: pb.StateRef, keys: list[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
         copies = self._copies(ref)
-        values, chosen = self._lookup(copies, _encoded(copies[0], keys), options)
+        values, chosen = copies.lookup(copies.encoded(keys), options)
         check_answer(f"{ref.application}/{ref.state}", values, len(keys))
         return [
             pb.Answer(found=bool(value), value=value, source=state.source(self._server.server))
             for value, state in zip(values, chosen, strict=True)
         ]
 
-    def _lookup_apart(
-        self, copies: list[HostedState], keys: list[bytes], options: pb.ReadOptions
-    ) -> tuple[list[bytes], list[HostedState], list[pb.LookupFailure]]:
-        """As `_lookup`; where that is refused for now, key group by key group: those that can't be read fail alone."""
-        try:
-            return (*self._lookup(copies, keys, options), [])
-        except UnavailableError:
-            values, chosen = [b""] * len(keys), [copies[0]] * len(keys)
-        failures = []
-        for group in {key[:GROUP_BYTES] for key in keys}:
-            indexes = [index for index, key in enumerate(keys) if key[:GROUP_BYTES] == group]
-            try:
-                part, of = self._lookup(copies, [keys[index] for index in indexes], options)
-            except UnavailableError as error:
-                failures.append(pb.LookupFailure(indexes=indexes, error=status.to_proto(error)))
-                continue
-            for index, value, state in zip(indexes, part, of, strict=True):
-                values[index], chosen[index] = value, state
-        return values, chosen, failures
-
-    def _lookup(
-        self, copies: list[HostedState], keys: list[bytes], options: pb.ReadOptions
-    ) -> tuple[list[bytes], list[HostedState]]:
-        """The values, and which copy each is of."""
-        _check(copies[0], keys)
-        chosen = self._chosen(copies, keys, options)
-        return [_value(state, key, options) for key, state in zip(keys, chosen, strict=True)], chosen
-
-    def _chosen(self, copies: list[HostedState], keys: list[bytes], options: pb.ReadOptions) -> list[HostedState]:
-        """Of all keys, before any is answered: one that can't be fails the request."""
-        if self._server.refuse is not None:
-            raise self._server.refuse
-        check_consistency(options)
-        bounds = convert.bounds_from_proto(options)
-        chosen = [self._choose(copies, group_of(key), bounds.stale) for key in keys]
-        for state in copies:
-            if state in chosen:
-                state.check(self._server.server, bounds)
-        return chosen
-
-    def _choose(self, copies: list[HostedState], key_group: int, stale: Stale) -> HostedState:
-        server = self._server.server
-        having = [state for state in copies if key_group in state.key_groups]
-        for state in having:
-            if not state.ready or (stale is Stale.NEVER and state.role is Role.STANDBY):
-                continue
-            if stale is Stale.NEVER and not state.confirmed:
-                raise Unconfirmed(f"server {server} has not heard of its coordinator; a newer owner may exist")
-            return state
-        if any(not state.ready for state in having):
-            raise NotReady(f"server {server} is restoring {copies[0].descriptor.state}: 3 of 10 records")
-        raise NotOwner(f"server {server} does not own that key group")
-
-    def _copies(self, ref: pb.StateRef) -> list[HostedState]:
+    def _copies(self, ref: pb.StateRef) -> StateCopies:
         copies = self._server.copies((ref.application, ref.state))
         if not copies:
             known = sorted(self._server.states.keys() | self._server.standbys.keys())
@@ -409,34 +285,4 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
                 UnknownState if any(ref.application == application for application, _ in known) else UnknownApplication
             )
             raise kind(f"no state {ref.application}/{ref.state}; there are: {names}", states=names)
-        return copies
-
-
-def _check(state: HostedState, keys: list[bytes]) -> None:
-    if keys and not are_storage_keys(keys, state.descriptor.key_groups):
-        raise MalformedRequest("not storage keys of this state")
-    if any(len(key) > MAX_KEY_BYTES for key in keys):
-        raise KeyTooLong(f"a key is longer than the store takes: {MAX_KEY_BYTES} bytes, encoded")
-
-
-def _entries(state: HostedState, within: EntryRange, request: pb.ScanRequest) -> list[tuple[bytes, bytes]]:
-    """Map keys and values, as of now."""
-    prefix, start, stop = within
-    found = sorted(key for key in state.rows if start <= key and (stop is None or key < stop))
-    if request.descending:
-        found.reverse()
-    return [(key[len(prefix) :], _value(state, key, request.options)) for key in found[: request.limit or None]]
-
-
-def _value(state: HostedState, key: bytes, options: pb.ReadOptions) -> bytes:
-    row = state.rows.get(key, b"")
-    return state.codec.row_to_json(row).encode() if row and options.format == pb.VALUE_FORMAT_JSON else row
-
-
-def _now_ms() -> int:
-    return SystemClock().now_ms()
-
-
-def _encoded(state: HostedState, keys: list[pb.Key]) -> list[bytes]:
-    values = [convert.key_from_proto(key) for key in keys]
-    return [state.codec.storage_key(value if len(value) != 1 else value[0]) for value in values]
+        return StateCopies(self._server.server, copies, self._server.refuse)

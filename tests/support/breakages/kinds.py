@@ -123,7 +123,7 @@ KINDS = (
     Breakage(
         "what an epoch deletes is told as another batch where the job has gone over to orders",
         "kinds",
-        "src/keyhole/protocol/decisions.py",
+        "src/keyhole/protocol/registration.py",
         "        or bool(before.keep_deleted_ms) is not bool(of.keep_deleted_ms)\n",
         "",
         ("test_decisions.py",),
@@ -131,8 +131,8 @@ KINDS = (
     Breakage(
         "an aggregate that a reset empties goes on from what it was",
         "kinds",
-        "src/keyhole/coordinator/coordinator.py",
-        "            empties=epoch == self._record.reset_epoch,\n",
+        "src/keyhole/coordinator/epoch.py",
+        "            empties=self._number == self._record.reset_epoch,\n",
         "            empties=False,\n",
         ("test_new_checkpoints.py",),
     ),
@@ -155,7 +155,7 @@ KINDS = (
     Breakage(
         "what an epoch brings is told as another batch where the job's class is of another version",
         "kinds",
-        "src/keyhole/protocol/decisions.py",
+        "src/keyhole/protocol/registration.py",
         "        or max(1, before.class_version) != max(1, of.class_version)\n",
         "",
         ("test_class_versions.py",),
@@ -163,7 +163,7 @@ KINDS = (
     Breakage(
         "an earlier version of a class takes a state over",
         "kinds",
-        "src/keyhole/protocol/decisions.py",
+        "src/keyhole/protocol/registration.py",
         "    _check_class_version(stored, wanted)\n",
         "",
         ("test_refused_starts.py",),
@@ -171,7 +171,7 @@ KINDS = (
     Breakage(
         "a codec that is added hides the rows that are there",
         "kinds",
-        "src/keyhole/protocol/decisions.py",
+        "src/keyhole/protocol/registration.py",
         '            ("codec", _made_by_codec(stored, of=wanted), _made_by_codec(wanted, of=wanted)),\n',
         "",
         ("test_refused_starts.py",),

@@ -9,7 +9,8 @@ _FENCE = "services/state_server/fence.py"
 _COMMIT = "services/state_server/write/commit.py"
 _DECISIONS = "src/keyhole/protocol/decisions.py"
 _COORDINATOR = "src/keyhole/coordinator/coordinator.py"
-_RUN = "src/keyhole/coordinator/run.py"
+_RECONCILE = "src/keyhole/coordinator/reconcile.py"
+_QUERY_LOG = "src/keyhole/coordinator/query_log.py"
 
 PROTOCOL = (
     Breakage(
@@ -39,15 +40,15 @@ PROTOCOL = (
     Breakage(
         "an epoch counts as committed when its rows are not staged yet",
         "protocol",
-        _COORDINATOR,
-        "        time.decide()\n",
+        "src/keyhole/coordinator/epoch.py",
+        "        self._time.decide()\n",
         "        pass\n",
         ("test_commit_time.py",),
     ),
     Breakage(
         "each round of an epoch decides its commit time anew",
         "protocol",
-        _COORDINATOR,
+        "src/keyhole/coordinator/commit_time.py",
         "        if not self._decided:\n",
         "        if True:\n",
         ("test_commit_time.py",),
@@ -151,8 +152,8 @@ PROTOCOL = (
     Breakage(
         "a run reads the control topic without a record of its own to read as far as",
         "protocol",
-        _RUN,
-        '        self._append(record("opened", self._query, self._opened))\n',
+        _QUERY_LOG,
+        '        self.append(record("opened", self._query, self._opened))\n',
         "",
         ("test_declaring.py::test_of_two_runs_of_one_query_the_one_that_took_it_last_has_the_state",),
     ),
@@ -191,15 +192,15 @@ PROTOCOL = (
     Breakage(
         "a server that comes and refuses ends the query",
         "protocol",
-        _RUN,
-        "self._begun and server not in self._owning and",
-        "not self._begun and server not in self._owning and",
+        _RECONCILE,
+        "        if not self._begun:\n            return {}\n",
+        "        if self._begun:\n            return {}\n",
         ("test_refused_moves.py",),
     ),
     Breakage(
         "a new run does not fence the grants of the one before",
         "protocol",
-        _RUN,
+        _RECONCILE,
         "        self._fence(change.fence)\n",
         "",
         (
@@ -209,7 +210,7 @@ PROTOCOL = (
     Breakage(
         "a server takes a grant that is not on record",
         "protocol",
-        _RUN,
+        _QUERY_LOG,
         "        if forgotten or new:\n",
         "        if forgotten and new:\n",
         (
@@ -219,7 +220,7 @@ PROTOCOL = (
     Breakage(
         "two grants of a run have one name",
         "protocol",
-        _RUN,
+        _RECONCILE,
         "        self._serial += 1\n",
         "        self._serial = 1\n",
         ("test_run.py",),
@@ -227,7 +228,7 @@ PROTOCOL = (
     Breakage(
         "what was released, and not heard of, is owned by nobody",
         "protocol",
-        _RUN,
+        _RECONCILE,
         "            self.membership = replace(self.membership, released=True)\n",
         "",
         ("test_handover.py::test_what_was_released_unheard_is_owned_again_before_the_next_epoch",),
@@ -235,9 +236,9 @@ PROTOCOL = (
     Breakage(
         "a run begins on a changelog that lacks complete epochs",
         "protocol",
-        _RUN,
-        "            check_complete(self._changelog, self.complete, self.descriptors, self._clock, timeout)\n",
-        "",
+        _RECONCILE,
+        "            check_complete(self._changelog, desired.complete, desired.descriptors, self._clock, timeout)\n",
+        "            pass\n",
         (
             "test_refused_starts.py::test_what_is_lost_of_a_changelog_while_a_run_begins_is_found_before_any_server_owns_it",
         ),
@@ -245,17 +246,17 @@ PROTOCOL = (
     Breakage(
         "a driver that can't write to the control topic confirms its servers",
         "protocol",
-        _COORDINATOR,
+        "src/keyhole/coordinator/heartbeat.py",
         "            self._run.repeat_complete()\n"
-        "            for server in self._run.confirm():\n                self._distrust(server)\n",
-        "            for server in self._run.confirm():\n                self._distrust(server)\n"
+        "            for server in self._run.confirm():\n                self._run.distrust(server)\n",
+        "            for server in self._run.confirm():\n                self._run.distrust(server)\n"
         "            self._run.repeat_complete()\n",
         ("test_late_messages.py",),
     ),
     Breakage(
         "the complete record of a replayed epoch has not the markers of what was there",
         "protocol",
-        _COORDINATOR,
+        "src/keyhole/coordinator/commit.py",
         "for group in (*r.committed, *r.already_committed)):\n",
         "for group in r.committed):\n",
         ("test_recovery.py::test_the_complete_record_of_a_replayed_epoch_has_the_markers_of_what_was_there",),
@@ -291,7 +292,7 @@ PROTOCOL = (
     Breakage(
         "a state that nobody can use goes on record",
         "protocol",
-        "src/keyhole/protocol/decisions.py",
+        "src/keyhole/protocol/registration.py",
         "    StateCodec(wanted)\n",
         "",
         ("test_unusable_states.py",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.breakages.breakage import Breakage
 
-_ROUTING = "src/keyhole/protocol/routing.py"
+_RANKING = "src/keyhole/protocol/ranking.py"
 _FORWARDING = "services/client_proxy/forwarding/frame.py"
 _TABLE = "services/state_server/read/table.py"
 
@@ -36,7 +36,7 @@ ROUTING = (
     Breakage(
         "an owner that was replaced is believed where it has said so first",
         "routing",
-        _ROUTING,
+        _RANKING,
         "    owner = max((claim for claim in claims if claim.owner), default=None)\n",
         "    owner = next((claim for claim in claims if claim.owner), None)\n",
         (
@@ -46,7 +46,7 @@ ROUTING = (
     Breakage(
         "a higher assignment version counts more than a newer generation",
         "routing",
-        _ROUTING,
+        _RANKING,
         "    owner: bool\n    generation: int\n    assignment_version: int\n    ready: bool\n    staying",
         "    owner: bool\n    assignment_version: int\n    generation: int\n    ready: bool\n    staying",
         ("test_routing.py::test_a_newer_generation_wins_over_a_higher_assignment_version",),
@@ -54,7 +54,7 @@ ROUTING = (
     Breakage(
         "a server that keeps silent is asked first",
         "routing",
-        _ROUTING,
+        _RANKING,
         "    if not claim.answering:\n        return _UNREADY + 1\n",
         "",
         ("test_routing.py::test_standbys_come_after_their_owner_and_before_it_while_it_restores_is_silent_or_lost",),
@@ -62,7 +62,7 @@ ROUTING = (
     Breakage(
         "of two owners alike the one that drains is chosen",
         "routing",
-        _ROUTING,
+        _RANKING,
         "        staying=not view.draining,\n",
         "        staying=True,\n",
         ("test_routing.py::test_among_equals_the_ready_one_wins_and_a_draining_one_loses",),

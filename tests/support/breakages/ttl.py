@@ -7,7 +7,6 @@ from tests.support.breakages.breakage import Breakage
 _STORED = "src/keyhole/encoding/envelope.py"
 _SWEEP = "services/state_server/write/ttl_gc.py"
 _TABLE = "services/state_server/read/table.py"
-_COORDINATOR = "src/keyhole/coordinator/coordinator.py"
 
 TTL = (
     Breakage(
@@ -45,7 +44,7 @@ TTL = (
     Breakage(
         "a new checkpoint's watermark brings expired entries back",
         "ttl",
-        _COORDINATOR,
+        "src/keyhole/coordinator/epoch.py",
         "        return max(batch.watermark_ms, before.watermark_ms)\n",
         "        return batch.watermark_ms\n",
         ("test_expired_reads.py",),

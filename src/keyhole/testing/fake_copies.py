@@ -1,0 +1,185 @@
+"""The copies of states that a fake state server answers from: in memory, chosen and refused as a real server does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from keyhole.clock import SystemClock
+from keyhole.encoding.codec import EntryRange, StateCodec
+from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys, group_of
+from keyhole.errors import (
+    EpochNotReached,
+    KeyholeError,
+    KeyTooLong,
+    MalformedRequest,
+    NotOwner,
+    NotReady,
+    TooStale,
+    UnavailableError,
+    Unconfirmed,
+)
+from keyhole.model.read import ReadBounds, Role, Stale
+from keyhole.model.state import StateDescriptor
+from keyhole.rpc import convert, status
+from keyhole.rpc.read_requests import check_consistency
+from keyhole.v1 import query_pb2 as pb
+from keyhole.v1 import state_pb2
+
+MAX_KEY_BYTES = 511
+
+
+@dataclass(eq=False)
+class HostedState:
+    """One copy of a state on the fake. Change it at will; call `FakeServer.changed` after what ownership streams tell.
+
+    Attributes:
+        confirmed: Owner: whether its coordinator was heard of within the lease.
+        as_of_ms: Milliseconds since 1970, UTC; None: now, as a confirmed owner's is; 0: not known.
+    """
+
+    descriptor: StateDescriptor
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    key_groups: frozenset[int] = frozenset()
+    ready: bool = True
+    epoch: int = 1
+    generation: int = 1
+    assignment_version: int = 1
+    role: Role = Role.OWNER
+    confirmed: bool = True
+    as_of_ms: int | None = None
+    lag_epochs: int = 0
+
+    def __post_init__(self) -> None:
+        self.codec = StateCodec(self.descriptor)
+        self.key_groups = self.key_groups or frozenset(range(self.descriptor.key_groups))
+
+    def put(self, key: Any, row: bytes) -> None:
+        """`row` as the codec encodes it."""
+        self.rows[self.codec.storage_key(key)] = row
+
+    def source(self, server: str) -> state_pb2.Source:
+        """Of answers now."""
+        return state_pb2.Source(
+            server=server,
+            role=state_pb2.ROLE_OWNER if self.role is Role.OWNER else state_pb2.ROLE_STANDBY,
+            epoch=self.epoch,
+            commit_time_ms=1_000 * self.epoch,
+            generation=self.generation,
+            assignment_version=self.assignment_version,
+            unconfirmed=not self.confirmed,
+            as_of_ms=_now_ms() if self.as_of_ms is None else self.as_of_ms,
+            lag_epochs=self.lag_epochs,
+        )
+
+    def check(self, server: str, bounds: ReadBounds) -> None:
+        """Raises EpochNotReached or TooStale."""
+        if self.epoch < bounds.min_epoch:
+            raise EpochNotReached(
+                f"the state is at epoch {self.epoch} on server {server}; min_epoch asks for {bounds.min_epoch}",
+                epoch=self.epoch,
+            )
+        age_ms = 0 if self.as_of_ms is None else _now_ms() - self.as_of_ms if self.as_of_ms else float("inf")
+        if bounds.max_staleness_ms and age_ms > bounds.max_staleness_ms:
+            raise TooStale(
+                f"the copy of server {server} is {age_ms} ms old; max_staleness asks for {bounds.max_staleness_ms} ms",
+                age_ms=age_ms,
+            )
+
+
+class StateCopies:
+    """All copies of one state on one fake, and how they answer.
+
+    Args:
+        copies: At least one; what the server owns before what it follows.
+        refuse: Every read is refused with it.
+    """
+
+    def __init__(self, server: str, copies: list[HostedState], refuse: KeyholeError | None) -> None:
+        self._server = server
+        self._refuse = refuse
+        self.all = copies
+        self.first = copies[0]
+        self.descriptor = self.first.descriptor
+        self.codec = self.first.codec
+
+    def encoded(self, keys: list[pb.Key]) -> list[bytes]:
+        """The storage keys of a request's keys."""
+        values = [convert.key_from_proto(key) for key in keys]
+        return [self.codec.storage_key(value if len(value) != 1 else value[0]) for value in values]
+
+    def check(self, keys: list[bytes]) -> None:
+        """Raises MalformedRequest or KeyTooLong."""
+        if keys and not are_storage_keys(keys, self.descriptor.key_groups):
+            raise MalformedRequest("not storage keys of this state")
+        if any(len(key) > MAX_KEY_BYTES for key in keys):
+            raise KeyTooLong(f"a key is longer than the store takes: {MAX_KEY_BYTES} bytes, encoded")
+
+    def lookup_apart(
+        self, keys: list[bytes], options: pb.ReadOptions
+    ) -> tuple[list[bytes], list[HostedState], list[pb.LookupFailure]]:
+        """As `lookup`; where that is refused for now, key group by key group: those that can't be read fail alone."""
+        try:
+            return (*self.lookup(keys, options), [])
+        except UnavailableError:
+            values, chosen = [b""] * len(keys), [self.first] * len(keys)
+        failures = []
+        for group in {key[:GROUP_BYTES] for key in keys}:
+            indexes = [index for index, key in enumerate(keys) if key[:GROUP_BYTES] == group]
+            try:
+                part, of = self.lookup([keys[index] for index in indexes], options)
+            except UnavailableError as error:
+                failures.append(pb.LookupFailure(indexes=indexes, error=status.to_proto(error)))
+                continue
+            for index, value, state in zip(indexes, part, of, strict=True):
+                values[index], chosen[index] = value, state
+        return values, chosen, failures
+
+    def lookup(self, keys: list[bytes], options: pb.ReadOptions) -> tuple[list[bytes], list[HostedState]]:
+        """The values, and which copy each is of."""
+        self.check(keys)
+        chosen = self.chosen(keys, options)
+        return [value_of(state, key, options) for key, state in zip(keys, chosen, strict=True)], chosen
+
+    def chosen(self, keys: list[bytes], options: pb.ReadOptions) -> list[HostedState]:
+        """Of all keys, before any is answered: one that can't be fails the request."""
+        if self._refuse is not None:
+            raise self._refuse
+        check_consistency(options)
+        bounds = convert.bounds_from_proto(options)
+        chosen = [self._choose(group_of(key), bounds.stale) for key in keys]
+        for state in self.all:
+            if state in chosen:
+                state.check(self._server, bounds)
+        return chosen
+
+    def _choose(self, key_group: int, stale: Stale) -> HostedState:
+        having = [state for state in self.all if key_group in state.key_groups]
+        for state in having:
+            if not state.ready or (stale is Stale.NEVER and state.role is Role.STANDBY):
+                continue
+            if stale is Stale.NEVER and not state.confirmed:
+                raise Unconfirmed(f"server {self._server} has not heard of its coordinator; a newer owner may exist")
+            return state
+        if any(not state.ready for state in having):
+            raise NotReady(f"server {self._server} is restoring {self.descriptor.state}: 3 of 10 records")
+        raise NotOwner(f"server {self._server} does not own that key group")
+
+
+def entries_of(state: HostedState, within: EntryRange, request: pb.ScanRequest) -> list[tuple[bytes, bytes]]:
+    """Map keys and values, as of now."""
+    prefix, start, stop = within
+    found = sorted(key for key in state.rows if start <= key and (stop is None or key < stop))
+    if request.descending:
+        found.reverse()
+    return [(key[len(prefix) :], value_of(state, key, request.options)) for key in found[: request.limit or None]]
+
+
+def value_of(state: HostedState, key: bytes, options: pb.ReadOptions) -> bytes:
+    """As the request wants it; empty: there is none."""
+    row = state.rows.get(key, b"")
+    return state.codec.row_to_json(row).encode() if row and options.format == pb.VALUE_FORMAT_JSON else row
+
+
+def _now_ms() -> int:
+    return SystemClock().now_ms()
