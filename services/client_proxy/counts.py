@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from keyhole.client.wire.segments import Answers
 from keyhole.clock import Clock
-from keyhole.errors import KeyholeError
 from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram, ReadCounts, Refusals
 from keyhole.protocol.views import StateName
-from keyhole.rpc.frames import FULL
+from keyhole.rpc.frames import AskAgain, Failure, as_error
 
 
 class StateCounts(ReadCounts):
@@ -69,8 +68,8 @@ class ProxyCounts:
             self.failed(counts, answers.failures.values())
 
     @staticmethod
-    def failed(counts: StateCounts, errors: Iterable[KeyholeError]) -> None:
-        """One per key. That a key is to be asked for in another frame is no failure of its lookup."""
-        for error in errors:
-            if FULL not in error.facts:
-                counts.failed[error.reason] += 1
+    def failed(counts: StateCounts, failures: Iterable[Failure]) -> None:
+        """One per key. That the others' values fill the response is no failure of a key's lookup."""
+        for failure in failures:
+            if not (isinstance(failure, AskAgain) and failure.full):
+                counts.failed[as_error(failure).reason] += 1

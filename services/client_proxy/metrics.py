@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from keyhole.metrics.catalogue import MOST_STATES, OTHER, Component, Kept
+from keyhole.metrics.cardinality import MOST_STATES, OTHER, Kept
+from keyhole.metrics.catalogue import Component
 from keyhole.metrics.families import Figures, process_start
 from keyhole.protocol.routing import RouteTable
 from keyhole.v1 import stats_pb2 as pb

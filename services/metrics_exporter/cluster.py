@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from keyhole.metrics.catalogue import RANGES, Kept
+from keyhole.metrics.cardinality import RANGES, Kept
 from keyhole.metrics.families import Figures
 from keyhole.v1 import state_pb2
 from keyhole.v1 import stats_pb2 as pb

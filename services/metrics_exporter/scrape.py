@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keyhole.metrics.catalogue import (
-    BY_NAME,
-    MOST_QUERIES,
-    MOST_STATES_OF_ALL,
-    MOST_TOPICS,
-    OTHER,
-    Component,
-    Kept,
-    Metric,
-)
+from keyhole.metrics.cardinality import MOST_QUERIES, MOST_STATES_OF_ALL, MOST_TOPICS, OTHER, Kept
+from keyhole.metrics.catalogue import BY_NAME, Component, Metric
 from keyhole.metrics.families import Figures
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter import cluster

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from keyhole.clock import Clock
 from keyhole.errors import KeyholeError
-from keyhole.metrics.catalogue import MOST_QUERIES, MOST_STATES, OTHER, Component, Kept
+from keyhole.metrics.cardinality import MOST_QUERIES, MOST_STATES, OTHER, Kept
+from keyhole.metrics.catalogue import Component
 from keyhole.metrics.counters import ReadCounts
 from keyhole.metrics.families import Figures
 from keyhole.stores.base import StoreSize

@@ -10,7 +10,7 @@ from keyhole.client.wire.coalescing import Coalescer, Frame, Lane
 from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import KeyholeError, Overloaded, ServerLost
 from keyhole.model.read import ReadBounds
-from keyhole.rpc.frames import cut_to_frame, frame_is_full
+from keyhole.rpc.frames import Failure, cut_to_frame, frame_is_full
 from keyhole.v1 import state_pb2
 
 LANES = [Lane("a", "one", "t1"), Lane("a", "two", "t2"), Lane("a", "two", "t2", bounds=ReadBounds(min_epoch=7))]
@@ -19,7 +19,7 @@ MAX_FRAME_KEYS, MAX_KEYS, MAX_FRAME_BYTES = 5, 40, 100
 
 class _Sink:
     def __init__(self, keys: list[bytes]) -> None:
-        self.outcomes: list[bytes | KeyholeError | None] = [None] * len(keys)
+        self.outcomes: list[bytes | Failure | None] = [None] * len(keys)
 
     def answered(self, start: int, answers: Answers) -> None:
         for offset, value in enumerate(answers.values):
@@ -29,7 +29,7 @@ class _Sink:
         for index in range(start, start + count):
             self._set(index, error)
 
-    def _set(self, index: int, outcome: bytes | KeyholeError) -> None:
+    def _set(self, index: int, outcome: bytes | Failure) -> None:
         assert self.outcomes[index] is None, "told twice"
         self.outcomes[index] = outcome
 
@@ -125,8 +125,8 @@ class Coalescing(RuleBasedStateMachine):
         assert isinstance(segment.sink, _Sink)
         outcomes = segment.sink.outcomes
         for key, outcome in zip(segment.keys, outcomes, strict=True):
-            assert outcome is None or isinstance(outcome, KeyholeError) or outcome == b"value of " + key
-            assert len(key) <= MAX_FRAME_BYTES or outcome is None or isinstance(outcome, KeyholeError)
+            assert outcome is None or isinstance(outcome, Failure) or outcome == b"value of " + key
+            assert len(key) <= MAX_FRAME_BYTES or outcome is None or isinstance(outcome, Failure)
         return outcomes.count(None)
 
     def teardown(self) -> None:

@@ -17,7 +17,8 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.columnar import encode
 from keyhole.encoding.murmur3 import key_group
 from keyhole.model.state import KeyType, StateDescriptor
-from keyhole.spark.declaration.schema import Declaration, describe
+from keyhole.spark.declaration.declared import Declaration
+from keyhole.spark.declaration.schema import describe
 
 MOMENT = dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)
 LOCAL = MOMENT.replace(tzinfo=None)

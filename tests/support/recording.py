@@ -18,7 +18,7 @@ from keyhole.model.epoch import Run
 from keyhole.protocol.decisions import Proceed, decide
 from keyhole.protocol.epochs import EpochBatch, EpochResult
 from keyhole.protocol.receipts import PartitionReceipt, StageOrder, Target
-from keyhole.spark.declaration.schema import Declaration
+from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.sink import Addresses, Sink
 from keyhole.spark.write_path.sink_states import Part
 from keyhole.v1 import state_server_pb2 as pb

@@ -22,6 +22,7 @@ from keyhole.errors import (
     ValueMismatch,
 )
 from keyhole.model.read import Answer, ReadBounds
+from keyhole.rpc.frames import AskAgain, Failure
 from keyhole.v1 import state_pb2
 
 SOURCES = [state_pb2.Source(server="a", epoch=1), state_pb2.Source(server="b", epoch=2)]
@@ -156,7 +157,7 @@ async def test_a_row_of_a_newer_schema_sends_all_that_were_answered_with_it_back
 async def test_keys_that_keep_their_frame_waiting_are_sent_again_apart_from_the_others() -> None:
     batch, futures = _batch("x", "y", "z")
     pending: list[Batch] = []
-    failures: dict[int, KeyholeError] = {1: NotReady("not answered yet", ask_again="true")}
+    failures: dict[int, Failure] = {1: AskAgain("not answered yet")}
     answers = Answers([b"1", b"", b"3"], SOURCES[:1], (), failures)
     _sink(batch, on_pending=pending.append).answered(0, answers)
     assert [future.done() for future in futures] == [True, False, True]

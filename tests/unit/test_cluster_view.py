@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 import pytest
 
-from keyhole.metrics.catalogue import BY_NAME, MOST_STATES_OF_ALL, MOST_TOPICS, OTHER, Component
+from keyhole.metrics.cardinality import MOST_STATES_OF_ALL, MOST_TOPICS, OTHER
+from keyhole.metrics.catalogue import BY_NAME, Component
 from keyhole.metrics.counters import Histogram
 from keyhole.metrics.families import Figures
 from keyhole.v1 import state_pb2

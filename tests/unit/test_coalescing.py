@@ -18,7 +18,7 @@ from keyhole.errors import (
     Overloaded,
     ServerLost,
 )
-from keyhole.rpc.frames import frame_is_full
+from keyhole.rpc.frames import Failure, frame_is_full
 from keyhole.v1 import state_pb2
 
 LANE = Lane("weather", "readings", "topic-1")
@@ -31,7 +31,7 @@ class _Recorder:
 
     def __init__(self) -> None:
         self.values: dict[int, bytes] = {}
-        self.errors: dict[int, KeyholeError] = {}
+        self.errors: dict[int, Failure] = {}
 
     def answered(self, start: int, answers: Answers) -> None:
         for offset, value in enumerate(answers.values):

@@ -14,7 +14,9 @@ from keyhole.errors import InvalidConfiguration, KeyMismatch, ValueMismatch
 from keyhole.model.state import StateKind
 from keyhole.protocol.registration import settled
 from keyhole.spark import queryable
-from keyhole.spark.declaration.schema import Declaration, check_all_columns, describe
+from keyhole.spark.declaration.batch_columns import check_all_columns
+from keyhole.spark.declaration.declared import Declaration
+from keyhole.spark.declaration.schema import describe
 from keyhole.spark.lookup import spark_type, value_schema
 from tests.support.hostile_names import NAMES, OF_FIELDS, OF_KEYS, OF_STATES, REFUSED, REFUSED_FIELDS, REFUSED_STATES
 

@@ -15,7 +15,7 @@ from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.state import StateKind, TtlClock
 from keyhole.spark import queryable
-from keyhole.spark.declaration.schema import Declaration
+from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.driver.feeding import check_feed
 from keyhole.spark.driver.micro_batch import MicroBatch, OutputMode
 

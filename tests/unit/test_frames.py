@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 
 from keyhole.changelog.settings import MAX_ROW_BYTES
 from keyhole.errors import NotReady, TooLarge
-from keyhole.rpc import frames, status
+from keyhole.rpc import status
 from keyhole.rpc.frames import (
     FRAME_BYTES,
-    FULL,
     MAX_MESSAGE_BYTES,
     MAX_VALUE_BYTES,
+    AskAgain,
+    as_error,
     check_answer,
     cut_to_frame,
+    failure_from_proto,
     failures_to_proto,
     of_key,
     portions,
@@ -48,7 +50,7 @@ def test_a_cut_frame_has_its_first_value_and_no_more_than_fits(sizes: list[int],
         value for place, value in enumerate(whole) if place not in failures
     ]
     assert all(values[place] == b"" and whole[place] for place in failures)
-    assert all(FULL in error.facts and error.retryable for error in failures.values())
+    assert all(isinstance(failure, AskAgain) and failure.full for failure in failures.values())
     kept = [value for value in values if value]
     assert sum(map(len, kept)) <= most or len(kept) == 1
     assert bool(kept) == any(whole)
@@ -57,10 +59,11 @@ def test_a_cut_frame_has_its_first_value_and_no_more_than_fits(sizes: list[int],
 def test_a_value_that_no_message_carries_says_so_and_takes_no_room() -> None:
     values = [bytes(MAX_VALUE_BYTES + 1), b"a", bytes(MAX_VALUE_BYTES), b"b"]
     failures = cut_to_frame("app/state", values)
-    assert {place: type(error) for place, error in failures.items()} == {0: TooLarge, 2: NotReady}
+    assert {place: type(error) for place, error in failures.items()} == {0: TooLarge, 2: AskAgain}
     assert values == [b"", b"a", b"", b"b"]
-    assert failures[0].facts == {"state": "app/state", "bytes": "16777217", "limit": "16777216"}
-    assert "app/state takes 16,777,217 bytes, and 16,777,216" in failures[0].message
+    error = as_error(failures[0])
+    assert error.facts == {"state": "app/state", "bytes": "16777217", "limit": "16777216"}
+    assert "app/state takes 16,777,217 bytes, and 16,777,216" in error.message
 
 
 def test_keys_that_failed_together_share_one_message() -> None:
@@ -68,6 +71,25 @@ def test_keys_that_failed_together_share_one_message() -> None:
     told = failures_to_proto(failures)
     assert [list(failure.indexes) for failure in told] == [[1, 2], [5]]
     assert [type(status.from_proto(failure.error)) for failure in told] == [NotReady, TooLarge]
+
+
+@pytest.mark.parametrize(
+    ("failure", "facts"),
+    [
+        (AskAgain("not answered yet"), {"ask_again": "true"}),
+        (AskAgain("no room", full=True), {"ask_again": "true", "full": "true"}),
+    ],
+)
+def test_to_ask_again_is_two_facts_on_the_wire_and_a_type_on_both_sides(
+    failure: AskAgain, facts: dict[str, str]
+) -> None:
+    (told,) = failures_to_proto({3: failure})
+    sent = status.from_proto(told.error)
+    assert (type(sent), sent.message, sent.facts) == (NotReady, failure.why, facts)
+    back = failure_from_proto(told.error)
+    assert isinstance(back, AskAgain)
+    assert (back.why, back.full) == (failure.why, failure.full)
+    assert isinstance(failure_from_proto(status.to_proto(NotReady("restoring"))), NotReady)
 
 
 def test_the_answer_to_a_call_is_whole_or_an_error_that_names_the_key_or_the_sum() -> None:
@@ -82,5 +104,5 @@ def test_the_answer_to_a_call_is_whole_or_an_error_that_names_the_key_or_the_sum
 
 
 def test_only_what_is_too_large_says_which_key_it_is() -> None:
-    error = frames.frame_is_full("app/state")
+    error = NotReady("not answered yet")
     assert of_key(error, 3, 7) is error

@@ -18,7 +18,7 @@ from keyhole.coordinator.progress import note_progress
 from keyhole.coordinator.stats import JobStats, stats_of
 from keyhole.errors import InvalidConfiguration, PortTaken
 from keyhole.local.ports import free_ports
-from keyhole.metrics.catalogue import MOST_QUERIES, MOST_TOPICS, OTHER
+from keyhole.metrics.cardinality import MOST_QUERIES, MOST_TOPICS, OTHER
 from tests.support import figures
 from tests.support.exporters import scrape
 

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from keyhole.metrics.catalogue import BY_NAME, CATALOGUE, LABELS, OTHER, Kept, Metric, MetricType
+from keyhole.metrics.cardinality import OTHER, Kept
+from keyhole.metrics.catalogue import BY_NAME, CATALOGUE, LABELS, Metric, MetricType
 
 PREFIXES = "state_server|client_proxy|job|spark|exporter|cluster|kafka"
 

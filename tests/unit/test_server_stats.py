@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keyhole.encoding.codec import StateCodec
-from keyhole.metrics.catalogue import MOST_STATES, OTHER
+from keyhole.metrics.cardinality import MOST_STATES, OTHER
 from keyhole.metrics.counters import Histogram
 from keyhole.model.epoch import Position
 from keyhole.rpc.convert import key_to_proto

@@ -13,7 +13,9 @@ from keyhole.errors import InvalidConfiguration, KeyholeError, KeyMismatch, Stat
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.protocol.registration import settled
 from keyhole.spark import queryable
-from keyhole.spark.declaration.schema import Declaration, describe, value_names
+from keyhole.spark.declaration.batch_columns import value_names
+from keyhole.spark.declaration.declared import Declaration
+from keyhole.spark.declaration.schema import describe
 from keyhole.spark.driver.micro_batch import OutputMode
 from keyhole.spark.driver.reducing import check_increments
 

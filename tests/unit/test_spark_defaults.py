@@ -14,7 +14,8 @@ from keyhole.encoding.row import FrozenMap, Row
 from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import ValueMismatch
 from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
-from keyhole.spark.declaration.schema import Declaration, describe
+from keyhole.spark.declaration.declared import Declaration
+from keyhole.spark.declaration.schema import describe
 
 TYPES: dict[str, spark.DataType] = {
     kind.simpleString(): kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from keyhole.client.wire.segments import Answers
-from keyhole.errors import KeyholeError
+from keyhole.rpc.frames import Failure
 from keyhole.v1 import state_pb2
 
 
@@ -28,14 +28,14 @@ class Gathering:
         self._values = [b""] * count
         self._sources: list[state_pb2.Source] = []
         self._source_of = [0] * count
-        self._failures: dict[int, KeyholeError] = {}
+        self._failures: dict[int, Failure] = {}
 
-    def put(self, places: Sequence[int], answers: Answers) -> dict[int, KeyholeError]:
+    def put(self, places: Sequence[int], answers: Answers) -> dict[int, Failure]:
         """Takes one server's answers for these places; returns the failures of those that are still open."""
         first_source = len(self._sources)
         self._sources += answers.sources
         source_of: Iterable[int] = answers.source_of or (0,) * len(places)
-        failed: dict[int, KeyholeError] = {}
+        failed: dict[int, Failure] = {}
         size = sum(map(len, answers.values))
         fits = size <= self._room or not self.begun
         if fits and not answers.failures and self.open.issuperset(places):
@@ -65,13 +65,13 @@ class Gathering:
             self._source_of[place] = first_source + source
         return failed
 
-    def fail(self, places: Iterable[int], error: KeyholeError) -> None:
+    def fail(self, places: Iterable[int], failure: Failure) -> None:
         """These have no answer, and won't get one."""
         failed = self.open.intersection(places)
         self.open -= failed
-        self._failures.update(dict.fromkeys(failed, error))
+        self._failures.update(dict.fromkeys(failed, failure))
 
-    def answers(self, pending: KeyholeError | None = None) -> Answers:
+    def answers(self, pending: Failure | None = None) -> Answers:
         """All columns; the places that are still open fail with `pending`."""
         failures = self._failures if pending is None else self._failures | dict.fromkeys(self.open, pending)
         return Answers(self._values, self._sources, self._source_of, failures)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from keyhole.backoff import Backoff
 from keyhole.encoding.storage_key import group_of
 from keyhole.errors import DeadlineExceeded, InternalError, KeyholeError, NoServer, ServerLost
-from keyhole.model.read import Stale
-from keyhole.protocol.routing import RouteTable
 from keyhole.rpc.convert import bounds_from_proto
 from keyhole.rpc.scan_requests import scan_range
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.directory import Directory
 from services.client_proxy.forwarding.key_attempts import MENDABLE, Course
+from services.client_proxy.forwarding.routes import no_server, scan_copies
 
 _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.01, 0.25
 
@@ -106,7 +104,7 @@ class Scanning:
             course.begin_again()
         table = self._directory.table(self._name)
         prefix = scan_range(self._directory.codec(self._name), self._request).prefix
-        copies = self._copies(table, group_of(prefix))
+        copies = scan_copies(table, group_of(prefix), self._bounds.stale)
         address = next((copy for copy in copies if copy not in course.asked), "")
         if address:
             for silent in course.under_way:
@@ -118,20 +116,11 @@ class Scanning:
             self._grace = self._directory.hop_seconds / 2
             return
         if not copies:
-            course.cause = NoServer(f"no server answers for a key group of {'/'.join(self._name)}: {table.missing}")
+            course.cause = no_server(self._name, table)
         if self._retry_at is None:
             self._retry_at = now + self._backoff.next()
             if self._retry_at >= self._deadline and not self._asked:
                 raise self._too_late()
-
-    def _copies(self, table: RouteTable, group: int) -> Sequence[str]:
-        owner, copies = table.owners.addresses[group], table.copies[group]
-        if self._bounds.stale is Stale.NEVER:
-            return (owner,) if owner else ()
-        if self._bounds.stale is Stale.ALWAYS:
-            first = random.choice(table.spread).addresses[group]  # noqa: S311 - no secret
-            return (first, *(address for address in copies if address != first)) if first else copies
-        return copies
 
     async def _begin(self, address: str) -> _Begun:
         link = self._directory.link(address)

@@ -21,8 +21,9 @@ from keyhole.metrics.counters import ReadCounts
 from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto, key_from_proto
 from keyhole.rpc.frames import (
     FRAME_BYTES,
-    FULL,
     MAX_VALUE_BYTES,
+    AskAgain,
+    Failure,
     check_answer,
     check_values,
     cut_to_frame,
@@ -199,7 +200,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 )
             keys = request.storage_keys
         check_lookup(options, len(keys))
-        failures: dict[int, KeyholeError] = {}
+        failures: dict[int, Failure] = {}
         try:
             answers = _lookup(table, keys, options)
         except (UnavailableError, KeyTooLong):
@@ -213,7 +214,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 failures |= dict.fromkeys(range(len(values), len(keys)), frame_is_full(table.name))
                 values += [b""] * unread
         for failure in failures.values():
-            if FULL not in failure.facts:
+            if not isinstance(failure, AskAgain):
                 table.reads.failed[failure.reason] += 1
         return pb.LookupResponse(
             frame=request.frame,
@@ -229,11 +230,9 @@ def _lookup(table: Table, keys: Sequence[bytes], options: pb.ReadOptions, most_b
     return table.lookup(keys, bounds.min_epoch, bounds.stale, bounds.max_staleness_ms, most_bytes)
 
 
-def _lookup_apart(
-    table: Table, keys: Sequence[bytes], options: pb.ReadOptions
-) -> tuple[Answers, dict[int, KeyholeError]]:
+def _lookup_apart(table: Table, keys: Sequence[bytes], options: pb.ReadOptions) -> tuple[Answers, dict[int, Failure]]:
     """Key group by key group, each as of the same moment; those that can't be read fail alone, by index."""
-    failures: dict[int, KeyholeError] = {}
+    failures: dict[int, Failure] = {}
     groups: dict[bytes, list[int]] = {}
     for index, key in enumerate(keys):
         if len(key) > table.store.max_key_bytes:

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from keyhole.coordinator.counts import SparkCounts
-from keyhole.metrics.catalogue import OTHER, SPARK_PHASES
+from keyhole.metrics.cardinality import OTHER
+from keyhole.metrics.catalogue import SPARK_PHASES
 
 
 def note_progress(counts: SparkCounts, progress: Mapping[str, Any]) -> None:

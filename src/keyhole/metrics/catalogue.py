@@ -9,29 +9,12 @@ docs/metrics.md is made of this file; dashboards and alerts are checked against 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from keyhole import errors
-
-MOST_STATES = 100
-"""Of so many states a process tells the figures apart; those of all others are put together, as OTHER."""
-
-MOST_STATES_OF_ALL = 500
-"""The same for the exporter, over all processes."""
-
-MOST_QUERIES = 50
-"""The same for queries."""
-
-MOST_TOPICS = 200
-"""The same for the sources' topics; where a metric has the query, too, each is counted with it."""
-
-OTHER = "other"
-"""The label of what is put together."""
-
-RANGES = 8
-"""A state's key groups are told in so many ranges."""
+from keyhole.metrics.cardinality import MOST_QUERIES, MOST_STATES, MOST_STATES_OF_ALL, MOST_TOPICS, OTHER, RANGES
 
 
 class MetricType(enum.StrEnum):
@@ -400,25 +383,3 @@ BY_NAME: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric
 def of(component: Component) -> tuple[Metric, ...]:
     """What a component says of itself."""
     return tuple(metric for metric in CATALOGUE if metric.component is component)
-
-
-class Kept:
-    """Which states, or queries, are told apart: the first ones that came, for as long as the process lives.
-
-    Otherwise a counter would move between a name and OTHER. Not thread-safe.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: set[tuple[str, str]] = set()
-
-    def note(self, names: Iterable[tuple[str, str]]) -> None:
-        """(application, state) or (application, query), in the order in which they are to be kept."""
-        for name in names:
-            if len(self._kept) >= self._most:
-                return
-            self._kept.add(name)
-
-    def label(self, name: tuple[str, str]) -> tuple[str, str]:
-        """Its labels."""
-        return name if name in self._kept else (OTHER, OTHER)

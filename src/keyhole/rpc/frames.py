@@ -1,7 +1,7 @@
 """How much goes into one message, and what is said of what doesn't. Pure; docs/clients.md says it for others.
 
-A response to a frame of lookups holds the values of as many of its keys as make FRAME_BYTES. The others fail, with the
-facts ASK_AGAIN and FULL: whoever asked asks for them again, in frames that are smaller. So nobody's values have to fit
+A response to a frame of lookups holds the values of as many of its keys as make FRAME_BYTES. The others stand as
+AskAgain: whoever asked asks for them again, in frames that are smaller. So nobody's values have to fit
 into a message together, no frame takes much memory on any side, and a caller who knows nothing of it sees keys that
 can't be answered for now.
 """
@@ -9,10 +9,12 @@ can't be answered for now.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from keyhole.errors import KeyholeError, NotReady, TooLarge
-from keyhole.rpc.status import to_proto
-from keyhole.v1 import query_pb2
+from keyhole.rpc.status import from_proto, to_proto
+from keyhole.v1 import error_pb2, query_pb2
 
 FRAME_BYTES = 2 << 20
 """Of the values in one response, or of the keys in one request; more only where one value alone is larger. Below what
@@ -25,19 +27,47 @@ MAX_VALUE_BYTES = 16 << 20
 MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (1 << 20)
 """With room for what stands around the values."""
 
-ASK_AGAIN = "ask_again"
-"""A fact of the failure of a key that there is no answer for yet, while there is for others of the frame."""
-
-FULL = "full"
-"""The same, where that is because the others' values fill the response."""
+# On the wire AskAgain is the error NOT_READY with these facts; the second one where the response is full.
+_ASK_AGAIN, _FULL = "ask_again", "full"
 
 
-def frame_is_full(state: str) -> NotReady:
+@dataclass(frozen=True, slots=True, eq=False)
+class AskAgain:
+    """In place of a key's answer: there is none yet, while there is for other keys of its frame. Ask in another frame.
+
+    Attributes:
+        why: For a person.
+        full: The others' values fill the response: the other frame should have fewer keys. Else a server keeps the key
+            waiting, and it should not hold up others.
+    """
+
+    why: str
+    full: bool = False
+
+
+Failure: TypeAlias = KeyholeError | AskAgain
+"""What a key of a frame has in place of an answer."""
+
+
+def as_error(failure: Failure) -> KeyholeError:
+    """As it is sent, for whoever takes errors alone."""
+    if not isinstance(failure, AskAgain):
+        return failure
+    return NotReady(failure.why, **{_ASK_AGAIN: "true"} | ({_FULL: "true"} if failure.full else {}))
+
+
+def failure_from_proto(message: error_pb2.Error) -> Failure:
+    """What `as_error` was given."""
+    error = from_proto(message)
+    return AskAgain(error.message, full=_FULL in error.facts) if _ASK_AGAIN in error.facts else error
+
+
+def frame_is_full(state: str) -> AskAgain:
     """Of the keys of a frame that are to be asked for in another one. `state`: application/state."""
-    return NotReady(
+    return AskAgain(
         f"the values of other keys of state {state} fill this response: ask for those that failed so in another frame, "
         "of fewer keys",
-        **{ASK_AGAIN: "true", FULL: "true"},
+        full=True,
     )
 
 
@@ -89,14 +119,14 @@ def of_key(error: KeyholeError, index: int, count: int) -> KeyholeError:
     return told
 
 
-def cut_to_frame(state: str, values: list[bytes], most_bytes: int = FRAME_BYTES) -> dict[int, KeyholeError]:
+def cut_to_frame(state: str, values: list[bytes], most_bytes: int = FRAME_BYTES) -> dict[int, Failure]:
     """Empties what doesn't fit into one response; the failures of these, by index. The first value always fits.
 
     Args:
         state: application/state, for messages.
     """
-    failures: dict[int, KeyholeError] = {}
-    full: KeyholeError | None = None
+    failures: dict[int, Failure] = {}
+    full: AskAgain | None = None
     size = 0
     for index, value in enumerate(values):
         if len(value) > MAX_VALUE_BYTES:
@@ -110,12 +140,20 @@ def cut_to_frame(state: str, values: list[bytes], most_bytes: int = FRAME_BYTES)
     return failures
 
 
-def failures_to_proto(failures: Mapping[int, KeyholeError]) -> list[query_pb2.LookupFailure]:
+def failed_together(failures: Mapping[int, Failure]) -> list[tuple[Failure, list[int]]]:
+    """Each failure once, with the indexes of all keys that it is of."""
+    together: dict[int, tuple[Failure, list[int]]] = {}
+    for index, failure in failures.items():
+        together.setdefault(id(failure), (failure, []))[1].append(index)
+    return list(together.values())
+
+
+def failures_to_proto(failures: Mapping[int, Failure]) -> list[query_pb2.LookupFailure]:
     """By index; keys that failed together share one message."""
-    by_error: dict[int, tuple[KeyholeError, list[int]]] = {}
-    for index, error in failures.items():
-        by_error.setdefault(id(error), (error, []))[1].append(index)
-    return [query_pb2.LookupFailure(indexes=indexes, error=to_proto(error)) for error, indexes in by_error.values()]
+    return [
+        query_pb2.LookupFailure(indexes=indexes, error=to_proto(as_error(failure)))
+        for failure, indexes in failed_together(failures)
+    ]
 
 
 def portions(sizes: Iterable[int], most_bytes: int = FRAME_BYTES) -> Iterator[slice]:

@@ -29,7 +29,7 @@ from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.model.state_path import state_path
 from keyhole.protocol.batch_decisions import Pin, broadcast_folder
 from keyhole.security.credentials import PLAIN, Credentials
-from keyhole.spark.declaration.schema import struct
+from keyhole.spark.declaration.given_schema import struct
 from keyhole.spark.driver.micro_batch import classic, current
 from keyhole.spark.driver.pins import BatchPins, batch_pins
 from keyhole.spark.lookup import as_arrow, spark_type, value_schema

@@ -22,7 +22,7 @@ from keyhole.model.type_names import TypeName, not_stored, parsed
 from keyhole.rpc.frames import portions
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.declaration.argument_types import Columns, columns, wrong_names
-from keyhole.spark.declaration.schema import case_sensitive, check_all_columns
+from keyhole.spark.declaration.batch_columns import case_sensitive, check_all_columns
 from keyhole.spark.driver.arrow_map import map_in_arrow
 from keyhole.spark.worker.settings import hasten_rows
 

@@ -23,7 +23,8 @@ from pyspark.util import PythonEvalType
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.state import StateKind, TtlClock
 from keyhole.spark.declaration.argument_types import Columns, columns
-from keyhole.spark.declaration.schema import check_all_columns, struct
+from keyhole.spark.declaration.batch_columns import check_all_columns
+from keyhole.spark.declaration.given_schema import struct
 from keyhole.spark.declaration.ttl import Ttl, ttl_of
 from keyhole.spark.driver.micro_batch import classic
 from keyhole.spark.driver.partitioning import column, quoted

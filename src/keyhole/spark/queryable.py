@@ -52,20 +52,14 @@ All raise InvalidConfiguration where an argument is wrong, and name it.
 
 from __future__ import annotations
 
-import builtins
-import dataclasses
-import functools
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from keyhole.encoding.columnar import OP
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.state import StateKind
 from keyhole.spark.broadcasting import BroadcastReader
-from keyhole.spark.changes import own_rows
 from keyhole.spark.declaration.argument_types import Columns, columns
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.lookup import lookup
@@ -79,11 +73,10 @@ from keyhole.spark.write_path.builder import (
     RankedOptions,
     StateOptions,
     build,
-    parted,
     query_sink,
     refuse_unknown,
 )
-from keyhole.spark.write_path.sink_states import Part
+from keyhole.spark.write_path.processor_sink import processor_sink
 
 __all__ = [
     "Aggregator",
@@ -354,29 +347,7 @@ def exposed(
 
     Needs a Spark session, which knows how schemas are written.
     """
-    if not isinstance(processor, QueryableProcessor):
-        raise InvalidConfiguration(
-            f"exposed takes a QueryableProcessor, not a {type(processor).__name__}: put it into "
-            "QueryableProcessor(processor, key=..., expose={...})"
-        )
-    if own := sorted({"op", "delete_when", "codec", "defaults"} & options.keys()):
-        raise InvalidConfiguration(f"{', '.join(own)} can't be given: the processor says what is done to its states")
-    of_query, of_states = parted(options)
-    parts: builtins.list[Part] = []
-    for state in processor.states:
-        alone: Any = {**of_states, "op": OP, "config": of_query.get("config")}
-        map_key, value = tuple(state.map_key.names), tuple(state.value.names)
-        ttl = processor.ttls[state.name]
-        sink = build(state.kind, state.name, alone, ttl=ttl, key=processor.key, map_key=map_key, value=value)
-        # With the first one: own rows are written once, in whatever passes the states are staged.
-        to = None if parts else write
-        parts += [dataclasses.replace(part, changes=True, write=to) for part in sink.parts_alone()]
-    on_rows = None if rows is None else functools.partial(_own_rows, rows)
-    return query_sink(parts, of_query, on_rows)
-
-
-def _own_rows(rows: OnRows, batch: DataFrame, batch_id: int) -> None:
-    rows(own_rows(batch), batch_id)
+    return processor_sink(processor, rows, write, options)
 
 
 def together(*sinks: Sink, **options: Unpack[QueryOptions]) -> Sink:

@@ -5,69 +5,33 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import re
-import threading
-import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
-from py4j.java_gateway import JavaObject
-from pyspark import SparkContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from keyhole.config import JobConfig
-from keyhole.coordinator.fleet import Addresses
-from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.model.state import TtlClock
 from keyhole.protocol.decisions import OnNewCheckpoint, offsets_hash
-from keyhole.protocol.epochs import EpochBatch, EpochResult
+from keyhole.protocol.epochs import EpochBatch
 from keyhole.spark.driver.cached import kept
-from keyhole.spark.driver.executors import ServerAddresses, live_executors
-from keyhole.spark.driver.feeding import check_feed
-from keyhole.spark.driver.first_batch import check_checkpoint, check_workers
-from keyhole.spark.driver.micro_batch import (
-    MicroBatch,
-    OutputMode,
-    classic,
-    current,
-    next_watermark_ms,
-    state_operators,
-)
+from keyhole.spark.driver.first_batch import check_workers
+from keyhole.spark.driver.micro_batch import OutputMode, classic, current, next_watermark_ms
 from keyhole.spark.driver.partitioning import layout_of
-from keyhole.spark.driver.progress import follow_progress
 from keyhole.spark.write_path.bootstrap import BOOTSTRAP, bootstrap_batch, checked_bootstrap
 from keyhole.spark.write_path.sink_states import Part, PartStaging, runs
 from keyhole.spark.write_path.stage_plan import staging_of
+from keyhole.spark.write_path.stream_runs import MakeCoordinator, StreamRuns
 
 _log = logging.getLogger(__name__)
-
-_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
-
-
-class EpochRunner(Protocol):
-    """What the sink needs of a Coordinator."""
-
-    def bootstrapped(self, name: str) -> bool: ...
-
-    def run_epoch(self, batch: EpochBatch) -> EpochResult: ...
-
-    def close(self) -> None: ...
-
 
 OnCommit = Callable[[int], object]
 """Is told an epoch that is complete: all servers have it, and readers see it."""
 
 OnRows = Callable[[DataFrame, int], object]
 """Gets the batch, and its id, once its epoch is complete."""
-
-MakeCoordinator = Callable[[JobConfig, str, Addresses], EpochRunner]
-"""(configuration, the query's stable name, servers) -> the coordinator of one run. Must not block: the first epoch may.
-"""
 
 
 class Sink:
@@ -96,9 +60,7 @@ class Sink:
         self._options = options
         self._on_rows = on_rows
         self._on_new_checkpoint = on_new_checkpoint
-        self._id = uuid.uuid4().hex
-        self._lock = threading.Lock()
-        self._run: _Run | None = None
+        self._runs = StreamRuns(parts, query, config, make_coordinator, on_new_checkpoint)
         self._failure: KeyholeError | None = None
 
     @property
@@ -216,7 +178,7 @@ class Sink:
         query = checked_bootstrap(self._parts, frame, self._query, watermark)
         context = frame.sparkSession.sparkContext
         check_workers(context)
-        coordinator = self._coordinator(query, context)
+        coordinator = self._runs.coordinator(query, context)
         try:
             if coordinator.bootstrapped(name):
                 return False
@@ -231,14 +193,12 @@ class Sink:
         """The epoch that the batch became."""
         frame = classic(data)
         batch = current(frame, batch_id)
-        query = self._query_name(batch)
-        self._claim(frame, batch, query)
-        run = self._run_of(batch, query, frame.sparkSession)
+        run = self._runs.run_of(batch, frame)
         layout = layout_of(frame, batch.execution)
         several = self._on_rows is not None or runs(self._parts, layout) > 1
         with kept(frame) if several else nullcontext(frame) as rows:
             replaces = batch.output_mode is OutputMode.COMPLETE
-            states = PartStaging(self._config.application, query, replaces, batch)
+            states = PartStaging(self._config.application, run.name, replaces, batch)
             staged = states.staged(self._parts, rows, layout)
             result = run.coordinator.run_epoch(
                 EpochBatch(
@@ -256,7 +216,7 @@ class Sink:
                 self._on_rows(rows, batch_id)
         _log.debug(
             "committed",
-            extra={"query": query, "epoch": result.epoch, "replayed": result.replayed, "rounds": result.rounds},
+            extra={"query": run.name, "epoch": result.epoch, "replayed": result.replayed, "rounds": result.rounds},
         )
         return result.epoch
 
@@ -265,113 +225,6 @@ class Sink:
         """Entries expire by event time."""
         return any(part.declaration.ttl_clock is TtlClock.EVENT_TIME for part in self._parts)
 
-    def _query_name(self, batch: MicroBatch) -> str:
-        """The query's stable name: as given, else Spark's name of it, else the state's."""
-        name = self._query or batch.name or self._parts[0].declaration.state
-        return checked_name("the streaming query's name", name, "give the sink another one with query=")
-
-    def _claim(self, frame: DataFrame, batch: MicroBatch, query: str) -> None:
-        """Refuses a second sink under one query name in one run: each would take the query over from the other.
-
-        Kept in a local property of the query's JVM thread, which ends with the run.
-        """
-        context = frame.sparkSession.sparkContext
-        holder = f"keyhole.sink.{query}"
-        states = ",".join(part.declaration.state for part in self._parts)
-        mine = f"{batch.run_id} {self._id} {states}"
-        other = (context.getLocalProperty(holder) or "").split(" ")
-        if other[0] == batch.run_id and other[1] != self._id:
-            raise InvalidConfiguration(
-                f"two queryable states ({other[2]!r} and {states!r}) are fed by one streaming query under the same "
-                f"name {query!r}; make them one sink with queryable.together, or give each its own name with query=",
-                query=query,
-            )
-        context.setLocalProperty(holder, mine)
-
-    def _run_of(self, batch: MicroBatch, query: str, session: SparkSession) -> _Run:
-        """Made at the run's first batch; its coordinator is closed when the query ends."""
-        with self._lock:
-            if self._run is None or self._run.run_id != batch.run_id:
-                if self._run is not None:
-                    self._leave(self._run)
-                check_checkpoint(
-                    query,
-                    str(batch.query.resolvedCheckpointRoot()),
-                    self._on_new_checkpoint,
-                    name=batch.name,
-                    common=session.conf.get(_CHECKPOINTS, None),
-                )
-                check_workers(session.sparkContext)
-                operators = state_operators(batch.execution)
-                for part in self._parts:
-                    check_feed(part.declaration, batch, operators, part.aggregator, increments=part.increments)
-                coordinator = self._coordinator(query, session.sparkContext)
-                self._follow(batch, query)
-                self._run = _Run(batch.run_id, batch.query, coordinator, stateful=bool(operators))
-                threading.Thread(target=self._run.close_at_end, name=f"keyhole-end-{query}", daemon=True).start()
-            return self._run
-
-    def _coordinator(self, query: str, context: SparkContext) -> EpochRunner:
-        addresses = ServerAddresses(self._config.servers, functools.partial(live_executors, context))
-        return self._make_coordinator(self._config, query, addresses)
-
-    def _follow(self, batch: MicroBatch, query: str) -> None:
-        """Spark's own progress, where somebody may ask for it."""
-        stats = stats_of(self._config)
-        if stats.served:
-            follow_progress(batch.query, batch.run_id, stats.counts.spark(query))
-
-    def _leave(self, run: _Run) -> None:
-        """The run before has ended, though perhaps its thread hasn't noticed yet."""
-        if run.query.isActive():
-            raise InvalidConfiguration(
-                f"one sink of state {self._parts[0].declaration.state!r} was given to two streaming queries that run "
-                "at once: a state is fed by one query",
-                state=self._parts[0].declaration.state,
-            )
-        run.coordinator.close()
-
     def __reduce__(self) -> tuple[object, ...]:
         # A closure over the sink that Spark ships to its executors would take connections and threads along.
         raise TypeError("a queryable sink belongs to the driver; it can't be sent to Spark's executors")
-
-
-@dataclass(frozen=True)
-class _Run:
-    """One start of the streaming query.
-
-    Attributes:
-        query: The JVM's StreamExecution.
-        stateful: Its plan has operators that keep state of Spark's own.
-    """
-
-    run_id: str
-    query: JavaObject
-    coordinator: EpochRunner
-    stateful: bool
-
-    def close_at_end(self) -> None:
-        """Waits, in a thread of its own, until the query has ended, in whichever way.
-
-        Not a StreamingQueryListener: its events come through a queue that may be behind, and the last ones are lost
-        when the session stops.
-        """
-        try:
-            self.query.awaitTermination()
-        except Exception:  # noqa: BLE001  # the query's error, which it reports itself, or no JVM any more: all the same
-            _log.debug("the query ended with an error", extra={"run_id": self.run_id})
-        finally:
-            self.coordinator.close()
-
-
-def checked_name(what: str, name: str, remedy: str) -> str:
-    """The name, if it can be part of a Kafka topic's and a transactional id.
-
-    Raises:
-        InvalidConfiguration: It can't.
-    """
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise InvalidConfiguration(
-            f"{what} is {name!r}, but must be 1 to 100 letters, digits, '_' or '-'; {remedy}", name=name
-        )
-    return name

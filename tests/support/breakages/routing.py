@@ -70,9 +70,9 @@ ROUTING = (
     Breakage(
         "a reader that wants nothing stale is answered by a standby",
         "routing",
-        _FORWARDING,
-        "        if self._lane.bounds.stale is Stale.NEVER:\n",
-        "        if self._lane.bounds.stale is Stale.ALWAYS:\n",
+        "services/client_proxy/forwarding/routes.py",
+        "    if stale is Stale.NEVER:\n",
+        "    if stale is Stale.ALWAYS:\n",
         ("test_forwarding.py",),
     ),
     Breakage(

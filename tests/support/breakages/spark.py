@@ -166,7 +166,7 @@ SPARK = (
         "a state reads a column that Spark takes for another one",
         "spark",
         "src/keyhole/spark/declaration/schema.py",
-        "    _check_told_apart(declaration, schema, by_case)\n",
+        "    check_told_apart(declaration, schema, by_case)\n",
         "",
         ("test_declared_names.py",),
     ),

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from keyhole.client.wire.segments import GONE, Answers, Part, Segment, gone, key_too_long, keys_of, lightened, take
 from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, Overloaded
 from keyhole.model.read import ReadBounds
-from keyhole.rpc.frames import FRAME_BYTES, FULL
+from keyhole.rpc.frames import FRAME_BYTES, AskAgain
 
 
 class Lane(NamedTuple):
@@ -168,7 +168,7 @@ class Coalescer:
         if not answers.failures:  # keys that failed say nothing of how large values are
             self._note_size(frame.lane, answers.values)
         else:
-            full = {index for index, error in answers.failures.items() if FULL in error.facts}
+            full = {index for index, why in answers.failures.items() if isinstance(why, AskAgain) and why.full}
             if 0 < len(full) < len(frame.keys):
                 self._receive_full(frame, answers, full)
                 return

@@ -15,6 +15,7 @@ from keyhole.client.wire.coalescing import Coalescer, Frame, Lane
 from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import InternalError, KeyholeError, ServerLost
 from keyhole.rpc import convert, status
+from keyhole.rpc.frames import Failure, failure_from_proto
 from keyhole.v1 import query_pb2, query_pb2_grpc
 
 _log = logging.getLogger(__name__)
@@ -175,13 +176,12 @@ class LookupStream:
         self._coalescer.lost(lost, waiting_too=not (answered or self._ending))
 
     def _deliver(self, response: query_pb2.LookupResponse) -> None:
-        failures: dict[int, KeyholeError] = {}
+        failures: dict[int, Failure] = {}
         for failure in response.failures:
-            error = status.from_proto(failure.error)
             if not failure.indexes:
-                self._coalescer.frame_failed(response.frame, error)
+                self._coalescer.frame_failed(response.frame, status.from_proto(failure.error))
                 return
-            failures.update(dict.fromkeys(failure.indexes, error))
+            failures.update(dict.fromkeys(failure.indexes, failure_from_proto(failure.error)))
         answers = Answers(list(response.values), response.sources, list(response.source_of), failures)
         self._coalescer.receive(response.frame, answers)
 

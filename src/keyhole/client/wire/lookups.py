@@ -13,7 +13,7 @@ from keyhole.encoding.key_values import KeyValue
 from keyhole.errors import KeyholeError, MalformedRequest, StaleDescriptor, ValueMismatch
 from keyhole.model.read import Answer, ReadBounds
 from keyhole.rpc import convert
-from keyhole.rpc.frames import ASK_AGAIN, of_key
+from keyhole.rpc.frames import AskAgain, of_key
 from keyhole.v1 import state_pb2
 
 
@@ -218,7 +218,7 @@ class BatchSink:
             if waiter.done():
                 continue
             failure = answers.failures.get(index)
-            if failure is not None and ASK_AGAIN in failure.facts:
+            if isinstance(failure, AskAgain):
                 pending.keys.append(self._batch.keys[start + index])
                 pending.waiters.append(waiter)
                 continue

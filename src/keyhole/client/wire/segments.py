@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from keyhole.errors import KeyholeError, KeyTooLong
+from keyhole.rpc.frames import Failure
 from keyhole.v1 import state_pb2
 
 
@@ -25,7 +26,7 @@ class Answers(NamedTuple):
     values: Sequence[bytes]
     sources: Sequence[state_pb2.Source]
     source_of: Sequence[int] = ()
-    failures: Mapping[int, KeyholeError] = {}
+    failures: Mapping[int, Failure] = {}
 
     def part(self, start: int, stop: int) -> Answers:
         """The answers of keys `start` to `stop` (exclusive)."""

@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
 from keyhole.model.state import StateKind
-from keyhole.spark.declaration.schema import Declaration
+from keyhole.spark.declaration.declared import Declaration
 
 Columns: TypeAlias = str | Sequence[str]
 """One column's name, or several."""

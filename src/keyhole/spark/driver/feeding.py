@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.state import StateKind, TtlClock
-from keyhole.spark.declaration.schema import Declaration
+from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.driver.micro_batch import MicroBatch, OutputMode, has_watermark
 from keyhole.spark.driver.reducing import check_increments
 from keyhole.spark.worker.aggregating import Aggregator

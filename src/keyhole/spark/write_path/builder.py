@@ -27,13 +27,14 @@ from keyhole.protocol.decisions import OnNewCheckpoint
 from keyhole.protocol.failpoints import StepObserver
 from keyhole.spark.declaration.argument_types import wrong_types
 from keyhole.spark.declaration.class_version import version_of, version_problems
+from keyhole.spark.declaration.declared import RANKED_KINDS, Declaration
 from keyhole.spark.declaration.deletions import Deletes, keep_deleted_ms
-from keyhole.spark.declaration.schema import RANKED_KINDS, Declaration
+from keyhole.spark.declaration.names import checked_name
 from keyhole.spark.declaration.ttl import Ttl, ttl_of
 from keyhole.spark.declaration.value_codec import ENCODED, VERSION, ValueCodec
 from keyhole.spark.driver.executors import ServerAddresses
 from keyhole.spark.operators import Subtasks
-from keyhole.spark.sink import OnCommit, OnRows, Sink, checked_name
+from keyhole.spark.sink import OnCommit, OnRows, Sink
 from keyhole.spark.worker.aggregating import Aggregator
 from keyhole.spark.write_path.sink_states import Part
 

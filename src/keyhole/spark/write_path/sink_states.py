@@ -13,7 +13,9 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from keyhole.errors import InvalidConfiguration
 from keyhole.protocol.epochs import StatePlan
 from keyhole.spark.changes import changes_schema
-from keyhole.spark.declaration.schema import Declaration, case_sensitive, check_all_columns, describe
+from keyhole.spark.declaration.batch_columns import case_sensitive, check_all_columns
+from keyhole.spark.declaration.declared import Declaration
+from keyhole.spark.declaration.schema import describe
 from keyhole.spark.declaration.value_codec import ValueCodec
 from keyhole.spark.driver.micro_batch import MicroBatch, classic
 from keyhole.spark.driver.partitioning import HashLayout, layout_of

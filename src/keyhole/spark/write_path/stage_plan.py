@@ -19,7 +19,8 @@ from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.protocol.epochs import StatePlan
 from keyhole.protocol.receipts import PartitionReceipt, StageOrder
 from keyhole.spark.changes import changes_layout, changes_of, own_rows
-from keyhole.spark.declaration.schema import Declaration, value_names
+from keyhole.spark.declaration.batch_columns import value_names
+from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.declaration.value_codec import Encoding
 from keyhole.spark.driver.arrow_map import map_in_arrow
 from keyhole.spark.driver.micro_batch import classic

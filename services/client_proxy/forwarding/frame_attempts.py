@@ -1,0 +1,97 @@
+"""What became of those keys of a frame that had trouble: whom each goes to next, and why it fails in the end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from keyhole.errors import KeyholeError
+from services.client_proxy.forwarding.key_attempts import Course
+
+NextCopy = Callable[[int, Course], str]
+"""(place, its course) -> the server that is to be asked next; empty: there is none."""
+
+
+class FrameAttempts:
+    """The courses of a frame's keys, by place. A key has one from its first trouble on.
+
+    Attributes:
+        number: How often keys of the frame were sent, those of several servers at once as once.
+        idle: The places that wait until all copies are begun with again.
+    """
+
+    __slots__ = ("_courses", "idle", "number")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.idle: set[int] = set()
+        self._courses: dict[int, Course] = {}
+
+    def __len__(self) -> int:
+        """How many keys had trouble."""
+        return len(self._courses)
+
+    def refused(self, places: Iterable[int], address: str, error: KeyholeError, *, was_overdue: bool) -> None:
+        """A server has said why it doesn't answer these, or was lost; empty address: there was none to ask."""
+        for place in places:
+            self._course(place, address).refused(address, error, was_overdue=was_overdue)
+
+    def overdue(self, places: Iterable[int], address: str) -> None:
+        """A server keeps silent on these."""
+        for place in places:
+            self._course(place, address).overdue()
+
+    def onward(self, places: Iterable[int], next_copy: NextCopy) -> dict[str, list[int]]:
+        """Those that have no hope left, by the server that they are sent to next. Those that have none are `idle`."""
+        by_server: dict[str, list[int]] = {}
+        for place in places:
+            course = self._courses[place]
+            if course.hopes:
+                continue
+            address = next_copy(place, course)
+            if address:
+                course.sent(address)
+                by_server.setdefault(address, []).append(place)
+            else:
+                self.idle.add(place)
+        return by_server
+
+    def begin_again(self, places: Iterable[int], next_copy: NextCopy, missing: Callable[[], KeyholeError]) -> None:
+        """All copies of these may be asked once more. `missing` says why there are none; it is called at most once."""
+        why: KeyholeError | None = None
+        for place in places:
+            course = self._courses[place]
+            course.begin_again()
+            if not course.under_way and not next_copy(place, course):
+                course.cause = why = why or missing()
+
+    def take_lost(self) -> list[int]:
+        """Those of the idle that nobody may answer yet. None is idle after it."""
+        lost = [place for place in self.idle if not self._courses[place].under_way]
+        self.idle.clear()
+        return lost
+
+    def with_reason(self, places: Iterable[int]) -> list[int]:
+        """Those of these of which somebody has said why they aren't answered."""
+        return [place for place in places if place in self._courses and self._courses[place].reason]
+
+    def reason(self, places: Collection[int]) -> KeyholeError | None:
+        """Why one of these isn't answered; None: nobody has said so of any."""
+        reasons = (course.reason for place, course in self._courses.items() if place in places)
+        return next((reason for reason in reasons if reason), None)
+
+    def too_late(
+        self, places: Iterable[int], silent: KeyholeError | None = None
+    ) -> Iterator[tuple[Sequence[int], KeyholeError]]:
+        """No time is left to try again. One error per reason: there are hundreds of keys. `silent`: as of Course."""
+        reasons: dict[int, tuple[Course, list[int]]] = {}
+        for place in places:
+            course = self._courses[place]
+            reasons.setdefault(id(course.reason), (course, []))[1].append(place)
+        for course, late in reasons.values():
+            yield late, course.too_late(self.number, silent)
+
+    def _course(self, place: int, address: str) -> Course:
+        course = self._courses.get(place)
+        if course is None:
+            course = self._courses[place] = Course(address)
+        return course

@@ -1,0 +1,179 @@
+"""Which run of the stream a batch is of: each start of a query has a coordinator of its own, which ends with it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from py4j.java_gateway import JavaObject
+from pyspark import SparkContext
+from pyspark.sql import DataFrame
+
+from keyhole.config import JobConfig
+from keyhole.coordinator.fleet import Addresses
+from keyhole.coordinator.stats import stats_of
+from keyhole.errors import InvalidConfiguration
+from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epochs import EpochBatch, EpochResult
+from keyhole.spark.declaration.names import checked_name
+from keyhole.spark.driver.executors import ServerAddresses, live_executors
+from keyhole.spark.driver.feeding import check_feed
+from keyhole.spark.driver.first_batch import check_checkpoint, check_workers
+from keyhole.spark.driver.micro_batch import MicroBatch, state_operators
+from keyhole.spark.driver.progress import follow_progress
+from keyhole.spark.write_path.sink_states import Part
+
+_log = logging.getLogger(__name__)
+
+_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+
+
+class EpochRunner(Protocol):
+    """What the sink needs of a Coordinator."""
+
+    def bootstrapped(self, name: str) -> bool: ...
+
+    def run_epoch(self, batch: EpochBatch) -> EpochResult: ...
+
+    def close(self) -> None: ...
+
+
+MakeCoordinator = Callable[[JobConfig, str, Addresses], EpochRunner]
+"""(configuration, the query's stable name, servers) -> the coordinator of one run. Must not block: the first epoch may.
+"""
+
+
+@dataclass(frozen=True)
+class StreamRun:
+    """One start of the streaming query.
+
+    Attributes:
+        name: The query's stable one.
+        query: The JVM's StreamExecution.
+        stateful: Its plan has operators that keep state of Spark's own.
+    """
+
+    run_id: str
+    name: str
+    query: JavaObject
+    coordinator: EpochRunner
+    stateful: bool
+
+    def close_at_end(self) -> None:
+        """Waits, in a thread of its own, until the query has ended, in whichever way.
+
+        Not a StreamingQueryListener: its events come through a queue that may be behind, and the last ones are lost
+        when the session stops.
+        """
+        try:
+            self.query.awaitTermination()
+        except Exception:  # noqa: BLE001  # the query's error, which it reports itself, or no JVM any more: all the same
+            _log.debug("the query ended with an error", extra={"run_id": self.run_id})
+        finally:
+            self.coordinator.close()
+
+
+class StreamRuns:
+    """The runs that feed one sink's states, one at a time. Any thread.
+
+    Args:
+        query: The stable name that the user has given; None: none.
+    """
+
+    def __init__(
+        self,
+        parts: tuple[Part, ...],
+        query: str | None,
+        config: JobConfig,
+        make_coordinator: MakeCoordinator,
+        on_new_checkpoint: OnNewCheckpoint,
+    ) -> None:
+        self._parts = parts
+        self._query = query
+        self._config = config
+        self._make_coordinator = make_coordinator
+        self._on_new_checkpoint = on_new_checkpoint
+        self._id = uuid.uuid4().hex
+        self._lock = threading.Lock()
+        self._run: StreamRun | None = None
+
+    def run_of(self, batch: MicroBatch, frame: DataFrame) -> StreamRun:
+        """Made at the run's first batch; its coordinator is closed when the query ends. `frame`: the batch's.
+
+        Raises:
+            InvalidConfiguration: Another sink has the query's name in this run, another query feeds the states, the
+                query can't feed one of them, it has no checkpoint location of its own, or Spark's Python workers can't
+                load Keyhole.
+        """
+        query = self._query_name(batch)
+        self._claim(frame, batch, query)
+        session = frame.sparkSession
+        with self._lock:
+            if self._run is None or self._run.run_id != batch.run_id:
+                if self._run is not None:
+                    self._leave(self._run)
+                check_checkpoint(
+                    query,
+                    str(batch.query.resolvedCheckpointRoot()),
+                    self._on_new_checkpoint,
+                    name=batch.name,
+                    common=session.conf.get(_CHECKPOINTS, None),
+                )
+                check_workers(session.sparkContext)
+                operators = state_operators(batch.execution)
+                for part in self._parts:
+                    check_feed(part.declaration, batch, operators, part.aggregator, increments=part.increments)
+                coordinator = self.coordinator(query, session.sparkContext)
+                self._follow(batch, query)
+                self._run = StreamRun(batch.run_id, query, batch.query, coordinator, stateful=bool(operators))
+                threading.Thread(target=self._run.close_at_end, name=f"keyhole-end-{query}", daemon=True).start()
+            return self._run
+
+    def coordinator(self, query: str, context: SparkContext) -> EpochRunner:
+        """A new one, for whoever closes it. `query`: its stable name."""
+        addresses = ServerAddresses(self._config.servers, functools.partial(live_executors, context))
+        return self._make_coordinator(self._config, query, addresses)
+
+    def _query_name(self, batch: MicroBatch) -> str:
+        """The query's stable name: as given, else Spark's name of it, else the state's."""
+        name = self._query or batch.name or self._parts[0].declaration.state
+        return checked_name("the streaming query's name", name, "give the sink another one with query=")
+
+    def _claim(self, frame: DataFrame, batch: MicroBatch, query: str) -> None:
+        """Refuses a second sink under one query name in one run: each would take the query over from the other.
+
+        Kept in a local property of the query's JVM thread, which ends with the run.
+        """
+        context = frame.sparkSession.sparkContext
+        holder = f"keyhole.sink.{query}"
+        states = ",".join(part.declaration.state for part in self._parts)
+        mine = f"{batch.run_id} {self._id} {states}"
+        other = (context.getLocalProperty(holder) or "").split(" ")
+        if other[0] == batch.run_id and other[1] != self._id:
+            raise InvalidConfiguration(
+                f"two queryable states ({other[2]!r} and {states!r}) are fed by one streaming query under the same "
+                f"name {query!r}; make them one sink with queryable.together, or give each its own name with query=",
+                query=query,
+            )
+        context.setLocalProperty(holder, mine)
+
+    def _follow(self, batch: MicroBatch, query: str) -> None:
+        """Spark's own progress, where somebody may ask for it."""
+        stats = stats_of(self._config)
+        if stats.served:
+            follow_progress(batch.query, batch.run_id, stats.counts.spark(query))
+
+    def _leave(self, run: StreamRun) -> None:
+        """The run before has ended, though perhaps its thread hasn't noticed yet."""
+        if run.query.isActive():
+            raise InvalidConfiguration(
+                f"one sink of state {self._parts[0].declaration.state!r} was given to two streaming queries that run "
+                "at once: a state is fed by one query",
+                state=self._parts[0].declaration.state,
+            )
+        run.coordinator.close()
