@@ -15,7 +15,8 @@ from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.v1 import query_pb2, state_server_pb2
 from services.state_server.counts import ServerCounts
 from services.state_server.fence import LastRun
-from services.state_server.host import HostSettings, QueryHost
+from services.state_server.host import QueryHost
+from services.state_server.host_settings import HostSettings
 from services.state_server.read.table import Table
 
 _log = logging.getLogger(__name__)

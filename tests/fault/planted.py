@@ -12,12 +12,11 @@ from keyhole.changelog.kafka.writer import KafkaWriter
 from keyhole.encoding.envelope import STAMP_BYTES, Aggregate, Base, Moment
 from keyhole.model.state import TtlClock
 from keyhole.stores.base import Advance, Batch
-from services.state_server import host
 from services.state_server.read.copies import Answers, Scanned, Show
 from services.state_server.read.table import Table
-from services.state_server.replica import standby
+from services.state_server.replica import standby, take_over
 from services.state_server.replica.hosted import HostedState
-from services.state_server.write import commit, merge_entries
+from services.state_server.write import commit, epoch_writer, merge_entries
 from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merge_rows import Upsert
 from services.state_server.write.merging import Change, Epoch, Rows, Stored
@@ -94,7 +93,7 @@ def tear_scans() -> None:
 
 def lose_elements() -> None:
     """Whoever takes a key group over lacks the last element of its lists."""
-    restore = host.restore
+    restore = take_over.restore
 
     def losing(states: Mapping[str, HostedState], wanted: Mapping[str, Iterable[int]], *of: Any, **more: Any) -> None:
         new = set(wanted.get(TRAILS, ())) - states[TRAILS].restored if TRAILS in states else set()
@@ -108,7 +107,7 @@ def lose_elements() -> None:
             if last:
                 state.store.apply(Batch(deletes=sorted(last.values()), advances={group: here}))
 
-    host.restore = losing  # type: ignore[assignment]
+    take_over.restore = losing  # type: ignore[assignment]
 
 
 def merge_twice() -> None:
@@ -189,13 +188,13 @@ def keep_ends() -> None:
 
 def forget_subtasks() -> None:
     """Now and then the tasks of an operator are told that their subtasks hold nothing yet."""
-    read_bases = host.read_bases
+    read_bases = epoch_writer.read_bases
 
     def forgetful(state: HostedState, epoch: Any, keys: Sequence[bytes]) -> list[Base | None]:
         bases = read_bases(state, epoch, keys)
         return [None] * len(bases) if state.descriptor.state == LEDGERS and epoch.number % 4 == 0 else bases
 
-    host.read_bases = forgetful
+    epoch_writer.read_bases = forgetful
 
 
 PLANTS: Mapping[str, Callable[[], None]] = {
