@@ -17,7 +17,7 @@ from keyhole.model.epoch import Run
 from keyhole.protocol.receipts import GroupReceipt
 from services.state_server.fence import Fence
 from services.state_server.host_settings import HostSettings
-from services.state_server.read.copies import Lease, Standing
+from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.table import Table
 from services.state_server.replica.ownership import Ownership
 from services.state_server.replica.take_over import StateShare

@@ -12,7 +12,8 @@ from keyhole.changelog.kafka.writer import KafkaWriter
 from keyhole.encoding.envelope import STAMP_BYTES, Aggregate, Base, Moment
 from keyhole.model.state import TtlClock
 from keyhole.stores.base import Advance, Batch
-from services.state_server.read.copies import Answers, Scanned, Show
+from services.state_server.read.answers import Answers
+from services.state_server.read.copies import Scanned, Show
 from services.state_server.read.table import Table
 from services.state_server.replica import standby, take_over
 from services.state_server.replica.hosted import HostedState
@@ -161,7 +162,7 @@ def show_expired() -> None:
     show = Table.show
 
     def late(self: Table) -> Show | None:
-        visible = self._visible
+        visible = self._visibility._visible
         if self.descriptor.state != GUESTS or visible is None:
             return show(self)
         return lambda standing: visible(Moment(standing.commit_time_ms, standing.watermark_ms))

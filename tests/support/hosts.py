@@ -18,7 +18,7 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from services.state_server.host import QueryHost
 from services.state_server.host_settings import HostSettings
-from services.state_server.read.copies import Standing
+from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
 from services.state_server.replica.follower import Follower, MakeFollower
 from services.state_server.replica.restore import AtOnce

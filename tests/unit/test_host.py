@@ -35,7 +35,7 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader, NextCommit
 from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.host import QueryHost
-from services.state_server.read.copies import Standing
+from services.state_server.read.standing import Standing
 from services.state_server.registry import Registry
 from services.state_server.replica.take_over import StateShare
 from services.state_server.servicers.control import StateServerServicer

@@ -34,7 +34,7 @@ from keyhole.testing.clock import ManualClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
 from services.state_server.host import QueryHost
 from services.state_server.host_settings import HostSettings
-from services.state_server.read.copies import Standing
+from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
 from services.state_server.replica.take_over import StateShare
 from services.state_server.write.attempts import Attempt

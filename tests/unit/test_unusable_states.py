@@ -27,7 +27,7 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.changelog import MemoryChangelog
 from keyhole.testing.clock import ManualClock
-from services.state_server.read.copies import Standing
+from services.state_server.read.standing import Standing
 from services.state_server.replica.take_over import StateShare
 from tests.support.applications import Application
 from tests.support.failing_engine import FailingEngine

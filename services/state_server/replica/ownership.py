@@ -18,7 +18,7 @@ from keyhole.protocol.control import QueryControl
 from keyhole.protocol.membership import groups_of
 from services.state_server.fence import Fence
 from services.state_server.host_settings import HostSettings
-from services.state_server.read.copies import Lease, Standing
+from services.state_server.read.standing import Lease, Standing
 from services.state_server.replica.hosted import HostedState
 from services.state_server.replica.standby import Standbys
 from services.state_server.replica.take_over import StateShare, TakeOvers

@@ -21,8 +21,8 @@ from keyhole.clock import Clock
 from keyhole.model.epoch import Position
 from keyhole.protocol.control import QueryControl
 from keyhole.stores.base import Snapshot
-from services.state_server.read.copies import Standing
 from services.state_server.read.freshness import most_common, standings
+from services.state_server.read.standing import Standing
 from services.state_server.replica.follower import Delivery, MakeFollower, Order
 from services.state_server.replica.hosted import HostedState
 from services.state_server.replica.restore import apply_pieces, drop_unusable

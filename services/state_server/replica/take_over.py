@@ -17,7 +17,7 @@ from keyhole.changelog.settings import DELETE_RETENTION_MS
 from keyhole.model.epoch import Run
 from keyhole.model.state import StateDescriptor
 from services.state_server.host_settings import HostSettings
-from services.state_server.read.copies import Lease, Standing
+from services.state_server.read.standing import Lease, Standing
 from services.state_server.replica.restore import restore
 from services.state_server.replica.standby import Standbys
 from services.state_server.write.host_thread import HostThread

@@ -21,8 +21,8 @@ from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 from services.state_server.host import QueryHost
 from services.state_server.host_settings import HostSettings
-from services.state_server.read.copies import Standing
 from services.state_server.read.dump import dump
+from services.state_server.read.standing import Standing
 from services.state_server.registry import Registry
 from services.state_server.replica.take_over import StateShare
 from services.state_server.write.attempts import Attempt

@@ -37,7 +37,8 @@ from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2
-from services.state_server.read.copies import Answers
+from services.state_server.read.answers import Answers
+from services.state_server.read.holdings import holdings
 from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.read.table import Table
 from services.state_server.registry import Registry
@@ -74,7 +75,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         """One state, and what this server holds of it."""
         table = self._table(request.state)
         descriptor = descriptor_to_proto(table.descriptor)
-        return pb.DescribeStateResponse(descriptor=descriptor, holdings=table.holdings(descriptor, sizes=True))
+        return pb.DescribeStateResponse(descriptor=descriptor, holdings=holdings(table, descriptor, sizes=True))
 
     async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802 - gRPC
         """One key."""

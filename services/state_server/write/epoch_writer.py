@@ -15,7 +15,7 @@ from keyhole.protocol.failpoints import Step
 from keyhole.protocol.receipts import GroupReceipt
 from services.state_server.counts import EpochCounts
 from services.state_server.host_settings import HostSettings
-from services.state_server.read.copies import Lease, Standing
+from services.state_server.read.standing import Lease, Standing
 from services.state_server.write.attempts import Attempt, Attempts
 from services.state_server.write.bases import read_bases
 from services.state_server.write.commit import EpochToCommit, GroupCommitted, commit_epoch

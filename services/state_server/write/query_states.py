@@ -18,7 +18,7 @@ from keyhole.model.state import StateDescriptor
 from keyhole.protocol.decisions import check_feeder
 from keyhole.stores.base import Snapshot
 from services.state_server.host_settings import HostSettings
-from services.state_server.read.copies import Lease, Standing
+from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.table import Table
 from services.state_server.replica.hosted import HostedState
 from services.state_server.write.host_thread import HostThread
