@@ -17,7 +17,7 @@ from services.state_server.read.copies import Scanned, Show
 from services.state_server.read.table import Table
 from services.state_server.replica import standby, take_over
 from services.state_server.replica.hosted import HostedState
-from services.state_server.write import commit, epoch_writer, merge_entries
+from services.state_server.write import commit, epoch_writer, merge_entries, merge_expiring
 from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merge_rows import Upsert
 from services.state_server.write.merging import Change, Epoch, Rows, Stored
@@ -151,10 +151,10 @@ def reduce_cleared() -> None:
 def count_expired() -> None:
     """What an epoch brings is merged with what has expired."""
 
-    def get_many(self: merge_entries._Living, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get_many(self: merge_expiring._Living, keys: Sequence[bytes]) -> list[bytes | None]:
         return [None if row is None else row[STAMP_BYTES:] for row in self._stored.get_many(keys)]
 
-    merge_entries._Living.get_many = get_many  # type: ignore[method-assign]
+    merge_expiring._Living.get_many = get_many  # type: ignore[method-assign]
 
 
 def show_expired() -> None:
@@ -172,9 +172,9 @@ def show_expired() -> None:
 
 def keep_ends() -> None:
     """A value that is replaced ends, by event time, when the one before it would have."""
-    with_stored = merge_entries.Expiring.with_stored
+    with_stored = merge_expiring.Expiring.with_stored
 
-    def keeping(self: merge_entries.Expiring, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+    def keeping(self: merge_expiring.Expiring, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
         written = with_stored(self, rows, stored, epoch)
         if self._lives.clock is not TtlClock.EVENT_TIME or not isinstance(self._merge, Upsert):
             return written
@@ -184,7 +184,7 @@ def keep_ends() -> None:
             for (key, row), old in zip(written, before, strict=True)
         ]
 
-    merge_entries.Expiring.with_stored = keeping  # type: ignore[method-assign]
+    merge_expiring.Expiring.with_stored = keeping  # type: ignore[method-assign]
 
 
 def forget_subtasks() -> None:

@@ -53,7 +53,7 @@ TTL = (
     Breakage(
         "a new row is merged with one that has expired",
         "ttl",
-        "services/state_server/write/merge_entries.py",
+        "services/state_server/write/merge_expiring.py",
         "        self._lives_from = lives.lives_from(epoch.moment)\n",
         "        self._lives_from = bytes(8)\n",
         ("test_merge_entries.py",),
