@@ -37,7 +37,7 @@ from keyhole.local.kafka import LocalKafka
 from keyhole.model.state import StateDescriptor
 from keyhole.stores.base import StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
-from services.state_server.read.copies import Lease
+from services.state_server.read.standing import Lease
 from services.state_server.read.table import Table
 from services.state_server.replica.hosted import HostedState
 from services.state_server.replica.restore import AtOnce, restore

@@ -23,10 +23,11 @@ from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.choices import chosen_engine
 from keyhole.stores.rules import MAX_KEY_BYTES
 from keyhole.v1 import query_pb2_grpc, state_server_pb2_grpc, stats_pb2_grpc
-from services.state_server.host import HostSettings, StateShare
+from services.state_server.host_settings import HostSettings
 from services.state_server.metrics import ServerStats
 from services.state_server.registry import Registry
 from services.state_server.replica.member import ReplicaMember, Share
+from services.state_server.replica.take_over import StateShare
 from services.state_server.servicers.control import StateServerServicer
 from services.state_server.servicers.query import QueryServicer
 from services.state_server.write.spill import StagingRoom

@@ -18,7 +18,8 @@ from keyhole.stores.base import StoreSize
 from keyhole.v1 import state_pb2
 from keyhole.v1 import stats_pb2 as pb
 from services.state_server.host import QueryHost
-from services.state_server.read.copies import Copy, Standing
+from services.state_server.read.copies import Copy
+from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
 from services.state_server.registry import Registry
 from services.state_server.servicers.query import QueryServicer

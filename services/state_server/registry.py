@@ -15,7 +15,9 @@ from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.v1 import query_pb2, state_server_pb2
 from services.state_server.counts import ServerCounts
 from services.state_server.fence import LastRun
-from services.state_server.host import HostSettings, QueryHost
+from services.state_server.host import QueryHost
+from services.state_server.host_settings import HostSettings
+from services.state_server.read.holdings import holdings
 from services.state_server.read.table import Table
 
 _log = logging.getLogger(__name__)
@@ -194,7 +196,7 @@ class Registry:
         return [
             holding
             for _, table in sorted(self.tables.items())
-            for holding in table.holdings(descriptor_to_proto(table.descriptor), sizes=sizes)
+            for holding in holdings(table, descriptor_to_proto(table.descriptor), sizes=sizes)
         ]
 
     def retirable(self, application: str, query: str = "", run: Run | None = None) -> dict[str, list[str]]:

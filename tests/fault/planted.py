@@ -13,12 +13,12 @@ from keyhole.encoding.envelope import STAMP_BYTES, Aggregate, Base, Moment
 from keyhole.model.epoch import Position
 from keyhole.model.state import TtlClock
 from keyhole.stores.base import Advance, Batch, Store
-from services.state_server import host
-from services.state_server.read.copies import Answers, Scanned, Show
+from services.state_server.read.answers import Answers
+from services.state_server.read.copies import Scanned, Show
 from services.state_server.read.table import Table
-from services.state_server.replica import standby
+from services.state_server.replica import standby, take_over
 from services.state_server.replica.hosted import HostedState
-from services.state_server.write import commit, merge_entries
+from services.state_server.write import commit, epoch_writer, merge_entries, merge_expiring
 from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merge_rows import Upsert
 from services.state_server.write.merging import Change, Epoch, Rows, Stored
@@ -95,7 +95,7 @@ def tear_scans() -> None:
 
 def lose_elements() -> None:
     """Whoever takes a key group over lacks the last element of its lists."""
-    restore = host.restore
+    restore = take_over.restore
 
     def losing(states: Mapping[str, HostedState], wanted: Mapping[str, Iterable[int]], *of: Any, **more: Any) -> None:
         new = set(wanted.get(TRAILS, ())) - states[TRAILS].restored if TRAILS in states else set()
@@ -109,7 +109,7 @@ def lose_elements() -> None:
             if last:
                 state.store.apply(Batch(deletes=sorted(last.values()), advances={group: here}))
 
-    host.restore = losing  # type: ignore[assignment]
+    take_over.restore = losing  # type: ignore[assignment]
 
 
 def merge_twice() -> None:
@@ -153,10 +153,10 @@ def reduce_cleared() -> None:
 def count_expired() -> None:
     """What an epoch brings is merged with what has expired."""
 
-    def get_many(self: merge_entries._Living, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get_many(self: merge_expiring._Living, keys: Sequence[bytes]) -> list[bytes | None]:
         return [None if row is None else row[STAMP_BYTES:] for row in self._stored.get_many(keys)]
 
-    merge_entries._Living.get_many = get_many  # type: ignore[method-assign]
+    merge_expiring._Living.get_many = get_many  # type: ignore[method-assign]
 
 
 def show_expired() -> None:
@@ -164,7 +164,7 @@ def show_expired() -> None:
     show = Table.show
 
     def late(self: Table) -> Show | None:
-        visible = self._visible
+        visible = self._visibility._visible
         if self.descriptor.state != GUESTS or visible is None:
             return show(self)
         return lambda standing: visible(Moment(standing.commit_time_ms, standing.watermark_ms))
@@ -174,9 +174,9 @@ def show_expired() -> None:
 
 def keep_ends() -> None:
     """A value that is replaced ends, by event time, when the one before it would have."""
-    with_stored = merge_entries.Expiring.with_stored
+    with_stored = merge_expiring.Expiring.with_stored
 
-    def keeping(self: merge_entries.Expiring, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+    def keeping(self: merge_expiring.Expiring, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
         written = with_stored(self, rows, stored, epoch)
         if self._lives.clock is not TtlClock.EVENT_TIME or not isinstance(self._merge, Upsert):
             return written
@@ -186,18 +186,18 @@ def keep_ends() -> None:
             for (key, row), old in zip(written, before, strict=True)
         ]
 
-    merge_entries.Expiring.with_stored = keeping  # type: ignore[method-assign]
+    merge_expiring.Expiring.with_stored = keeping  # type: ignore[method-assign]
 
 
 def forget_subtasks() -> None:
     """Now and then the tasks of an operator are told that their subtasks hold nothing yet."""
-    read_bases = host.read_bases
+    read_bases = epoch_writer.read_bases
 
     def forgetful(state: HostedState, epoch: Any, keys: Sequence[bytes]) -> list[Base | None]:
         bases = read_bases(state, epoch, keys)
         return [None] * len(bases) if state.descriptor.state == LEDGERS and epoch.number % 4 == 0 else bases
 
-    host.read_bases = forgetful
+    epoch_writer.read_bases = forgetful
 
 
 PLANTS: Mapping[str, Callable[[], None]] = {

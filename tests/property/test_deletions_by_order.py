@@ -29,7 +29,7 @@ from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.clock import ManualClock
-from services.state_server.read.copies import Standing
+from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
 from services.state_server.replica.hosted import HostedState
 from services.state_server.write.commit import EpochToCommit, StateToCommit

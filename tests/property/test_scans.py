@@ -25,8 +25,8 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.clock import ManualClock
 from keyhole.v1 import query_pb2 as pb
-from services.state_server.read.copies import Lease
 from services.state_server.read.scans import ScanLimits
+from services.state_server.read.standing import Lease
 from services.state_server.read.table import Table
 from services.state_server.registry import Registry
 from services.state_server.servicers.query import QueryServicer

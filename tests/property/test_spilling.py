@@ -13,10 +13,11 @@ from keyhole.changelog.records import MARKER_KEY
 from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import DuplicateKey
 from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
-from services.state_server.write.commit import EpochToCommit, StateToCommit, _portions
+from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merge import merge_of
 from services.state_server.write.spill import SpooledRows, StagingRoom
 from services.state_server.write.staged import StagedAttempt
+from services.state_server.write.store_write import portions
 from tests.support.bench import Bench
 from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in
 
@@ -84,7 +85,7 @@ def test_portions_hold_whole_key_groups_in_order_and_each_once(sizes: list[int])
 
     marker = Marker(1, 1, 0, 0, 0, 0)
     items = [PartitionChanges(Partition("counts", n), spooled(size), marker) for n, size in enumerate(sizes)]
-    portions = list(_portions(items))
-    assert [item for portion in portions for item in portion] == items
-    for portion in portions:
+    found = list(portions(items))
+    assert [item for portion in found for item in portion] == items
+    for portion in found:
         assert len(portion) == 1 or sum(sizes[item.partition.key_group] for item in portion) <= 16 << 20

@@ -15,7 +15,7 @@ from keyhole.metrics.catalogue import Component, of
 from keyhole.rpc import channels
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.v1 import query_pb2, query_pb2_grpc
-from services.state_server.read.copies import Standing
+from services.state_server.read.standing import Standing
 from tests.rpc.test_metrics_exporter import Kafka
 from tests.support import figures
 from tests.support.exporters import exporter_of, scrape

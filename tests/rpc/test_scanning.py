@@ -31,8 +31,8 @@ from keyhole.testing.fake_server import FakeServer
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from services.client_proxy.app import ClientProxy
-from services.state_server.read.copies import Lease
 from services.state_server.read.scans import ScanLimits
+from services.state_server.read.standing import Lease
 from services.state_server.read.table import Table
 from services.state_server.registry import Registry
 from services.state_server.servicers.query import QueryServicer

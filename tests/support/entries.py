@@ -11,7 +11,7 @@ from keyhole.model.epoch import START, Position
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.stores.base import Advance, Batch
 from keyhole.v1 import query_pb2 as pb
-from services.state_server.read.copies import Standing
+from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
 
 APPLICATION, STATE = "weather", "hourly"

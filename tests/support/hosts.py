@@ -16,11 +16,13 @@ from keyhole.stores.base import StoreEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
-from services.state_server.host import HostSettings, QueryHost, StateShare
-from services.state_server.read.copies import Standing
+from services.state_server.host import QueryHost
+from services.state_server.host_settings import HostSettings
+from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
 from services.state_server.replica.follower import Follower, MakeFollower
 from services.state_server.replica.restore import AtOnce
+from services.state_server.replica.take_over import StateShare
 from services.state_server.write.attempts import Attempt
 from services.state_server.write.commit import EpochToCommit, GroupCommitted, StateToCommit
 from services.state_server.write.spill import StagingRoom

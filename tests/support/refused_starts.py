@@ -122,7 +122,7 @@ def snapshot(world: World) -> dict[str, object]:
     for name, server in world.servers.items():
         for key, host in server._registry.hosts.items():
             lease = (host.lease.confirmed_monotonic, host.lease.confirmed_ms)
-            found[f"{name}/{key}"] = (*vars(host.fence).values(), host._grant, lease, host.states)
+            found[f"{name}/{key}"] = (*vars(host.fence).values(), host._grant.name, lease, host.states)
         for key, table in server.tables.items():
             with contextlib.closing(table.store.snapshot()) as of:
                 held = dict(of.positions()), {group: list(of.items(group)) for group in of.positions()}

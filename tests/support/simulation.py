@@ -44,7 +44,7 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog, MemoryKafka, NextCommit
 from keyhole.testing.clock import ManualClock
 from keyhole.v1 import state_server_pb2 as pb
-from services.state_server.host import HostSettings
+from services.state_server.host_settings import HostSettings
 from services.state_server.read.table import Table
 from services.state_server.registry import Registry
 from services.state_server.replica.follower import Delivery, Follower, Prepare
@@ -189,7 +189,7 @@ class SimulatedServer:
         if self.servicer is not None and self._follower is not None:
             self._loop.run_until_complete(self._loop.run_in_executor(None, self._follower.step))
             for host in self._registry.hosts.values():
-                self._loop.run_until_complete(host.stepped_down())
+                self._loop.run_until_complete(host._ownership.stepped_down())
 
     def drain(self) -> None:
         """As SIGTERM does. Idempotent."""

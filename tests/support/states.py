@@ -14,7 +14,7 @@ from keyhole.stores.base import Store
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryWriter
 from keyhole.testing.clock import ManualClock
-from services.state_server.read.copies import Lease, Standing
+from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.table import Table
 from services.state_server.replica.hosted import HostedState
 from services.state_server.write.commit import EpochToCommit, StateToCommit

@@ -34,9 +34,10 @@ from keyhole.stores.base import Advance, Batch
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader, NextCommit
 from keyhole.v1 import state_server_pb2 as pb
-from services.state_server.host import QueryHost, StateShare
-from services.state_server.read.copies import Standing
+from services.state_server.host import QueryHost
+from services.state_server.read.standing import Standing
 from services.state_server.registry import Registry
+from services.state_server.replica.take_over import StateShare
 from services.state_server.servicers.control import StateServerServicer
 from services.state_server.write.merging import Epoch
 from services.state_server.write.spill import StagingRoom
@@ -437,7 +438,7 @@ async def test_bases_come_in_answers_that_a_message_carries_and_one_that_none_do
     assert await bases(A, A, A) == [large]
     assert await bases(A, B) == [large]
     assert await bases(B, A) == [largest]
-    state = hosted.host._state("counts")
+    state = hosted.host._states.state("counts")
     assert state.table.name == "app/counts"
     too_large = aggregated(row(1.0), bytes(MAX_VALUE_BYTES + 1))[len(DIGEST) :]
     before = state.store.snapshot().positions()[group(names_in(0)[0])]

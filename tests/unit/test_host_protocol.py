@@ -32,9 +32,11 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryReader, NextCommit
 from keyhole.testing.clock import ManualClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
-from services.state_server.host import HostSettings, QueryHost, StateShare
-from services.state_server.read.copies import Standing
+from services.state_server.host import QueryHost
+from services.state_server.host_settings import HostSettings
+from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
+from services.state_server.replica.take_over import StateShare
 from services.state_server.write.attempts import Attempt
 from services.state_server.write.commit import EpochToCommit, GroupCommitted, StateToCommit
 from services.state_server.write.spill import StagingRoom

@@ -24,7 +24,7 @@ from keyhole.errors import (
 from keyhole.model.read import Stale
 from keyhole.model.state import StateKind
 from keyhole.testing.memory_kafka import MemoryKafka
-from services.state_server.read.copies import Answers
+from services.state_server.read.answers import Answers
 from tests.support.simulation import Fault, Letter, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 

@@ -191,7 +191,13 @@ def everything(alive: Alive) -> object:
     """As `snapshot`, and what is staged, and whether the server calls itself ready."""
     registry = alive.world.servers["a"]._registry
     hosts = {
-        name: (host.attempts.names(), set(host.attempts.held()), host.alone, host._writer, host._take_over_under_way)
+        name: (
+            host.attempts.names(),
+            set(host.attempts.held()),
+            host.alone,
+            host._grant._writer,
+            host._ownership.take_overs.current,
+        )
         for name, host in registry.hosts.items()
     }
     return snapshot(alive.world), hosts, registry.ready, dict(registry._last_runs)

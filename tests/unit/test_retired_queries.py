@@ -25,9 +25,9 @@ from keyhole.protocol.failpoints import Step
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.fence import LastRun
-from services.state_server.host import StateShare
-from services.state_server.read.copies import Standing
+from services.state_server.read.standing import Standing
 from services.state_server.registry import Registry
+from services.state_server.replica.take_over import StateShare
 from tests.support.hosts import INCARNATION, Hosted
 from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row

@@ -28,8 +28,8 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.clock import ManualClock
 from keyhole.v1.state_pb2 import ROLE_STANDBY
-from services.state_server.read.copies import Lease, Standing
 from services.state_server.read.scans import ScanLimits, Scans
+from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.table import Table
 from services.state_server.registry import Registry
 from services.state_server.servicers.query import QueryServicer

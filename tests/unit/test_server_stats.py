@@ -15,7 +15,7 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.clock import ManualClock
 from keyhole.v1 import query_pb2, state_pb2
 from services.state_server.metrics import ServerStats
-from services.state_server.read.copies import Lease, Standing
+from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.table import Table
 from services.state_server.registry import Registry
 from services.state_server.servicers.query import QueryServicer

@@ -15,7 +15,7 @@ from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
 from keyhole.protocol.control import AssignmentRecord, CompleteRecord, GenerationRecord, record
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
-from services.state_server.host import StateShare
+from services.state_server.replica.take_over import StateShare
 from tests.support.hosts import Hosted
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 from tests.support.waiting import eventually

@@ -12,8 +12,8 @@ from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.clock import Clock
 from keyhole.model.epoch import Position
 from keyhole.testing.clock import ManualClock
-from services.state_server.host import StateShare
 from services.state_server.replica.follower import Delivery, Order, Prepare
+from services.state_server.replica.take_over import StateShare
 from tests.support.hosts import Hosted
 from tests.support.states import group, key, names_in, row
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from keyhole.model.epoch import Position
 from keyhole.protocol.control import CompleteRecord
-from services.state_server.read.copies import Standing
 from services.state_server.read.freshness import most_common, standings
+from services.state_server.read.standing import Standing
 
 HEARD = 12.5
 

@@ -13,7 +13,8 @@ from keyhole.rpc.convert import descriptor_to_proto
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.clock import ManualClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
-from services.state_server.read.copies import Standing
+from services.state_server.read.holdings import holdings
+from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
 from tests.support.states import descriptor, key, names_in, standing, table
 
@@ -108,16 +109,16 @@ def test_min_epoch_counts_for_each_copy() -> None:
 
 
 def test_it_tells_one_holding_per_role() -> None:
-    holdings = both().holdings(descriptor_to_proto(descriptor()), sizes=False)
-    told = [(holding.source.role, list(holding.key_groups)) for holding in holdings]
+    told_of = holdings(both(), descriptor_to_proto(descriptor()), sizes=False)
+    told = [(holding.source.role, list(holding.key_groups)) for holding in told_of]
     assert told == [(ROLE_OWNER, [0]), (ROLE_STANDBY, [1])]
 
 
 def test_what_is_being_taken_over_is_told_as_followed_for_as_long_as_it_is_answered_so() -> None:
     of = both()
     of.assigned, of.followed, of.ready = frozenset({0, 1}), frozenset(), False
-    holdings = of.holdings(descriptor_to_proto(descriptor()), sizes=False)
-    told = [(holding.source.role, list(holding.key_groups), holding.ready) for holding in holdings]
+    told_of = holdings(of, descriptor_to_proto(descriptor()), sizes=False)
+    told = [(holding.source.role, list(holding.key_groups), holding.ready) for holding in told_of]
     assert told == [(ROLE_OWNER, [0], False), (ROLE_STANDBY, [1], True)]
 
 

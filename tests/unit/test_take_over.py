@@ -14,9 +14,9 @@ from keyhole.errors import KafkaUnreachable
 from keyhole.model.epoch import Run
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader
 from keyhole.testing.clock import ManualClock
-from services.state_server.host import StateShare
-from services.state_server.read.copies import Standing
+from services.state_server.read.standing import Standing
 from services.state_server.replica.restore import AtOnce
+from services.state_server.replica.take_over import StateShare
 from tests.support.hosts import INCARNATION, Hosted
 from tests.support.simulation import SteppedFollower
 from tests.support.states import KEY_GROUPS, key, names_in, row

@@ -27,8 +27,8 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.changelog import MemoryChangelog
 from keyhole.testing.clock import ManualClock
-from services.state_server.host import StateShare
-from services.state_server.read.copies import Standing
+from services.state_server.read.standing import Standing
+from services.state_server.replica.take_over import StateShare
 from tests.support.applications import Application
 from tests.support.failing_engine import FailingEngine
 from tests.support.hosts import Hosted
@@ -133,7 +133,7 @@ async def test_a_schema_that_can_not_be_used_leaves_the_state_as_it_was(failing:
         with pytest.raises(ValueMismatch, match="state app/counts can't be used"):
             await assign(hosted, evolved(hosted.of, of(NUMBER, NAMELESS)))
     assert (hosted.table.descriptor, hosted.table.codec.descriptor) == (hosted.of, hosted.of)
-    assert hosted.host._hosted["counts"].descriptor == hosted.of
+    assert hosted.host._states.hosted["counts"].descriptor == hosted.of
     assert hosted.read(A) == [row(1.0)]
     newer = evolved(hosted.of, of(NUMBER, ValueField("type", "string")))
     await assign(hosted, newer)
@@ -153,7 +153,7 @@ async def test_a_replica_follows_the_query_s_other_states_and_tells_of_the_one_t
     await assign(owner, owner.of)
     await owner.apply(1, {A: row(1.0)})
     replica = Hosted(kafka=owner.kafka)
-    with caplog.at_level(logging.ERROR, "services.state_server.host"):
+    with caplog.at_level(logging.ERROR, "services.state_server.write.query_states"):
         for _ in range(2):
             await replica.host.follow([StateShare(state, frozenset(), ALL) for state in (BROKEN, owner.of)])
     await eventually(lambda: replica.table.standby.groups == ALL)

@@ -3,74 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
-from keyhole.clock import Clock
 from keyhole.encoding.codec import EntryRange
 from keyhole.encoding.envelope import Visible
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
 from keyhole.stores.base import Snapshot
 from keyhole.v1 import state_pb2
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What the answers of a copy stand for, apart from single key groups that stand elsewhere.
-
-    Attributes:
-        as_of_ms: The copy holds all that was complete then, by the coordinator's clock; 0: not known. An owner's is not
-            used: it is the time of its lease.
-        heard_monotonic: When this server heard of that: whichever of the two makes the answer older counts, so that no
-            jump of a clock makes it look fresh.
-        lag_epochs: How many complete epochs the copy is known to lack.
-    """
-
-    epoch: int = 0
-    commit_time_ms: int = 0
-    watermark_ms: int = 0
-    generation: int = 0
-    assignment_version: int = 0
-    as_of_ms: int = 0
-    heard_monotonic: float = 0.0
-    lag_epochs: int = 0
-
-
-@dataclass
-class Lease:
-    """When the coordinator was last heard of. One per query, shared by its tables."""
-
-    clock: Clock
-    seconds: float
-    confirmed_monotonic: float = field(default=float("-inf"))
-    confirmed_ms: int = 0
-
-    def confirm(self) -> None:
-        self.confirmed_monotonic = self.clock.monotonic()
-        self.confirmed_ms = self.clock.now_ms()
-
-    @property
-    def age_seconds(self) -> float:
-        return self.clock.monotonic() - self.confirmed_monotonic
-
-    @property
-    def expired(self) -> bool:
-        return self.age_seconds > self.seconds
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Rows (None: absent) by key, and who answers: an index into `sources` per key; empty: sources[0] answered all.
-
-    Where the rows of the first keys took as much as was to be read, there are none of the others.
-
-    Attributes:
-        large: They may take more than was to be read: one row alone does, or two copies were read.
-    """
-
-    rows: Sequence[bytes | None]
-    sources: Sequence[state_pb2.Source]
-    source_of: Sequence[int] = ()
-    large: bool = False
+from services.state_server.read.answers import Answers
+from services.state_server.read.standing import Standing
 
 
 class HeldSnapshot:
@@ -265,8 +205,3 @@ class Copy:
             self._held.release()
             self._snapshot = self._held = None
         self._hold(frozenset())
-
-
-def lagging(standing: Standing, lag_epochs: int) -> Standing:
-    """The same rows, known to lack so many complete epochs."""
-    return standing if standing.lag_epochs == lag_epochs else replace(standing, lag_epochs=lag_epochs)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from keyhole.model.epoch import Position
 from keyhole.protocol.control import CompleteRecord
-from services.state_server.read.copies import Standing, lagging
+from services.state_server.read.standing import Standing, lagging
 
 _NONE = Standing()
 

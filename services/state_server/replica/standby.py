@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from typing import NamedTuple
 
 from keyhole.changelog.base import Changelog, Partition, Reached, RestoredEpochs
@@ -22,11 +22,12 @@ from keyhole.model.epoch import Position
 from keyhole.protocol.control import QueryControl
 from keyhole.stores.base import Snapshot
 from keyhole.stores.pieces import apply_pieces
-from services.state_server.read.copies import Standing
 from services.state_server.read.freshness import most_common, standings
+from services.state_server.read.standing import Standing
 from services.state_server.replica.follower import Delivery, MakeFollower, Order
 from services.state_server.replica.hosted import HostedState
 from services.state_server.replica.restore import drop_unusable
+from services.state_server.write.host_thread import HostThread
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Standbys:
         changelog: Changelog,
         query: str,
         hosted: Mapping[str, HostedState],
-        thread: ThreadPoolExecutor,
+        thread: HostThread,
         clock: Clock,
         heard: Callable[[QueryControl], Awaitable[None]],
         changed: Callable[[], None],
@@ -94,7 +95,7 @@ class Standbys:
         """
         order = Order(self._order.number + 1, {state: wanted for state, wanted in groups.items() if wanted})
         self._order = order
-        views = await self._on_thread(lambda: self._take_order(order, at_once or {}))
+        views = await self._thread.call_always(lambda: self._take_order(order, at_once or {}))
         self._show(views)
         for name, state in self._hosted.items():
             state.table.followed = self.wanted(name)
@@ -156,7 +157,7 @@ class Standbys:
         if delivery.control is not None:
             await self._hear(delivery.control)
         if delivery.items:
-            self._show(await self._on_thread(lambda: self._take_in(delivery)))
+            self._show(await self._thread.call_always(lambda: self._take_in(delivery)))
 
     def _take_in(self, delivery: Delivery) -> list[StandbyView]:
         if delivery.order != self._order.number:
@@ -231,9 +232,6 @@ class Standbys:
         self._closed = True
         self._follower.close()
         await self._loop.run_in_executor(None, self._follower.join)
-
-    async def _on_thread(self, call: Callable[[], list[StandbyView]]) -> list[StandbyView]:
-        return await self._loop.run_in_executor(self._thread, call)
 
 
 def _view(state: HostedState) -> StandbyView:

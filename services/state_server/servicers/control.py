@@ -18,10 +18,12 @@ from keyhole.rpc.convert_writes import base_to_proto, receipt_from_proto, receip
 from keyhole.rpc.version import check
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
-from services.state_server.host import HostSettings, QueryHost, StateShare
-from services.state_server.read.copies import Standing
+from services.state_server.host import QueryHost
+from services.state_server.host_settings import HostSettings
 from services.state_server.read.dump import dump
+from services.state_server.read.standing import Standing
 from services.state_server.registry import Registry
+from services.state_server.replica.take_over import StateShare
 from services.state_server.write.attempts import Attempt
 from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merging import Epoch

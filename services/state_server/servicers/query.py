@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 
 from keyhole.clock import Clock
-from keyhole.encoding.storage_key import GROUP_BYTES
 from keyhole.errors import (
     KeyholeError,
     KeyTooLong,
@@ -18,9 +17,8 @@ from keyhole.errors import (
     UnavailableError,
 )
 from keyhole.metrics.counters import ReadCounts
-from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto, key_from_proto
+from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto
 from keyhole.rpc.frames import (
-    FRAME_BYTES,
     MAX_VALUE_BYTES,
     AskAgain,
     Failure,
@@ -37,11 +35,13 @@ from keyhole.rpc.status import to_proto
 from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
-from keyhole.v1 import query_pb2_grpc, state_pb2
-from services.state_server.read.copies import Answers
+from keyhole.v1 import query_pb2_grpc
+from services.state_server.read.answers import Answers
+from services.state_server.read.holdings import holdings
 from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.read.table import Table
 from services.state_server.registry import Registry
+from services.state_server.servicers.lookups import look_up, look_up_apart, storage_key
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -75,7 +75,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         """One state, and what this server holds of it."""
         table = self._table(request.state)
         descriptor = descriptor_to_proto(table.descriptor)
-        return pb.DescribeStateResponse(descriptor=descriptor, holdings=table.holdings(descriptor, sizes=True))
+        return pb.DescribeStateResponse(descriptor=descriptor, holdings=holdings(table, descriptor, sizes=True))
 
     async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802 - gRPC
         """One key."""
@@ -162,7 +162,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
     def _get(self, state: pb.StateRef, keys: Sequence[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
         check_lookup(options, len(keys))
         table = self._table(state)
-        answers = _lookup(table, [_storage_key(table, key) for key in keys], options, MAX_VALUE_BYTES)
+        answers = look_up(table, [storage_key(table, key) for key in keys], options, MAX_VALUE_BYTES)
         rows = _formatted(table, answers, options)
         check_answer(table.name, rows, len(keys))
         sources, source_of = answers.sources, answers.source_of or [0] * len(rows)
@@ -191,7 +191,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         table = self._table(request.state)
         check_frame(request)
         if request.keys:
-            keys: Sequence[bytes] = [_storage_key(table, key) for key in request.keys]
+            keys: Sequence[bytes] = [storage_key(table, key) for key in request.keys]
         else:
             if request.topic_id != table.descriptor.topic_id:
                 raise StaleDescriptor(
@@ -202,10 +202,10 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         check_lookup(options, len(keys))
         failures: dict[int, Failure] = {}
         try:
-            answers = _lookup(table, keys, options)
+            answers = look_up(table, keys, options)
         except (UnavailableError, KeyTooLong):
             # Other keys, which travelled with them, must neither wait for these nor fail with them.
-            answers, failures = _lookup_apart(table, keys, options)
+            answers, failures = look_up_apart(table, keys, options)
         values = _formatted(table, answers, options)
         unread = len(keys) - len(values)
         if unread or answers.large or options.format == pb.VALUE_FORMAT_JSON:
@@ -223,47 +223,6 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             source_of=[*answers.source_of, *[0] * unread] if answers.source_of else None,
             failures=failures_to_proto(failures) if failures else None,
         )
-
-
-def _lookup(table: Table, keys: Sequence[bytes], options: pb.ReadOptions, most_bytes: int = FRAME_BYTES) -> Answers:
-    bounds = bounds_from_proto(options)
-    return table.lookup(keys, bounds.min_epoch, bounds.stale, bounds.max_staleness_ms, most_bytes)
-
-
-def _lookup_apart(table: Table, keys: Sequence[bytes], options: pb.ReadOptions) -> tuple[Answers, dict[int, Failure]]:
-    """Key group by key group, each as of the same moment; those that can't be read fail alone, by index."""
-    failures: dict[int, Failure] = {}
-    groups: dict[bytes, list[int]] = {}
-    for index, key in enumerate(keys):
-        if len(key) > table.store.max_key_bytes:
-            failures[index] = table.key_too_long(len(key))
-        else:
-            groups.setdefault(key[:GROUP_BYTES], []).append(index)
-    rows: list[bytes | None] = [None] * len(keys)
-    source_of = [0] * len(keys)
-    sources: list[state_pb2.Source] = []
-    read = 0
-    for indexes in groups.values():
-        if read > FRAME_BYTES:
-            failures |= dict.fromkeys(indexes, frame_is_full(table.name))
-            continue
-        try:
-            part = _lookup(table, [keys[index] for index in indexes], options, FRAME_BYTES - read)
-        except UnavailableError as error:
-            failures |= dict.fromkeys(indexes, error)
-            continue
-        for index, row in zip(indexes, part.rows, strict=False):
-            rows[index], source_of[index] = row, len(sources)
-        failures |= dict.fromkeys(indexes[len(part.rows) :], frame_is_full(table.name))
-        read += sum(map(len, filter(None, part.rows)))
-        # One key group of one copy stands for one thing.
-        sources.append(part.sources[0])
-    return Answers(rows, sources, source_of, large=True), failures
-
-
-def _storage_key(table: Table, key: pb.Key) -> bytes:
-    values = key_from_proto(key)
-    return table.codec.storage_key(values if len(values) != 1 else values[0])
 
 
 def _formatted(table: Table, answers: Answers, options: pb.ReadOptions) -> list[bytes]:

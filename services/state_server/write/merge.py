@@ -8,7 +8,10 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import lifetime
 from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.stores.base import Snapshot
-from services.state_server.write.merge_entries import Aggregating, Appending, Entries, Expiring, RankedEntries
+from services.state_server.write.merge_aggregates import Aggregating
+from services.state_server.write.merge_entries import Entries, RankedEntries
+from services.state_server.write.merge_expiring import Expiring
+from services.state_server.write.merge_lists import Appending
 from services.state_server.write.merge_rows import Ranked, Reducing, Upsert, rank_by
 from services.state_server.write.merging import Change, Epoch, Merge, Rows
 

@@ -19,7 +19,7 @@ KINDS = (
     Breakage(
         "an appended element takes the place of the last one",
         "kinds",
-        _ENTRIES,
+        "services/state_server/write/merge_lists.py",
         "            first = _position(last[0]) + 1 if last else 0\n",
         "            first = _position(last[0]) if last else 0\n",
         ("test_merge_entries.py",),
@@ -147,7 +147,7 @@ KINDS = (
     Breakage(
         "the accumulator before an epoch is taken for one of the version that wrote the epoch",
         "kinds",
-        _ENTRIES,
+        "services/state_server/write/merge_aggregates.py",
         "held.accumulator, entry.version, held.version)\n",
         "held.accumulator, entry.version, entry.version)\n",
         ("test_class_versions.py",),

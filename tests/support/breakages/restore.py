@@ -52,7 +52,7 @@ RESTORE = (
     Breakage(
         "a take-over that is broken off leaves half an epoch to be read",
         "restore",
-        "services/state_server/host.py",
+        "services/state_server/replica/take_over.py",
         "            state.gaps |= wanted.get(name, frozenset()) - state.restored\n",
         "",
         ("test_take_over.py",),

@@ -6,7 +6,7 @@ from tests.support.breakages.breakage import Breakage
 
 _RANKING = "src/keyhole/protocol/ranking.py"
 _FORWARDING = "services/client_proxy/forwarding/frame.py"
-_TABLE = "services/state_server/read/table.py"
+_BOUNDS = "services/state_server/read/bounds.py"
 
 ROUTING = (
     Breakage(
@@ -86,15 +86,15 @@ ROUTING = (
     Breakage(
         "an owner that was not heard of within its lease answers who wants nothing stale",
         "routing",
-        _TABLE,
-        "            if stale is Stale.NEVER and self._lease.expired:\n",
-        "            if stale is Stale.NEVER and not self._lease.clock:\n",
+        _BOUNDS,
+        "        if self._lease.expired:\n",
+        "        if not self._lease.clock:\n",
         ("test_table_standby.py",),
     ),
     Breakage(
         "keys are answered together though one of them is before min_epoch",
         "routing",
-        _TABLE,
+        _BOUNDS,
         "            self._check_epoch(min(standing.epoch for standing in standings), min_epoch)\n",
         "            self._check_epoch(max(standing.epoch for standing in standings), min_epoch)\n",
         ("test_table.py",),

@@ -40,7 +40,7 @@ STORES = (
     Breakage(
         "a store that fails just after it was opened stays open",
         "stores",
-        "services/state_server/host.py",
+        "services/state_server/write/query_states.py",
         "            store.close()  # or whoever tries it again would find it open\n",
         "",
         ("test_unusable_states.py",),

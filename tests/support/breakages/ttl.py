@@ -6,7 +6,7 @@ from tests.support.breakages.breakage import Breakage
 
 _STORED = "src/keyhole/encoding/envelope.py"
 _SWEEP = "services/state_server/write/ttl_gc.py"
-_TABLE = "services/state_server/read/table.py"
+_VISIBILITY = "services/state_server/read/visibility.py"
 
 TTL = (
     Breakage(
@@ -28,15 +28,15 @@ TTL = (
     Breakage(
         "a clock that is set back brings expired entries back",
         "ttl",
-        _TABLE,
-        "            self._latest_ms = max(self._latest_ms, self._lease.clock.now_ms())\n",
-        "            self._latest_ms = self._lease.clock.now_ms()\n",
+        _VISIBILITY,
+        "            self._latest_ms = max(self._latest_ms, self._clock.now_ms())\n",
+        "            self._latest_ms = self._clock.now_ms()\n",
         ("test_expired_reads.py",),
     ),
     Breakage(
         "a reader whose clock is behind sees what the epoch's commit has found expired",
         "ttl",
-        _TABLE,
+        _VISIBILITY,
         "visible(Moment(max(now_ms, standing.commit_time_ms), standing.watermark_ms))",
         "visible(Moment(now_ms, standing.watermark_ms))",
         ("test_expired_reads.py",),
@@ -52,7 +52,7 @@ TTL = (
     Breakage(
         "a new row is merged with one that has expired",
         "ttl",
-        "services/state_server/write/merge_entries.py",
+        "services/state_server/write/merge_expiring.py",
         "        self._lives_from = lives.lives_from(epoch.moment)\n",
         "        self._lives_from = bytes(8)\n",
         ("test_merge_entries.py",),

@@ -1,0 +1,80 @@
+"""What a reader's bounds allow of one state on this server: `min_epoch`, `max_staleness`, and a confirmed owner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keyhole.errors import EpochNotReached, TooStale, Unconfirmed
+from services.state_server.read.copies import Copy
+from services.state_server.read.standing import Lease, Standing
+
+
+class BoundsCheck:
+    """See the module's text. Used by the event loop's thread alone.
+
+    Args:
+        name: Application and state, as errors tell them.
+        lease: Of the state's query: how old it is, is how old the owner's copy is.
+    """
+
+    def __init__(self, server: str, name: str, lease: Lease) -> None:
+        self._server = server
+        self._name = name
+        self._lease = lease
+
+    def check_confirmed(self) -> None:
+        """Raises Unconfirmed where the lease has passed: a newer owner may exist."""
+        if self._lease.expired:
+            raise self._unconfirmed()
+
+    def standings(
+        self, copy: Copy, keys: Sequence[bytes], min_epoch: int, max_staleness_ms: int, *, is_owner: bool
+    ) -> Sequence[Standing]:
+        """What the copy stands for at these keys, if that is good enough. See Copy.standings.
+
+        Args:
+            min_epoch, max_staleness_ms: 0: any.
+            is_owner: The copy is the owner's.
+
+        Raises:
+            EpochNotReached, TooStale: At least one of them isn't.
+        """
+        standings = copy.standings(keys)
+        if min_epoch:
+            self._check_epoch(min(standing.epoch for standing in standings), min_epoch)
+        if max_staleness_ms:
+            lease_ms = self._lease.age_seconds * 1000
+            self._check_age(lease_ms if is_owner else max(map(self._age_ms, standings)), max_staleness_ms)
+        return standings
+
+    def _check_epoch(self, epoch: int, min_epoch: int) -> None:
+        if epoch < min_epoch:
+            raise EpochNotReached(
+                f"state {self._name} is at epoch {epoch} on server {self._server}; min_epoch asks for {min_epoch}",
+                epoch=epoch,
+            )
+
+    def _check_age(self, age_ms: float, most_ms: int) -> None:
+        if age_ms > most_ms:
+            said = "of unknown age" if age_ms == float("inf") else f"{age_ms:.0f} ms old"
+            raise TooStale(
+                f"what server {self._server} holds of state {self._name} is {said}; "
+                f"max_staleness asks for {most_ms} ms",
+                age_ms=age_ms,
+            )
+
+    def _age_ms(self, standing: Standing) -> float:
+        if not standing.as_of_ms:
+            return float("inf")
+        clock = self._lease.clock
+        heard_ms = (clock.monotonic() - standing.heard_monotonic) * 1000
+        return max(heard_ms, clock.now_ms() - standing.as_of_ms)
+
+    def _unconfirmed(self) -> Unconfirmed:
+        age = self._lease.age_seconds
+        heard = f"for {age:.1f} s" if age != float("inf") else "at all"
+        return Unconfirmed(
+            f"server {self._server} owns that key group of state {self._name}, but has not heard of its coordinator "
+            f"{heard}: a newer owner may exist. Read with stale=when_needed, or wait until the job runs again",
+            server=self._server,
+        )

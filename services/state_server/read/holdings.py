@@ -1,0 +1,33 @@
+"""What one server holds of a state, as it tells those who route by it, or ask what there is."""
+
+from __future__ import annotations
+
+from keyhole.v1 import query_pb2, state_pb2
+from services.state_server.read.copies import Copy
+from services.state_server.read.table import Table
+
+
+def holdings(table: Table, descriptor: state_pb2.StateDescriptor, *, sizes: bool) -> list[query_pb2.StateHolding]:
+    """One per role. `sizes` reads them from the store; they are of both."""
+    size = table.store.size() if sizes else None
+
+    def holding(copy: Copy, ready: bool) -> query_pb2.StateHolding:
+        return query_pb2.StateHolding(
+            descriptor=descriptor,
+            server=table.server,
+            key_groups=sorted(copy.groups),
+            source=copy.source(),
+            entries=size.entries if size else 0,
+            bytes=size.bytes if size else 0,
+            ready=ready,
+            restored_records=table.progress.restored,
+            records_to_restore=table.progress.total,
+        )
+
+    found = []
+    if table.assigned or not table.followed:
+        found.append(holding(table.owned, table.ready))
+    # Also while they are being taken over: until then they are answered from what was followed.
+    if table.followed or table.standby.groups:
+        found.append(holding(table.standby, table.followed <= table.standby.groups))
+    return found

@@ -1,0 +1,48 @@
+"""The Source that an answer names: which server gave it, in which role, and as of which epoch and time."""
+
+from __future__ import annotations
+
+from keyhole.v1 import state_pb2
+from services.state_server.read.standing import Lease, Standing
+
+
+class Sources:
+    """Of the answers of one server about the states of one query.
+
+    Args:
+        lease: Of the query: an owner's answers are as of its last confirmation.
+    """
+
+    def __init__(self, server: str, lease: Lease) -> None:
+        self._server = server
+        self._lease = lease
+
+    def moment(self) -> object:
+        """What goes into an owner's source beside its standing: as long as it is equal, so is the source."""
+        return self._lease.confirmed_ms, self._lease.expired
+
+    def owner(self, standing: Standing) -> state_pb2.Source:
+        """Of answers of the owner's copy."""
+        return self._source(
+            state_pb2.ROLE_OWNER, standing, as_of_ms=self._lease.confirmed_ms, unconfirmed=self._lease.expired
+        )
+
+    def standby(self, standing: Standing) -> state_pb2.Source:
+        """Of answers of the standby's copy."""
+        return self._source(state_pb2.ROLE_STANDBY, standing, as_of_ms=standing.as_of_ms, unconfirmed=False)
+
+    def _source(
+        self, role: state_pb2.Role.ValueType, standing: Standing, *, as_of_ms: int, unconfirmed: bool
+    ) -> state_pb2.Source:
+        return state_pb2.Source(
+            server=self._server,
+            role=role,
+            epoch=standing.epoch,
+            commit_time_ms=standing.commit_time_ms,
+            watermark_ms=standing.watermark_ms,
+            generation=standing.generation,
+            assignment_version=standing.assignment_version,
+            unconfirmed=unconfirmed,
+            as_of_ms=as_of_ms,
+            lag_epochs=standing.lag_epochs,
+        )

@@ -1,0 +1,56 @@
+"""What the answers of a copy stand for: which epoch, of which owner, how old; and the lease that confirms an owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from keyhole.clock import Clock
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the answers of a copy stand for, apart from single key groups that stand elsewhere.
+
+    Attributes:
+        as_of_ms: The copy holds all that was complete then, by the coordinator's clock; 0: not known. An owner's is not
+            used: it is the time of its lease.
+        heard_monotonic: When this server heard of that: whichever of the two makes the answer older counts, so that no
+            jump of a clock makes it look fresh.
+        lag_epochs: How many complete epochs the copy is known to lack.
+    """
+
+    epoch: int = 0
+    commit_time_ms: int = 0
+    watermark_ms: int = 0
+    generation: int = 0
+    assignment_version: int = 0
+    as_of_ms: int = 0
+    heard_monotonic: float = 0.0
+    lag_epochs: int = 0
+
+
+def lagging(standing: Standing, lag_epochs: int) -> Standing:
+    """The same rows, known to lack so many complete epochs."""
+    return standing if standing.lag_epochs == lag_epochs else replace(standing, lag_epochs=lag_epochs)
+
+
+@dataclass
+class Lease:
+    """When the coordinator was last heard of. One per query, shared by its tables."""
+
+    clock: Clock
+    seconds: float
+    confirmed_monotonic: float = field(default=float("-inf"))
+    confirmed_ms: int = 0
+
+    def confirm(self) -> None:
+        self.confirmed_monotonic = self.clock.monotonic()
+        self.confirmed_ms = self.clock.now_ms()
+
+    @property
+    def age_seconds(self) -> float:
+        return self.clock.monotonic() - self.confirmed_monotonic
+
+    @property
+    def expired(self) -> bool:
+        return self.age_seconds > self.seconds

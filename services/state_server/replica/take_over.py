@@ -1,0 +1,167 @@
+"""What takes key groups over, as an assignment says: opens their states, restores them, and shows them as an owner's.
+
+At most one take-over of a query is under way. The next assignment stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from keyhole.changelog.base import Changelog
+from keyhole.changelog.settings import DELETE_RETENTION_MS
+from keyhole.model.epoch import Run
+from keyhole.model.state import StateDescriptor
+from services.state_server.host_settings import HostSettings
+from services.state_server.read.standing import Lease, Standing
+from services.state_server.replica.restore import restore
+from services.state_server.replica.standby import Standbys
+from services.state_server.write.host_thread import HostThread
+from services.state_server.write.query_states import QueryStates, View
+
+_log = logging.getLogger(__name__)
+
+
+class StateShare(NamedTuple):
+    """What this server is to do for a state: key groups to own, and others to follow as a standby."""
+
+    descriptor: StateDescriptor
+    owned: frozenset[int]
+    followed: frozenset[int] = frozenset()
+
+
+class TakeOver(NamedTuple):
+    """A restore under way. `stop` ends it at its next piece."""
+
+    task: asyncio.Task[None]
+    stop: threading.Event
+
+
+class TakeOvers:
+    """See the module's text. Event loop, but for what restores.
+
+    Args:
+        lease: Confirmed when key groups are owned.
+
+    Attributes:
+        current: The last one, under way or done; None: there was none, it was stopped, or it failed.
+    """
+
+    def __init__(
+        self,
+        query: str,
+        changelog: Changelog,
+        states: QueryStates,
+        standbys: Standbys,
+        lease: Lease,
+        thread: HostThread,
+        settings: HostSettings,
+    ) -> None:
+        self.current: TakeOver | None = None
+        self._query = query
+        self._changelog = changelog
+        self._states = states
+        self._standbys = standbys
+        self._lease = lease
+        self._thread = thread
+        self._settings = settings
+
+    @property
+    def under_way(self) -> bool:
+        """One is."""
+        return self.current is not None and not self.current.task.done()
+
+    def begin(self, run: Run, version: int, shares: Sequence[StateShare], standing: Standing) -> None:
+        """Begins one; the one before must have been stopped."""
+        stop = threading.Event()
+        task = asyncio.create_task(self._take_over(run, version, shares, standing, stop))
+        self.current = TakeOver(task, stop)
+
+    async def ended_within(self, under_way: TakeOver, seconds: float) -> bool:
+        """Whether it ends within that time.
+
+        Raises:
+            KeyholeError: What has ended it; there is none under way any more.
+        """
+        done, _ = await asyncio.wait({under_way.task}, timeout=seconds)
+        if not done:
+            return False
+        if under_way.task.exception() is not None and self.current is under_way:
+            self.current = None
+        under_way.task.result()
+        return True
+
+    def tell_to_stop(self) -> None:
+        """It ends at its next piece. Idempotent."""
+        if self.current is not None:
+            self.current.stop.set()
+
+    async def stop(self) -> None:
+        """Returns once none is under way."""
+        under_way = self.current
+        if under_way is None:
+            return
+        under_way.stop.set()
+        # Not awaited directly: a caller that goes away would cancel it, and its thread would go on unseen.
+        await asyncio.wait({under_way.task})
+        self.current = None
+        if (error := under_way.task.exception()) is not None:
+            _log.info("a restore ended", extra={"query": self._query, "why": str(error)})
+
+    async def _take_over(
+        self, run: Run, version: int, shares: Sequence[StateShare], standing: Standing, stop: threading.Event
+    ) -> None:
+        await self._states.open([share.descriptor for share in shares], self._standbys.forget)
+        hosted = self._states.hosted
+        wanted = {share.descriptor.state: share.owned for share in shares}
+        followed = {share.descriptor.state: share.followed - share.owned for share in shares}
+        for name, state in hosted.items():
+            state.table.assigned = wanted.get(name, frozenset())
+        await self._standbys.follow(followed, at_once=self._states.owned())
+        for state in hosted.values():
+            groups = state.table.assigned
+            state.table.withdraw(state.table.groups - groups)
+            state.table.ready = groups <= state.table.groups
+        self._settings.changed()
+        views = await self._thread.call(self._restore, wanted, stop)
+        self._states.publish(
+            views, dataclasses.replace(standing, generation=run.generation, assignment_version=version)
+        )
+        for state in hosted.values():
+            state.table.ready = True
+            # Until now they were answered from what was followed.
+            state.table.standby.withdraw(state.table.groups)
+        self._lease.confirm()
+        self._settings.changed()
+        _log.info(
+            "owns key groups",
+            extra={"query": self._query, "version": version, "key_groups": {s: len(g) for s, g in wanted.items()}},
+        )
+
+    def _restore(self, wanted: Mapping[str, frozenset[int]], stop: threading.Event) -> list[View]:
+        """On the host's thread."""
+        hosted = self._states.hosted
+        for name, state in hosted.items():
+            state.restored &= wanted.get(name, frozenset())
+            state.followed -= wanted.get(name, frozenset())
+            # What is being read has states that never existed, until it is read to its end.
+            state.gaps |= wanted.get(name, frozenset()) - state.restored
+        restore(
+            hosted,
+            wanted,
+            self._changelog,
+            self._settings.clock,
+            # Half of what the changelog keeps deletions for: the other half is for the restore itself.
+            away_limit_ms=DELETE_RETENTION_MS // 2,
+            deadline_seconds=self._settings.restore_deadline_seconds,
+            stop=stop,
+            at_once=self._settings.at_once,
+        )
+        for state in hosted.values():
+            state.shown -= state.restored
+            state.gaps -= state.restored
+        return self._states.views()

@@ -1,0 +1,57 @@
+"""The thread of one query on this server: all that blocks or changes a store runs on it, one call after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from keyhole.errors import NotReady
+
+_Result = TypeVar("_Result")
+
+
+class HostThread:
+    """See the module's text. Calls run in the order in which they were handed over. Event loop, but for `submit`."""
+
+    def __init__(self, server: str, application: str, query: str) -> None:
+        self._server = server
+        self._query = query
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"keyhole-{application}-{query}")
+        self._refusing = False
+
+    @property
+    def refusing(self) -> bool:
+        """The query is being forgotten: no new call is taken."""
+        return self._refusing
+
+    def refuse(self) -> None:
+        """From now on `call` raises NotReady. What was handed over before still runs. Idempotent."""
+        self._refusing = True
+
+    async def call(self, call: Callable[..., _Result], *args: object) -> _Result:
+        """The result of a call on the thread.
+
+        Raises:
+            NotReady: The query is being forgotten here.
+        """
+        if self._refusing:
+            raise NotReady(f"server {self._server} is forgetting query {self._query!r}")
+        return await self.call_always(call, *args)
+
+    async def call_always(self, call: Callable[..., _Result], *args: object) -> _Result:
+        """As `call`, also while the query is being forgotten: for what closes it."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
+
+    def submit(self, call: Callable[..., _Result], *args: object) -> Future[_Result]:
+        """Hands a call over without waiting for it. Any thread.
+
+        Raises:
+            RuntimeError: The thread has ended.
+        """
+        return self._executor.submit(call, *args)
+
+    def end(self) -> None:
+        """Ends the thread once all that was handed over has run. Blocks until then."""
+        self._executor.shutdown()

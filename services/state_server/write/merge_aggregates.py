@@ -1,0 +1,50 @@
+"""The strategy of aggregating states: a task has merged the rows, and here the accumulator before is put beside."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from keyhole.encoding.envelope import DIGEST_BYTES, Aggregate, decode_aggregate
+from keyhole.errors import DuplicateKey
+from services.state_server.write.merging import Change, Epoch, Plain, Row, Rows, Stored
+
+
+class Aggregating(Plain):
+    """Kind AGGREGATING: an epoch has one row per key, which holds what the task has merged with what was stored.
+
+    A staged row is a digest (4 bytes: of what the epoch brought, or nothing where that depends on the order of rows),
+    and then an Aggregate without the accumulator before, which is put in here.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def staged(self, row: Row, other: Row) -> Row:
+        if row is None and other is None:
+            return None
+        raise DuplicateKey(
+            f"state {self._name} got two rows of one key in one epoch: its rows came from two tasks", state=self._name
+        )
+
+    def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+        keys = sorted(rows)
+        return [
+            (key, self._entry(rows[key], before, epoch.number))
+            for key, before in zip(keys, stored.get_many(keys), strict=True)
+        ]
+
+    def _entry(self, staged: Row, before: bytes | None, epoch: int) -> Row:
+        if staged is None:
+            return None
+        entry = decode_aggregate(staged[DIGEST_BYTES:])
+        if before is None:
+            return Aggregate(epoch, entry.row, entry.accumulator, None, entry.version).encode()
+        held = decode_aggregate(before)
+        made = Aggregate(epoch, entry.row, entry.accumulator, held.accumulator, entry.version, held.version)
+        return made.encode()
+
+    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+        return {key: self._entry(row, None, epoch.number) for key, row in rows.items()}
+
+    def digest(self, key: bytes, row: Row) -> int:
+        return crc32(key) if row is None else crc32(row[:DIGEST_BYTES], crc32(key))

@@ -1,0 +1,202 @@
+"""The states of one query that are open on this server: their stores, and the tables that readers are answered from.
+
+A state is opened, or made anew, on the host's thread; what readers see of all states is published in one step on the
+event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from keyhole.encoding.codec import StateCodec
+from keyhole.errors import NotOwner, ValueMismatch
+from keyhole.model.epoch import Position
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.registration import check_feeder
+from keyhole.stores.base import Snapshot
+from services.state_server.host_settings import HostSettings
+from services.state_server.read.standing import Lease, Standing
+from services.state_server.read.table import Table
+from services.state_server.replica.hosted import HostedState
+from services.state_server.write.host_thread import HostThread
+
+_log = logging.getLogger(__name__)
+
+
+class View(NamedTuple):
+    """What is owned of a state, as the host thread left it: what is to be published. `sequence` grows with each."""
+
+    state: HostedState
+    snapshot: Snapshot
+    groups: frozenset[int]
+    positions: Mapping[int, Position]
+    sequence: int
+
+
+class QueryStates:
+    """See the module's text.
+
+    Args:
+        tables: The server's tables by (application, state); those of the query's states are added and removed here.
+        lease: The query's; its tables' answers are confirmed by it.
+
+    Attributes:
+        hosted: By name. Only the event loop adds and removes; the host thread may read.
+    """
+
+    def __init__(
+        self,
+        application: str,
+        query: str,
+        tables: dict[tuple[str, str], Table],
+        lease: Lease,
+        thread: HostThread,
+        settings: HostSettings,
+    ) -> None:
+        self.hosted: dict[str, HostedState] = {}
+        self._application = application
+        self._query = query
+        self._tables = tables
+        self._lease = lease
+        self._thread = thread
+        self._settings = settings
+        # Those that the log has told of.
+        self._unusable: dict[str, StateDescriptor] = {}
+        self._views_taken = 0
+
+    @property
+    def tables(self) -> list[Table]:
+        """Of its states."""
+        return [state.table for state in self.hosted.values()]
+
+    @property
+    def ready(self) -> bool:
+        """There are states, and all that is to be owned or followed of them can be read."""
+        tables = self.tables
+        return bool(tables) and all(t.assigned <= t.owned.groups and t.followed <= t.standby.groups for t in tables)
+
+    def progress(self) -> tuple[int, int]:
+        """Changelog records restored, and to restore, of all states."""
+        tables = self.tables
+        return sum(table.progress.restored for table in tables), sum(table.progress.total for table in tables)
+
+    def owned(self) -> dict[str, frozenset[int]]:
+        """The key groups that are answered for as their owner, by state."""
+        return {name: state.table.groups for name, state in self.hosted.items()}
+
+    def state(self, name: str) -> HostedState:
+        """Raises NotOwner where nothing of it is here."""
+        state = self.hosted.get(name)
+        if state is None:
+            raise NotOwner(f"server {self._settings.server} holds nothing of state {self._application}/{name}")
+        return state
+
+    async def open(self, descriptors: Sequence[StateDescriptor], forget: Callable[[str], None]) -> None:
+        """Opens the stores of new states, and closes those that were made anew under another topic id.
+
+        Where it ends early, each state is hosted, or not: nothing of it is open then.
+
+        Args:
+            forget: Is told which state's store is about to be closed.
+
+        Raises:
+            StateConflict: Another query feeds one of them here. The control topic lets no two, unless it was deleted.
+            ValueMismatch: One of them can't be used; see StateCodec.
+        """
+        for descriptor in descriptors:
+            self._check_feeder(descriptor)  # of all, before anything is opened or closed
+        for descriptor in descriptors:
+            current = self.hosted.get(descriptor.state)
+            if current is not None and current.descriptor.topic_id == descriptor.topic_id:
+                await self.evolve(current, descriptor)
+                continue
+            if current is not None:
+                self._tables.pop((self._application, descriptor.state)).close()
+                del self.hosted[descriptor.state]
+                forget(descriptor.state)
+                await self._thread.call(current.store.close)
+            self._check_feeder(descriptor)
+            state = await self._thread.call(self._open, descriptor)
+            self.hosted[descriptor.state] = state
+            self._tables[self._application, descriptor.state] = state.table
+
+    def _open(self, descriptor: StateDescriptor) -> HostedState:
+        """On the host's thread."""
+        StateCodec(descriptor)  # what can't be used leaves nothing on disk
+        store = self._settings.engine.open(self._application, descriptor.state, descriptor.topic_id)
+        try:
+            return HostedState.open(descriptor, store, Table(self._settings.server, descriptor, store, self._lease))
+        except BaseException:
+            store.close()  # or whoever tries it again would find it open
+            raise
+
+    def _check_feeder(self, descriptor: StateDescriptor) -> None:
+        other = self._tables.get((self._application, descriptor.state))
+        if other is not None:
+            check_feeder(other.descriptor, descriptor)
+
+    async def evolve(self, state: HostedState, descriptor: StateDescriptor) -> None:
+        """From now on rows are merged and told by the newer descriptor; those that watch hear of it before any row.
+
+        Raises:
+            ValueMismatch: It can't be used; see StateCodec. The state stays as it is.
+        """
+        if descriptor != state.descriptor:
+            await self._thread.call(state.evolve, descriptor)
+        if state.table.evolve(descriptor):
+            self._settings.changed()
+
+    @contextlib.contextmanager
+    def tolerated(self, descriptor: StateDescriptor) -> Iterator[None]:
+        """Where the control topic has a state that can't be used, as an earlier version of Keyhole let it be declared.
+
+        The query's other states don't suffer from it, and nobody waits for an answer: the log tells it, once.
+        """
+        try:
+            yield
+        except ValueMismatch as error:
+            if self._unusable.get(descriptor.state) != descriptor:
+                self._unusable[descriptor.state] = descriptor
+                _log.error("a state can't be used", extra={"query": self._query, "why": error.message})
+
+    def views(self) -> list[View]:
+        """Of all states. Taken on the host thread, before anything else happens to the stores or to what is owned."""
+        self._views_taken += 1
+        return [
+            View(
+                state,
+                state.store.snapshot(),
+                frozenset(state.restored),
+                {group: state.position(group) for group in state.restored},
+                self._views_taken,
+            )
+            for state in self.hosted.values()
+        ]
+
+    def publish(self, views: Sequence[View], standing: Standing) -> None:
+        """Readers see these views from now on, all in one step. Takes their snapshots over. Event loop."""
+        for view in views:
+            if self.hosted.get(view.state.descriptor.state) is view.state:
+                table = view.state.table
+                # What was released while the view was on its way is not published again.
+                groups = view.groups & table.assigned
+                table.publish(view.snapshot, groups, standing, view.positions, view.sequence)
+            else:
+                view.snapshot.close()
+
+    def withdraw(self) -> None:
+        """Nothing of them is read any more. Event loop. Idempotent."""
+        for name, state in self.hosted.items():
+            state.table.close()
+            if self._tables.get((self._application, name)) is state.table:
+                del self._tables[self._application, name]
+
+    def close_stores(self, *, destroy: bool) -> None:
+        """Host thread. `destroy`: deletes what they have on disk, too."""
+        for state in self.hosted.values():
+            state.store.close()
+        for name in self.hosted if destroy else ():
+            self._settings.engine.destroy(self._application, name)

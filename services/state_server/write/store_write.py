@@ -1,0 +1,83 @@
+"""How an epoch that is committed in the changelog is written to the stores. Host thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from keyhole.changelog.base import Partition, PartitionChanges
+from keyhole.model.epoch import Position
+from keyhole.stores.base import Advance, Batch
+from services.state_server.replica.hosted import HostedState
+from services.state_server.write.spill import SpooledRows
+
+# How much of what was on disk is in memory while it is written to a store; one key group may be more.
+_WRITE_BYTES = 16 << 20
+
+
+def write_to_stores(
+    written: Sequence[PartitionChanges], offsets: Mapping[Partition, int], hosted: Mapping[str, HostedState]
+) -> None:
+    """Brings the stores to the epoch.
+
+    Args:
+        written: Ascending by key group within each state.
+        offsets: Of the markers, by partition.
+
+    Raises:
+        StageLost, StoreFull: Rows on disk can't be read back, or a store takes no more. Each key group is wholly at
+            this epoch or wholly at the one before.
+    """
+    for name, state in hosted.items():
+        for items in portions([item for item in written if item.partition.state == name]):
+            _apply(state, items, offsets)
+
+
+def portions(written: Sequence[PartitionChanges]) -> Iterator[list[PartitionChanges]]:
+    """What is written to a store in one step: all that is in memory, and what is on disk in portions of key groups.
+
+    Several steps are as good as one. A key group's rows and its position are in the same step, so wherever a crash
+    comes in between, each key group is wholly at this epoch or wholly at the one before, and the changelog, which has
+    the epoch already, brings it up. Readers see none of it: they hold the snapshot that was published last, until the
+    host publishes one that has all.
+    """
+    in_memory = [item for item in written if not isinstance(item.changes, SpooledRows)]
+    if in_memory:
+        yield in_memory
+    portion: list[PartitionChanges] = []
+    size = 0
+    for item in written:
+        if isinstance(item.changes, SpooledRows):
+            if portion and size + item.changes.bytes > _WRITE_BYTES:
+                yield portion
+                portion, size = [], 0
+            portion.append(item)
+            size += item.changes.bytes
+    if portion:
+        yield portion
+
+
+def _apply(state: HostedState, items: Sequence[PartitionChanges], offsets: Mapping[Partition, int]) -> None:
+    advances = {item.partition.key_group: _advance(state, item, offsets[item.partition]) for item in items}
+    puts: list[tuple[bytes, bytes]] = []
+    deletes: list[bytes] = []
+    # Storage keys begin with their key group, and the groups are ascending: so are all the keys.
+    for key, row in (change for item in items for change in item.changes):
+        if row is None:
+            deletes.append(key)
+        else:
+            puts.append((key, row))
+    state.store.apply(Batch(puts=puts, deletes=deletes, advances=advances))
+    state.positions.update({group: advance.after for group, advance in advances.items()})
+
+
+def _advance(state: HostedState, item: PartitionChanges, marker_offset: int) -> Advance:
+    marker = item.marker
+    after = Position(
+        marker_offset + 1,
+        marker.epoch,
+        marker.generation,
+        marker.checksum,
+        marker.commit_time_ms,
+        marker.watermark_ms,
+    )
+    return Advance(state.position(item.partition.key_group), after)
