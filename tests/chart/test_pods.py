@@ -11,13 +11,17 @@ import pytest
 
 from keyhole import config
 from keyhole.config import load
+from keyhole.demo.jobs import described, job_names
 from tests.support.chart import SCENARIOS, Pod, environment, names, pods, scenario
 
 PODS = [pytest.param(path, id=path.stem) for path in SCENARIOS]
 _CONFIGS = [
-    kind
-    for kind in vars(config).values()
-    if dataclasses.is_dataclass(kind) and isinstance(getattr(kind, "PREFIX", None), str)
+    *(
+        kind
+        for kind in vars(config).values()
+        if dataclasses.is_dataclass(kind) and isinstance(getattr(kind, "PREFIX", None), str)
+    ),
+    *(kind for name in job_names() for kind in described(name).kinds),
 ]
 
 
@@ -108,7 +112,7 @@ def test_every_setting_is_one_that_its_process_knows_and_takes(path: Path) -> No
         for kind in _CONFIGS:
             if any(name.startswith(kind.PREFIX) for name in settings):
                 try:
-                    load(kind, settings)
+                    load(kind, settings, _CONFIGS)
                 except Exception as error:  # noqa: BLE001 - told with the pod's name
                     pytest.fail(f"{of.of}: {error}")
                 checked += 1

@@ -84,6 +84,16 @@ def test_its_own_process_takes_the_place_of_the_command(folder: Path) -> None:
     assert json.loads(done.stderr)[1:] == ["-P", "-m", f"jobs.{ADDED}"]
 
 
+def test_a_copied_description_that_still_names_the_other_job_is_refused(tmp_path: Path) -> None:
+    copied = tmp_path / "jobs" / "copied"
+    copied.mkdir(parents=True)
+    (copied / "__init__.py").touch()
+    (copied / "description.py").write_text("from jobs.tweet_impressions.description import JOB\n")
+    done = run(copied.parent, _COMMAND, "job", "--external", "copied")
+    assert done.returncode == 1
+    assert "describes tweet_impressions; its name must be copied" in done.stderr
+
+
 def test_its_settings_and_its_source_s_are_known_in_both_processes(folder: Path) -> None:
     code = (
         "from pathlib import Path; from keyhole.config import load; from keyhole.demo.jobs import described; "
