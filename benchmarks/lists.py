@@ -26,7 +26,7 @@ from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, 
 from keyhole.stores.base import Advance, Batch, Store, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
 from services.state_server.write.merge import changes, merge_of
-from services.state_server.write.merging import Epoch, Rows
+from services.state_server.write.merging import CommitContext, StoredValues
 
 LISTS = 10
 ROW = encode_row(1, ["x" * 40])
@@ -59,10 +59,12 @@ class Measured:
 
     def append(self, names: Sequence[str], elements: int) -> tuple[float, float]:
         """Seconds of merging, and of writing, an epoch that appends so many to each list."""
-        rows: Rows = {self.codec.prefix(name) + encode_integer(at, 8): ROW for name in names for at in range(elements)}
+        rows: StoredValues = {
+            self.codec.prefix(name) + encode_integer(at, 8): ROW for name in names for at in range(elements)
+        }
         began = time.perf_counter()
         snapshot = self.store.snapshot()
-        epoch = Epoch(self.epochs + 1, Moment(1, 1), Moment(1, 1))
+        epoch = CommitContext(self.epochs + 1, Moment(1, 1), Moment(1, 1))
         written = changes(rows, snapshot, 0, self.merge, epoch, replace=False)
         snapshot.close()
         merged = time.perf_counter()

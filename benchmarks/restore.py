@@ -39,7 +39,7 @@ from keyhole.stores.base import StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
 from services.state_server.read.standing import Lease
 from services.state_server.read.table import Table
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.restore import AtOnce, restore
 
 DEADLINE = 60.0
@@ -143,7 +143,7 @@ def restored_by_a_server(bootstrap_servers: str, state: StateDescriptor, records
     with tempfile.TemporaryDirectory(prefix="keyhole-benchmark-") as directory:
         engine = LmdbEngine(StoreLimits(Path(directory)))
         store = engine.open(APPLICATION, STATE, "benchmark")
-        hosted = HostedState.open(state, store, Table("server", state, store, Lease(SystemClock(), 3.0)))
+        hosted = StateReplica.open(state, store, Table("server", state, store, Lease(SystemClock(), 3.0)))
 
         def run() -> None:
             restore(

@@ -16,7 +16,7 @@ from jobs.fraud_detection.model import Aggregation, Payment, Rule
 from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_of, spent
 from keyhole import Client
 from keyhole.demo.batch_logs import BatchLogs
-from keyhole.demo.recount import Subject, Verdict, asked, entries, main, records_before, topic_ends, unkept
+from keyhole.demo.recount import RecountVerdict, VerifiedJob, asked, entries, main, records_before, topic_ends, unkept
 
 # As the job has it, of which nothing here may know.
 APPLICATION, ALERTS, TOTALS, RECENT = "fraud-detection", "alerts", "totals", "recent"
@@ -47,7 +47,7 @@ class Published(Generic[_Entry]):
         parse: From a record to the entry; None: it is none.
     """
 
-    def __init__(self, subject: Subject, topic: str, parse: Callable[[bytes | None], _Entry | None]) -> None:
+    def __init__(self, subject: VerifiedJob, topic: str, parse: Callable[[bytes | None], _Entry | None]) -> None:
         wrong: set[tuple[int | None, int | None]] = set()
         self.entries: list[tuple[int, _Entry]] = []
         for message in records_before(subject.bootstrap_servers, topic, topic_ends(subject.bootstrap_servers, topic)):
@@ -91,7 +91,7 @@ class Table(Generic[_Entry]):
         return [of for _, of in last.values()]
 
 
-def check(subject: Subject, client: Client) -> Verdict:
+def check(subject: VerifiedJob, client: Client) -> RecountVerdict:
     """Every alert, every total, every account's payments of the last minute, what each batch read, all dead letters."""
     messages = list(records_before(subject.bootstrap_servers, subject.topic, subject.ends))
     taken = [payment_of(message.value()) for message in messages]
@@ -113,7 +113,7 @@ def check(subject: Subject, client: Client) -> Verdict:
     sums = compared_sums(client, subject, [payment for payment in taken if payment is not None])
     rejected = {(m.partition(), m.offset()) for m, payment in zip(messages, taken, strict=True) if payment is None}
     tables, topics = (rules, aggregations), (of_rules, of_aggregations)
-    return Verdict(
+    return RecountVerdict(
         subject.epoch,
         keys=sum(map(len, [*alerts.values(), *totals.values()]))
         + len(accounts)
@@ -131,7 +131,7 @@ def check(subject: Subject, client: Client) -> Verdict:
     )
 
 
-def compared_sums(client: Client, subject: Subject, payments: Iterable[Payment]) -> Compared:
+def compared_sums(client: Client, subject: VerifiedJob, payments: Iterable[Payment]) -> Compared:
     """What each account has spent, the history included, once its query has taken all payments."""
     batch = subject.beside(SPENT).await_ends(subject.ends, _CATCH_UP_SECONDS)
     expected = spent(history_in(subject.settings.get(HISTORY)), payments)
@@ -189,7 +189,7 @@ def totals_of(recount: Recount) -> Expected:
     return found
 
 
-def agreeing(client: Client, subject: Subject, state: str, expected: Expected) -> int:
+def agreeing(client: Client, subject: VerifiedJob, state: str, expected: Expected) -> int:
     """How many entries readers are told as expected."""
     agreed = 0
     for key, of in expected.items():

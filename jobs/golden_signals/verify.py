@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from jobs.golden_signals.recount import recount
 from keyhole import Client
-from keyhole.demo.recount import Subject, Verdict, asked, entries, main, records_before, unkept
+from keyhole.demo.recount import RecountVerdict, VerifiedJob, asked, entries, main, records_before, unkept
 
 # As the pipeline has it, of which nothing here may know.
 APPLICATION, STATE = "golden-signals", "golden_signals"
@@ -15,7 +15,7 @@ APPLICATION, STATE = "golden-signals", "golden_signals"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def check(subject: Subject, client: Client) -> Verdict:
+def check(subject: VerifiedJob, client: Client) -> RecountVerdict:
     """Every service and minute, and that every record that is no measurement was kept."""
     messages = list(records_before(subject.bootstrap_servers, subject.topic, subject.ends))
     measured = recount(message.value() for message in messages)
@@ -26,7 +26,7 @@ def check(subject: Subject, client: Client) -> Verdict:
     agreed = sum(answer.found and not measured[key].wrong(answer.value.asdict()) for key, answer in answers.items())
     surplus = max(0, entries(client, APPLICATION, STATE) - sum(answer.found for answer in answers.values()))
     rejected = {(m.partition(), m.offset()) for m in messages if not recount([m.value()])}
-    return Verdict(
+    return RecountVerdict(
         subject.epoch,
         keys=len(measured),
         agreed=agreed,

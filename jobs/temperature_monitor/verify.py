@@ -22,7 +22,7 @@ from jobs.temperature_monitor.recount import (
 )
 from keyhole import Answer, Client
 from keyhole.demo.batch_logs import BatchLogs
-from keyhole.demo.recount import Subject, Verdict, asked, entries, main, records_before, topic_ends, unkept
+from keyhole.demo.recount import RecountVerdict, VerifiedJob, asked, entries, main, records_before, topic_ends, unkept
 
 # As the job has it, of which nothing here may know.
 APPLICATION, STATE, ALERTS, THRESHOLDS = "temperature-monitor", "sensors", "alerts", "thresholds"
@@ -58,7 +58,7 @@ class Counted:
     unkept: int
 
 
-def check(subject: Subject, client: Client) -> Verdict:
+def check(subject: VerifiedJob, client: Client) -> RecountVerdict:
     """Every key, and every alert, as of one epoch.
 
     The job may have one batch more, without records, for the watermark's sake: then it is all asked again.
@@ -78,7 +78,7 @@ def check(subject: Subject, client: Client) -> Verdict:
     raise TimeoutError("the job goes on, though nothing is sent any more")
 
 
-def count(subject: Subject, readings: BatchLogs, updates: BatchLogs, newest: int) -> Counted:
+def count(subject: VerifiedJob, readings: BatchLogs, updates: BatchLogs, newest: int) -> Counted:
     """Batch by batch, up to the newest."""
     of_updates = dataclasses.replace(subject, topic=subject.more_topics[THRESHOLDS_TOPIC])
     messages = _in_order(subject, readings.ends(newest))
@@ -119,7 +119,7 @@ def count(subject: Subject, readings: BatchLogs, updates: BatchLogs, newest: int
     )
 
 
-def compare(client: Client, counted: Counted, epoch: int) -> Verdict:
+def compare(client: Client, counted: Counted, epoch: int) -> RecountVerdict:
     """With what readers are told, all of it as of the epoch."""
     recount = counted.recount
     sensors = asked(client, APPLICATION, STATE, {sensor: sensor for sensor in counted.seen}, epoch)
@@ -137,7 +137,7 @@ def compare(client: Client, counted: Counted, epoch: int) -> Verdict:
         agreed.append(ratio == counted.thresholds.get(sensor))
     agreed.append(counted.read_right)
     surplus = entries(client, APPLICATION, STATE) - len(recount.sensors)
-    return Verdict(
+    return RecountVerdict(
         epoch,
         keys=len(agreed),
         agreed=sum(agreed),
@@ -159,7 +159,7 @@ def is_told(answer: Answer, of: Sensor | None) -> bool:
     ) <= _MEANS_AGREE * max(abs(of.mean), 1.0)
 
 
-def _in_order(subject: Subject, ends: dict[int, int]) -> Sequence[Message]:
+def _in_order(subject: VerifiedJob, ends: dict[int, int]) -> Sequence[Message]:
     return sorted(records_before(subject.bootstrap_servers, subject.topic, ends), key=_place)
 
 

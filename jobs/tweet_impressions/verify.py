@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from jobs.tweet_impressions.recount import TweetHour, event_of, recount
 from keyhole import Answer, Client
-from keyhole.demo.recount import Subject, Verdict, asked, entries, main, records_before, unkept
+from keyhole.demo.recount import RecountVerdict, VerifiedJob, asked, entries, main, records_before, unkept
 
 # As the pipeline has it, of which nothing here may know.
 APPLICATION, TWEET_HOURS, TOP_TWEETS = "tweet-impressions", "tweet_hours", "top_tweets"
@@ -23,7 +23,7 @@ BEST = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def check(subject: Subject, client: Client) -> Verdict:
+def check(subject: VerifiedJob, client: Client) -> RecountVerdict:
     """Every tweet and hour, the best of every hour, and that every record that is no event was kept."""
     messages = list(records_before(subject.bootstrap_servers, subject.topic, subject.ends))
     counted = recount(batches(subject, [message.value() for message in messages]))
@@ -53,7 +53,7 @@ def check(subject: Subject, client: Client) -> Verdict:
         agreed += answer.found and list(map(tuple, map(_fields, answer.value.tweets))) == best(hours[hour_ms])
     surplus = entries(client, APPLICATION, TWEET_HOURS) - found + entries(client, APPLICATION, TOP_TWEETS) - len(hours)
     rejected = {(m.partition(), m.offset()) for m in messages if event_of(m.value()) is None}
-    return Verdict(
+    return RecountVerdict(
         subject.epoch,
         keys=len(counted) + len(tweets) + len(hours),
         agreed=agreed + in_order,
@@ -84,7 +84,7 @@ def as_ranges(client: Client, tweet: int, hours: Sequence[datetime], epoch: int)
     return [(entry.map_key, entry.value) for entries_of in told for entry in entries_of]
 
 
-def batches(subject: Subject, values: list[bytes | None]) -> Iterator[list[bytes | None]]:
+def batches(subject: VerifiedJob, values: list[bytes | None]) -> Iterator[list[bytes | None]]:
     """The records as Spark took them."""
     done = 0
     for batch in range(subject.epoch):

@@ -24,7 +24,7 @@ from jobs.vital_signs.recount import (
     watermark_us,
 )
 from keyhole import Answer, Client
-from keyhole.demo.recount import Subject, Verdict, entries, main, records_before, unkept
+from keyhole.demo.recount import RecountVerdict, VerifiedJob, entries, main, records_before, unkept
 
 # As the job has it, of which nothing here may know.
 APPLICATION, SEGMENTS, OPEN_CHUNKS, VITALS = "vital-signs", "segments", "open_chunks", "vitals"
@@ -59,7 +59,7 @@ class Kept(NamedTuple):
         return once and of.closed(blob_us, until_us) <= filed <= of.closed(blob_us, until_us + 1)
 
 
-def check(subject: Subject, client: Client) -> Verdict:
+def check(subject: VerifiedJob, client: Client) -> RecountVerdict:
     """Of each signal: its segments and its chunks; the piece that its rates are of, and rates that fit its beats; and
     its oxygen saturation.
     """
@@ -86,7 +86,7 @@ def check(subject: Subject, client: Client) -> Verdict:
     }
     surplus = sum(max(0, entries(client, APPLICATION, state) - count) for state, count in counted.items())
     rejected = {(m.partition(), m.offset()) for m in messages if chunk_of(m.value()) is None}
-    return Verdict(
+    return RecountVerdict(
         subject.epoch,
         keys=len(agreed),
         agreed=sum(agreed),
@@ -102,7 +102,7 @@ def of_kind(recorded: Mapping[Signal, Recorded], name: str) -> dict[Signal, Reco
     return {signal: of for signal, of in recorded.items() if signal[1] == name}
 
 
-def segments_agree(subject: Subject, client: Client, signal: Signal, of: Recorded) -> Iterator[bool]:
+def segments_agree(subject: VerifiedJob, client: Client, signal: Signal, of: Recorded) -> Iterator[bool]:
     """All of the signal's segments; and those that tell the gaps of the middle of the run, by one range query."""
     told = client.scan(APPLICATION, SEGMENTS, signal, min_epoch=subject.epoch)
     yield [(entry.map_key, entry.value.end_us) for entry in told] == of.segments()
@@ -115,7 +115,7 @@ def segments_agree(subject: Subject, client: Client, signal: Signal, of: Recorde
     yield [(entry.map_key, entry.value.end_us) for entry in told] == expected
 
 
-def chunks_agree(subject: Subject, client: Client, recorded: Mapping[Signal, Recorded]) -> Iterator[bool]:
+def chunks_agree(subject: VerifiedJob, client: Client, recorded: Mapping[Signal, Recorded]) -> Iterator[bool]:
     """Each signal's chunks: open ones, and those in the files of closed blobs."""
     blob_us = int(subject.settings.get(BLOB_SECONDS, BLOB_SECONDS_DEFAULT)) * _SECOND_US
     files = files_at(subject.files)
@@ -129,7 +129,7 @@ def chunks_agree(subject: Subject, client: Client, recorded: Mapping[Signal, Rec
         yield agrees
 
 
-def kept(subject: Subject, client: Client, files: Files, signal: Signal, blob_us: int) -> Kept:
+def kept(subject: VerifiedJob, client: Client, files: Files, signal: Signal, blob_us: int) -> Kept:
     """The list first, the files afterwards: a chunk that is in the list no more was in a file before."""
     still_open = client.scan(APPLICATION, OPEN_CHUNKS, signal, min_epoch=subject.epoch).values
     folder = "/".join((*signal, f"{blob_us // _SECOND_US}s"))

@@ -14,7 +14,7 @@ from keyhole.rpc.http.port import HttpPort
 from keyhole.rpc.server import RpcServer
 from keyhole.v1 import query_pb2_grpc, stats_pb2_grpc
 from services.client_proxy.directory import Directory
-from services.client_proxy.grpc.query_servicer import QueryServicer
+from services.client_proxy.grpc.query_servicer import ProxyServicer
 from services.client_proxy.http.app import HttpReads
 from services.client_proxy.metrics import ProxyStats
 
@@ -27,7 +27,7 @@ class ClientProxy:
     def __init__(self, config: ClientProxyConfig, discovery: Discovery, clock: Clock) -> None:
         self._config = config
         self._directory = Directory(discovery, config.hop_timeout_seconds, clock, config.credentials)
-        self._servicer = QueryServicer(self._directory, config.default_timeout_seconds)
+        self._servicer = ProxyServicer(self._directory, config.default_timeout_seconds)
         self._rpc = RpcServer("client-proxy", config.host, config.port, config)
         self._rpc.counted_by(self._servicer.counts.refusals.note)
         self._stats = ProxyStats(self._directory, self._servicer, lambda: f"{socket.gethostname()}:{self._rpc.port}")

@@ -12,9 +12,9 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.errors import KeyholeError, NoServer, UnknownApplication, UnknownState
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.routing import RouteTable, build, diff
-from keyhole.protocol.views import StateName, View, let_go
+from keyhole.protocol.views import ServerView, StateName, let_go
 from keyhole.security.credentials import PLAIN, Credentials
-from services.client_proxy.server_link import ServerLink
+from services.client_proxy.server_link import ServerConnection
 
 _log = logging.getLogger(__name__)
 
@@ -37,11 +37,11 @@ class Directory:
         self.hop_seconds = hop_seconds
         self.clock = clock
         self._discovery = discovery
-        self._links: dict[str, ServerLink] = {}
+        self._links: dict[str, ServerConnection] = {}
         self._tables: dict[StateName, RouteTable] = {}
         self._codecs: dict[StateName, tuple[StateDescriptor, StateCodec]] = {}
         self._remembered: dict[StateName, StateDescriptor] = {}
-        self._views: dict[str, View] = {}
+        self._views: dict[str, ServerView] = {}
         # Their last holder has let go of them: they aren't away, but gone, once nobody else tells of them.
         self._let_go: set[StateName] = set()
         self._discovered = False
@@ -71,7 +71,7 @@ class Directory:
         return self._task
 
     @property
-    def links(self) -> list[ServerLink]:
+    def links(self) -> list[ServerConnection]:
         """By address."""
         return [link for _, link in sorted(self._links.items())]
 
@@ -80,7 +80,7 @@ class Directory:
         """Of all states that are held by any server, or were, and were not let go of. Not to be changed."""
         return self._tables
 
-    def link(self, address: str) -> ServerLink | None:
+    def link(self, address: str) -> ServerConnection | None:
         """None: not discovered any more."""
         return self._links.get(address)
 
@@ -144,7 +144,7 @@ class Directory:
         async for addresses in self._discovery.addresses():
             gone = [self._links.pop(address) for address in self._links.keys() - addresses]
             for address in addresses - self._links.keys():
-                self._links[address] = ServerLink(
+                self._links[address] = ServerConnection(
                     address, self._changed, self.hop_seconds, self.clock, self._credentials
                 )
             self._discovered = True

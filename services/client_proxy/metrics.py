@@ -11,7 +11,7 @@ from keyhole.protocol.routing import RouteTable
 from keyhole.v1 import stats_pb2 as pb
 from services.client_proxy.counts import StateCounts
 from services.client_proxy.directory import Directory
-from services.client_proxy.grpc.query_servicer import QueryServicer
+from services.client_proxy.grpc.query_servicer import ProxyServicer
 
 _P = "keyhole_client_proxy"
 
@@ -23,7 +23,7 @@ class ProxyStats:
         name: Gives the proxy's, once it is bound.
     """
 
-    def __init__(self, directory: Directory, queries: QueryServicer, name: Callable[[], str]) -> None:
+    def __init__(self, directory: Directory, queries: ProxyServicer, name: Callable[[], str]) -> None:
         self._directory = directory
         self._queries = queries
         self._name = name

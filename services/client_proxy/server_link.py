@@ -16,7 +16,7 @@ from keyhole.backoff import Backoff
 from keyhole.client.wire.lookup_stream import LookupStream
 from keyhole.clock import Clock
 from keyhole.errors import InternalError, KeyholeError, NoServer, ProtocolMismatch, ServerLost, Unauthenticated
-from keyhole.protocol.views import Holding, View
+from keyhole.protocol.views import Holding, ServerView
 from keyhole.rpc import channels, convert, status
 from keyhole.rpc.version import check
 from keyhole.security.credentials import PLAIN, Credentials
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 _PROBE_SECONDS = 1.0
 
 
-class ServerLink:
+class ServerConnection:
     """Follows one server for as long as it is discovered, over any number of connections.
 
     Args:
@@ -45,7 +45,7 @@ class ServerLink:
     ) -> None:
         self._clock = clock
         self.address = address
-        self.view: View | None = None
+        self.view: ServerView | None = None
         """None: not tried to the end yet."""
         self.holdings: tuple[query_pb2.StateHolding, ...] = ()
         """As the server said them last."""
@@ -64,7 +64,7 @@ class ServerLink:
 
     async def describe(self, timeout_seconds: float) -> query_pb2.ServerStatus:
         """What the server says of itself now; `unreachable` says why it doesn't."""
-        known = self.view or View(self.address)
+        known = self.view or ServerView(self.address)
         try:
             response: state_server_pb2.DescribeResponse = await self._stub.Describe(
                 state_server_pb2.DescribeRequest(), timeout=timeout_seconds
@@ -135,7 +135,9 @@ class ServerLink:
                 continue
             if self.view is None or not self.view.lost:
                 _log.warning("server lost", extra={"address": self.address, "reason": lost.message})
-            self._become(msgspec.structs.replace(self.view or View(self.address), lost=lost.message, suspect=False))
+            self._become(
+                msgspec.structs.replace(self.view or ServerView(self.address), lost=lost.message, suspect=False)
+            )
             await self._clock.pause(backoff.next())
 
     async def _watch(self, backoff: Backoff) -> KeyholeError:
@@ -172,15 +174,15 @@ class ServerLink:
                 await self._health.Check(health_pb2.HealthCheckRequest(), timeout=self._hop_seconds)
                 self._heard()
 
-    def _become(self, view: View) -> None:
+    def _become(self, view: ServerView) -> None:
         self._suspected = view.suspect
         if view != self.view:
             self.view = view
             self._changed()
 
 
-def _view(address: str, message: state_server_pb2.Ownership) -> View:
-    return View(
+def _view(address: str, message: state_server_pb2.Ownership) -> ServerView:
+    return ServerView(
         address=address,
         server=message.server,
         draining=message.draining,

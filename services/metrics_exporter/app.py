@@ -16,10 +16,10 @@ from keyhole.metrics import exposition
 from keyhole.metrics.catalogue import Component
 from keyhole.metrics.families import Figures, process_start
 from keyhole.metrics.serving import MetricsPage
-from keyhole.security.guard import Door
-from services.metrics_exporter.asking import Target, Targets
+from keyhole.security.guard import PortGuard
+from services.metrics_exporter.asking import ScrapeTarget, Targets
 from services.metrics_exporter.kafka import Found, KafkaLook, Offsets
-from services.metrics_exporter.scrape import Answer, Views
+from services.metrics_exporter.scrape import ScrapedAnswer, Views
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class MetricsExporter:
         self._clock = clock
         self._targets = [Targets(component, of, self._target) for component, of in discoveries.items()]
         self._kafka = KafkaLook(offsets, clock, config.kafka_interval_seconds) if offsets is not None else None
-        door = Door("metrics-exporter", config.host, config)
+        door = PortGuard("metrics-exporter", config.host, config)
         self._page = MetricsPage(f"{config.host}:{config.port}", self._scrape, door)
         self._views = Views()
         self._started = process_start()
@@ -65,9 +65,9 @@ class MetricsExporter:
         """host:port; known after `start`."""
         return self._page.address
 
-    def _target(self, component: Component, address: str) -> Target:
+    def _target(self, component: Component, address: str) -> ScrapeTarget:
         config = self._config
-        return Target(
+        return ScrapeTarget(
             component, address, self._clock, config.interval_seconds, config.timeout_seconds, config.credentials
         )
 
@@ -129,17 +129,17 @@ class MetricsExporter:
             self._body, self._put_together = body, (asked, found)
         self._viewed_monotonic = self._clock.monotonic()
 
-    def _answers(self) -> list[Answer]:
+    def _answers(self) -> list[ScrapedAnswer]:
         answers = []
         for targets in self._targets:
             for target in targets:
                 if target.age_seconds > self._config.forget_seconds:
                     target.forget()
                 if target.answer is not None:
-                    answers.append(Answer(target.component, target.up, target.answer))
+                    answers.append(ScrapedAnswer(target.component, target.up, target.answer))
         return answers
 
-    def _text(self, answers: list[Answer]) -> bytes:
+    def _text(self, answers: list[ScrapedAnswer]) -> bytes:
         """In a thread: it takes a while, and scrapes and answers must not wait for it."""
         kafka = self._kafka
         view = self._views.make(
@@ -174,7 +174,7 @@ class MetricsExporter:
         return figures
 
 
-def _tell(figures: Figures, target: Target) -> None:
+def _tell(figures: Figures, target: ScrapeTarget) -> None:
     labels = (target.component, target.address)
     figures.add(f"{_P}_up", labels, target.up)
     figures.add(f"{_P}_failed_asks_total", labels, target.failed)

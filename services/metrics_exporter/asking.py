@@ -22,7 +22,7 @@ from keyhole.v1 import stats_pb2_grpc
 _log = logging.getLogger(__name__)
 
 
-class Target:
+class ScrapeTarget:
     """One process that is asked again and again, for as long as it is discovered. Event loop's thread only.
 
     Attributes:
@@ -109,14 +109,16 @@ class Targets:
         make: Makes what asks one of them.
     """
 
-    def __init__(self, component: Component, discovery: Discovery, make: Callable[[Component, str], Target]) -> None:
+    def __init__(
+        self, component: Component, discovery: Discovery, make: Callable[[Component, str], ScrapeTarget]
+    ) -> None:
         self.component = component
         self._discovery = discovery
         self._make = make
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, ScrapeTarget] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def __iter__(self) -> Iterator[Target]:
+    def __iter__(self) -> Iterator[ScrapeTarget]:
         return iter([target for _, target in sorted(self._targets.items())])
 
     def start(self) -> None:

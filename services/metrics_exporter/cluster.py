@@ -19,7 +19,7 @@ REMEMBERED_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
-class Held:
+class ServerHoldings:
     """What a server that answers holds of a state, in one role."""
 
     server: str
@@ -40,7 +40,7 @@ class Memory:
 
     seen: dict[Name, tuple[int, float]] = field(default_factory=dict)
 
-    def note(self, held: Iterable[Held], now_monotonic: float) -> Mapping[Name, int]:
+    def note(self, held: Iterable[ServerHoldings], now_monotonic: float) -> Mapping[Name, int]:
         """The states that there are now, with their key groups."""
         for one in held:
             self.seen[one.copy.application, one.copy.state] = (one.copy.all_key_groups, now_monotonic)
@@ -48,7 +48,7 @@ class Memory:
         return {name: key_groups for name, (key_groups, _) in self.seen.items()}
 
 
-def tell(figures: Figures, kept: Kept, states: Mapping[Name, int], held: Iterable[Held], now_ms: int) -> None:
+def tell(figures: Figures, kept: Kept, states: Mapping[Name, int], held: Iterable[ServerHoldings], now_ms: int) -> None:
     """The cluster's view.
 
     Args:
@@ -56,14 +56,14 @@ def tell(figures: Figures, kept: Kept, states: Mapping[Name, int], held: Iterabl
         held: By the servers that answer: what one held that does not answer counts no more.
     """
     figures.add(f"{_P}_known_states", (), len(states))
-    by_state: dict[Name, list[Held]] = {name: [] for name in states}
+    by_state: dict[Name, list[ServerHoldings]] = {name: [] for name in states}
     for one in held:
         by_state.setdefault((one.copy.application, one.copy.state), []).append(one)
     for name, of in by_state.items():
         _state(figures, kept.label(name), states.get(name, 0), of, now_ms)
 
 
-def _state(figures: Figures, labels: Name, key_groups: int, held: Sequence[Held], now_ms: int) -> None:
+def _state(figures: Figures, labels: Name, key_groups: int, held: Sequence[ServerHoldings], now_ms: int) -> None:
     owned: set[int] = set()
     contested: set[int] = set()
     followed: set[int] = set()
@@ -89,7 +89,7 @@ def _state(figures: Figures, labels: Name, key_groups: int, held: Sequence[Held]
     _freshness(figures, labels, held, owned, now_ms)
 
 
-def _ranges(figures: Figures, labels: Name, key_groups: int, held: Held) -> None:
+def _ranges(figures: Figures, labels: Name, key_groups: int, held: ServerHoldings) -> None:
     counts: dict[int, int] = {}
     size = -(-key_groups // RANGES)
     for group in held.copy.key_groups:
@@ -100,7 +100,9 @@ def _ranges(figures: Figures, labels: Name, key_groups: int, held: Held) -> None
         figures.add(f"{_P}_range_key_groups", (held.server, *labels, role, text), count)
 
 
-def _freshness(figures: Figures, labels: Name, held: Sequence[Held], owned: Collection[int], now_ms: int) -> None:
+def _freshness(
+    figures: Figures, labels: Name, held: Sequence[ServerHoldings], owned: Collection[int], now_ms: int
+) -> None:
     """Of what readers get: from the owners, and where there is none, from the standby that is furthest."""
     told = [one.copy for one in held if one.owner and one.copy.key_groups]
     missing = {group for one in held for group in one.copy.key_groups} - set(owned)

@@ -10,7 +10,7 @@ from keyhole.metrics.catalogue import BY_NAME, Component, Metric
 from keyhole.metrics.families import Figures
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter import cluster
-from services.metrics_exporter.cluster import Held, Memory
+from services.metrics_exporter.cluster import Memory, ServerHoldings
 from services.metrics_exporter.kafka import Found, SourceRead, Wanted
 
 _NAMES = {
@@ -21,7 +21,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class ScrapedAnswer:
     """What one process said last. `up`: it still answers."""
 
     component: Component
@@ -30,7 +30,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class View:
+class ScrapeView:
     """What is exposed, apart from what the exporter says of itself.
 
     Attributes:
@@ -54,11 +54,11 @@ class Views:
         self._checked = Kept(MOST_TOPICS)
         self._memory = Memory()
 
-    def make(self, answers: Sequence[Answer], found: Found, now_ms: int, now_monotonic: float) -> View:
+    def make(self, answers: Sequence[ScrapedAnswer], found: Found, now_ms: int, now_monotonic: float) -> ScrapeView:
         """Of these answers, and of what Kafka said."""
         figures = Figures()
         held = [
-            Held(answer.stats.name, copy)
+            ServerHoldings(answer.stats.name, copy)
             for answer in answers
             if answer.up and answer.component is Component.STATE_SERVER
             for copy in answer.stats.copies
@@ -75,9 +75,9 @@ class Views:
                 reads += [SourceRead(name, s.query, s.topic, s.partition, s.offset) for s in answer.stats.sources]
         self._kafka(figures, found)
         told_apart = {name: key_groups for name, key_groups in states.items() if self._states.label(name) == name}
-        return View(figures.families(), unknown, Wanted(told_apart, tuple(reads)))
+        return ScrapeView(figures.families(), unknown, Wanted(told_apart, tuple(reads)))
 
-    def _tell(self, figures: Figures, answer: Answer) -> int:
+    def _tell(self, figures: Figures, answer: ScrapedAnswer) -> int:
         """Returns how many metrics were left out."""
         unknown = 0
         for family in answer.stats.families:

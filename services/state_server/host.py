@@ -26,7 +26,7 @@ from services.state_server.write.commit import EpochToCommit, GroupCommitted
 from services.state_server.write.epoch_writer import Decode, EpochWriter
 from services.state_server.write.grant import Grant
 from services.state_server.write.host_thread import HostThread
-from services.state_server.write.merging import Epoch
+from services.state_server.write.merging import CommitContext
 from services.state_server.write.query_states import QueryStates
 from services.state_server.write.staged import StagedAttempt
 
@@ -183,7 +183,7 @@ class QueryHost:
         self.lease.confirm()
 
     async def read_base(
-        self, run: Run, incarnation: str, version: int, state: str, epoch: Epoch, keys: Sequence[bytes]
+        self, run: Run, incarnation: str, version: int, state: str, epoch: CommitContext, keys: Sequence[bytes]
     ) -> list[Base | None]:
         """See EpochWriter.read_base. Raises also what Fence.check_may_write does."""
         self.fence.check_may_write(run, incarnation, version)

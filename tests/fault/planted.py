@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Any
 
 from keyhole.changelog.base import PartitionChanges, RestoredEpochs
-from keyhole.changelog.kafka.transactions import Appending
+from keyhole.changelog.kafka.transactions import PartitionAppend
 from keyhole.changelog.kafka.writer import KafkaWriter
 from keyhole.encoding.envelope import STAMP_BYTES, Aggregate, Base, Moment
 from keyhole.model.epoch import Position
 from keyhole.model.state import TtlClock
 from keyhole.stores.base import Advance, Batch, Store
-from services.state_server.read.answers import Answers
+from services.state_server.read.answers import CopyAnswers
 from services.state_server.read.copies import Scanned, Show
 from services.state_server.read.table import Table
 from services.state_server.replica import standby, take_over
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.write import commit, epoch_writer, merge_entries, merge_expiring
 from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merge_rows import Upsert
-from services.state_server.write.merging import Change, Epoch, Rows, Stored
+from services.state_server.write.merging import CommitContext, EntryChange, Stored, StoredValues
 from services.state_server.write.staged import StagedAttempt
 from tests.fault.workload import CHAINS, GUESTS, LEDGERS, NOTICES, SPANS, SUMS, TRAILS, VALUES
 
@@ -30,7 +30,7 @@ def drop_markers() -> None:
     """Epochs are written without their markers: whoever restores can't tell which of them it holds."""
     appending = KafkaWriter._appending
 
-    def without(self: KafkaWriter, changed: PartitionChanges) -> Appending:
+    def without(self: KafkaWriter, changed: PartitionChanges) -> PartitionAppend:
         whole = appending(self, changed)
         return whole if changed.marker.epoch % 10 else whole._replace(records=list(whole.records)[:-1])
 
@@ -41,7 +41,7 @@ def apply_twice() -> None:
     """A replay of sums is not taken for one: what was committed already is merged again."""
     plan_state = commit._plan_state
 
-    def forgetful(plan: Any, epoch: EpochToCommit, state: HostedState, part: StateToCommit) -> None:
+    def forgetful(plan: Any, epoch: EpochToCommit, state: StateReplica, part: StateToCommit) -> None:
         positions = state.positions
         if state.descriptor.state == SUMS:
             state.positions = {}
@@ -63,7 +63,7 @@ def show_uncommitted() -> None:
         if self._name.endswith(f"/{VALUES}"):
             staged.update(zip(keys, rows, strict=True))
 
-    def showing(self: Table, keys: Sequence[bytes], *bounds: Any, **more: Any) -> Answers:
+    def showing(self: Table, keys: Sequence[bytes], *bounds: Any, **more: Any) -> CopyAnswers:
         answers = lookup(self, keys, *bounds, **more)
         if self.descriptor.state != VALUES:
             return answers
@@ -97,7 +97,7 @@ def lose_elements() -> None:
     """Whoever takes a key group over lacks the last element of its lists."""
     restore = take_over.restore
 
-    def losing(states: Mapping[str, HostedState], wanted: Mapping[str, Iterable[int]], *of: Any, **more: Any) -> None:
+    def losing(states: Mapping[str, StateReplica], wanted: Mapping[str, Iterable[int]], *of: Any, **more: Any) -> None:
         new = set(wanted.get(TRAILS, ())) - states[TRAILS].restored if TRAILS in states else set()
         restore(states, wanted, *of, **more)
         for group in new:
@@ -116,7 +116,7 @@ def merge_twice() -> None:
     """A replay merges its rows into the aggregates that hold them already."""
     plan_state = commit._plan_state
 
-    def forgetful(plan: Any, epoch: EpochToCommit, state: HostedState, part: StateToCommit) -> None:
+    def forgetful(plan: Any, epoch: EpochToCommit, state: StateReplica, part: StateToCommit) -> None:
         positions = state.positions
         if state.descriptor.state == CHAINS:
             state.positions = {}
@@ -176,7 +176,9 @@ def keep_ends() -> None:
     """A value that is replaced ends, by event time, when the one before it would have."""
     with_stored = merge_expiring.Expiring.with_stored
 
-    def keeping(self: merge_expiring.Expiring, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+    def keeping(
+        self: merge_expiring.Expiring, rows: StoredValues, stored: Stored, epoch: CommitContext
+    ) -> list[EntryChange]:
         written = with_stored(self, rows, stored, epoch)
         if self._lives.clock is not TtlClock.EVENT_TIME or not isinstance(self._merge, Upsert):
             return written
@@ -193,7 +195,7 @@ def forget_subtasks() -> None:
     """Now and then the tasks of an operator are told that their subtasks hold nothing yet."""
     read_bases = epoch_writer.read_bases
 
-    def forgetful(state: HostedState, epoch: Any, keys: Sequence[bytes]) -> list[Base | None]:
+    def forgetful(state: StateReplica, epoch: Any, keys: Sequence[bytes]) -> list[Base | None]:
         bases = read_bases(state, epoch, keys)
         return [None] * len(bases) if state.descriptor.state == LEDGERS and epoch.number % 4 == 0 else bases
 

@@ -12,7 +12,7 @@ import pytest
 from keyhole.changelog.kafka.admin import Topics
 from keyhole.changelog.kafka.clients import Deadline
 from keyhole.changelog.kafka.reader import CommittedLog
-from keyhole.changelog.kafka.transactions import Appending, Transactions
+from keyhole.changelog.kafka.transactions import PartitionAppend, Transactions
 from keyhole.config import KafkaConfig
 from keyhole.local import kafka_container
 from keyhole.local.java import Java
@@ -51,7 +51,7 @@ def test_what_is_committed_is_seen_at_once(lost: str) -> None:
     Topics(lost).ensure(TOPIC, 1, Deadline(60))
     transactions, log = Transactions(lost, "keyhole.image.writer"), CommittedLog(lost)
     transactions.open(60)
-    (offset,) = transactions.write([Appending(TOPIC, 0, [], (b"key", b"value"))], 60)
+    (offset,) = transactions.write([PartitionAppend(TOPIC, 0, [], (b"key", b"value"))], 60)
     transactions.close()
     # The end of a transaction is a message of the broker to itself.
     until(lambda: log.ends([(TOPIC, 0)], 10)[TOPIC, 0] > offset)

@@ -31,7 +31,7 @@ from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.clock import ManualClock
 from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merge import merge_of
 from services.state_server.write.staged import StagedAttempt
@@ -174,7 +174,7 @@ class Owner:
         assert content(self.standby.store) == content(self.bench.state.store)
         assert self.shown(self.standby) == expected
 
-    def shown(self, of: HostedState) -> dict[tuple[str, int | None], str]:
+    def shown(self, of: StateReplica) -> dict[tuple[str, int | None], str]:
         """What readers get: by keys, or by scans."""
         view = self._published(of)
         decode = self.codec.decode_row
@@ -194,7 +194,7 @@ class Owner:
         view.close()
         return found
 
-    def _published(self, of: HostedState) -> Table:
+    def _published(self, of: StateReplica) -> Table:
         view = table(self.of, of.store, ManualClock(0))
         view.publish(of.store.snapshot(), frozenset(range(KEY_GROUPS)), self._standing(), {})
         return view

@@ -22,7 +22,7 @@ from keyhole.protocol.membership import (
     standbys_of,
     takers,
 )
-from keyhole.protocol.plan import Change, Needs, plan_change
+from keyhole.protocol.plan import AssignmentChange, Needs, plan_change
 from keyhole.protocol.receipts import Target
 from tests.support.states import target
 
@@ -104,7 +104,7 @@ class Plant:
         self.generation += 1
         self.membership = Membership({}, self.membership.assignment)
 
-    def observe(self, seen: Observation) -> Change | None:
+    def observe(self, seen: Observation) -> AssignmentChange | None:
         """One step of the coordinator's."""
         if seen.new_run:
             self.new_run()
@@ -123,10 +123,10 @@ class Plant:
             told[name] = {state: followed_by(self.membership.assignment, name, state) for state in NEEDS}
         self.membership = self.membership.heard(told)
 
-    def plan(self, seen: dict[str, Sighting], broken: frozenset[str] = frozenset()) -> Change | None:
+    def plan(self, seen: dict[str, Sighting], broken: frozenset[str] = frozenset()) -> AssignmentChange | None:
         return plan_change(self.membership, list(self.recorded.values()), seen, broken, NEEDS, self.generation)
 
-    def check_change(self, change: Change, seen: dict[str, Sighting], broken: frozenset[str]) -> None:
+    def check_change(self, change: AssignmentChange, seen: dict[str, Sighting], broken: frozenset[str]) -> None:
         before = self.membership
         kept = {
             name: member.grant
@@ -156,7 +156,7 @@ class Plant:
                 assert len(set(of)) == len(of)
                 assert assignment.version == 0 or set(of) <= present or assignment == self.membership.assignment
 
-    def execute(self, change: Change, breaks_off_after: Step | None) -> None:
+    def execute(self, change: AssignmentChange, breaks_off_after: Step | None) -> None:
         """In the order of Reconciler._execute, and with what it remembers where it breaks off."""
         for grant in change.fence:
             self.writers.pop(grant, None)

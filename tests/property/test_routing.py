@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keyhole.model.read import Role
 from keyhole.protocol.routing import RouteTable, build, diff
-from keyhole.protocol.views import Holding, View
+from keyhole.protocol.views import Holding, ServerView
 from tests.support.readings import KEY_GROUPS, descriptor
 
 ADDRESSES = ["a", "b", "c"]
@@ -26,7 +26,7 @@ _holdings = st.builds(
 )
 _words = st.lists(
     st.builds(
-        View,
+        ServerView,
         address=st.sampled_from(ADDRESSES),
         lost=st.sampled_from(["", "", "gone"]),
         draining=st.booleans(),
@@ -40,19 +40,19 @@ _words = st.lists(
 )
 
 
-def _last_words(words: list[View]) -> dict[str, View]:
+def _last_words(words: list[ServerView]) -> dict[str, ServerView]:
     return {view.address: view for view in words}
 
 
 @given(words=_words, seed=st.integers())
-def test_any_interleaving_of_the_servers_words_gives_the_same_tables(words: list[View], seed: int) -> None:
+def test_any_interleaving_of_the_servers_words_gives_the_same_tables(words: list[ServerView], seed: int) -> None:
     expected = build(_last_words(words).values())
     # Another interleaving that keeps each server's own order.
     queues = {address: [view for view in words if view.address == address] for address in ADDRESSES}
     rng, shuffled = random.Random(seed), []
     while any(queues.values()):
         shuffled.append(queues[rng.choice([address for address, queue in queues.items() if queue])].pop(0))
-    views: dict[str, View] = {}
+    views: dict[str, ServerView] = {}
     tables = build([])
     for view in shuffled:
         views[view.address] = view
@@ -62,7 +62,7 @@ def test_any_interleaving_of_the_servers_words_gives_the_same_tables(words: list
 
 
 @given(words=_words)
-def test_every_copy_that_somebody_reachable_claims_has_its_place_and_nobody_elses(words: list[View]) -> None:
+def test_every_copy_that_somebody_reachable_claims_has_its_place_and_nobody_elses(words: list[ServerView]) -> None:
     views = _last_words(words)
     for (_, state), table in build(views.values()).items():
         for group, copies in enumerate(table.copies):
@@ -82,7 +82,7 @@ def test_every_copy_that_somebody_reachable_claims_has_its_place_and_nobody_else
 
 @given(words=_words)
 def test_the_owner_of_the_highest_generation_and_version_is_believed_and_asked_first_where_it_can_answer(
-    words: list[View],
+    words: list[ServerView],
 ) -> None:
     views = _last_words(words)
     for (_, state), table in build(views.values()).items():
@@ -102,7 +102,7 @@ def test_the_owner_of_the_highest_generation_and_version_is_believed_and_asked_f
 
 
 @given(words=_words)
-def test_a_copy_that_should_answer_is_asked_before_one_that_is_not_ready_or_silent(words: list[View]) -> None:
+def test_a_copy_that_should_answer_is_asked_before_one_that_is_not_ready_or_silent(words: list[ServerView]) -> None:
     views = _last_words(words)
     for (_, state), table in build(views.values()).items():
         for group, copies in enumerate(table.copies):

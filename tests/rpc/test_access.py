@@ -36,7 +36,7 @@ from keyhole.metrics import serving
 from keyhole.rpc.channels import aio_channel, sync_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.security import tokens
-from keyhole.security.guard import Door
+from keyhole.security.guard import PortGuard
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2_grpc, stats_pb2, stats_pb2_grpc
 from keyhole.v1 import state_server_pb2 as pb
@@ -505,7 +505,7 @@ async def test_threads_and_an_http_port_are_asked_the_same(cluster: Cluster) -> 
             return from_rpc_error(caught.value)
 
     assert isinstance(await asyncio.to_thread(by_a_channel), PermissionDenied)
-    door = Door(
+    door = PortGuard(
         "proxy",
         "127.0.0.1",
         ClientProxyConfig(servers=("a:1",), policy=str(cluster.policy), tokens=str(cluster.tokens)),
@@ -594,7 +594,7 @@ def test_a_wrong_policy_is_refused_at_the_start_with_what_is_wrong(tmp_path: Pat
         servers=("a:1",), policy=str(tmp_path / "policy.toml"), tokens=str(tmp_path / "tokens.toml")
     )
     with pytest.raises(InvalidConfiguration, match=told):
-        Door("proxy", "127.0.0.1", config)
+        PortGuard("proxy", "127.0.0.1", config)
 
 
 def test_settings_that_contradict_are_refused(tmp_path: Path) -> None:
@@ -618,7 +618,7 @@ def test_settings_that_contradict_are_refused(tmp_path: Path) -> None:
     }
     for told, settings in wrong.items():
         with pytest.raises(InvalidConfiguration, match=told):
-            Door("proxy", "127.0.0.1", ClientProxyConfig(servers=("a:1",), **settings))  # type: ignore[arg-type]
+            PortGuard("proxy", "127.0.0.1", ClientProxyConfig(servers=("a:1",), **settings))  # type: ignore[arg-type]
 
 
 def test_a_token_is_not_sent_in_the_clear_beyond_this_machine(tmp_path: Path) -> None:

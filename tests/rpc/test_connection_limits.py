@@ -14,7 +14,7 @@ from keyhole.config import StateServerConfig
 from keyhole.rpc import server as rpc_server
 from keyhole.rpc.http.port import HttpLimits, HttpPort
 from keyhole.rpc.server import RpcServer
-from keyhole.security.guard import Door
+from keyhole.security.guard import PortGuard
 from tests.fuzz import attacks
 from tests.support.certificates import Authority
 from tests.support.rpc_servers import Listing, answers, bare_server
@@ -125,7 +125,7 @@ async def test_a_peer_that_answers_no_pings_is_let_go(monkeypatch: pytest.Monkey
         assert await ends(reader)
 
 
-async def _http(limits: HttpLimits, door: Door | None) -> HttpPort:
+async def _http(limits: HttpLimits, door: PortGuard | None) -> HttpPort:
     async def healthy(request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
@@ -137,7 +137,7 @@ async def _http(limits: HttpLimits, door: Door | None) -> HttpPort:
 
 
 async def test_who_goes_on_with_no_tls_handshake_at_an_http_port_is_let_go(security: StateServerConfig) -> None:
-    port = await _http(HttpLimits(header_seconds=0.3), Door("test", "127.0.0.1", security))
+    port = await _http(HttpLimits(header_seconds=0.3), PortGuard("test", "127.0.0.1", security))
     try:
         for data in (b"", b"\x16\x03\x01\x02\x00"):
             async with connection(port.address) as (reader, writer):

@@ -28,7 +28,7 @@ from keyhole.model.state import KeyColumn, KeyType, StateKind, ValueField, Value
 from keyhole.rpc.http.port import HttpLimits, HttpPort
 from keyhole.rpc.http.status import http_status, problem
 from keyhole.security import tokens
-from keyhole.security.guard import Door
+from keyhole.security.guard import PortGuard
 from keyhole.testing.fake_server import FakeServer
 from services.client_proxy.app import ClientProxy
 from services.client_proxy.http.app import HttpReads
@@ -286,7 +286,7 @@ async def test_a_proxy_that_has_reached_a_server_is_ready(served: Served) -> Non
 
 
 @asynccontextmanager
-async def port_of(served: Served, limits: HttpLimits, door: Door | None = None) -> AsyncIterator[HttpPort]:
+async def port_of(served: Served, limits: HttpLimits, door: PortGuard | None = None) -> AsyncIterator[HttpPort]:
     """A port of its own, with other limits."""
     reads = HttpReads(served.proxy._directory, served.proxy._servicer, 5.0, limits, door)
     port = HttpPort("the HTTP reads", "127.0.0.1:0", reads.app, limits, door)
@@ -392,7 +392,7 @@ async def test_over_tls_each_caller_reads_what_the_policy_allows_and_is_told_of_
         tokens=str(tmp_path / "tokens.toml"),
     )
     trusting = ssl.create_default_context(cafile=str(authority.path))
-    door = Door("client-proxy", "127.0.0.1", config)
+    door = PortGuard("client-proxy", "127.0.0.1", config)
     async with port_of(served, HttpLimits(), door=door) as port, aiohttp.ClientSession() as http:
 
         async def ask(who: str, path: str, method: str = "GET", **more: Any) -> tuple[int, Any]:

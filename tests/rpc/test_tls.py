@@ -26,7 +26,7 @@ from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.server import RpcServer
 from keyhole.rpc.status import from_rpc_error
 from keyhole.security.certificates import TlsFiles
-from keyhole.security.guard import Door
+from keyhole.security.guard import PortGuard
 from keyhole.testing.fake_server import FakeServer
 from keyhole.v1 import query_pb2, query_pb2_grpc
 from services.client_proxy.app import ClientProxy
@@ -287,21 +287,21 @@ async def test_a_channel_of_threads_takes_new_certificates(authority: Authority)
 
 def test_plaintext_must_be_chosen_where_others_than_this_machine_can_connect() -> None:
     with pytest.raises(InvalidConfiguration, match=r"would listen on 0\.0\.0\.0 without TLS.*PROXY_PLAINTEXT=allow"):
-        Door("client-proxy", "0.0.0.0", ClientProxyConfig(servers=("a:1",)))
-    Door("client-proxy", "0.0.0.0", ClientProxyConfig(servers=("a:1",), plaintext="allow"))
+        PortGuard("client-proxy", "0.0.0.0", ClientProxyConfig(servers=("a:1",)))
+    PortGuard("client-proxy", "0.0.0.0", ClientProxyConfig(servers=("a:1",), plaintext="allow"))
     for host in ("127.0.0.1", "::1", "localhost", "[::1]", "127.8.8.8"):
-        Door("client-proxy", host, ClientProxyConfig(servers=("a:1",)))
+        PortGuard("client-proxy", host, ClientProxyConfig(servers=("a:1",)))
     with pytest.raises(InvalidConfiguration, match=r"TLS_CA without .*TLS=on would do nothing"):
-        Door("client-proxy", "::1", ClientProxyConfig(servers=("a:1",), tls_ca="x"))
+        PortGuard("client-proxy", "::1", ClientProxyConfig(servers=("a:1",), tls_ca="x"))
     with pytest.raises(InvalidConfiguration, match="TLS=on needs a certificate"):
-        Door("client-proxy", "::1", ClientProxyConfig(servers=("a:1",), tls="on"))
+        PortGuard("client-proxy", "::1", ClientProxyConfig(servers=("a:1",), tls="on"))
 
 
 async def test_an_http_port_has_the_same_certificates_and_takes_new_ones_without_a_restart(
     authority: Authority,
 ) -> None:
     files, own = authority.issue("server", *LOOPBACK), authority.issue("client")
-    context = Door("test", "127.0.0.1", settings(files, clients=True)).http_context()
+    context = PortGuard("test", "127.0.0.1", settings(files, clients=True)).http_context()
     server = await asyncio.start_server(_greet, "127.0.0.1", 0, ssl=context)
     target = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     first = await asyncio.to_thread(_shown_by, target, own, authority)

@@ -30,7 +30,7 @@ from jobs.temperature_monitor.processor import Statistics, ratio
 from jobs.temperature_monitor.recount import Alert, Reading, Recount, reading_of, update_of
 from jobs.temperature_monitor.source import malformed_update
 from keyhole import Client
-from keyhole.cli.reads import Bounds, Output, Range, scan
+from keyhole.cli.reads import Bounds, OutputFormat, Range, scan
 from keyhole.demo.batch_logs import BatchLogs
 from keyhole.encoding.columnar import OP
 from keyhole.spark import queryable
@@ -176,7 +176,9 @@ def test_a_fall_to_zero_is_an_alert_whose_infinite_ratio_readers_get_in_python_a
     assert queryable.together(log, query="alerts").bootstrap(jumps)
     with Client(service.proxy) as client:
         (alert,) = client.scan(application, ALERTS, "a").values
-        scan(client, Output(as_json=True), f"{application}/{ALERTS}", "a", Range(None, None, False, None), Bounds())
+        scan(
+            client, OutputFormat(as_json=True), f"{application}/{ALERTS}", "a", Range(None, None, False, None), Bounds()
+        )
     assert (alert.last, alert.new, alert.ratio, alert.threshold) == (5.0, 0.0, math.inf, 1.5)
     assert '"ratio": "Infinity"' in capsys.readouterr().out
 

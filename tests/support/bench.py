@@ -8,7 +8,7 @@ from keyhole.model.state import StateDescriptor
 from keyhole.protocol.failpoints import Step
 from keyhole.stores.base import Store
 from keyhole.testing.clock import ManualClock
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.restore import AtOnce, restore
 from services.state_server.write.commit import EpochToCommit, GroupCommitted, commit_epoch
 from tests.support.states import KEY_GROUPS, descriptor, hosted, memory_changelog, open_writer
@@ -38,7 +38,7 @@ class Bench:
         self.writer = open_writer(self.changelog, grant)
         self.read_into(self.state)
 
-    def read_into(self, state: HostedState) -> None:
+    def read_into(self, state: StateReplica) -> None:
         """Brings a copy to the changelog's end, from where it is."""
         restore(
             {"counts": state},

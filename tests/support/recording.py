@@ -13,14 +13,15 @@ import msgspec
 import pyarrow as pa
 
 from keyhole.config import JobConfig
+from keyhole.coordinator.fleet import Addresses
 from keyhole.errors import by_reason
 from keyhole.model.epoch import Run
 from keyhole.protocol.decisions import Proceed, decide
 from keyhole.protocol.epochs import EpochBatch, EpochResult
 from keyhole.protocol.receipts import PartitionReceipt, StageOrder, Target
 from keyhole.spark.declaration.declared import Declaration
-from keyhole.spark.sink import Addresses, Sink
-from keyhole.spark.write_path.sink_states import Part
+from keyhole.spark.sink import Sink
+from keyhole.spark.write_path.sink_states import SinkState
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 
@@ -141,7 +142,7 @@ class Backend:
         standbys: int = 0,
     ) -> Sink:
         declaration = Declaration(state, (key,), 64, None, order_by, standbys=standbys)
-        return Sink((Part(declaration),), query, self.config, self._coordinator)
+        return Sink((SinkState(declaration),), query, self.config, self._coordinator)
 
     def _coordinator(self, config: JobConfig, query: str, addresses: Addresses) -> RecordingCoordinator:
         assert addresses() == {self.server.address}

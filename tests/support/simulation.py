@@ -26,7 +26,7 @@ from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.server_link import ServerLink, Share
+from keyhole.coordinator.server_link import ServerLink, ServerShare
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
 from keyhole.model.epoch import Run
@@ -569,7 +569,7 @@ class SimulatedLink(ServerLink):
         self,
         run: Run,
         version: int,
-        states: Sequence[Share],
+        states: Sequence[ServerShare],
         complete: CompleteRecord | None,
         wait_seconds: float,
     ) -> tuple[bool, int, int]:

@@ -16,16 +16,16 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryWriter
 from keyhole.testing.clock import ManualClock
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.table import Table
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merge import merge_of
-from services.state_server.write.merging import Epoch
+from services.state_server.write.merging import CommitContext
 from services.state_server.write.staged import StagedAttempt
 
 KEY_GROUPS = 4
 
 _NOW = Moment(time_ms=1_000, watermark_ms=0)
-EPOCH = Epoch(number=1, moment=_NOW, written=_NOW)
+EPOCH = CommitContext(number=1, moment=_NOW, written=_NOW)
 """An epoch that is committed, where nothing depends on which."""
 
 
@@ -66,11 +66,11 @@ def names_in(key_group: int, count: int = 3) -> list[str]:
 
 def hosted(
     restored: Iterable[int] = range(KEY_GROUPS), of: StateDescriptor | None = None, store: Store | None = None
-) -> HostedState:
+) -> StateReplica:
     """An empty state that may write the key groups; in memory, if no store is given."""
     of = of or descriptor()
     store = store or MemoryEngine().open(of.application, of.state, "topic")
-    state = HostedState.open(of, store, table(of, store))
+    state = StateReplica.open(of, store, table(of, store))
     state.restored.update(restored)
     return state
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keyhole.client.wire.lookups import Batch, BatchSink, Whole
+from keyhole.client.wire.lookups import BatchSink, LookupBatch, Whole
 from keyhole.client.wire.segments import Answers
 from keyhole.errors import (
     DeadlineExceeded,
@@ -47,10 +47,10 @@ class _Codec:
 CODEC: Any = _Codec()
 
 
-def _batch(*keys: Any, again: bool = False) -> tuple[Batch, list[asyncio.Future[Answer]]]:
+def _batch(*keys: Any, again: bool = False) -> tuple[LookupBatch, list[asyncio.Future[Answer]]]:
     loop = asyncio.get_running_loop()
     futures: list[asyncio.Future[Answer]] = [loop.create_future() for _ in keys]
-    batch = Batch(ReadBounds(), 10.0, again=again)
+    batch = LookupBatch(ReadBounds(), 10.0, again=again)
     batch.keys += keys
     batch.waiters += futures
     return batch, futures
@@ -61,11 +61,11 @@ def _never(*_: object) -> None:
 
 
 def _sink(
-    batch: Batch,
-    on_stale: Callable[[Batch], None] = _never,
-    on_newer: Callable[[Batch, StaleDescriptor], None] = _never,
-    on_pending: Callable[[Batch], None] = _never,
-    on_cut_off: Callable[[Batch, KeyholeError], None] = _never,
+    batch: LookupBatch,
+    on_stale: Callable[[LookupBatch], None] = _never,
+    on_newer: Callable[[LookupBatch, StaleDescriptor], None] = _never,
+    on_pending: Callable[[LookupBatch], None] = _never,
+    on_cut_off: Callable[[LookupBatch, KeyholeError], None] = _never,
 ) -> BatchSink:
     return BatchSink(batch, CODEC, on_stale, on_newer, on_pending, on_cut_off)
 
@@ -125,7 +125,7 @@ async def test_cancelled_waiters_are_passed_over() -> None:
 
 async def test_stale_lookups_are_handed_back_with_their_keys_once() -> None:
     batch, futures = _batch("x", "y", "z")
-    handed: list[Batch] = []
+    handed: list[LookupBatch] = []
     sink = _sink(batch, on_stale=handed.append)
     sink.failed(1, 2, StaleDescriptor("made anew"))
     (stale,) = handed
@@ -140,7 +140,7 @@ async def test_stale_lookups_are_handed_back_with_their_keys_once() -> None:
 async def test_a_row_of_a_newer_schema_sends_all_that_were_answered_with_it_back() -> None:
     """What one call returns is of one schema."""
     batch, futures = _batch("x", "y", "z", "w")
-    handed: list[tuple[Batch, StaleDescriptor]] = []
+    handed: list[tuple[LookupBatch, StaleDescriptor]] = []
     sink = _sink(batch, on_newer=lambda newer, why: handed.append((newer, why)))
     sink.answered(0, Answers([b"0"], SOURCES[:1]))
     sink.answered(1, Answers([b"torn", b"newer", b""], SOURCES[:1]))
@@ -156,7 +156,7 @@ async def test_a_row_of_a_newer_schema_sends_all_that_were_answered_with_it_back
 
 async def test_keys_that_keep_their_frame_waiting_are_sent_again_apart_from_the_others() -> None:
     batch, futures = _batch("x", "y", "z")
-    pending: list[Batch] = []
+    pending: list[LookupBatch] = []
     failures: dict[int, Failure] = {1: AskAgain("not answered yet")}
     answers = Answers([b"1", b"", b"3"], SOURCES[:1], (), failures)
     _sink(batch, on_pending=pending.append).answered(0, answers)
@@ -166,7 +166,7 @@ async def test_keys_that_keep_their_frame_waiting_are_sent_again_apart_from_the_
 
 @pytest.mark.parametrize("error", [ServerLost("gone"), Draining("goes")])
 async def test_what_was_cut_off_is_handed_back_with_its_keys_however_often(error: KeyholeError) -> None:
-    cut: list[tuple[Batch, KeyholeError]] = []
+    cut: list[tuple[LookupBatch, KeyholeError]] = []
     batch, futures = _batch("x", "y", "z", again=True)
     batch.patient, batch.attempts = True, 3
     sink = _sink(batch, on_cut_off=lambda part, why: cut.append((part, why)))
@@ -199,7 +199,7 @@ async def test_keys_that_do_not_fit_are_set_aside_the_first_time_and_refused_the
 
 async def test_many_keys_are_one_result_in_their_order() -> None:
     future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-    batch = Batch(ReadBounds(), 10.0)
+    batch = LookupBatch(ReadBounds(), 10.0)
     batch.keys += ["x", "y", "z"]
     batch.waiters += Whole(future, 3).slots()
     sink = _sink(batch)
@@ -211,7 +211,7 @@ async def test_many_keys_are_one_result_in_their_order() -> None:
 
 async def test_one_key_that_fails_fails_the_many_and_later_answers_are_passed_over() -> None:
     future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-    batch = Batch(ReadBounds(), 10.0)
+    batch = LookupBatch(ReadBounds(), 10.0)
     batch.keys += ["x", "y"]
     batch.waiters += Whole(future, 2).slots()
     sink = _sink(batch)

@@ -14,7 +14,7 @@ from keyhole.v1 import state_pb2
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter.cluster import REMEMBERED_SECONDS
 from services.metrics_exporter.kafka import Found, SourceRead, Wanted, look
-from services.metrics_exporter.scrape import Answer, View, Views
+from services.metrics_exporter.scrape import ScrapedAnswer, ScrapeView, Views
 from tests.support import figures
 
 NOW_MS = 1_700_000_000_000
@@ -45,16 +45,18 @@ def copy(
     )
 
 
-def answer(name: str, *copies: pb.StateCopy, up: bool = True, families: tuple[pb.MetricFamily, ...] = ()) -> Answer:
+def answer(
+    name: str, *copies: pb.StateCopy, up: bool = True, families: tuple[pb.MetricFamily, ...] = ()
+) -> ScrapedAnswer:
     stats = pb.ReadStatsResponse(name=name, copies=copies, families=families)
-    return Answer(Component.STATE_SERVER, up, stats)
+    return ScrapedAnswer(Component.STATE_SERVER, up, stats)
 
 
-def cluster(*answers: Answer, views: Views | None = None, seconds: float = 0.0) -> pb.ReadStatsResponse:
+def cluster(*answers: ScrapedAnswer, views: Views | None = None, seconds: float = 0.0) -> pb.ReadStatsResponse:
     return as_stats((views or Views()).make(answers, Found(), NOW_MS, seconds))
 
 
-def as_stats(view: View) -> pb.ReadStatsResponse:
+def as_stats(view: ScrapeView) -> pb.ReadStatsResponse:
     return pb.ReadStatsResponse(families=view.families)
 
 
@@ -196,7 +198,7 @@ def test_rejected_records_of_a_thousand_topics_stay_within_the_bounds_and_none_i
     for number in range(1_000):
         made.add("keyhole_job_rejected_records_total", ("shop", f"topic-{number}"), 1)
     job = pb.ReadStatsResponse(name="shop", families=made.families())
-    stats = cluster(Answer(Component.JOB, True, job))
+    stats = cluster(ScrapedAnswer(Component.JOB, True, job))
     rejected = "keyhole_job_rejected_records_total"
     assert figures.value(stats, rejected) == 1_000
     assert figures.value(stats, rejected, application="shop", topic="topic-1") == 1

@@ -18,7 +18,7 @@ from keyhole.stores.base import Batch
 from keyhole.testing.changelog import NextCommit
 from services.state_server.write.commit import EpochToCommit, GroupCommitted, StateToCommit, commit_epoch
 from services.state_server.write.merge import merge_of
-from services.state_server.write.merging import Change
+from services.state_server.write.merging import EntryChange
 from services.state_server.write.spill import Spool, StagingRoom
 from services.state_server.write.staged import StagedAttempt
 from tests.support.bench import Bench
@@ -283,7 +283,7 @@ class TestFailures:
         whole = epoch(1, {A: 1.0, B: 2.0})
         part = dataclasses.replace(whole.states["counts"], attempts=[attempt])
 
-        def unreadable(self: Spool, extents: object) -> Iterator[Change]:
+        def unreadable(self: Spool, extents: object) -> Iterator[EntryChange]:
             raise StageLost("the disk is gone")
 
         with monkeypatch.context() as patch:

@@ -14,7 +14,7 @@ from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind
 from keyhole.stores.base import Advance, Batch, Snapshot
 from keyhole.stores.memory import MemoryEngine
 from services.state_server.write.merge import changes, merge_of
-from services.state_server.write.merging import Change, Epoch, Rows
+from services.state_server.write.merging import CommitContext, EntryChange, StoredValues
 from tests.support.states import descriptor, names_in, row
 
 NAME = names_in(0)[0]
@@ -50,8 +50,8 @@ def holding(of: StateDescriptor, length: int) -> Counting:
     return Counting(store.snapshot())
 
 
-def written_by(of: StateDescriptor, snapshot: Counting, rows: Rows) -> list[Change]:
-    epoch = Epoch(2, Moment(1, 1), Moment(1, 1))
+def written_by(of: StateDescriptor, snapshot: Counting, rows: StoredValues) -> list[EntryChange]:
+    epoch = CommitContext(2, Moment(1, 1), Moment(1, 1))
     return changes(rows, snapshot, 0, merge_of(of), epoch, replace=False)  # type: ignore[arg-type]
 
 

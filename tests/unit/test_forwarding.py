@@ -29,7 +29,7 @@ from keyhole.errors import (
 )
 from keyhole.model.read import ReadBounds, Role, Stale
 from keyhole.protocol.routing import RouteTable, build
-from keyhole.protocol.views import Holding, View
+from keyhole.protocol.views import Holding, ServerView
 from keyhole.rpc.frames import FRAME_BYTES, AskAgain
 from keyhole.v1 import state_pb2
 from services.client_proxy.forwarding.asked import Asked
@@ -95,7 +95,8 @@ class _Directory:
         for address, groups in (standbys or {}).items():
             told.setdefault(address, []).append(_holding(groups, Role.STANDBY))
         self.tables = build(
-            View(address, holdings=tuple(holdings), max_key_bytes=max_key_bytes) for address, holdings in told.items()
+            ServerView(address, holdings=tuple(holdings), max_key_bytes=max_key_bytes)
+            for address, holdings in told.items()
         )
 
     def suspect(self, address: str) -> None:

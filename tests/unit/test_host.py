@@ -39,7 +39,7 @@ from services.state_server.read.standing import Standing
 from services.state_server.registry import Registry
 from services.state_server.replica.take_over import StateShare
 from services.state_server.servicers.control import StateServerServicer
-from services.state_server.write.merging import Epoch
+from services.state_server.write.merging import CommitContext
 from services.state_server.write.spill import StagingRoom
 from tests.support.hosts import INCARNATION, Hosted
 from tests.support.models import DIGEST, aggregated
@@ -418,7 +418,7 @@ async def test_complete_mode_empties_key_groups_without_rows(hosted: Hosted) -> 
 async def test_a_key_that_is_no_storage_key_has_no_base_and_is_told_so(malformed: bytes) -> None:
     hosted = Hosted(of=descriptor(kind=StateKind.AGGREGATING))
     await hosted.own()
-    asked = Epoch(3, Moment(0, 0), Moment(0, 0))
+    asked = CommitContext(3, Moment(0, 0), Moment(0, 0))
     with pytest.raises(MalformedRequest, match="no storage key of state app/counts"):
         await hosted.host.read_base(hosted.run, INCARNATION, hosted.version, "counts", asked, [A, malformed])
     await hosted.host.close()
@@ -429,7 +429,7 @@ async def test_bases_come_in_answers_that_a_message_carries_and_one_that_none_do
     await hosted.own()
 
     async def bases(*keys: bytes) -> list[bytes | None]:
-        asked = Epoch(3, Moment(0, 0), Moment(0, 0))
+        asked = CommitContext(3, Moment(0, 0), Moment(0, 0))
         found = await hosted.host.read_base(hosted.run, INCARNATION, hosted.version, "counts", asked, keys)
         return [base and base.accumulator for base in found]
 
@@ -456,7 +456,7 @@ async def test_what_has_expired_is_no_base_for_the_tasks_of_an_aggregating_state
 
     async def bases(epoch: int, at_ms: int) -> list[bytes | None]:
         moment = Moment(at_ms, watermark_ms=0)
-        asked = Epoch(epoch, moment, moment)
+        asked = CommitContext(epoch, moment, moment)
         found = await hosted.host.read_base(hosted.run, INCARNATION, hosted.version, "counts", asked, [A, B])
         return [base and base.accumulator for base in found]
 

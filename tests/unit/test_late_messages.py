@@ -24,7 +24,7 @@ from keyhole.errors import (
 from keyhole.model.read import Stale
 from keyhole.model.state import StateKind
 from keyhole.testing.memory_kafka import MemoryKafka
-from services.state_server.read.answers import Answers
+from services.state_server.read.answers import CopyAnswers
 from tests.support.simulation import Fault, Letter, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
@@ -292,7 +292,7 @@ class TestWhoIsConfirmed:
         made.close()
 
     @staticmethod
-    def never(world: World, name: str, groups: tuple[int, ...]) -> list[Answers]:
+    def never(world: World, name: str, groups: tuple[int, ...]) -> list[CopyAnswers]:
         table = world.servers[name].tables["app", "counts"]
         return [table.lookup([KEYS[group]], stale=Stale.NEVER, max_staleness_ms=1000) for group in groups]
 

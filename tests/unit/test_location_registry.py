@@ -11,7 +11,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.model.read import Role
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.routing import build, diff
-from keyhole.protocol.views import Holding, View
+from keyhole.protocol.views import Holding, ServerView
 from tests.support import readings
 
 
@@ -28,9 +28,9 @@ def test_key_groups_are_found_once_they_are_told_and_not_any_more_once_they_are_
     states = [_state("one", 32), _state("two", 13)]
     owner = {(of.state, group): "abc"[group % 3] for of in states for group in range(of.key_groups)}
 
-    def views(held: set[tuple[str, int]]) -> list[View]:
+    def views(held: set[tuple[str, int]]) -> list[ServerView]:
         return [
-            View(
+            ServerView(
                 address,
                 holdings=tuple(
                     _holding(of, *(g for g in range(of.key_groups) if (of.state, g) in held and g % 3 == index))
@@ -55,19 +55,27 @@ def test_key_groups_are_found_once_they_are_told_and_not_any_more_once_they_are_
 def test_of_two_states_under_one_name_readers_get_one_and_never_a_mixture_f81() -> None:
     """F81: a duplicate name. The job is refused (tests/spark/test_job_failures.py); routing never mixes."""
     first, second = _state("one", 4), _state("one", 8, topic_id="topic-2")
-    views = [View("a", holdings=(_holding(first, *range(4)),)), View("b", holdings=(_holding(second, 0, 1),))]
+    views = [
+        ServerView("a", holdings=(_holding(first, *range(4)),)),
+        ServerView("b", holdings=(_holding(second, 0, 1),)),
+    ]
     table = build(views)[readings.APPLICATION, "one"]
     assert (table.descriptor, set(table.nearest.addresses)) in [(first, {"a"}), (second, {"b", ""})]
-    newer = View("b", holdings=(_holding(second, 0, 1, generation=2),))
+    newer = ServerView("b", holdings=(_holding(second, 0, 1, generation=2),))
     assert build([views[0], newer])[readings.APPLICATION, "one"].descriptor == second
 
 
 def test_giving_up_what_was_never_held_changes_nothing_f82_f83() -> None:
     """F82, F83: unregistering before registering, and of key groups that are another's."""
     of = _state("one", 4)
-    before = build([View("a", holdings=(_holding(of, *range(4)),)), View("b")])
-    for nothing in (View("b"), View("b", holdings=(_holding(of),)), View("b", lost="gone"), View("c", lost="gone")):
-        after = build([View("a", holdings=(_holding(of, *range(4)),)), nothing])
+    before = build([ServerView("a", holdings=(_holding(of, *range(4)),)), ServerView("b")])
+    for nothing in (
+        ServerView("b"),
+        ServerView("b", holdings=(_holding(of),)),
+        ServerView("b", lost="gone"),
+        ServerView("c", lost="gone"),
+    ):
+        after = build([ServerView("a", holdings=(_holding(of, *range(4)),)), nothing])
         assert not any(diff(before, after))
 
 
@@ -88,12 +96,12 @@ def test_ten_threads_share_a_codec_and_each_gets_its_own_rows_f84() -> None:
         assert all(pool.map(work, range(10)))
 
 
-@pytest.mark.parametrize("word", [View("b"), View("b", lost="gone")])
-def test_what_happens_to_one_application_is_not_told_of_another_f85(word: View) -> None:
+@pytest.mark.parametrize("word", [ServerView("b"), ServerView("b", lost="gone")])
+def test_what_happens_to_one_application_is_not_told_of_another_f85(word: ServerView) -> None:
     """F85: listeners are notified per job."""
     mine, other = _state("one", 4), _state("one", 4, application="other")
-    a = View("a", holdings=(_holding(mine, *range(4)),))
-    b = View("b", holdings=(_holding(other, *range(4)),))
+    a = ServerView("a", holdings=(_holding(mine, *range(4)),))
+    b = ServerView("b", holdings=(_holding(other, *range(4)),))
     before, after = build([a, b]), build([a, word])
     change = diff(before, after)
     assert {name[0] for name in (*change.removed, *change.moved)} == {"other"}

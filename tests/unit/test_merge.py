@@ -14,7 +14,7 @@ from keyhole.stores.base import Advance, Batch, Store
 from keyhole.stores.memory import MemoryEngine
 from services.state_server.write.merge import changes, merge_of
 from services.state_server.write.merge_rows import rank_by
-from services.state_server.write.merging import Change, Merge
+from services.state_server.write.merging import EntryChange, Merge
 from tests.support.states import CODEC, EPOCH, content, descriptor, key, names_in, row
 
 KEYS = [key(name) for name in names_in(0, 5)]
@@ -31,7 +31,7 @@ def store(stored: Mapping[bytes, bytes]) -> Store:
     return made
 
 
-def write(to: Store, changed: list[Change], epoch: int) -> None:
+def write(to: Store, changed: list[EntryChange], epoch: int) -> None:
     before = to.snapshot().positions().get(0, START)
     to.apply(
         Batch(

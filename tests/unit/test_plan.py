@@ -16,7 +16,7 @@ from keyhole.protocol.membership import (
     standbys_of,
     takers,
 )
-from keyhole.protocol.plan import Change, Needs, plan_change
+from keyhole.protocol.plan import AssignmentChange, Needs, plan_change
 from tests.support.states import target
 
 
@@ -61,7 +61,7 @@ class Case:
         )
         self.grants = [grant(name) for name in sorted(servers)]
 
-    def plan(self) -> Change | None:
+    def plan(self) -> AssignmentChange | None:
         seen = {
             name: Sighting(
                 target(name, "2" if name in self.restarted else "1"),
@@ -73,7 +73,7 @@ class Case:
         needs = {"counts": Needs(len(self.owners), self.count)}
         return plan_change(self.membership, self.grants, seen, frozenset(self.broken), needs, 1)
 
-    def planned(self) -> Change:
+    def planned(self) -> AssignmentChange:
         change = self.plan()
         assert change is not None
         return change

@@ -15,7 +15,7 @@ from keyhole.protocol.failpoints import NoObserver
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.changelog import PIECE_RECORDS, MemoryChangelog, MemoryKafka, MemoryReader
 from keyhole.testing.clock import ManualClock
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.restore import AtOnce, restore
 from services.state_server.write.commit import commit_epoch
 from tests.support.states import (
@@ -56,7 +56,7 @@ class Bench:
         part = epoch(number, rows, generation=generation)
         commit_epoch(part, {"counts": self.old}, self._writer, NoObserver(), 1.0)
 
-    def restore(self, groups: Iterable[int] = range(KEY_GROUPS), state: HostedState | None = None) -> None:
+    def restore(self, groups: Iterable[int] = range(KEY_GROUPS), state: StateReplica | None = None) -> None:
         restore(
             {"counts": state or self.new},
             {"counts": groups},

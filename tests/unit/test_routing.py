@@ -7,7 +7,7 @@ import msgspec
 from keyhole.model.read import Role
 from keyhole.model.state import ValueSchema
 from keyhole.protocol.routing import build, diff
-from keyhole.protocol.views import Holding, View, let_go
+from keyhole.protocol.views import Holding, ServerView, let_go
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
 
 NAME = (APPLICATION, STATE)
@@ -19,8 +19,8 @@ def _holding(groups: frozenset[int] = ALL, *, generation: int = 1, version: int 
     return msgspec.structs.replace(Holding(descriptor(), groups, Role.OWNER, generation, version, ready=True), **others)
 
 
-def _view(address: str, *holdings: Holding, **others: object) -> View:
-    return msgspec.structs.replace(View(address, server=f"server-{address}", holdings=holdings), **others)
+def _view(address: str, *holdings: Holding, **others: object) -> ServerView:
+    return msgspec.structs.replace(ServerView(address, server=f"server-{address}", holdings=holdings), **others)
 
 
 def test_one_server_with_all_key_groups_is_the_sole_route() -> None:

@@ -13,7 +13,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.errors import DeadlineExceeded, KeyholeError, NotReady, TooStale
 from keyhole.model.read import Role
 from keyhole.protocol.routing import RouteTable, build
-from keyhole.protocol.views import Holding, View
+from keyhole.protocol.views import Holding, ServerView
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.forwarding.scan import Scanning
 from tests.support.entries import hourly, scan_request
@@ -28,7 +28,7 @@ class _Directory:
         self.hop_seconds = 5.0
         self._refusals = list(refusals)
         holding = Holding(hourly(), frozenset(range(hourly().key_groups)), Role.OWNER, 1, 1, ready=True)
-        (self._table,) = build([View("a", holdings=(holding,))]).values()
+        (self._table,) = build([ServerView("a", holdings=(holding,))]).values()
 
     def table(self, _: tuple[str, str]) -> RouteTable:
         return self._table

@@ -25,7 +25,7 @@ from keyhole.errors import InvalidConfiguration, PermissionDenied, Unauthenticat
 from keyhole.rpc.authorization import AccessInterceptor
 from keyhole.security import tokens
 from keyhole.security.audit import Audit
-from keyhole.security.authentication import Access, AccessSettings, Shown
+from keyhole.security.authentication import Access, AccessSettings, Presented
 from keyhole.security.reloading import Reloading
 from keyhole.security.web_tokens import WebTokens, keys_of
 from tests.support.waiting import PATIENCE_SECONDS
@@ -249,7 +249,7 @@ def test_a_token_that_is_no_text_is_refused_like_any_that_is_not_known(tmp_path:
     (tmp_path / "tokens.toml").write_text(tokens.new("a", None)[1])
     access = Access(AccessSettings(str(tmp_path / "policy.toml"), str(tmp_path / "tokens.toml")))
     with pytest.raises(Unauthenticated):
-        access.caller(Shown(shown, peer="somewhere"))
+        access.caller(Presented(shown, peer="somewhere"))
 
 
 def test_a_token_that_has_expired_is_refused_also_where_it_was_known_before(
@@ -260,11 +260,11 @@ def test_a_token_that_has_expired_is_refused_also_where_it_was_known_before(
     (tmp_path / "policy.toml").write_text('[[allow]]\nwho = ["token:a"]\nverbs = ["read"]\nstates = ["*/*"]\n')
     (tmp_path / "tokens.toml").write_text(entry)
     access = Access(AccessSettings(str(tmp_path / "policy.toml"), str(tmp_path / "tokens.toml")))
-    caller = access.caller(Shown(f"Bearer {token}"))
+    caller = access.caller(Presented(f"Bearer {token}"))
     assert caller.names == ("token:a",)
     assert caller.still_known()
     # What is written of it has no fractions of a second.
     monkeypatch.setattr("keyhole.security.authentication.time.time", lambda: float(int(expires.timestamp())))
     assert not caller.still_known()
     with pytest.raises(Unauthenticated):
-        access.caller(Shown(f"Bearer {token}"))
+        access.caller(Presented(f"Bearer {token}"))

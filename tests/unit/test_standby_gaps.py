@@ -12,7 +12,7 @@ from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.clock import Clock
 from keyhole.model.epoch import Position
 from keyhole.testing.clock import ManualClock
-from services.state_server.replica.follower import Delivery, Order, Prepare
+from services.state_server.replica.follower import Delivery, Prepare, Subscription
 from services.state_server.replica.take_over import StateShare
 from tests.support.hosts import Hosted
 from tests.support.states import group, key, names_in, row
@@ -32,7 +32,7 @@ class Handed:
 
     def start(self) -> None: ...
 
-    def order(self, order: Order) -> None:
+    def order(self, order: Subscription) -> None:
         self._number = order.number
 
     def close(self) -> None: ...

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from keyhole.client.wire.coalescing import Lane
-from keyhole.client.wire.lookups import Batch
+from keyhole.client.wire.lookups import LookupBatch
 from keyhole.client.wire.segments import Answers, Segment
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.row_codec import encode_row
@@ -86,10 +86,10 @@ async def test_a_row_of_a_schema_that_nobody_describes_fails_at_the_deadline_by_
         await batch.waiters[0]  # type: ignore[misc]  # a future
 
 
-def lookup(timeout: float) -> Batch:
+def lookup(timeout: float) -> LookupBatch:
     """Of one key."""
     loop = asyncio.get_running_loop()
-    batch = Batch(ReadBounds(), loop.time() + timeout)
+    batch = LookupBatch(ReadBounds(), loop.time() + timeout)
     batch.keys.append("k")
     batch.waiters.append(loop.create_future())
     return batch

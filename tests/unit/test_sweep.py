@@ -15,11 +15,11 @@ from keyhole.errors import KafkaUnreachable, OutcomeUnknown
 from keyhole.model.state import TtlClock
 from keyhole.stores.base import Snapshot
 from keyhole.testing.changelog import NextCommit
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.write import ttl_gc as sweep
 from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merge import merge_of
-from services.state_server.write.merging import Change
+from services.state_server.write.merging import EntryChange
 from services.state_server.write.spill import SpooledRows, StagingRoom
 from services.state_server.write.staged import StagedAttempt
 from services.state_server.write.ttl_gc import SweepLimits
@@ -178,7 +178,7 @@ def test_what_another_owner_has_written_is_removed_in_its_own_time_too(bench: Be
     run(bench, 1, {B: 1.0})
     bench.state.forget([1], "another owner has written it")
     bench.state.restored.discard(1)
-    bench.state.sweeper = HostedState.open(bench.state.descriptor, bench.state.store, bench.state.table).sweeper
+    bench.state.sweeper = StateReplica.open(bench.state.descriptor, bench.state.store, bench.state.table).sweeper
     run(bench, 3, {A: 3.0})
     run(bench, 4, {})
     bench.restore_under("grant-2")
@@ -392,7 +392,7 @@ class TestBounds:
 
 
 def test_of_two_changes_of_a_key_the_epochs_own_counts_and_all_are_ascending() -> None:
-    own: list[Change] = [(b"b", b"1"), (b"d", None)]
+    own: list[EntryChange] = [(b"b", b"1"), (b"d", None)]
     assert sweep.beside(own, [(b"a", None), (b"b", None), (b"c", None), (b"d", b"2")]) == [
         (b"a", None),
         (b"b", b"1"),

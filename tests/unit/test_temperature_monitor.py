@@ -19,7 +19,7 @@ from keyhole.demo import command as demo
 from keyhole.demo import freshness
 from keyhole.demo.answers_table import AnswersTable
 from keyhole.demo.batch_logs import BatchLogs
-from keyhole.demo.recount import Verdict
+from keyhole.demo.recount import RecountVerdict
 from keyhole.encoding.row import row_class
 from keyhole.errors import ServerLost
 from keyhole.model.read import Role
@@ -143,14 +143,16 @@ def test_the_offsets_of_a_batch_are_the_last_line_of_its_file_in_the_checkpoint(
 @pytest.mark.parametrize(
     ("verdict", "passed", "mismatches"),
     [
-        (Verdict(epoch=3, keys=10, agreed=10, surplus=0, events=50), True, 0),
-        (Verdict(epoch=3, keys=10, agreed=9, surplus=0, events=50), False, 1),
-        (Verdict(epoch=3, keys=10, agreed=10, surplus=2, events=50), False, 2),
-        (Verdict(epoch=3, keys=0, agreed=0, surplus=0, events=0), False, 0),
+        (RecountVerdict(epoch=3, keys=10, agreed=10, surplus=0, events=50), True, 0),
+        (RecountVerdict(epoch=3, keys=10, agreed=9, surplus=0, events=50), False, 1),
+        (RecountVerdict(epoch=3, keys=10, agreed=10, surplus=2, events=50), False, 2),
+        (RecountVerdict(epoch=3, keys=0, agreed=0, surplus=0, events=0), False, 0),
     ],
     ids=["all agree", "one differs", "two too many", "nothing counted"],
 )
-def test_it_passes_only_if_keys_were_counted_and_all_agree(verdict: Verdict, passed: bool, mismatches: int) -> None:
+def test_it_passes_only_if_keys_were_counted_and_all_agree(
+    verdict: RecountVerdict, passed: bool, mismatches: int
+) -> None:
     assert (verdict.passed, verdict.mismatches) == (passed, mismatches)
 
 

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from keyhole.changelog.kafka.transactions import Appending, Transactions
+from keyhole.changelog.kafka.transactions import PartitionAppend, Transactions
 from keyhole.errors import KafkaUnreachable
 
 Delivered = Callable[[KafkaError | None, Message], None]
@@ -66,7 +66,7 @@ class Losing:
 def written(producer: Losing, records: int) -> list[int]:
     transactions = Transactions("127.0.0.1:1", "grant")
     transactions._producer = cast(Producer, producer)
-    return transactions.write([Appending("topic", 0, [(b"k", b"v")] * records, (b"last", b""))], 1.0)
+    return transactions.write([PartitionAppend("topic", 0, [(b"k", b"v")] * records, (b"last", b""))], 1.0)
 
 
 def test_a_producer_that_has_failed_for_good_can_be_closed() -> None:

@@ -21,7 +21,7 @@ from jobs.vital_signs.files import Folder
 from jobs.vital_signs.source import Sent
 from jobs.vital_signs.verify import Kept, chunks_agree, of_kind, rates_are_told, saturation_agrees, vitals_agree
 from jobs.vital_signs.vitals import vitals as job_vitals
-from keyhole.demo.recount import Subject
+from keyhole.demo.recount import VerifiedJob
 from tests.support.vital_signs import BEGIN_US, KEY, ProcessorBench, chunk
 
 BLOB_US = 20 * SECOND_US
@@ -59,9 +59,9 @@ class Lists:
         return SimpleNamespace(values=self._looks.pop(0) if len(self._looks) > 1 else self._looks[0])
 
 
-def subject(files: Path, settings: dict[str, str] | None = None) -> Subject:
+def subject(files: Path, settings: dict[str, str] | None = None) -> VerifiedJob:
     settings = {"BLOB_SECONDS": "20"} if settings is None else settings
-    return Subject("kafka:9092", "chunks", 7, Path("checkpoint"), Path("logs"), str(files), settings=settings)
+    return VerifiedJob("kafka:9092", "chunks", 7, Path("checkpoint"), Path("logs"), str(files), settings=settings)
 
 
 def write(folder: Path, chunks: Sequence[Chunk], blob_us: int = BLOB_US) -> None:

@@ -6,13 +6,13 @@ import io
 
 from rich.console import Console
 
-from keyhole.demo.waiting import Waiting
+from keyhole.demo.waiting import ProgressLine
 
 
 def shown(terminal: bool) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=80)
-    with Waiting(console) as waiting:
+    with ProgressLine(console) as waiting:
         for tenths in range(400):
             waiting.show("waiting for Spark", tenths / 10)
     return file.getvalue()

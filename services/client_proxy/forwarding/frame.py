@@ -14,7 +14,7 @@ from services.client_proxy.directory import Directory
 from services.client_proxy.forwarding.answers import Gathering
 from services.client_proxy.forwarding.asked import Asked
 from services.client_proxy.forwarding.frame_attempts import FrameAttempts
-from services.client_proxy.forwarding.key_attempts import MENDABLE, Course
+from services.client_proxy.forwarding.key_attempts import MENDABLE, KeyAttempts
 from services.client_proxy.forwarding.routes import LaneRoutes, key_too_long, no_server
 
 _PATIENCE_SECONDS = 0.05
@@ -168,7 +168,7 @@ class Forwarding:
             self._wait()
         return bool(onward)
 
-    def _next_copy(self, place: int, course: Course) -> str:
+    def _next_copy(self, place: int, course: KeyAttempts) -> str:
         return self._routes.next(self._keys[place], course.asked)
 
     def _wait(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from keyhole.errors import KeyholeError
-from services.client_proxy.forwarding.key_attempts import Course
+from services.client_proxy.forwarding.key_attempts import KeyAttempts
 
-NextCopy = Callable[[int, Course], str]
+NextCopy = Callable[[int, KeyAttempts], str]
 """(place, its course) -> the server that is to be asked next; empty: there is none."""
 
 
@@ -24,7 +24,7 @@ class FrameAttempts:
     def __init__(self) -> None:
         self.number = 0
         self.idle: set[int] = set()
-        self._courses: dict[int, Course] = {}
+        self._courses: dict[int, KeyAttempts] = {}
 
     def __len__(self) -> int:
         """How many keys had trouble."""
@@ -83,15 +83,15 @@ class FrameAttempts:
         self, places: Iterable[int], silent: KeyholeError | None = None
     ) -> Iterator[tuple[Sequence[int], KeyholeError]]:
         """No time is left to try again. One error per reason: there are hundreds of keys. `silent`: as of Course."""
-        reasons: dict[int, tuple[Course, list[int]]] = {}
+        reasons: dict[int, tuple[KeyAttempts, list[int]]] = {}
         for place in places:
             course = self._courses[place]
             reasons.setdefault(id(course.reason), (course, []))[1].append(place)
         for course, late in reasons.values():
             yield late, course.too_late(self.number, silent)
 
-    def _course(self, place: int, address: str) -> Course:
+    def _course(self, place: int, address: str) -> KeyAttempts:
         course = self._courses.get(place)
         if course is None:
-            course = self._courses[place] = Course(address)
+            course = self._courses[place] = KeyAttempts(address)
         return course

@@ -23,7 +23,7 @@ MENDABLE = (NotOwner, NotReady, ServerLost, NoServer, Draining, StaleDescriptor,
 """What another copy, or the same one in a moment, can mend. Not Overloaded: trying again makes it worse."""
 
 
-class Course:
+class KeyAttempts:
     """Made when a key first has trouble: until then it is under way to one server.
 
     Attributes:

@@ -22,7 +22,7 @@ from services.client_proxy.forwarding.frame import Forwarding
 _RETRY_SECONDS = 0.02
 
 
-class Reads:
+class ProxyReads:
     """The lookups of all callers, however they came. Event loop's thread only; deadlines are on its clock.
 
     Args:

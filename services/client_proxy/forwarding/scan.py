@@ -14,7 +14,7 @@ from keyhole.rpc.convert import bounds_from_proto
 from keyhole.rpc.scan_requests import scan_range
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.directory import Directory
-from services.client_proxy.forwarding.key_attempts import MENDABLE, Course
+from services.client_proxy.forwarding.key_attempts import MENDABLE, KeyAttempts
 from services.client_proxy.forwarding.routes import no_server, scan_copies
 
 _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.01, 0.25
@@ -55,7 +55,7 @@ class Scanning:
         self._hope = ""
         self._due = self._grace = 0.0
         self._retry_at: float | None = None
-        self._course = Course("")
+        self._course = KeyAttempts("")
         self._attempts = 0
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
 

@@ -23,7 +23,7 @@ from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from services.client_proxy.counts import ProxyCounts
 from services.client_proxy.directory import Directory
-from services.client_proxy.forwarding.reads import Reads
+from services.client_proxy.forwarding.reads import ProxyReads
 from services.client_proxy.forwarding.scan import Scanning
 from services.client_proxy.grpc.lookup_session import LookupSession, Respond, refusal, response
 
@@ -36,7 +36,7 @@ _KEPT_BACK = 0.1
 _MOST_KEPT_BACK_SECONDS = 0.25
 
 
-class QueryServicer(query_pb2_grpc.QueryServicer):
+class ProxyServicer(query_pb2_grpc.QueryServicer):
     """See protos/keyhole/v1/query.proto.
 
     Args:
@@ -53,7 +53,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         self._max_scans = max_scans
         self._scans = 0
         self.counts = ProxyCounts(directory.clock)
-        self._reads = Reads(directory, self.counts, max_keys)
+        self._reads = ProxyReads(directory, self.counts, max_keys)
         self._sessions: set[LookupSession] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()

@@ -29,12 +29,12 @@ from keyhole.rpc.authorization import discreet
 from keyhole.rpc.http.port import HttpLimits
 from keyhole.rpc.http.status import CONTENT_TYPE, http_status, problem
 from keyhole.security.authentication import ANYBODY, Caller, become
-from keyhole.security.guard import Door
+from keyhole.security.guard import PortGuard
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
 from services.client_proxy.directory import Directory
-from services.client_proxy.grpc.query_servicer import QueryServicer
+from services.client_proxy.grpc.query_servicer import ProxyServicer
 from services.client_proxy.http import answers as http_answers
 from services.client_proxy.http import requests as http_requests
 from services.client_proxy.http.requests import Parameters
@@ -68,10 +68,10 @@ class HttpReads:
     def __init__(
         self,
         directory: Directory,
-        servicer: QueryServicer,
+        servicer: ProxyServicer,
         default_timeout_seconds: float,
         limits: HttpLimits | None = None,
-        door: Door | None = None,
+        door: PortGuard | None = None,
     ) -> None:
         self.draining = False
         self._directory = directory

@@ -12,7 +12,7 @@ _NOT_READ = (None, -1)
 
 
 @dataclass(frozen=True)
-class Answers:
+class CopyAnswers:
     """Rows (None: absent) by key, and who answers: an index into `sources` per key; empty: sources[0] answered all.
 
     Where the rows of the first keys took as much as was to be read, there are none of the others.
@@ -27,7 +27,7 @@ class Answers:
     large: bool = False
 
 
-def merged(owned: Answers, followed: Answers, mine: Sequence[bool]) -> Answers:
+def merged(owned: CopyAnswers, followed: CopyAnswers, mine: Sequence[bool]) -> CopyAnswers:
     """Two copies' answers in the order of the keys, as long as both have them; `mine` says which came from the
     owner's.
     """
@@ -41,4 +41,4 @@ def merged(owned: Answers, followed: Answers, mine: Sequence[bool]) -> Answers:
             break
         rows.append(row)
         source_of.append(source if is_mine else first + source)
-    return Answers(rows, [*owned.sources, *followed.sources], source_of, large=True)
+    return CopyAnswers(rows, [*owned.sources, *followed.sources], source_of, large=True)

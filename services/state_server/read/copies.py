@@ -9,7 +9,7 @@ from keyhole.encoding.envelope import Visible
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
 from keyhole.stores.base import Snapshot
 from keyhole.v1 import state_pb2
-from services.state_server.read.answers import Answers
+from services.state_server.read.answers import CopyAnswers
 from services.state_server.read.standing import Standing
 
 
@@ -151,7 +151,7 @@ class Copy:
 
     def answers(
         self, keys: Sequence[bytes], standings: Sequence[Standing], show: Show | None, most_bytes: int
-    ) -> Answers:
+    ) -> CopyAnswers:
         """Rows by storage key.
 
         Args:
@@ -167,13 +167,13 @@ class Copy:
         distinct = list(dict.fromkeys(standings)) if len(standings) > 1 else standings
         if len(distinct) == 1:
             source = self.source() if distinct[0] is self.standing else self._make_source(distinct[0])
-            return Answers(rows if show is None else show(distinct[0]).rows(rows), (source,), (), large)
+            return CopyAnswers(rows if show is None else show(distinct[0]).rows(rows), (source,), (), large)
         index = {standing: i for i, standing in enumerate(distinct)}
         source_of = [index[standing] for standing in standings]
         if show is not None:
             shown = [show(standing) for standing in distinct]
             rows = [None if row is None else shown[i].row(row) for row, i in zip(rows, source_of, strict=True)]
-        return Answers(rows, [self._make_source(standing) for standing in distinct], source_of, large)
+        return CopyAnswers(rows, [self._make_source(standing) for standing in distinct], source_of, large)
 
     def scan(self, within: EntryRange, standing: Standing, show: Show | None, *, descending: bool) -> Scanned:
         """The entries of a range, whose key group must be covered, as of now however long they are read.

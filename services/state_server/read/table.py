@@ -17,7 +17,7 @@ from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.stores.base import Snapshot, Store
 from keyhole.v1 import state_pb2
 from services.state_server.counts import RowCounts
-from services.state_server.read.answers import Answers, merged
+from services.state_server.read.answers import CopyAnswers, merged
 from services.state_server.read.bounds import BoundsCheck
 from services.state_server.read.copies import Copy, Scanned, Show
 from services.state_server.read.sources import Sources
@@ -28,7 +28,7 @@ _ANY = ReadBounds()
 
 
 @dataclass
-class Progress:
+class RestoreProgress:
     """Of a restore: changelog records. Written by the restoring thread, read by others."""
 
     restored: int = 0
@@ -47,7 +47,7 @@ class Table:
         self.store = store
         self.codec = StateCodec(descriptor)
         self.descriptor = descriptor
-        self.progress = Progress()
+        self.progress = RestoreProgress()
         self.reads = ReadCounts()
         self.rows = RowCounts()
         self.ready = False
@@ -133,7 +133,7 @@ class Table:
         stale: Stale = Stale.WHEN_NEEDED,
         max_staleness_ms: int = 0,
         most_bytes: int = FRAME_BYTES,
-    ) -> Answers:
+    ) -> CopyAnswers:
         """Rows by storage key; of what this server owns before what it follows.
 
         Args:
@@ -148,7 +148,7 @@ class Table:
             EpochNotReached, TooStale: At least one key group stands before `min_epoch`, or is older than that.
         """
         if not keys:
-            return Answers((), (self.owned.source(),))
+            return CopyAnswers((), (self.owned.source(),))
         self._check(keys)
         if self.owned.covers(keys):
             if stale is Stale.NEVER:
@@ -217,7 +217,7 @@ class Table:
         max_staleness_ms: int,
         show: Show | None,
         most_bytes: int,
-    ) -> Answers:
+    ) -> CopyAnswers:
         return copy.answers(keys, self._bounded(copy, keys, min_epoch, max_staleness_ms), show, most_bytes)
 
     def _bounded(self, copy: Copy, keys: Sequence[bytes], min_epoch: int, max_staleness_ms: int) -> Sequence[Standing]:

@@ -36,7 +36,7 @@ _JOIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
-class Order:
+class Subscription:
     """What is to be followed: key groups by state. `number` grows with every order of a host."""
 
     number: int
@@ -64,7 +64,7 @@ class Following(Protocol):
 
     def start(self) -> None: ...
 
-    def order(self, order: Order) -> None:
+    def order(self, order: Subscription) -> None:
         """Replaces the order before. Any thread."""
 
     def close(self) -> None:
@@ -94,8 +94,8 @@ class Follower:
         self._prepare = prepare
         self._deliver = deliver
         self._clock = clock
-        self._wanted = Order(0, {})
-        self._current = Order(0, {})
+        self._wanted = Subscription(0, {})
+        self._current = Subscription(0, {})
         self._followed: frozenset[Partition] = frozenset()
         self._records: dict[str, bytes] = {}
         self._closed = threading.Event()
@@ -104,7 +104,7 @@ class Follower:
     def start(self) -> None:
         self._thread.start()
 
-    def order(self, order: Order) -> None:
+    def order(self, order: Subscription) -> None:
         self._wanted = order
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Follower:
 
     def _begin_anew(self) -> None:
         """Next time all is followed from where the stores are then."""
-        self._current, self._followed, self._records = Order(0, {}), frozenset(), {}
+        self._current, self._followed, self._records = Subscription(0, {}), frozenset(), {}
 
     def _follow(self, control: ControlTail) -> None:
         tail: ChangelogTail | None = None
@@ -146,7 +146,7 @@ class Follower:
             if tail is not None:
                 tail.close()
 
-    def _begin(self, order: Order, tail: ChangelogTail | None) -> ChangelogTail | None:
+    def _begin(self, order: Subscription, tail: ChangelogTail | None) -> ChangelogTail | None:
         wanted = {Partition(state, group) for state, groups in order.groups.items() for group in groups}
         ends: dict[Partition, int | None] = dict.fromkeys(wanted & self._followed)
         # Of what is followed already nothing is asked: that would stand still while Kafka is waited for.

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class HostedState:
+class StateReplica:
     """One state.
 
     Attributes:
@@ -47,7 +47,7 @@ class HostedState:
     sweeper: Sweeper | None = None
 
     @classmethod
-    def open(cls, descriptor: StateDescriptor, store: Store, table: Table) -> HostedState:
+    def open(cls, descriptor: StateDescriptor, store: Store, table: Table) -> StateReplica:
         """Takes up where the store is."""
         lives = lifetime(descriptor)
         sweeper = None if lives is None else Sweeper(lives, lambda: store.size().entries)

@@ -19,8 +19,8 @@ from keyhole.protocol.membership import groups_of
 from services.state_server.fence import Fence
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.standing import Lease, Standing
-from services.state_server.replica.hosted import HostedState
-from services.state_server.replica.standby import Standbys
+from services.state_server.replica.hosted import StateReplica
+from services.state_server.replica.standby import StandbyCopies
 from services.state_server.replica.take_over import StateShare, TakeOvers
 from services.state_server.write.host_thread import HostThread
 from services.state_server.write.query_states import QueryStates
@@ -59,7 +59,7 @@ class Ownership:
         self._thread = thread
         self._settings = settings
         self._stepping_down: asyncio.Future[None] | None = None
-        self.standbys = Standbys(
+        self.standbys = StandbyCopies(
             changelog,
             query,
             states.hosted,
@@ -127,7 +127,7 @@ class Ownership:
             await self._demote({state: groups})
             await self._thread.call(self._await_readable, hosted, groups)
 
-    def _await_readable(self, state: HostedState, groups: frozenset[int]) -> None:
+    def _await_readable(self, state: StateReplica, groups: frozenset[int]) -> None:
         """On the host's thread: after a commit that is under way."""
         name, timeout = state.descriptor.state, self._settings.kafka_deadline_seconds
         written = {Partition(name, group): state.position(group).offset for group in sorted(groups)}

@@ -13,7 +13,7 @@ from keyhole.clock import Clock
 from keyhole.errors import NotReady
 from keyhole.model.epoch import START, Position
 from keyhole.stores.pieces import apply_pieces
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.hosted import StateReplica
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class AtOnce(NamedTuple):
 
 
 def restore(
-    states: Mapping[str, HostedState],
+    states: Mapping[str, StateReplica],
     wanted: Mapping[str, Iterable[int]],
     changelog: Changelog,
     clock: Clock,
@@ -99,7 +99,7 @@ def _gathered(
         yield gathered
 
 
-def drop_unusable(states: Mapping[str, HostedState], ends: Mapping[Partition, int], oldest_ms: int) -> list[Partition]:
+def drop_unusable(states: Mapping[str, StateReplica], ends: Mapping[Partition, int], oldest_ms: int) -> list[Partition]:
     """Drops the key groups whose copy can't be continued to the changelog's end, and returns them.
 
     Args:
@@ -123,7 +123,7 @@ def drop_unusable(states: Mapping[str, HostedState], ends: Mapping[Partition, in
 
 
 def _announce(
-    states: Mapping[str, HostedState], positions: Mapping[Partition, Position], ends: Mapping[Partition, int]
+    states: Mapping[str, StateReplica], positions: Mapping[Partition, Position], ends: Mapping[Partition, int]
 ) -> None:
     for name, state in states.items():
         progress = state.table.progress

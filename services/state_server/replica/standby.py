@@ -24,8 +24,8 @@ from keyhole.stores.base import Snapshot
 from keyhole.stores.pieces import apply_pieces
 from services.state_server.read.freshness import most_common, standings
 from services.state_server.read.standing import Standing
-from services.state_server.replica.follower import Delivery, MakeFollower, Order
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.follower import Delivery, MakeFollower, Subscription
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.restore import drop_unusable
 from services.state_server.write.host_thread import HostThread
 
@@ -37,13 +37,13 @@ _CLOSE_SECONDS = 0.5
 class StandbyView(NamedTuple):
     """The standby copy of a state as the host thread left it. Without a snapshot, what was shown stays."""
 
-    state: HostedState
+    state: StateReplica
     warm: frozenset[int]
     snapshot: Snapshot | None
     positions: Mapping[int, Position]
 
 
-class Standbys:
+class StandbyCopies:
     """See the module's text. Belongs to one QueryHost.
 
     Args:
@@ -57,7 +57,7 @@ class Standbys:
         self,
         changelog: Changelog,
         query: str,
-        hosted: Mapping[str, HostedState],
+        hosted: Mapping[str, StateReplica],
         thread: HostThread,
         clock: Clock,
         heard: Callable[[QueryControl], Awaitable[None]],
@@ -70,7 +70,7 @@ class Standbys:
         self._heard = heard
         self._changed = changed
         self._loop = asyncio.get_running_loop()
-        self._order = Order(0, {})
+        self._order = Subscription(0, {})
         self._control: QueryControl | None = None
         self._told_ms, self._heard_monotonic = -1, 0.0
         self._shown: dict[str, tuple[Mapping[int, Position], Mapping[int, Standing]]] = {}
@@ -93,7 +93,7 @@ class Standbys:
         Args:
             at_once: Those among them that this server owned until now: what they hold is a state that existed.
         """
-        order = Order(self._order.number + 1, {state: wanted for state, wanted in groups.items() if wanted})
+        order = Subscription(self._order.number + 1, {state: wanted for state, wanted in groups.items() if wanted})
         self._order = order
         views = await self._thread.call_always(lambda: self._take_order(order, at_once or {}))
         self._show(views)
@@ -102,7 +102,7 @@ class Standbys:
             state.table.standby.withdraw(state.table.standby.groups - state.shown)
         self._follower.order(order)
 
-    def _take_order(self, order: Order, at_once: Mapping[str, frozenset[int]]) -> list[StandbyView]:
+    def _take_order(self, order: Subscription, at_once: Mapping[str, frozenset[int]]) -> list[StandbyView]:
         views = []
         for name, state in self._hosted.items():
             wanted = order.groups.get(name, frozenset())
@@ -164,7 +164,7 @@ class Standbys:
             return []
         oldest_ms = self._clock.now_ms() - MIN_COMPACTION_LAG_MS // 2
         pieces: dict[str, list[RestoredEpochs]] = {}
-        touched: dict[str, HostedState] = {}
+        touched: dict[str, StateReplica] = {}
         for item in delivery.items:
             name, group = item.partition
             state = self._hosted.get(name)
@@ -216,7 +216,7 @@ class Standbys:
         if different:
             self._changed()
 
-    def _stand(self, state: HostedState, positions: Mapping[int, Position], before: Mapping[int, Standing]) -> None:
+    def _stand(self, state: StateReplica, positions: Mapping[int, Position], before: Mapping[int, Standing]) -> None:
         name = state.descriptor.state
         complete = self._control.complete if self._control is not None else None
         found = standings(name, positions, complete, before, self._heard_monotonic)
@@ -234,7 +234,7 @@ class Standbys:
         await self._loop.run_in_executor(None, self._follower.join)
 
 
-def _view(state: HostedState) -> StandbyView:
+def _view(state: StateReplica) -> StandbyView:
     if state.gaps & state.shown:
         return StandbyView(state, frozenset(state.warm), None, {})
     positions = {group: state.position(group) for group in state.shown}

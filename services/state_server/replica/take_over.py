@@ -19,9 +19,9 @@ from keyhole.model.state import StateDescriptor
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.replica.restore import restore
-from services.state_server.replica.standby import Standbys
+from services.state_server.replica.standby import StandbyCopies
 from services.state_server.write.host_thread import HostThread
-from services.state_server.write.query_states import QueryStates, View
+from services.state_server.write.query_states import PublishedView, QueryStates
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class TakeOvers:
         query: str,
         changelog: Changelog,
         states: QueryStates,
-        standbys: Standbys,
+        standbys: StandbyCopies,
         lease: Lease,
         thread: HostThread,
         settings: HostSettings,
@@ -142,7 +142,7 @@ class TakeOvers:
             extra={"query": self._query, "version": version, "key_groups": {s: len(g) for s, g in wanted.items()}},
         )
 
-    def _restore(self, wanted: Mapping[str, frozenset[int]], stop: threading.Event) -> list[View]:
+    def _restore(self, wanted: Mapping[str, frozenset[int]], stop: threading.Event) -> list[PublishedView]:
         """On the host's thread."""
         hosted = self._states.hosted
         for name, state in hosted.items():

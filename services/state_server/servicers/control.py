@@ -26,7 +26,7 @@ from services.state_server.registry import Registry
 from services.state_server.replica.take_over import StateShare
 from services.state_server.write.attempts import Attempt
 from services.state_server.write.commit import EpochToCommit, StateToCommit
-from services.state_server.write.merging import Epoch
+from services.state_server.write.merging import CommitContext
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -101,7 +101,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         """What the tasks of an aggregating state merge with."""
         run = run_from_proto(request.run)
         moment = Moment(request.commit_time_ms, request.watermark_ms)
-        epoch = Epoch(request.epoch, moment, moment)
+        epoch = CommitContext(request.epoch, moment, moment)
         bases = await self._registry.host(run).read_base(
             run, request.incarnation, request.assignment_version, request.state, epoch, request.storage_keys
         )

@@ -10,17 +10,19 @@ from keyhole.rpc.convert import bounds_from_proto, key_from_proto
 from keyhole.rpc.frames import FRAME_BYTES, Failure, frame_is_full
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
-from services.state_server.read.answers import Answers
+from services.state_server.read.answers import CopyAnswers
 from services.state_server.read.table import Table
 
 
-def look_up(table: Table, keys: Sequence[bytes], options: pb.ReadOptions, most_bytes: int = FRAME_BYTES) -> Answers:
+def look_up(table: Table, keys: Sequence[bytes], options: pb.ReadOptions, most_bytes: int = FRAME_BYTES) -> CopyAnswers:
     """See Table.lookup."""
     bounds = bounds_from_proto(options)
     return table.lookup(keys, bounds.min_epoch, bounds.stale, bounds.max_staleness_ms, most_bytes)
 
 
-def look_up_apart(table: Table, keys: Sequence[bytes], options: pb.ReadOptions) -> tuple[Answers, dict[int, Failure]]:
+def look_up_apart(
+    table: Table, keys: Sequence[bytes], options: pb.ReadOptions
+) -> tuple[CopyAnswers, dict[int, Failure]]:
     """Key group by key group, each as of the same moment; those that can't be read fail alone, by index."""
     failures: dict[int, Failure] = {}
     groups: dict[bytes, list[int]] = {}
@@ -48,7 +50,7 @@ def look_up_apart(table: Table, keys: Sequence[bytes], options: pb.ReadOptions) 
         read += sum(map(len, filter(None, part.rows)))
         # One key group of one copy stands for one thing.
         sources.append(part.sources[0])
-    return Answers(rows, sources, source_of, large=True), failures
+    return CopyAnswers(rows, sources, source_of, large=True), failures
 
 
 def storage_key(table: Table, key: pb.Key) -> bytes:

@@ -36,7 +36,7 @@ from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
-from services.state_server.read.answers import Answers
+from services.state_server.read.answers import CopyAnswers
 from services.state_server.read.holdings import holdings
 from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.read.table import Table
@@ -225,7 +225,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         )
 
 
-def _formatted(table: Table, answers: Answers, options: pb.ReadOptions) -> list[bytes]:
+def _formatted(table: Table, answers: CopyAnswers, options: pb.ReadOptions) -> list[bytes]:
     """A row is never empty, so empty bytes mean absent."""
     return _rows(table, [row or b"" for row in answers.rows], options)
 

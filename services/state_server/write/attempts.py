@@ -22,7 +22,7 @@ class Attempt(NamedTuple):
     attempt_id: int
 
 
-class Attempts:
+class RoundAttempts:
     """Of the newest round alone: an older one can't be committed any more.
 
     Args:

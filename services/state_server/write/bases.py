@@ -8,14 +8,14 @@ from keyhole.encoding.envelope import Base, decode_aggregate, lifetime, living
 from keyhole.encoding.storage_key import are_storage_keys, group_of
 from keyhole.errors import MalformedRequest, NotOwner
 from keyhole.rpc.frames import MAX_VALUE_BYTES, value_too_large
-from services.state_server.replica.hosted import HostedState
-from services.state_server.write.merging import Epoch
+from services.state_server.replica.hosted import StateReplica
+from services.state_server.write.merging import CommitContext
 
 # Of the accumulators in one answer; more only where one alone is larger.
 _BASE_BYTES = 8 << 20
 
 
-def read_bases(state: HostedState, epoch: Epoch, keys: Sequence[bytes]) -> list[Base | None]:
+def read_bases(state: StateReplica, epoch: CommitContext, keys: Sequence[bytes]) -> list[Base | None]:
     """Those of the first keys, as many as a message may have; None: the key had none.
 
     Raises:

@@ -12,13 +12,13 @@ from keyhole.model.epoch import Position
 from keyhole.protocol.failpoints import Step, StepObserver
 from keyhole.protocol.receipts import GroupReceipt
 from keyhole.stores.base import Snapshot
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.merge import changes
-from services.state_server.write.merging import Change, Epoch
+from services.state_server.write.merging import CommitContext, EntryChange
 from services.state_server.write.spill import Spool
 from services.state_server.write.staged import StagedAttempt, StagedGroup, winners
 from services.state_server.write.store_write import write_to_stores
-from services.state_server.write.ttl_gc import Course, Sweeper, Written, beside
+from services.state_server.write.ttl_gc import GcPass, Sweeper, Written, beside
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _Plan:
 
     changes: list[PartitionChanges] = field(default_factory=list)
     already: list[GroupCommitted] = field(default_factory=list)
-    courses: list[tuple[Sweeper, Course]] = field(default_factory=list)
+    courses: list[tuple[Sweeper, GcPass]] = field(default_factory=list)
     spool: Spool | None = None
 
     def make_room(self, staged: Iterable[StagedGroup]) -> None:
@@ -74,7 +74,7 @@ class _Plan:
         if self.spool is None:
             self.spool = next((rows.spool.for_changes() for rows in staged if rows.spool is not None), None)
 
-    def kept(self, changes: list[Change], rows: StagedGroup | None) -> Iterable[Change]:
+    def kept(self, changes: list[EntryChange], rows: StagedGroup | None) -> Iterable[EntryChange]:
         """The changes, where the rows are that they were made of.
 
         Args:
@@ -83,7 +83,9 @@ class _Plan:
         in_memory = self.spool is None or (rows is not None and rows.spool is None)
         return changes if self.spool is None or in_memory else self.spool.keep(changes)
 
-    def course(self, sweeper: Sweeper, snapshot: Snapshot, epoch: Epoch, written: Written | None) -> Course | None:
+    def course(
+        self, sweeper: Sweeper, snapshot: Snapshot, epoch: CommitContext, written: Written | None
+    ) -> GcPass | None:
         """Begins to look for what has expired; `written`: None: not in this epoch."""
         if written is None:
             sweeper.begin_anew()
@@ -100,7 +102,7 @@ class _Plan:
 
 def commit_epoch(
     epoch: EpochToCommit,
-    hosted: Mapping[str, HostedState],
+    hosted: Mapping[str, StateReplica],
     writer: ChangelogWriter,
     observer: StepObserver,
     deadline_seconds: float,
@@ -136,7 +138,7 @@ def commit_epoch(
 def _carry_out(
     plan: _Plan,
     epoch: EpochToCommit,
-    hosted: Mapping[str, HostedState],
+    hosted: Mapping[str, StateReplica],
     writer: ChangelogWriter,
     observer: StepObserver,
     deadline_seconds: float,
@@ -156,14 +158,14 @@ def _carry_out(
     ]
 
 
-def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: StateToCommit) -> None:
+def _plan_state(plan: _Plan, epoch: EpochToCommit, state: StateReplica, part: StateToCommit) -> None:
     name = f"{state.descriptor.application}/{state.descriptor.state}"
     staged = winners(part.attempts, part.receipts, name)
     if foreign := staged.keys() - state.restored:
         raise NotOwner(f"{len(foreign)} key groups of state {name} are staged here and not owned; stage them again")
     # Complete mode also empties the key groups that got no rows. And a replay may lack all rows of a key group.
     committed = {group for group in state.restored if state.position(group).epoch >= epoch.epoch}
-    this = Epoch(
+    this = CommitContext(
         epoch.epoch,
         Moment(epoch.commit_time_ms, epoch.watermark_ms),
         Moment(epoch.commit_time_ms, max(epoch.watermark_ms, epoch.next_watermark_ms)),
@@ -171,7 +173,7 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: HostedState, part: Sta
     snapshot = state.store.snapshot()
     try:
         plan.make_room(staged.values())
-        course: Course | None = None
+        course: GcPass | None = None
         if state.sweeper is not None:
             # What replaces everything leaves nothing that has expired; what is run again has been through it.
             amount = None if part.replace or committed else _amount(staged.values())
@@ -199,7 +201,7 @@ def _amount(staged: Collection[StagedGroup]) -> Written:
     return Written(entries, sum(rows.bytes for rows in staged))
 
 
-def _already(state: HostedState, group: int, position: Position, epoch: int, checksum: int) -> GroupCommitted:
+def _already(state: StateReplica, group: int, position: Position, epoch: int, checksum: int) -> GroupCommitted:
     differs = position.epoch == epoch and position.checksum != checksum
     return GroupCommitted(
         state.descriptor.state, group, position.offset - 1, position.checksum, already=True, differs=differs
@@ -207,7 +209,7 @@ def _already(state: HostedState, group: int, position: Position, epoch: int, che
 
 
 def _partition_changes(
-    epoch: EpochToCommit, state: HostedState, group: int, written: Iterable[Change], checksum: int
+    epoch: EpochToCommit, state: StateReplica, group: int, written: Iterable[EntryChange], checksum: int
 ) -> PartitionChanges:
     marker = Marker(
         epoch.epoch,

@@ -16,13 +16,13 @@ from keyhole.protocol.receipts import GroupReceipt
 from services.state_server.counts import EpochCounts
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.standing import Lease, Standing
-from services.state_server.write.attempts import Attempt, Attempts
+from services.state_server.write.attempts import Attempt, RoundAttempts
 from services.state_server.write.bases import read_bases
 from services.state_server.write.commit import EpochToCommit, GroupCommitted, commit_epoch
 from services.state_server.write.grant import Grant
 from services.state_server.write.host_thread import HostThread
-from services.state_server.write.merging import Epoch
-from services.state_server.write.query_states import QueryStates, View
+from services.state_server.write.merging import CommitContext
+from services.state_server.write.query_states import PublishedView, QueryStates
 from services.state_server.write.staged import StagedAttempt
 
 _log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class EpochWriter:
         thread: HostThread,
         settings: HostSettings,
     ) -> None:
-        self.attempts = Attempts(self._close_attempt)
+        self.attempts = RoundAttempts(self._close_attempt)
         self.counts = EpochCounts()
         self._application = application
         self._states = states
@@ -62,7 +62,7 @@ class EpochWriter:
         self._settings = settings
         self._committing: set[asyncio.Future[list[GroupCommitted]]] = set()
 
-    async def read_base(self, state: str, epoch: Epoch, keys: Sequence[bytes]) -> list[Base | None]:
+    async def read_base(self, state: str, epoch: CommitContext, keys: Sequence[bytes]) -> list[Base | None]:
         """The accumulators of an aggregating state before the epoch; None: the key had none.
 
         Of the first keys, as many as a message may have.
@@ -170,7 +170,7 @@ class EpochWriter:
 
     def _commit_on_thread(
         self, epoch: EpochToCommit, deadline_seconds: float
-    ) -> tuple[list[GroupCommitted], list[View]]:
+    ) -> tuple[list[GroupCommitted], list[PublishedView]]:
         writer = self._grant.check()
         sound = False
         try:

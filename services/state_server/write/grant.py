@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from keyhole.changelog.base import Changelog, ChangelogWriter
 from keyhole.errors import StageLost
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.hosted import StateReplica
 
 
 class Grant:
@@ -21,7 +21,7 @@ class Grant:
     """
 
     def __init__(
-        self, server: str, changelog: Changelog, hosted: Mapping[str, HostedState], deadline_seconds: float
+        self, server: str, changelog: Changelog, hosted: Mapping[str, StateReplica], deadline_seconds: float
     ) -> None:
         self.name = ""
         self._server = server

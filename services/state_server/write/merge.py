@@ -9,18 +9,18 @@ from keyhole.encoding.envelope import lifetime
 from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.stores.base import Snapshot
 from services.state_server.write.merge_aggregates import Aggregating
-from services.state_server.write.merge_entries import Entries, RankedEntries
+from services.state_server.write.merge_entries import MapMerge, RankedEntries
 from services.state_server.write.merge_expiring import Expiring
-from services.state_server.write.merge_lists import Appending
-from services.state_server.write.merge_rows import Ranked, Reducing, Upsert, rank_by
-from services.state_server.write.merging import Change, Epoch, Merge, Rows
+from services.state_server.write.merge_lists import ListMerge
+from services.state_server.write.merge_rows import RankedMerge, Reducing, Upsert, rank_by
+from services.state_server.write.merging import CommitContext, EntryChange, Merge, StoredValues
 
 
 def merge_of(descriptor: StateDescriptor) -> Merge:
     """The strategy of a state."""
     merge = _of_kind(descriptor)
     if descriptor.map_key:
-        merge = Entries(merge, StateCodec(descriptor))
+        merge = MapMerge(merge, StateCodec(descriptor))
     lives = lifetime(descriptor)
     return merge if lives is None else Expiring(merge, lives)
 
@@ -30,19 +30,19 @@ def _of_kind(descriptor: StateDescriptor) -> Merge:
     if descriptor.kind is StateKind.REDUCING:
         return Reducing(name, descriptor)
     if descriptor.kind is StateKind.LIST:
-        return Appending(StateCodec(descriptor), descriptor.max_length)
+        return ListMerge(StateCodec(descriptor), descriptor.max_length)
     if descriptor.kind is StateKind.AGGREGATING:
         return Aggregating(name)
     if descriptor.order_by:
         codec = StateCodec(descriptor)
         rank = rank_by(descriptor.order_by, codec)
-        return RankedEntries(rank, codec) if descriptor.map_key else Ranked(rank)
+        return RankedEntries(rank, codec) if descriptor.map_key else RankedMerge(rank)
     return Upsert(name)
 
 
 def changes(
-    rows: Rows, snapshot: Snapshot, key_group: int, merge: Merge, epoch: Epoch, *, replace: bool
-) -> list[Change]:
+    rows: StoredValues, snapshot: Snapshot, key_group: int, merge: Merge, epoch: CommitContext, *, replace: bool
+) -> list[EntryChange]:
     """What must be written to one key group, ascending by key; empty: nothing.
 
     Args:
@@ -54,8 +54,8 @@ def changes(
     return merge.with_stored(rows, snapshot, epoch)
 
 
-def _replacing(rows: Rows, stored: Mapping[bytes, bytes]) -> list[Change]:
+def _replacing(rows: StoredValues, stored: Mapping[bytes, bytes]) -> list[EntryChange]:
     # Complete mode repeats the whole result every epoch; only what differs is worth a changelog record.
-    changed: list[Change] = [(key, row) for key, row in rows.items() if stored.get(key) != row]
+    changed: list[EntryChange] = [(key, row) for key, row in rows.items() if stored.get(key) != row]
     changed.extend((key, None) for key in stored if key not in rows)
     return sorted(changed)

@@ -6,10 +6,10 @@ from zlib import crc32
 
 from keyhole.encoding.envelope import DIGEST_BYTES, Aggregate, decode_aggregate
 from keyhole.errors import DuplicateKey
-from services.state_server.write.merging import Change, Epoch, Plain, Row, Rows, Stored
+from services.state_server.write.merging import CommitContext, EntryChange, RowMerge, Stored, StoredValue, StoredValues
 
 
-class Aggregating(Plain):
+class Aggregating(RowMerge):
     """Kind AGGREGATING: an epoch has one row per key, which holds what the task has merged with what was stored.
 
     A staged row is a digest (4 bytes: of what the epoch brought, or nothing where that depends on the order of rows),
@@ -19,21 +19,21 @@ class Aggregating(Plain):
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def staged(self, row: Row, other: Row) -> Row:
+    def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
         if row is None and other is None:
             return None
         raise DuplicateKey(
             f"state {self._name} got two rows of one key in one epoch: its rows came from two tasks", state=self._name
         )
 
-    def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
         keys = sorted(rows)
         return [
             (key, self._entry(rows[key], before, epoch.number))
             for key, before in zip(keys, stored.get_many(keys), strict=True)
         ]
 
-    def _entry(self, staged: Row, before: bytes | None, epoch: int) -> Row:
+    def _entry(self, staged: StoredValue, before: bytes | None, epoch: int) -> StoredValue:
         if staged is None:
             return None
         entry = decode_aggregate(staged[DIGEST_BYTES:])
@@ -43,8 +43,8 @@ class Aggregating(Plain):
         made = Aggregate(epoch, entry.row, entry.accumulator, held.accumulator, entry.version, held.version)
         return made.encode()
 
-    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
         return {key: self._entry(row, None, epoch.number) for key, row in rows.items()}
 
-    def digest(self, key: bytes, row: Row) -> int:
+    def digest(self, key: bytes, row: StoredValue) -> int:
         return crc32(key) if row is None else crc32(row[:DIGEST_BYTES], crc32(key))

@@ -8,11 +8,11 @@ from typing import Any
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_codec import end_of_prefix
 from keyhole.encoding.storage_key import group_of
-from services.state_server.write.merge_rows import Rank, Ranked, remembered
-from services.state_server.write.merging import Change, Epoch, Merge, Row, Rows, Stored
+from services.state_server.write.merge_rows import Rank, RankedMerge, remembered
+from services.state_server.write.merging import CommitContext, EntryChange, Merge, Stored, StoredValue, StoredValues
 
 
-class Entries:
+class MapMerge:
     """A map key beside the key: a row without one, which deletes, clears all entries that the key had before the epoch.
 
     Args:
@@ -24,21 +24,21 @@ class Entries:
         self._codec = codec
         self.digest = merge.digest
 
-    def staged(self, row: Row, other: Row) -> Row:
+    def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
         return self._merge.staged(row, other)
 
-    def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
         cleared = {key for key, row in rows.items() if row is None and self._is_whole_key(key)}
         if not cleared:
             return self._merge.with_stored(rows, stored, epoch)
-        gone: Rows = {
+        gone: StoredValues = {
             key: None for prefix in cleared for key, _ in stored.items(group_of(prefix), prefix, end_of_prefix(prefix))
         }
         entries = {key: row for key, row in rows.items() if key not in cleared}
         written = self._merge.with_stored(entries, _Without(stored, frozenset(gone)), epoch)
         return sorted((dict(gone) | dict(written)).items())
 
-    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
         entries = {key: row for key, row in rows.items() if row is not None or not self._is_whole_key(key)}
         return self._merge.replacing(entries, epoch)
 
@@ -46,7 +46,7 @@ class Entries:
         return self._codec.prefix_length(key) == len(key)
 
 
-class RankedEntries(Ranked):
+class RankedEntries(RankedMerge):
     """The entries of a map with `order_by`: what clears a key has an order, too, and is remembered as a deletion is.
 
     It has the key alone for its storage key, and stands for a deletion of all entries that the key can have. Of equal
@@ -57,11 +57,11 @@ class RankedEntries(Ranked):
         super().__init__(rank)
         self._codec = codec
 
-    def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
         keys = sorted(rows)
         prefixes = list(self._prefixes(keys))
         clearing = self._clearing(list(dict.fromkeys(prefixes)), stored)
-        written: dict[bytes, Row] = {}
+        written: dict[bytes, StoredValue] = {}
         entries: list[tuple[bytes, bytes]] = []
         # What clears a key is the first of it.
         for key, prefix in zip(keys, prefixes, strict=True):
@@ -80,7 +80,7 @@ class RankedEntries(Ranked):
                 written[key] = remembered(row)
         return sorted(written.items())
 
-    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
         changed = self.with_stored(rows, _NOTHING, epoch)
         return {key: row for key, row in changed if row is not None}
 
@@ -98,7 +98,9 @@ class RankedEntries(Ranked):
         found = zip(prefixes, stored.get_many(prefixes), strict=True)
         return {prefix: self.rank(row) for prefix, row in found if row is not None}
 
-    def _cleared(self, prefix: bytes, row: Row, clearing: dict[bytes, Any], stored: Stored) -> dict[bytes, Row]:
+    def _cleared(
+        self, prefix: bytes, row: StoredValue, clearing: dict[bytes, Any], stored: Stored
+    ) -> dict[bytes, StoredValue]:
         """What a row changes that clears a key by order; its rank is put into `clearing`."""
         assert row is not None, "what clears without an order is seen to before"
         rank = self.rank(row)
@@ -106,7 +108,7 @@ class RankedEntries(Ranked):
             return {}
         clearing[prefix] = rank
         held = stored.items(group_of(prefix), prefix, end_of_prefix(prefix))
-        gone: dict[bytes, Row] = {key: None for key, entry in held if self.rank(entry) <= rank}
+        gone: dict[bytes, StoredValue] = {key: None for key, entry in held if self.rank(entry) <= rank}
         return gone | {prefix: remembered(row)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from keyhole.encoding.envelope import Lifetime
-from services.state_server.write.merging import Change, Epoch, Merge, Row, Rows, Stored
+from services.state_server.write.merging import CommitContext, EntryChange, Merge, Stored, StoredValue, StoredValues
 
 
 class Expiring:
@@ -20,15 +20,15 @@ class Expiring:
         self._lives = lives
         self.digest = merge.digest
 
-    def staged(self, row: Row, other: Row) -> Row:
+    def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
         return self._merge.staged(row, other)
 
-    def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
         entry = self._lives.entries(epoch.written)
         written = self._merge.with_stored(rows, _Living(stored, self._lives, epoch), epoch)
         return [(key, None if row is None else entry(row)) for key, row in written]
 
-    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
         entry = self._lives.entries(epoch.written)
         replaced = self._merge.replacing(rows, epoch)
         return {key: None if row is None else entry(row) for key, row in replaced.items()}
@@ -40,7 +40,7 @@ class _Living:
     `items` has the expired ones too: whoever clears a key, or looks for the last position in a list, means all of them.
     """
 
-    def __init__(self, stored: Stored, lives: Lifetime, epoch: Epoch) -> None:
+    def __init__(self, stored: Stored, lives: Lifetime, epoch: CommitContext) -> None:
         self._stored = stored
         self._lives = lives
         self._lives_from = lives.lives_from(epoch.moment)

@@ -9,12 +9,12 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_codec import encode_integer, end_of_prefix
 from keyhole.encoding.storage_key import group_of
 from keyhole.errors import DuplicateKey
-from services.state_server.write.merging import Change, Epoch, Plain, Row, Rows, Stored
+from services.state_server.write.merging import CommitContext, EntryChange, RowMerge, Stored, StoredValue, StoredValues
 
 _POSITION_BYTES = 8
 
 
-class Appending(Plain):
+class ListMerge(RowMerge):
     """Kind LIST: an epoch's rows come after the stored ones, in the order of the positions that the task gave them.
 
     These tell rows of one task apart and no more; here they get the positions that they keep. A row without a position
@@ -28,13 +28,13 @@ class Appending(Plain):
         self._codec = codec
         self._max_length = max_length
 
-    def staged(self, row: Row, other: Row) -> Row:
+    def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
         if row is None and other is None:
             return None
         raise DuplicateKey("two staged elements of a list have one position: a bug; the task must number them")
 
-    def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
-        written: list[Change] = []
+    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
+        written: list[EntryChange] = []
         for prefix, elements, cleared in self._by_key(rows):
             group, end = group_of(prefix), end_of_prefix(prefix)
             if cleared:
@@ -51,25 +51,25 @@ class Appending(Plain):
             written += placed.items()
         return written
 
-    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
         return {
             key: row
             for prefix, elements, _ in self._by_key(rows)
             for key, row in self._placed(prefix, elements, 0).items()
         }
 
-    def digest(self, key: bytes, row: Row) -> int:
+    def digest(self, key: bytes, row: StoredValue) -> int:
         # The position depends on the order in which Spark hands out the rows.
         return crc32(key) if row is None else crc32(row, crc32(key[:-_POSITION_BYTES]))
 
-    def _placed(self, prefix: bytes, elements: Sequence[bytes], first: int) -> dict[bytes, Row]:
+    def _placed(self, prefix: bytes, elements: Sequence[bytes], first: int) -> dict[bytes, StoredValue]:
         kept = elements[-self._max_length :] if self._max_length else elements
         first += len(elements) - len(kept)
         return {
             prefix + encode_integer(position, _POSITION_BYTES): row for position, row in enumerate(kept, start=first)
         }
 
-    def _by_key(self, rows: Rows) -> Iterator[tuple[bytes, list[bytes], bool]]:
+    def _by_key(self, rows: StoredValues) -> Iterator[tuple[bytes, list[bytes], bool]]:
         """Per key, ascending: what its storage keys begin with, its new elements, and whether the old ones go."""
         items = sorted(rows.items())
         first = 0

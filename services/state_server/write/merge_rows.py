@@ -10,24 +10,24 @@ import msgspec
 
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import DELETED, UNORDERED_DELETION
-from keyhole.encoding.reducers import Fields, Reduce, mergings
+from keyhole.encoding.reducers import Reduce, RowFields, mergings
 from keyhole.encoding.row_codec import encode_row
 from keyhole.encoding.value_types import optional, value_type
 from keyhole.errors import DuplicateKey, StaleDescriptor, ValueMismatch
 from keyhole.model.state import StateDescriptor
-from services.state_server.write.merging import Change, Epoch, Plain, Row, Rows, Stored
+from services.state_server.write.merging import CommitContext, EntryChange, RowMerge, Stored, StoredValue, StoredValues
 
 Rank = Callable[[bytes], Any]
 """A row's rank under `order_by`: anything that compares."""
 
 
-class Upsert(Plain):
+class Upsert(RowMerge):
     """Kinds VALUE, MAP and BROADCAST: an epoch has one row per entry, which replaces the stored one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def staged(self, row: Row, other: Row) -> Row:
+    def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
         if row is None and other is None:
             return None
         raise DuplicateKey(
@@ -36,11 +36,11 @@ class Upsert(Plain):
             state=self._name,
         )
 
-    def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
         return sorted(rows.items())
 
 
-class Ranked(Plain):
+class RankedMerge(RowMerge):
     """The same with `order_by`: the row that ranks highest stays, and so does a deletion (envelope.deletion).
 
     A row that is None deletes whatever the others rank, and is not remembered.
@@ -49,13 +49,13 @@ class Ranked(Plain):
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
 
-    def staged(self, row: Row, other: Row) -> Row:
+    def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
         if row is None or other is None:
             return None
         # Rows of equal rank come in any order; the choice must not depend on it.
         return max(row, other, key=lambda row: (self.rank(row), row.startswith(DELETED), row))
 
-    def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
         rank, keys = self.rank, sorted(rows)
         return [
             (key, remembered(row))
@@ -63,16 +63,16 @@ class Ranked(Plain):
             if (row := rows[key]) is None or before is None or rank(row) >= rank(before)
         ]
 
-    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
         return {key: changed for key, row in rows.items() if (changed := remembered(row)) is not None}
 
 
-def remembered(row: Row) -> Row:
+def remembered(row: StoredValue) -> StoredValue:
     """What is stored of a row that counts."""
     return None if row == UNORDERED_DELETION else row
 
 
-class Reducing(Plain):
+class Reducing(RowMerge):
     """Kind REDUCING: rows are merged field by field, by the descriptor's reducers; the stored row is merged with too.
 
     An epoch's rows have no order, so a deletion among them takes the others of its key along.
@@ -89,35 +89,37 @@ class Reducing(Plain):
         self._version = descriptor.value.version
         self._codec = StateCodec(descriptor)
         types: list[Any] = [value_type(field.type).stored | None for field in fields]
-        self._decode: Callable[[bytes], Fields] = msgspec.msgpack.Decoder(tuple.__class_getitem__((int, *types))).decode
+        self._decode: Callable[[bytes], RowFields] = msgspec.msgpack.Decoder(
+            tuple.__class_getitem__((int, *types))
+        ).decode
         merged = mergings(fields, descriptor.reducers)
         self._staged = [merging.staged for merging in merged]
         self._onto = [merging.onto for merging in merged]
 
-    def staged(self, row: Row, other: Row) -> Row:
+    def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
         return self._merged(row, other, self._staged)
 
-    def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
         keys = sorted(rows)
         return [
             (key, rows[key] if before is None else self._merged(before, rows[key], self._onto))
             for key, before in zip(keys, stored.get_many(keys), strict=True)
         ]
 
-    def _merged(self, row: Row, other: Row, reduces: Sequence[Reduce]) -> Row:
+    def _merged(self, row: StoredValue, other: StoredValue, reduces: Sequence[Reduce]) -> StoredValue:
         if row is None or other is None:
             return None
         one, two = self._fields(row), self._fields(other)
         return encode_row(self._version, [reduce(one, two) for reduce in reduces])
 
-    def _fields(self, row: bytes) -> Fields:
+    def _fields(self, row: bytes) -> RowFields:
         try:
             fields = self._decode(row)
         except msgspec.MsgspecError:
             fields = (None,)  # not as the cause: it may hold the value
         return fields if fields[0] == self._version else self._upgraded(row)
 
-    def _upgraded(self, row: bytes) -> Fields:
+    def _upgraded(self, row: bytes) -> RowFields:
         try:
             return self._version, *self._codec.stored_fields(row)
         except (ValueMismatch, StaleDescriptor):

@@ -12,13 +12,13 @@ from zlib import crc32
 
 from keyhole.encoding.envelope import Moment
 
-Row = bytes | None
+StoredValue = bytes | None
 """A row, or None, which deletes the key."""
 
-Rows = Mapping[bytes, Row]
+StoredValues = Mapping[bytes, StoredValue]
 """An epoch's rows of one key group, by storage key."""
 
-Change = tuple[bytes, Row]
+EntryChange = tuple[bytes, StoredValue]
 """A storage key and its new row."""
 
 
@@ -35,7 +35,7 @@ class Stored(Protocol):
 class Merge(Protocol):
     """What a kind of state makes of several rows of one key."""
 
-    def staged(self, row: Row, other: Row) -> Row:
+    def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
         """What two staged rows of one key amount to, in whichever order they came.
 
         Raises:
@@ -43,21 +43,21 @@ class Merge(Protocol):
             ValueMismatch: They can't be merged.
         """
 
-    def with_stored(self, rows: Rows, stored: Stored, epoch: Epoch) -> list[Change]:
+    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
         """What must be written, ascending by key, where `stored` is the state before the epoch.
 
         Raises:
             ValueMismatch: A row and the stored one can't be merged.
         """
 
-    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
         """The rows as they are to be stored, where they are all that the key group holds from now on."""
 
-    def digest(self, key: bytes, row: Row) -> int:
+    def digest(self, key: bytes, row: StoredValue) -> int:
         """A staged row's part of the epoch's checksum: without what may differ when the batch is run again."""
 
 
-class Epoch(NamedTuple):
+class CommitContext(NamedTuple):
     """The epoch that is committed.
 
     Attributes:
@@ -70,11 +70,11 @@ class Epoch(NamedTuple):
     written: Moment
 
 
-class Plain:
+class RowMerge:
     """What most kinds have in common: a staged row is stored as it is."""
 
-    def replacing(self, rows: Rows, epoch: Epoch) -> Rows:
+    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
         return rows
 
-    def digest(self, key: bytes, row: Row) -> int:
+    def digest(self, key: bytes, row: StoredValue) -> int:
         return crc32(key) if row is None else crc32(row, crc32(key))

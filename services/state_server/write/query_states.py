@@ -20,16 +20,16 @@ from keyhole.stores.base import Snapshot
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.table import Table
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.host_thread import HostThread
 
 _log = logging.getLogger(__name__)
 
 
-class View(NamedTuple):
+class PublishedView(NamedTuple):
     """What is owned of a state, as the host thread left it: what is to be published. `sequence` grows with each."""
 
-    state: HostedState
+    state: StateReplica
     snapshot: Snapshot
     groups: frozenset[int]
     positions: Mapping[int, Position]
@@ -56,7 +56,7 @@ class QueryStates:
         thread: HostThread,
         settings: HostSettings,
     ) -> None:
-        self.hosted: dict[str, HostedState] = {}
+        self.hosted: dict[str, StateReplica] = {}
         self._application = application
         self._query = query
         self._tables = tables
@@ -87,7 +87,7 @@ class QueryStates:
         """The key groups that are answered for as their owner, by state."""
         return {name: state.table.groups for name, state in self.hosted.items()}
 
-    def state(self, name: str) -> HostedState:
+    def state(self, name: str) -> StateReplica:
         """Raises NotOwner where nothing of it is here."""
         state = self.hosted.get(name)
         if state is None:
@@ -123,12 +123,12 @@ class QueryStates:
             self.hosted[descriptor.state] = state
             self._tables[self._application, descriptor.state] = state.table
 
-    def _open(self, descriptor: StateDescriptor) -> HostedState:
+    def _open(self, descriptor: StateDescriptor) -> StateReplica:
         """On the host's thread."""
         StateCodec(descriptor)  # what can't be used leaves nothing on disk
         store = self._settings.engine.open(self._application, descriptor.state, descriptor.topic_id)
         try:
-            return HostedState.open(descriptor, store, Table(self._settings.server, descriptor, store, self._lease))
+            return StateReplica.open(descriptor, store, Table(self._settings.server, descriptor, store, self._lease))
         except BaseException:
             store.close()  # or whoever tries it again would find it open
             raise
@@ -138,7 +138,7 @@ class QueryStates:
         if other is not None:
             check_feeder(other.descriptor, descriptor)
 
-    async def evolve(self, state: HostedState, descriptor: StateDescriptor) -> None:
+    async def evolve(self, state: StateReplica, descriptor: StateDescriptor) -> None:
         """From now on rows are merged and told by the newer descriptor; those that watch hear of it before any row.
 
         Raises:
@@ -162,11 +162,11 @@ class QueryStates:
                 self._unusable[descriptor.state] = descriptor
                 _log.error("a state can't be used", extra={"query": self._query, "why": error.message})
 
-    def views(self) -> list[View]:
+    def views(self) -> list[PublishedView]:
         """Of all states. Taken on the host thread, before anything else happens to the stores or to what is owned."""
         self._views_taken += 1
         return [
-            View(
+            PublishedView(
                 state,
                 state.store.snapshot(),
                 frozenset(state.restored),
@@ -176,7 +176,7 @@ class QueryStates:
             for state in self.hosted.values()
         ]
 
-    def publish(self, views: Sequence[View], standing: Standing) -> None:
+    def publish(self, views: Sequence[PublishedView], standing: Standing) -> None:
         """Readers see these views from now on, all in one step. Takes their snapshots over. Event loop."""
         for view in views:
             if self.hosted.get(view.state.descriptor.state) is view.state:

@@ -16,7 +16,7 @@ from typing import IO, NamedTuple, Protocol
 import msgspec
 
 from keyhole.errors import Overloaded, StageLost
-from services.state_server.write.merging import Change
+from services.state_server.write.merging import EntryChange
 
 # What is in memory of a file at a time; one row can be larger.
 _BLOCK_BYTES = 1 << 20
@@ -121,7 +121,7 @@ class Spool:
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]]).decode
 
-    def write(self, rows: Iterable[Change]) -> list[Extent]:
+    def write(self, rows: Iterable[EntryChange]) -> list[Extent]:
         """Raises Overloaded: nothing of these rows counts; what was written before is unharmed."""
         return [self._write(self._encode(block)) for block in _blocks(rows)]
 
@@ -137,7 +137,7 @@ class Spool:
             raise self._room.no_room(error) from error
         return Extent(at, len(data))
 
-    def read(self, extents: Iterable[Extent]) -> Iterator[Change]:
+    def read(self, extents: Iterable[Extent]) -> Iterator[EntryChange]:
         """The rows, in the order in which they were written.
 
         Raises:
@@ -154,7 +154,7 @@ class Spool:
                 raise StageLost("rows that were staged here can't be read back from disk; stage them again") from error
             yield from rows
 
-    def keep(self, rows: Iterable[Change]) -> SpooledRows:
+    def keep(self, rows: Iterable[EntryChange]) -> SpooledRows:
         """Writes rows, to be read as often as needed until the spool is closed."""
         extents = self.write(rows)
         return SpooledRows(self, extents)
@@ -181,12 +181,12 @@ class SpooledRows:
         self._extents = extents
         self.bytes = sum(extent.length for extent in extents)
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[EntryChange]:
         return self._spool.read(self._extents)
 
 
-def _blocks(rows: Iterable[Change]) -> Iterator[list[Change]]:
-    block: list[Change] = []
+def _blocks(rows: Iterable[EntryChange]) -> Iterator[list[EntryChange]]:
+    block: list[EntryChange] = []
     size = 0
     for key, row in rows:
         block.append((key, row))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys
 from keyhole.errors import KeyTooLong, MalformedRequest, StageLost
 from keyhole.protocol.receipts import GroupReceipt
-from services.state_server.write.merging import Merge, Row
+from services.state_server.write.merging import Merge, StoredValue
 from services.state_server.write.spill import Extent, Spool, StagingRoom
 
 _CHECKSUM_MASK = (1 << 64) - 1
@@ -27,7 +27,7 @@ class StagedGroup:
     __slots__ = ("_extents", "_merge", "bytes", "checksum", "count", "rows", "spool")
 
     def __init__(self, merge: Merge) -> None:
-        self.rows: dict[bytes, Row] = {}
+        self.rows: dict[bytes, StoredValue] = {}
         self.count = 0
         self.bytes = 0
         self.checksum = 0
@@ -42,7 +42,7 @@ class StagedGroup:
             self._extents += spool.write(self.rows.items())
             self.rows = {}
 
-    def merged(self) -> dict[bytes, Row]:
+    def merged(self) -> dict[bytes, StoredValue]:
         """All rows, merged by key. Those on disk are read for it, and stay there.
 
         Raises:
@@ -81,7 +81,7 @@ class StagedAttempt:
         self._spool: Spool | None = None
         self._closed = False
 
-    def add(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None:
+    def add(self, keys: Sequence[bytes], rows: Sequence[StoredValue]) -> None:
         """Takes rows in; None deletes.
 
         Raises:

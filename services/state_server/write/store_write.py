@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from keyhole.changelog.base import Partition, PartitionChanges
 from keyhole.model.epoch import Position
 from keyhole.stores.base import Advance, Batch
-from services.state_server.replica.hosted import HostedState
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.spill import SpooledRows
 
 # How much of what was on disk is in memory while it is written to a store; one key group may be more.
@@ -15,7 +15,7 @@ _WRITE_BYTES = 16 << 20
 
 
 def write_to_stores(
-    written: Sequence[PartitionChanges], offsets: Mapping[Partition, int], hosted: Mapping[str, HostedState]
+    written: Sequence[PartitionChanges], offsets: Mapping[Partition, int], hosted: Mapping[str, StateReplica]
 ) -> None:
     """Brings the stores to the epoch.
 
@@ -56,7 +56,7 @@ def portions(written: Sequence[PartitionChanges]) -> Iterator[list[PartitionChan
         yield portion
 
 
-def _apply(state: HostedState, items: Sequence[PartitionChanges], offsets: Mapping[Partition, int]) -> None:
+def _apply(state: StateReplica, items: Sequence[PartitionChanges], offsets: Mapping[Partition, int]) -> None:
     advances = {item.partition.key_group: _advance(state, item, offsets[item.partition]) for item in items}
     puts: list[tuple[bytes, bytes]] = []
     deletes: list[bytes] = []
@@ -70,7 +70,7 @@ def _apply(state: HostedState, items: Sequence[PartitionChanges], offsets: Mappi
     state.positions.update({group: advance.after for group, advance in advances.items()})
 
 
-def _advance(state: HostedState, item: PartitionChanges, marker_offset: int) -> Advance:
+def _advance(state: StateReplica, item: PartitionChanges, marker_offset: int) -> Advance:
     marker = item.marker
     after = Position(
         marker_offset + 1,

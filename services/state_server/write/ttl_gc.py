@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from keyhole.encoding.envelope import NEVER, NOT_KNOWN, Lifetime
 from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
-from services.state_server.write.merging import Change, Epoch, Stored
+from services.state_server.write.merging import CommitContext, EntryChange, Stored
 
 # An epoch looks at twice what it writes itself: so at any rate of writing, what has expired does not outgrow the rest.
 _OF_WRITTEN = 2
@@ -89,7 +89,7 @@ class Sweeper:
         """There are entries that it knows nothing of: restored ones, or those of an epoch that it did not look at."""
         self._at, self._due = b"", NOT_KNOWN
 
-    def begin(self, stored: Stored, epoch: Epoch, written: Written) -> Course | None:
+    def begin(self, stored: Stored, epoch: CommitContext, written: Written) -> GcPass | None:
         """What one epoch is to look at; None: nothing. The next one begins where this one does, but for `done`.
 
         Args:
@@ -104,9 +104,9 @@ class Sweeper:
         # Not for a round that ends where it begins: a store may have to count.
         self._entries = 0 if not self._at else self._entries or self._count()
         due = self._due if self._at else stamp
-        return Course(stored, expired, due, self._at, self._budget(written), self.lives, epoch)
+        return GcPass(stored, expired, due, self._at, self._budget(written), self.lives, epoch)
 
-    def wrote(self, changes: Iterable[Change]) -> None:
+    def wrote(self, changes: Iterable[EntryChange]) -> None:
         """What the epoch that has begun writes to a key group.
 
         Rows have been counted on: all of an epoch have one stamp. Deletions have another, and most epochs have none.
@@ -129,12 +129,12 @@ class Sweeper:
             limits.key_group,
         )
 
-    def done(self, course: Course) -> None:
+    def done(self, course: GcPass) -> None:
         """The epoch is committed, with what the course has found."""
         self._at, self._due = course.at, min(course.due, self._written)
 
 
-class Course:
+class GcPass:
     """One epoch's part of a round: is shown the key groups, and says what is to be written to them.
 
     Attributes:
@@ -143,7 +143,14 @@ class Course:
     """
 
     def __init__(
-        self, stored: Stored, expired: bytes, due: bytes, start: bytes, budget: Budget, lives: Lifetime, epoch: Epoch
+        self,
+        stored: Stored,
+        expired: bytes,
+        due: bytes,
+        start: bytes,
+        budget: Budget,
+        lives: Lifetime,
+        epoch: CommitContext,
     ) -> None:
         self.at = b""
         self.due = due
@@ -154,7 +161,7 @@ class Course:
         self._lives = lives
         self._entry = lives.entries(epoch.written)
 
-    def of(self, key_group: int, *, written: bool) -> list[Change]:
+    def of(self, key_group: int, *, written: bool) -> list[EntryChange]:
         """What is to be written to a key group for this alone, ascending by storage key.
 
         Called for all key groups that may be written, ascending: what is found is held for one of them at a time.
@@ -174,8 +181,8 @@ class Course:
             budget.partitions -= 1
         return found
 
-    def _look(self, key_group: int, start: bytes) -> list[Change]:
-        found: list[Change] = []
+    def _look(self, key_group: int, start: bytes) -> list[EntryChange]:
+        found: list[EntryChange] = []
         budget, expired, due, stamp_of = self._budget, self._expired, self.due, self._lives.stamp_of
         for key, entry in self._stored.items(key_group, start):
             if budget.entries <= 0 or budget.bytes <= 0:
@@ -194,7 +201,7 @@ class Course:
         return found
 
 
-def beside(written: list[Change], swept: list[Change]) -> list[Change]:
+def beside(written: list[EntryChange], swept: list[EntryChange]) -> list[EntryChange]:
     """An epoch's own changes of a key group and what is swept of it, ascending; a key that both have is the epoch's."""
     if not swept:
         return written

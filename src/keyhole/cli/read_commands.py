@@ -28,7 +28,7 @@ def read(options: argparse.Namespace) -> int:
     from keyhole import Client
     from keyhole.cli import reads
 
-    output = reads.Output(as_json=options.format == "json")
+    output = reads.OutputFormat(as_json=options.format == "json")
     with Client(options.proxy, timeout=options.timeout, credentials=credentials(options)) as client:
         if options.read == "states":
             reads.states(client, output)

@@ -23,7 +23,7 @@ from keyhole.terminal import tables
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputFormat:
     """How to print: `as_json` one JSON document, in which numbers are numbers, else tables for a person."""
 
     as_json: bool
@@ -42,7 +42,7 @@ class Output:
             Console(stderr=True).print(what, markup=False, highlight=False, soft_wrap=True)
 
 
-def states(client: Client, output: Output) -> None:
+def states(client: Client, output: OutputFormat) -> None:
     """All states of all applications."""
     output.rows([_state_row(descriptor) for descriptor in client.list_states()], "states")
 
@@ -63,7 +63,7 @@ def _columns(columns: Iterable[Any]) -> str:
     return ", ".join(f"{column.name} {column.type}" for column in columns)
 
 
-def describe(client: Client, output: Output, path: str) -> None:
+def describe(client: Client, output: OutputFormat, path: str) -> None:
     """One state, and which server holds what of it."""
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
@@ -90,7 +90,7 @@ class Bounds:
     min_epoch: int = 0
 
 
-def get(client: Client, output: Output, path: str, keys: Sequence[str], bounds: Bounds) -> None:
+def get(client: Client, output: OutputFormat, path: str, keys: Sequence[str], bounds: Bounds) -> None:
     """The answers to some keys, in their order. An absent key is an answer."""
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
@@ -125,7 +125,7 @@ class Range:
     limit: int | None
 
 
-def scan(client: Client, output: Output, path: str, key: str | None, within: Range, bounds: Bounds) -> None:
+def scan(client: Client, output: OutputFormat, path: str, key: str | None, within: Range, bounds: Bounds) -> None:
     """The entries of one key (None: of a broadcast state, all of it), in order, all as of one epoch."""
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
@@ -194,7 +194,7 @@ def _role(source: Source) -> str:
     return f"{source.role}, unconfirmed" if source.unconfirmed else str(source.role)
 
 
-def status(client: Client, output: Output) -> None:
+def status(client: Client, output: OutputFormat) -> None:
     """The servers, what each holds, and how far a restore is."""
     servers = client.status()
     if output.as_json:

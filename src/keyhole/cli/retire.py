@@ -7,7 +7,7 @@ import json
 from typing import Any, NamedTuple
 
 from keyhole import Client
-from keyhole.cli.reads import Output
+from keyhole.cli.reads import OutputFormat
 from keyhole.errors import KeyholeError, StillRunning
 from keyhole.rpc.retiring import retire
 from keyhole.security.credentials import Credentials
@@ -21,7 +21,7 @@ class _Asked(NamedTuple):
     away: str = ""
 
 
-def run(options: argparse.Namespace, credentials: Credentials, output: Output) -> int:
+def run(options: argparse.Namespace, credentials: Credentials, output: OutputFormat) -> int:
     """Exit code 1 where a server could not be asked: of that, nothing is known.
 
     Raises:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from keyhole.changelog.kafka.changelog import KafkaChangelog
-from keyhole.cli.reads import Output
+from keyhole.cli.reads import OutputFormat
 from keyhole.clock import SystemClock
 from keyhole.savepoint.create import CreateSettings
 from keyhole.savepoint.create import create as create_savepoint
@@ -19,7 +19,7 @@ from keyhole.savepoint.restore import plan_of
 from keyhole.savepoint.restore import restore as restore_savepoint
 
 
-def create(options: argparse.Namespace, output: Output) -> int:
+def create(options: argparse.Namespace, output: OutputFormat) -> int:
     """Takes one, and tells what is in it."""
     target = Folder(options.to)
     savepoint = create_savepoint(
@@ -50,7 +50,7 @@ def _state_row(savepoint: Savepoint, path: str, number: int) -> dict[str, Any]:
     }
 
 
-def list_(options: argparse.Namespace, output: Output) -> int:
+def list_(options: argparse.Namespace, output: OutputFormat) -> int:
     """All in a folder; exit code 1 where one of them is not sound."""
     found = listing(Folder(options.path), checksums=options.check)
     output.rows([_listed_row(each) for each in found], options.path)
@@ -69,7 +69,7 @@ def _listed_row(listed: Listed) -> dict[str, Any]:
     return {"path": listed.path, **about, "sound": not listed.problem, "problem": listed.problem or None}
 
 
-def restore(options: argparse.Namespace, output: Output) -> int:
+def restore(options: argparse.Namespace, output: OutputFormat) -> int:
     """Makes an application of it, and tells what it has."""
     source = Folder(options.path)
     chosen = RestoreOptions(

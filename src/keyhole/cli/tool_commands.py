@@ -18,8 +18,8 @@ def run_savepoint(options: argparse.Namespace) -> int:
     require("keyhole savepoint", "savepoint", _TO_SAVE)
     from keyhole.cli import reads, savepoint
 
-    run: Callable[[argparse.Namespace, reads.Output], int] = getattr(savepoint, options.verb)
-    return run(options, reads.Output(as_json=options.format == "json"))
+    run: Callable[[argparse.Namespace, reads.OutputFormat], int] = getattr(savepoint, options.verb)
+    return run(options, reads.OutputFormat(as_json=options.format == "json"))
 
 
 def run_verify(options: argparse.Namespace) -> int:
@@ -27,7 +27,7 @@ def run_verify(options: argparse.Namespace) -> int:
     require("keyhole verify", "savepoint", _TO_VERIFY)
     from keyhole.cli import reads, verify_state
 
-    return verify_state.run(options, credentials(options), reads.Output(as_json=options.format == "json"))
+    return verify_state.run(options, credentials(options), reads.OutputFormat(as_json=options.format == "json"))
 
 
 def run_retire(options: argparse.Namespace) -> int:
@@ -35,7 +35,7 @@ def run_retire(options: argparse.Namespace) -> int:
     require("keyhole retire", "cli", TO_READ)
     from keyhole.cli import reads, retire
 
-    return retire.run(options, credentials(options), reads.Output(as_json=options.format == "json"))
+    return retire.run(options, credentials(options), reads.OutputFormat(as_json=options.format == "json"))
 
 
 def run_token(options: argparse.Namespace) -> int:

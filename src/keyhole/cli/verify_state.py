@@ -8,14 +8,14 @@ from typing import Any
 
 from keyhole import Client
 from keyhole.changelog.kafka.changelog import KafkaChangelog
-from keyhole.cli.reads import Output
+from keyhole.cli.reads import OutputFormat
 from keyhole.model.state_path import state_path
 from keyhole.security.credentials import Credentials
 from keyhole.verify.copies import RemoteDump, Server
 from keyhole.verify.verify import Finding, Verdict, describe, verify
 
 
-def run(options: argparse.Namespace, credentials: Credentials, output: Output) -> int:
+def run(options: argparse.Namespace, credentials: Credentials, output: OutputFormat) -> int:
     """Exit code 1 where something differs, and where something could not be compared: of that, nothing is known."""
     application, state = state_path(options.state)
     changelog = KafkaChangelog(options.bootstrap_servers, application)
@@ -38,7 +38,7 @@ def _servers(options: argparse.Namespace, credentials: Credentials) -> tuple[lis
     return [Server(status.server, status.address) for status in answers if not status.unreachable], away
 
 
-def _show(verdict: Verdict, away: dict[str, str], options: argparse.Namespace, output: Output) -> None:
+def _show(verdict: Verdict, away: dict[str, str], options: argparse.Namespace, output: OutputFormat) -> None:
     copies = _copy_rows(verdict)
     differences = [_finding_row(finding, options.show) for finding in verdict.findings]
     if output.as_json:

@@ -45,7 +45,7 @@ class ScanOptions(ReadOptions, total=False):
     """The most entries; None: all."""
 
 
-class Asked(NamedTuple):
+class RequestedRead(NamedTuple):
     """The options of a read as they were given, with the defaults of the others; not checked yet. Hashable: what is
     asked for alike travels together."""
 
@@ -64,12 +64,14 @@ class Asked(NamedTuple):
         return bounds, seconds_of("timeout", self.timeout)
 
 
-def defaults(timeout: Duration) -> Asked:
+def defaults(timeout: Duration) -> RequestedRead:
     """Of a client whose reads take `timeout` at most, where they name no timeout of their own."""
-    return Asked(Stale.WHEN_NEEDED, None, 0, timeout)
+    return RequestedRead(Stale.WHEN_NEEDED, None, 0, timeout)
 
 
-def asked_of(options: ReadOptions, default: Asked, known: type[ReadOptions] | type[ScanOptions] = ReadOptions) -> Asked:
+def asked_of(
+    options: ReadOptions, default: RequestedRead, known: type[ReadOptions] | type[ScanOptions] = ReadOptions
+) -> RequestedRead:
     """The options of a read, with the defaults of those that are not given.
 
     Args:
@@ -84,7 +86,7 @@ def asked_of(options: ReadOptions, default: Asked, known: type[ReadOptions] | ty
         if name not in known.__annotations__:
             raise TypeError(f"unexpected keyword argument {name!r}; the options are {', '.join(known.__annotations__)}")
     timeout = options.get("timeout")
-    return Asked(
+    return RequestedRead(
         options.get("stale", default.stale),
         options.get("max_staleness"),
         options.get("min_epoch", 0),

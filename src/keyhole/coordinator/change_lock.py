@@ -15,7 +15,7 @@ from typing import NamedTuple
 from keyhole.protocol.replacement import Urgency
 
 
-class Staging(NamedTuple):
+class StagingRound(NamedTuple):
     """A round whose tasks run.
 
     Attributes:
@@ -37,7 +37,7 @@ class ChangeLock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.staging: Staging | None = None
+        self.staging: StagingRound | None = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -56,7 +56,7 @@ class ChangeLock:
                 self._lock.release()
 
     @contextmanager
-    def lent(self, staging: Staging) -> Iterator[None]:
+    def lent(self, staging: StagingRound) -> Iterator[None]:
         """Within `held`: others may have the lock for the block, after which the caller has it again, however the block
         ended. It waits for a heartbeat that has the lock then."""
         self.staging = staging

@@ -15,7 +15,7 @@ from functools import partial
 
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
-from keyhole.coordinator.change_lock import ChangeLock, Staging
+from keyhole.coordinator.change_lock import ChangeLock, StagingRound
 from keyhole.coordinator.commit import Committed, commit_requests
 from keyhole.coordinator.commit_time import CommitTime
 from keyhole.coordinator.counts import QueryCounts
@@ -157,7 +157,7 @@ class Epoch:
         Returns:
             None where they did.
         """
-        staging = Staging(Urgency(self._context.patience), self._run.changes)
+        staging = StagingRound(Urgency(self._context.patience), self._run.changes)
         receipts: Sequence[PartitionReceipt] | None = None
         failure: Exception | None = None
         with self._context.changes.lent(staging):

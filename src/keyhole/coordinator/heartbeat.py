@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from keyhole.clock import Clock
-from keyhole.coordinator.change_lock import ChangeLock, Staging
+from keyhole.coordinator.change_lock import ChangeLock, StagingRound
 from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.run import QueryRun
 from keyhole.errors import Fenced, KeyholeError
@@ -102,7 +102,7 @@ class Heartbeat:
         finally:
             self._counts.note_membership(self._run.run.generation, self._run.membership)
 
-    def _replace_urgent(self, staging: Staging, unconfirmed: Sequence[str], patience_seconds: float) -> None:
+    def _replace_urgent(self, staging: StagingRound, unconfirmed: Sequence[str], patience_seconds: float) -> None:
         seen, before = self._run.look(), self._run.changes
         urgent = staging.urgency.of(self._run.membership, unconfirmed, seen, self._clock.monotonic())
         if urgent is None or self._closed.is_set():

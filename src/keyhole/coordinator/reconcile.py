@@ -26,7 +26,7 @@ from keyhole.model.epoch import Run
 from keyhole.protocol.control import AssignmentRecord, CompleteRecord, GrantRecord, QueryControl
 from keyhole.protocol.decisions import transactional_id
 from keyhole.protocol.membership import Held, Member, Membership, Sighting, owning, takers
-from keyhole.protocol.plan import Change, plan_change
+from keyhole.protocol.plan import AssignmentChange, plan_change
 from keyhole.protocol.receipts import Target
 
 _log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class Reconciler:
         return False  # observe once more: a server may have gone meanwhile
 
     def _execute(
-        self, desired: Desired, change: Change, seen: Mapping[str, Sighting], deadline_monotonic: float
+        self, desired: Desired, change: AssignmentChange, seen: Mapping[str, Sighting], deadline_monotonic: float
     ) -> None:
         timeout = self._config.kafka_deadline_seconds
         self.changes += 1

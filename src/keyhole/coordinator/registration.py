@@ -34,7 +34,7 @@ _LOOK_SECONDS = 1.0
 Known = Callable[[], Mapping[str, StateDescriptor]]
 """The states on record, at least all that were declared before it is called."""
 
-Make = Callable[[StateDescriptor, StateDescriptor | None], StateDescriptor]
+DescriptorMaker = Callable[[StateDescriptor, StateDescriptor | None], StateDescriptor]
 """(what a state is to be, what is on record of it) -> the same with its topic's id. Makes the topic, or checks it."""
 
 
@@ -43,7 +43,7 @@ def declare_new(
     turns: Turns,
     wanted: Sequence[StateDescriptor],
     known: Known,
-    make: Make,
+    make: DescriptorMaker,
     clock: Clock,
     deadline_seconds: float,
 ) -> dict[str, StateDescriptor]:
@@ -99,7 +99,7 @@ def look_for_another(wanted: Sequence[StateDescriptor], known: Known, clock: Clo
 
 
 def _attempt(
-    log: ControlLog, wanted: Sequence[StateDescriptor], known: Known, make: Make, deadline_seconds: float
+    log: ControlLog, wanted: Sequence[StateDescriptor], known: Known, make: DescriptorMaker, deadline_seconds: float
 ) -> dict[str, StateDescriptor] | ConflictError | None:
     """What was declared, or what stands in the way of it; None: another query has begun to declare."""
     try:

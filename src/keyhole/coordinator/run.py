@@ -25,7 +25,7 @@ from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.local_lock import turns_of
 from keyhole.coordinator.query_log import OPEN_SECONDS, QueryLog, unknown_outcome
 from keyhole.coordinator.reconcile import Reconciler
-from keyhole.coordinator.registration import Make, declare_new
+from keyhole.coordinator.registration import DescriptorMaker, declare_new
 from keyhole.coordinator.server_calls import Desired
 from keyhole.coordinator.topics import refuse_foreign_records, with_topic
 from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown
@@ -163,7 +163,7 @@ class QueryRun:
         if records:
             self._log.append(records)
 
-    def _declare_new(self, wanted: Sequence[StateDescriptor], make: Make) -> dict[str, StateDescriptor]:
+    def _declare_new(self, wanted: Sequence[StateDescriptor], make: DescriptorMaker) -> dict[str, StateDescriptor]:
         def known() -> dict[str, StateDescriptor]:
             # It also fails where a newer run of the query declares the same.
             return self._log.recorded().states

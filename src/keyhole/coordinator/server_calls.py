@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from keyhole.clock import Clock
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.server_link import Confirmed, Share
+from keyhole.coordinator.server_link import Confirmed, ServerShare
 from keyhole.errors import ConflictError, EpochFailed, KeyholeError, RequestError, ServerLost
 from keyhole.model.epoch import Run
 from keyhole.model.state import StateDescriptor
@@ -129,7 +129,9 @@ class ServerCalls:
         def give(member: Member) -> None:
             server = member.target.server
             states = [
-                Share(descriptor, groups_of(assignment, server, name), sorted(followed_by(assignment, server, name)))
+                ServerShare(
+                    descriptor, groups_of(assignment, server, name), sorted(followed_by(assignment, server, name))
+                )
                 for name, descriptor in desired.descriptors.items()
             ]
             link = self._fleet.link(member.target)

@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 _ASK_SECONDS = 2.0
 
 
-class Share(NamedTuple):
+class ServerShare(NamedTuple):
     """What one server is to do for a state: key groups to own, and others to follow."""
 
     descriptor: StateDescriptor
@@ -80,7 +80,7 @@ class ServerLink:
         self,
         run: Run,
         version: int,
-        states: Sequence[Share],
+        states: Sequence[ServerShare],
         complete: CompleteRecord | None,
         wait_seconds: float,
     ) -> tuple[bool, int, int]:

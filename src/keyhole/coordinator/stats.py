@@ -27,7 +27,7 @@ from keyhole.v1 import stats_pb2 as pb
 
 if TYPE_CHECKING:
     from keyhole.rpc.server import RpcServer
-    from keyhole.security.guard import Door
+    from keyhole.security.guard import PortGuard
 
 _log = logging.getLogger(__name__)
 
@@ -132,14 +132,14 @@ class JobStats:
             if rpc is not None:
                 await rpc.stop(0)
 
-    def _door(self, rpc: RpcServer | None) -> Door | None:
-        from keyhole.security.guard import Door
+    def _door(self, rpc: RpcServer | None) -> PortGuard | None:
+        from keyhole.security.guard import PortGuard
 
         if rpc is not None:
             return rpc.door
         if self._security is None:
             return None
-        return Door("job", self._metrics.rpartition(":")[0], self._security)
+        return PortGuard("job", self._metrics.rpartition(":")[0], self._security)
 
     async def read(self) -> pb.ReadStatsResponse:
         """All of it."""

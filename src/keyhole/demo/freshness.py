@@ -14,7 +14,7 @@ from keyhole.demo.recount import records_before, topic_ends
 RECENT_SECONDS = 30.0
 _MOST_AGES = 10_000
 
-Moment = tuple[float, float]
+FreshnessSample = tuple[float, float]
 """Of the probe, whose temperature only rises: temperature, milliseconds since 1970."""
 
 
@@ -22,7 +22,7 @@ class Sightings:
     """When each temperature of the probe was first shown. Temperatures and moments rise."""
 
     def __init__(self) -> None:
-        self.first_shown: list[Moment] = []
+        self.first_shown: list[FreshnessSample] = []
         self.epoch = 0
 
     def note(self, answer: Answer, now_ms: float) -> None:
@@ -39,7 +39,7 @@ class Recent:
     def __init__(self) -> None:
         self._since_ms: float | None = None
         self._shown: tuple[int, int] = 0, 0
-        self._ages: deque[Moment] = deque(maxlen=_MOST_AGES)
+        self._ages: deque[FreshnessSample] = deque(maxlen=_MOST_AGES)
 
     def note(self, answer: Answer, now_ms: float) -> None:
         """Takes an answer for the probe, and when it came. Of what was sent before the first one nothing is told."""
@@ -63,10 +63,10 @@ class Recent:
         return percentile((age_ms for _, age_ms in self._ages), 0.5)
 
 
-def sent(bootstrap_servers: str, topic: str, partition: int, probe: str) -> list[Moment]:
+def sent(bootstrap_servers: str, topic: str, partition: int, probe: str) -> list[FreshnessSample]:
     """The probe's readings by Kafka's timestamps; `partition` is where they are, and nothing else but readings."""
     ends = {partition: topic_ends(bootstrap_servers, topic)[partition]}
-    found: list[Moment] = []
+    found: list[FreshnessSample] = []
     for message in records_before(bootstrap_servers, topic, ends):
         reading = json.loads(message.value() or b"{}")
         if reading.get("sensor") == probe:
@@ -74,7 +74,7 @@ def sent(bootstrap_servers: str, topic: str, partition: int, probe: str) -> list
     return found
 
 
-def ages_ms(sent: Iterable[Moment], first_shown: Sequence[Moment]) -> list[float]:
+def ages_ms(sent: Iterable[FreshnessSample], first_shown: Sequence[FreshnessSample]) -> list[float]:
     """The age of each reading that was sent while somebody looked, at the first answer that shows it or a later one.
 
     What was waiting before the first answer tells how long the start took, and what no answer has shown yet tells

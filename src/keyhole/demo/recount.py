@@ -33,7 +33,7 @@ _Name = TypeVar("_Name")
 
 
 @dataclass(frozen=True)
-class Subject:
+class VerifiedJob:
     """What is verified: a job that runs, and has taken all that its source has sent.
 
     Attributes:
@@ -70,7 +70,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RecountVerdict:
     """What the comparison found.
 
     Attributes:
@@ -104,7 +104,7 @@ class Verdict:
         return self.keys > 0 and self.mismatches == 0
 
 
-Check = Callable[[Subject, Client], Verdict]
+Check = Callable[[VerifiedJob, Client], RecountVerdict]
 
 
 def main(check: Check, arguments: Sequence[str] | None = None) -> int:
@@ -128,7 +128,7 @@ def main(check: Check, arguments: Sequence[str] | None = None) -> int:
     options = vars(parser.parse_args(arguments))
     try:
         with Client(options.pop("proxy"), timeout=_ANSWER_SECONDS) as client:
-            verdict = check(Subject(**options), client)
+            verdict = check(VerifiedJob(**options), client)
     except (TimeoutError, FileNotFoundError) as error:  # what a batch has read may be forgotten
         print(error, file=sys.stderr)
         return _CANT_TELL
@@ -191,7 +191,7 @@ def asked(
     return found
 
 
-def unkept(subject: Subject, rejected: Set[tuple[int | None, int | None]]) -> int:
+def unkept(subject: VerifiedJob, rejected: Set[tuple[int | None, int | None]]) -> int:
     """How many records' dead letters are missing, or should not be there.
 
     Args:

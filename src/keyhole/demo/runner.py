@@ -19,10 +19,10 @@ from keyhole.demo.batch_logs import BatchLogs
 from keyhole.demo.fetching import fetch_jars
 from keyhole.demo.jobs import JobDescription
 from keyhole.demo.preparing import prepare_classes
-from keyhole.demo.recount import Verdict, entries_by_state, topic_ends
+from keyhole.demo.recount import RecountVerdict, entries_by_state, topic_ends
 from keyhole.demo.signals import StopSignals
 from keyhole.demo.starting import step
-from keyhole.demo.waiting import Waiting
+from keyhole.demo.waiting import ProgressLine
 from keyhole.errors import KeyholeError, MachineError, UnknownApplication, UnknownState
 from keyhole.local.java import find_java
 from keyhole.local.stack import Stack
@@ -57,7 +57,7 @@ class RunOptions:
     chaos: bool = False
 
 
-class View(Protocol):
+class LiveView(Protocol):
     """What a person sees while the job runs. One thread."""
 
     def note(self, probe: Answer) -> None:
@@ -76,7 +76,7 @@ class View(Protocol):
         """What --json tells beside what it tells of every job."""
 
 
-def run_locally(job: JobDescription, view: View, options: RunOptions) -> int:
+def run_locally(job: JobDescription, view: LiveView, options: RunOptions) -> int:
     """Runs until the time is up, or Ctrl-C or SIGTERM comes; must be called from the main thread.
 
     Returns:
@@ -118,7 +118,7 @@ class _Run:
     def __init__(
         self,
         job: JobDescription,
-        view: View,
+        view: LiveView,
         options: RunOptions,
         stack: Stack,
         console: Console,
@@ -172,7 +172,7 @@ class _Run:
 
     def _await_first_answer(self, client: Client) -> None:
         began = time.monotonic()
-        waiting, batches = Waiting(self._console), BatchLogs(self._stack.checkpoint, self._logs)
+        waiting, batches = ProgressLine(self._console), BatchLogs(self._stack.checkpoint, self._logs)
         with waiting:
             while True:
                 trouble = ""
@@ -229,7 +229,7 @@ class _Run:
 
             yield seconds * part, kill
 
-    def _verify(self, client: Client) -> Verdict:
+    def _verify(self, client: Client) -> RecountVerdict:
         self._console.print("verify: stopping the source, and waiting until the job has caught up")
         self._stack.stop_source()
         epoch = self._await_caught_up(client)
@@ -248,7 +248,7 @@ class _Run:
         code, output = self._stack.run("verify", self._job.verify, given, _VERIFY_SECONDS)
         if code not in (0, 1) or not output:
             raise MachineError(f"the topic can't be counted again; the end of what was said:\n{output[-2000:]}")
-        verdict = Verdict(**json.loads(output.splitlines()[-1]))
+        verdict = RecountVerdict(**json.loads(output.splitlines()[-1]))
         self._console.print(f"verify: counted {verdict.events:,} events of {verdict.keys:,} keys up to epoch {epoch}")
         if rejected := sum(verdict.rejected.values()):
             kept = "all are" if not verdict.unkept else f"{verdict.unkept:,} are NOT"
@@ -280,7 +280,7 @@ class _Run:
             f"the job has come no further than epoch {reached} for {_CATCH_UP_SECONDS:.0f} s, though there is more",
         )
 
-    def _result(self, client: Client, verdict: Verdict | None) -> dict[str, object]:
+    def _result(self, client: Client, verdict: RecountVerdict | None) -> dict[str, object]:
         keys = verdict.keys if verdict else None
         events = verdict.events if verdict else None
         more: dict[str, object] = {}

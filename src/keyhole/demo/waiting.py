@@ -13,7 +13,7 @@ from rich.text import Text
 _SAY_AGAIN_SECONDS = 15.0
 
 
-class Waiting:
+class ProgressLine:
     """While it is entered, `show` may be called as often as one likes.
 
     In a terminal there is one line, which goes away at the end; elsewhere a line now and then.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from keyhole.discovery import parse as spelling
 from keyhole.discovery.dns import DnsSource
-from keyhole.discovery.following import FollowedServers, Source
+from keyhole.discovery.following import AddressSource, FollowedServers
 from keyhole.discovery.kubernetes.api import ConnectApi, PodSource, connect_api
 
 
@@ -22,7 +22,7 @@ def discovery_of(servers: Iterable[str] | str, *, connect: ConnectApi = connect_
     """
     servers = servers if isinstance(servers, str) else ",".join(servers)
     entries = spelling.read(servers)
-    sources: list[Source] = [DnsSource(entry) for entry in entries if isinstance(entry, spelling.DnsName)]
+    sources: list[AddressSource] = [DnsSource(entry) for entry in entries if isinstance(entry, spelling.DnsName)]
     sources += [PodSource(entry, connect) for entry in entries if isinstance(entry, spelling.Pods)]
     fixed = [entry.text for entry in entries if isinstance(entry, spelling.Address)]
     return FollowedServers(fixed, sources, servers)

@@ -24,7 +24,7 @@ class Telling(Protocol):
         """Who is asked refuses to tell. It goes on asking."""
 
 
-class Source(Protocol):
+class AddressSource(Protocol):
     """One place where addresses come from."""
 
     def follow(self, telling: Telling, closed: threading.Event) -> None:
@@ -42,7 +42,7 @@ class FollowedServers:
         described: How the setting spells it, for messages.
     """
 
-    def __init__(self, fixed: Collection[str], sources: Sequence[Source], described: str) -> None:
+    def __init__(self, fixed: Collection[str], sources: Sequence[AddressSource], described: str) -> None:
         self.described = described
         self._fixed = frozenset(fixed)
         self._sources = tuple(sources)

@@ -31,10 +31,10 @@ import msgspec
 from keyhole.errors import ValueMismatch
 from keyhole.model.state import ValueField
 
-Fields = Sequence[Any]
+RowFields = Sequence[Any]
 """A row's fields, as they are stored (docs/values.md)."""
 
-Reduce = Callable[[Fields, Fields], Any]
+Reduce = Callable[[RowFields, RowFields], Any]
 """What one field becomes of two rows."""
 
 
@@ -183,13 +183,13 @@ def _max_by(place: Place, by: Place) -> Reduce:
     return _by(place, by, max)
 
 
-def _by(place: Place, by: Place, choose: Callable[..., Fields]) -> Reduce:
+def _by(place: Place, by: Place, choose: Callable[..., RowFields]) -> Reduce:
     rank, position = _ranking(by.field), place.position
 
-    def order(row: Fields) -> tuple[Any, bytes]:
+    def order(row: RowFields) -> tuple[Any, bytes]:
         return rank(row[by.position]), _encode(row[position])
 
-    def reduce(one: Fields, other: Fields) -> Any:
+    def reduce(one: RowFields, other: RowFields) -> Any:
         if one[by.position] is None:
             return other[position]
         return (one if other[by.position] is None else choose(one, other, key=order))[position]
@@ -208,7 +208,7 @@ def _ranking(field: ValueField) -> Callable[[Any], Any]:
 
 
 def _where_both(position: int, merge: Callable[[Any, Any], Any]) -> Reduce:
-    def reduce(one: Fields, other: Fields) -> Any:
+    def reduce(one: RowFields, other: RowFields) -> Any:
         a, b = one[position], other[position]
         if a is None:
             return b
@@ -235,14 +235,14 @@ REDUCERS: Mapping[str, Reducer] = {
 _CALL = re.compile(r"(\w+)(?:\((.*)\))?", re.DOTALL)
 
 
-class Call(NamedTuple):
+class ReducerCall(NamedTuple):
     """A reducer as a job names it: `sum`, or `max_by(at)`."""
 
     reducer: Reducer
     by: str = ""
 
 
-def parse(text: object) -> Call:
+def parse(text: object) -> ReducerCall:
     """The reducer that a job names.
 
     Raises:
@@ -258,7 +258,7 @@ def parse(text: object) -> Call:
         raise ValueError(f"has the reducer {text!r}, which goes by another column: write {found[1]}(column)")
     if found[2] is not None and not reducer.by:
         raise ValueError(f"has the reducer {text!r}, which goes by no other column: write {found[1]}")
-    return Call(reducer, by)
+    return ReducerCall(reducer, by)
 
 
 def problems(reducers: Mapping[str, object]) -> Iterator[str]:

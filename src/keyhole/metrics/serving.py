@@ -12,7 +12,7 @@ from aiohttp import web
 from keyhole.errors import PermissionDenied, Unauthenticated
 from keyhole.metrics import exposition
 from keyhole.rpc.http.port import HttpPort
-from keyhole.security.guard import Door
+from keyhole.security.guard import PortGuard
 from keyhole.security.policy import Verb
 from keyhole.v1 import stats_pb2 as pb
 from keyhole.v1 import stats_pb2_grpc
@@ -51,7 +51,7 @@ class MetricsPage:
         InvalidConfiguration: The address is not host:port, or plaintext was not chosen for it.
     """
 
-    def __init__(self, address: str, body: Body, door: Door | None = None) -> None:
+    def __init__(self, address: str, body: Body, door: PortGuard | None = None) -> None:
         self._body = body
         self._door = door
         app = web.Application()
@@ -88,7 +88,7 @@ async def _healthy(request: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
-def own_page(address: str, read: Read, door: Door | None = None) -> MetricsPage:
+def own_page(address: str, read: Read, door: PortGuard | None = None) -> MetricsPage:
     """The page of one process's own figures. They are written in a thread: there may be thousands."""
 
     async def body() -> bytes:

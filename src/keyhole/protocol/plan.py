@@ -36,7 +36,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Change:
+class AssignmentChange:
     """How to get from one membership to the next; the steps must be taken in this order.
 
     Attributes:
@@ -61,7 +61,7 @@ def plan_change(
     broken: frozenset[str],
     needs: Mapping[str, Needs],
     generation: int,
-) -> Change | None:
+) -> AssignmentChange | None:
     """The next change on the way to a live owner for each key group, evenly, with its standbys; None: nothing to do.
 
     Taken again and again it comes to an end: at once where no key group needs to move, else when the copies that it
@@ -91,7 +91,7 @@ def plan_change(
     forced = fence or opened or any(owners[name] != state.owners for name, state in states.items())
     if not (forced or current.settled or current.released):
         # Under the same version the servers go on with the restores that they have begun.
-        return Change((), (), {}, current.assignment, current.goal)
+        return AssignmentChange((), (), {}, current.assignment, current.goal)
     goal = {name: state.nearest(owners[name], able) for name, state in states.items()}
     if not forced:
         owners = {name: state.moved(goal[name], able) for name, state in states.items()}
@@ -100,7 +100,7 @@ def plan_change(
     after = assignment_of(before.version + 1, generation, owners, standbys)
     if not (forced or current.released) and _content(after) == _content(before):
         return None
-    return Change(fence, opened, _released(kept, states, owners), after, goal)
+    return AssignmentChange(fence, opened, _released(kept, states, owners), after, goal)
 
 
 def _content(assignment: AssignmentRecord) -> object:

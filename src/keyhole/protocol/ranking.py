@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from keyhole.model.read import Role
-from keyhole.protocol.views import Holding, View
+from keyhole.protocol.views import Holding, ServerView
 
 
 class Claim(NamedTuple):
@@ -27,7 +27,7 @@ class Claim(NamedTuple):
     answering: bool
 
 
-def claim_of(view: View, holding: Holding) -> Claim:
+def claim_of(view: ServerView, holding: Holding) -> Claim:
     """What a server claims by one of its holdings."""
     return Claim(
         owner=holding.role is Role.OWNER,
@@ -48,7 +48,7 @@ class Ranking(NamedTuple):
     able: tuple[str, ...]
 
 
-def rankings(key_groups: int, told: list[tuple[View, Holding]]) -> list[Ranking]:
+def rankings(key_groups: int, told: list[tuple[ServerView, Holding]]) -> list[Ranking]:
     """By key group, of what the servers have told of one state. Those whose connection is lost don't count."""
     claims: list[list[Claim]] = [[] for _ in range(key_groups)]
     for view, holding in told:

@@ -15,7 +15,7 @@ from keyhole.encoding.storage_key import group_of
 from keyhole.model.read import Role
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.ranking import claim_of, rankings
-from keyhole.protocol.views import Holding, StateName, View
+from keyhole.protocol.views import Holding, ServerView, StateName
 
 
 class Routes(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class RouteTable(msgspec.Struct, frozen=True):
     max_key_bytes: int
 
 
-class Change(NamedTuple):
+class RouteChange(NamedTuple):
     """What became different between two sets of tables."""
 
     added: frozenset[StateName]
@@ -76,7 +76,7 @@ class Change(NamedTuple):
 
 
 def build(
-    views: Iterable[View], remembered: Mapping[StateName, StateDescriptor] | None = None
+    views: Iterable[ServerView], remembered: Mapping[StateName, StateDescriptor] | None = None
 ) -> dict[StateName, RouteTable]:
     """The route tables of all states that any server, lost ones included, was last heard to hold.
 
@@ -84,7 +84,7 @@ def build(
         remembered: States that were held before. Those that nobody holds now get a table without routes: between the
             restart of a server and its next assignment a state is away, but not unknown.
     """
-    by_state: dict[StateName, list[tuple[View, Holding]]] = {}
+    by_state: dict[StateName, list[tuple[ServerView, Holding]]] = {}
     for view in views:
         for holding in view.holdings:
             by_state.setdefault(holding.name, []).append((view, holding))
@@ -92,17 +92,17 @@ def build(
     return away | {name: _table(told) for name, told in by_state.items()}
 
 
-def diff(before: Mapping[StateName, RouteTable], after: Mapping[StateName, RouteTable]) -> Change:
+def diff(before: Mapping[StateName, RouteTable], after: Mapping[StateName, RouteTable]) -> RouteChange:
     """What a swap from `before` to `after` changes."""
     moved = {name: _moved(before[name], after[name]) for name in before.keys() & after.keys()}
-    return Change(
+    return RouteChange(
         added=frozenset(after.keys() - before.keys()),
         removed=frozenset(before.keys() - after.keys()),
         moved={name: count for name, count in moved.items() if count},
     )
 
 
-def _table(told: list[tuple[View, Holding]]) -> RouteTable:
+def _table(told: list[tuple[ServerView, Holding]]) -> RouteTable:
     newest = max(told, key=lambda one: (claim_of(*one)[:3], one[0].lost == "", one[0].address))
     topic_id = newest[1].descriptor.topic_id
     # A server that still holds an earlier state of the same name can't answer for this one.
@@ -141,7 +141,7 @@ def _away(descriptor: StateDescriptor) -> RouteTable:
     )
 
 
-def _missing(told: list[tuple[View, Holding]]) -> str:
+def _missing(told: list[tuple[ServerView, Holding]]) -> str:
     reasons = []
     for view, holding in sorted(told, key=lambda one: (one[0].address, one[1].role)):
         who = f"server {view.server or view.address}"

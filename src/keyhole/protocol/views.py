@@ -33,7 +33,7 @@ class Holding(msgspec.Struct, frozen=True):
         return self.descriptor.application, self.descriptor.state
 
 
-class View(msgspec.Struct, frozen=True):
+class ServerView(msgspec.Struct, frozen=True):
     """The last word of one server, and what the reader knows of their connection.
 
     Attributes:
@@ -59,7 +59,7 @@ class View(msgspec.Struct, frozen=True):
         return frozenset(holding.name for holding in self.holdings if holding.key_groups)
 
 
-def let_go(before: View | None, after: View) -> frozenset[StateName]:
+def let_go(before: ServerView | None, after: ServerView) -> frozenset[StateName]:
     """The states of which a server held key groups, and holds nothing now though it lives on: it has forgotten them.
 
     One that was restarted has forgotten nothing: it waits to be given what it held.

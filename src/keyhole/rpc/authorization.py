@@ -15,7 +15,7 @@ import grpc
 
 from keyhole.errors import KeyholeError, Unauthenticated, UnknownApplication, UnknownState
 from keyhole.rpc.workarounds.grpcio_handlers import behaviour_of, rebuilt
-from keyhole.security.authentication import NOT_KNOWN, Access, Caller, Shown, become
+from keyhole.security.authentication import NOT_KNOWN, Access, Caller, Presented, become
 from keyhole.security.certificates import expires, names_of
 from keyhole.security.policy import Verb
 from keyhole.v1 import error_pb2
@@ -270,7 +270,7 @@ def _seen(caller: Caller, response: Any) -> Any:
 _TELLING = (error_pb2.REASON_UNKNOWN_APPLICATION, error_pb2.REASON_UNKNOWN_STATE)
 
 
-def _shown(context: _Context) -> Shown:
+def _shown(context: _Context) -> Presented:
     authorization = ""
     for key, value in context.invocation_metadata() or ():
         if key == "authorization":
@@ -279,10 +279,10 @@ def _shown(context: _Context) -> Shown:
     pem = shown.get("x509_pem_cert")
     peer = context.peer() or ""
     if not pem:
-        return Shown(authorization, peer=peer)
+        return Presented(authorization, peer=peer)
     certificate = bytes(pem[0])
     names, ends = _of_certificate(certificate)
-    return Shown(authorization, names, ends, peer)
+    return Presented(authorization, names, ends, peer)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -25,7 +25,7 @@ from keyhole.rpc.liveness import LIVENESS
 from keyhole.rpc.tls import server_credentials
 from keyhole.rpc.workarounds import grpcio_batches as batches
 from keyhole.rpc.workarounds import grpcio_unknown_methods as unknown_methods
-from keyhole.security.guard import Door
+from keyhole.security.guard import PortGuard
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -75,7 +75,7 @@ class RpcServer:
         self._name = name
         self._host = host
         self._port = port
-        self.door = Door(name, host, security) if security is not None else None
+        self.door = PortGuard(name, host, security) if security is not None else None
         self._access = AccessInterceptor(self.door.access) if self.door is not None and self.door.access else None
         interceptors = (ErrorInterceptor(), self._access) if self._access else (ErrorInterceptor(),)
         batches.mend()

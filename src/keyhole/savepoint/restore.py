@@ -44,7 +44,7 @@ from keyhole.savepoint.plan import (
     final_records,
     plan_restore,
 )
-from keyhole.savepoint.rows import Rows, read_rows
+from keyhole.savepoint.rows import SavedRows, read_rows
 from keyhole.savepoint.spark_log import checkpoint_of
 
 _log = logging.getLogger(__name__)
@@ -289,11 +289,11 @@ class _Restore:
         _log.info("restored a state", extra={"state": name, "rows": state.saved.rows})
         return [offsets[Partition(name, group)] for group in range(groups)]
 
-    def _changes(self, state: PlannedState) -> Iterator[dict[Partition, Rows]]:
+    def _changes(self, state: PlannedState) -> Iterator[dict[Partition, SavedRows]]:
         old, new = state.saved.descriptor, state.descriptor
         before, after = StateCodec(old), StateCodec(new)
         for rows in read_rows(self._source, state.saved.files):
-            changes: dict[Partition, Rows] = defaultdict(list)
+            changes: dict[Partition, SavedRows] = defaultdict(list)
             for key, row in rows:
                 # The key group is a part of the storage key, and is all of it that depends on their number.
                 moved = key if old.key_groups == new.key_groups else _moved(key, before, after)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from keyhole.savepoint.folder import Folder, HashingFile, SavedFile, damaged
 
-Rows = list[tuple[bytes, bytes]]
+SavedRows = list[tuple[bytes, bytes]]
 """(storage key, row), ascending."""
 
 _SCHEMA = pa.schema([("storage_key", pa.binary()), ("row", pa.binary())])
@@ -70,7 +70,7 @@ def _batch(gathered: _Gathering) -> pa.RecordBatch:
     return pa.record_batch([pa.array(gathered.keys, pa.binary()), pa.array(gathered.rows, pa.binary())], _SCHEMA)
 
 
-def read_rows(folder: Folder, files: Iterable[SavedFile]) -> Iterator[Rows]:
+def read_rows(folder: Folder, files: Iterable[SavedFile]) -> Iterator[SavedRows]:
     """All rows of the files, in pieces of bounded size.
 
     Raises:

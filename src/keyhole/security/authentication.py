@@ -32,7 +32,7 @@ REFUSED = "not allowed; ask the operator, whose audit log says more"
 NOT_KNOWN = "credentials are missing, wrong or expired; bring a valid token or certificate"
 
 
-class Shown(NamedTuple):
+class Presented(NamedTuple):
     """What a caller shows: the `authorization` header, the names of its verified certificate and that's end (seconds
     since 1970), and where it calls from."""
 
@@ -81,7 +81,7 @@ class Access:
         self._remembered: OrderedDict[bytes, tuple[int, _Identity]] = OrderedDict()
         self._rights: OrderedDict[tuple[str, ...], tuple[Rights, int]] = OrderedDict()
 
-    def caller(self, shown: Shown) -> Caller:
+    def caller(self, shown: Presented) -> Caller:
         """Who this is.
 
         Raises:
@@ -90,7 +90,7 @@ class Access:
         identity = self.identify(shown)
         return Caller(self, identity.names, identity.expires, shown)
 
-    def identify(self, shown: Shown) -> _Identity:
+    def identify(self, shown: Presented) -> _Identity:
         """As `caller`."""
         names = tuple(f"certificate:{name}" for name in shown.certificate)
         expires = shown.certificate_expires if names else None
@@ -121,7 +121,7 @@ class Access:
         """See `rights`."""
         return self._policy.versioned()[1]
 
-    def unknown(self, shown: Shown, why: str) -> Unauthenticated:
+    def unknown(self, shown: Presented, why: str) -> Unauthenticated:
         """The error, once it is in the audit log."""
         self.audit.refusal(Unauthenticated.reason, peer=shown.peer, why=why)
         return Unauthenticated(NOT_KNOWN)
@@ -131,7 +131,7 @@ class Access:
         if self._web is not None:
             self._web.close()
 
-    def _of_token(self, shown: Shown) -> _Identity:
+    def _of_token(self, shown: Presented) -> _Identity:
         scheme, token = shown.authorization[: len(_BEARER)], shown.authorization[len(_BEARER) :].strip()
         # HTTP lets any bytes through, and what is no text can not even be hashed.
         if scheme.lower() != _BEARER or not token.isascii() or not token or len(token) > _MAX_TOKEN:
@@ -151,7 +151,7 @@ class Access:
             raise self.unknown(shown, f"{identity.names[0]} has expired")
         return identity
 
-    def _checked(self, token: str, shown: Shown) -> _Identity:
+    def _checked(self, token: str, shown: Presented) -> _Identity:
         if self._tokens is not None and (entry := self._tokens.get().find(token)) is not None:
             return _Identity((f"token:{entry.name}",), None if entry.expires is None else entry.expires.timestamp())
         if self._web is None:
@@ -173,7 +173,7 @@ class Caller:
 
     __slots__ = ("_access", "_cache", "_rights", "_shown", "_version", "expires", "method", "names")
 
-    def __init__(self, access: Access | None, names: tuple[str, ...], expires: float | None, shown: Shown) -> None:
+    def __init__(self, access: Access | None, names: tuple[str, ...], expires: float | None, shown: Presented) -> None:
         self.names = names
         self.expires = expires
         self.method = ""
@@ -257,7 +257,7 @@ class Caller:
         return self._rights
 
 
-ANYBODY = Caller(None, (), None, Shown())
+ANYBODY = Caller(None, (), None, Presented())
 """Where nobody is asked who they are."""
 
 _current: ContextVar[Caller] = ContextVar("keyhole_caller", default=ANYBODY)

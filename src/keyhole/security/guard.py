@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keyhole.errors import InvalidConfiguration, PermissionDenied, Unauthenticated
-from keyhole.security.authentication import ANYBODY, Access, AccessSettings, Caller, Shown
+from keyhole.security.authentication import ANYBODY, Access, AccessSettings, Caller, Presented
 from keyhole.security.certificates import Material, TlsFiles, expires, load, names_of
 from keyhole.security.hosts import is_loopback
 from keyhole.security.reloading import Reloading
@@ -28,7 +28,7 @@ _COUNTED = {Unauthenticated.reason: "unauthenticated", PermissionDenied.reason: 
 _log = logging.getLogger(__name__)
 
 
-class Door:
+class PortGuard:
     """Made once per deployable, before anything listens.
 
     Attributes:
@@ -136,8 +136,8 @@ class Door:
             return ANYBODY
         der = tls.getpeercert(binary_form=True) if tls is not None and self.client_certificates else None
         if not der:
-            return self.access.caller(Shown(authorization, peer=peer))
-        return self.access.caller(Shown(authorization, names_of(der), expires(der).timestamp(), peer))
+            return self.access.caller(Presented(authorization, peer=peer))
+        return self.access.caller(Presented(authorization, names_of(der), expires(der).timestamp(), peer))
 
 
 def _check(name: str, host: str, settings: SecuritySettings) -> None:

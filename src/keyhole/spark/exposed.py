@@ -33,7 +33,7 @@ GROUPING_KEY = "keyhole.grouping_key"
 _EXPOSED = "keyhole.exposed"
 # In the metadata of the column of changes: by state, the schema of its change rows, as JSON.
 
-Clock = Literal["processing_time", "event_time"]
+TtlClockName = Literal["processing_time", "event_time"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ExposedValue:
 
     schema: spark.StructType | str
     ttl: timedelta | None = None
-    ttl_clock: Clock | None = None
+    ttl_clock: TtlClockName | None = None
     name: str | None = None
 
 
@@ -66,7 +66,7 @@ class ExposedList:
 
     schema: spark.StructType | str
     ttl: timedelta | None = None
-    ttl_clock: Clock | None = None
+    ttl_clock: TtlClockName | None = None
     name: str | None = None
 
 
@@ -84,7 +84,7 @@ class ExposedMap:
     key: spark.StructType | str
     value: spark.StructType | str
     ttl: timedelta | None = None
-    ttl_clock: Clock | None = None
+    ttl_clock: TtlClockName | None = None
     name: str | None = None
 
 

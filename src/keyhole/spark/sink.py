@@ -21,7 +21,7 @@ from keyhole.spark.driver.first_batch import check_workers
 from keyhole.spark.driver.micro_batch import OutputMode, classic, current, next_watermark_ms
 from keyhole.spark.driver.partitioning import layout_of
 from keyhole.spark.write_path.bootstrap import BOOTSTRAP, bootstrap_batch, checked_bootstrap
-from keyhole.spark.write_path.sink_states import Part, PartStaging, runs
+from keyhole.spark.write_path.sink_states import PartStaging, SinkState, runs
 from keyhole.spark.write_path.stage_plan import staging_of
 from keyhole.spark.write_path.stream_runs import MakeCoordinator, StreamRuns
 
@@ -43,7 +43,7 @@ class Sink:
 
     def __init__(
         self,
-        parts: tuple[Part, ...],
+        parts: tuple[SinkState, ...],
         query: str | None,
         config: JobConfig,
         make_coordinator: MakeCoordinator,
@@ -93,7 +93,7 @@ class Sink:
                 f"of takes a function that makes the states' rows of the batch, not a {type(select).__name__}"
             )
 
-        def of_part(part: Part) -> Part:
+        def of_part(part: SinkState) -> SinkState:
             before = part.select
             made = select if before is None else lambda data: before(select(data))
             return dataclasses.replace(part, select=made, increments=part.increments or increments)
@@ -109,7 +109,7 @@ class Sink:
             self._on_new_checkpoint,
         )
 
-    def parts_alone(self) -> tuple[Part, ...]:
+    def parts_alone(self) -> tuple[SinkState, ...]:
         """The states, for a sink that has others too.
 
         Raises:

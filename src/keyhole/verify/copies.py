@@ -27,7 +27,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Copy:
+class CheckedCopy:
     """What a server holds of one key group, as of one position of its changelog."""
 
     server: Server
@@ -66,7 +66,7 @@ class RemoteDump:
                 raise from_rpc_error(error, server.address) from error
 
 
-def fetch(server: Server, chunks: Iterable[pb.DumpChunk], store: Store) -> Iterator[Copy]:
+def fetch(server: Server, chunks: Iterable[pb.DumpChunk], store: Store) -> Iterator[CheckedCopy]:
     """Puts the rows into the store; yields each key group when it is whole."""
     begun: dict[int, Position] = {}
     for chunk in chunks:
@@ -77,4 +77,4 @@ def fetch(server: Server, chunks: Iterable[pb.DumpChunk], store: Store) -> Itera
         begun[chunk.key_group] = position
         if chunk.last:
             role = Role.OWNER if chunk.role == state_pb2.ROLE_OWNER else Role.STANDBY
-            yield Copy(server, role, chunk.key_group, chunk.offset, chunk.epoch)
+            yield CheckedCopy(server, role, chunk.key_group, chunk.offset, chunk.epoch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
-Rows = Iterator[tuple[bytes, bytes]]
+EntryStream = Iterator[tuple[bytes, bytes]]
 """(storage key, row), ascending by storage key."""
 
 # A copy in which more differs is beyond listing; and those that were replaced meanwhile are never as many.
@@ -37,7 +37,7 @@ class Differences:
         return Differences(left(self.missing), left(self.extra), left(self.different), self.cut)
 
 
-def compare(expected: Rows, held: Rows) -> Differences:
+def compare(expected: EntryStream, held: EntryStream) -> Differences:
     """Walks both once, side by side."""
     found = Differences()
     wanted, had = next(expected, None), next(held, None)

@@ -21,7 +21,7 @@ from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import read_control
 from keyhole.stores.base import Snapshot, StoreEngine
 from keyhole.stores.replayed import Replayed, scratch_stores
-from keyhole.verify.copies import Copy, Dump, Server, fetch
+from keyhole.verify.copies import CheckedCopy, Dump, Server, fetch
 from keyhole.verify.differences import Differences, compare
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _READER = "verify"  # of the control topic; it never opens it, so that it fences
 class Finding:
     """A copy of a key group that differs. `ahead`: it claims to be beyond the changelog's end."""
 
-    copy: Copy
+    copy: CheckedCopy
     differences: Differences
     ahead: bool
 
@@ -48,7 +48,7 @@ class Verdict:
     """
 
     descriptor: StateDescriptor
-    copies: tuple[Copy, ...]
+    copies: tuple[CheckedCopy, ...]
     findings: tuple[Finding, ...]
     unreachable: Mapping[str, str]
 
@@ -124,7 +124,7 @@ class _Look:
         self._dump = dump
         self._deadline = deadline_seconds
 
-    def take(self, asked: Mapping[Server, Set[int]]) -> tuple[list[Copy], list[Finding], dict[str, str]]:
+    def take(self, asked: Mapping[Server, Set[int]]) -> tuple[list[CheckedCopy], list[Finding], dict[str, str]]:
         """All copies, those that differ, and the servers that did not give all.
 
         Args:
@@ -132,7 +132,7 @@ class _Look:
         """
         with scratch_stores() as stores, contextlib.ExitStack() as stack:
             held: dict[Server, Snapshot] = {}
-            copies: list[Copy] = []
+            copies: list[CheckedCopy] = []
             unreachable: dict[str, str] = {}
             for number, (server, groups) in enumerate(asked.items()):
                 store = stores.open("copy", str(number), "")
@@ -152,7 +152,11 @@ class _Look:
         return {part.key_group: end for part, end in ends.items()}
 
     def _compared(
-        self, copies: Sequence[Copy], held: Mapping[Server, Snapshot], ends: Mapping[int, int], stores: StoreEngine
+        self,
+        copies: Sequence[CheckedCopy],
+        held: Mapping[Server, Snapshot],
+        ends: Mapping[int, int],
+        stores: StoreEngine,
     ) -> list[Finding]:
         replayed = Replayed(self._descriptor.state, self._reader, stores.open("changelog", "replayed", ""))
         findings = []
@@ -180,9 +184,9 @@ class _Look:
         return Finding(copy, left, finding.ahead) if left or finding.ahead else None
 
 
-def _levels(copies: Sequence[Copy]) -> list[list[Copy]]:
+def _levels(copies: Sequence[CheckedCopy]) -> list[list[CheckedCopy]]:
     """One copy of each key group at a time, the one that is furthest behind first: the changelog is read once."""
-    of_group: dict[int, list[Copy]] = defaultdict(list)
+    of_group: dict[int, list[CheckedCopy]] = defaultdict(list)
     for copy in sorted(copies, key=lambda copy: copy.offset):
         of_group[copy.key_group].append(copy)
     depth = max(map(len, of_group.values()), default=0)

@@ -19,7 +19,7 @@ TopicPart = tuple[str, int]
 """Topic and partition number."""
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Records of one partition that came together, and what came after them: its end, an error, or neither.
 
     Attributes:
@@ -33,7 +33,7 @@ class Run(NamedTuple):
     error: KafkaError | None = None
 
 
-def runs(messages: Sequence[Message]) -> Iterator[Run]:
+def runs(messages: Sequence[Message]) -> Iterator[RecordRun]:
     """What `consume` has brought, by partition; in order within each."""
     by_part: defaultdict[TopicPart, list[Message]] = defaultdict(list)
     for message in messages:
@@ -43,10 +43,10 @@ def runs(messages: Sequence[Message]) -> Iterator[Run]:
         # Never compared with None by ==, which such an error answers by raising something somewhere later.
         for at, error in [(at, error) for at, error in enumerate(map(Message.error, of_part)) if error is not None]:
             ended = error.code() == KafkaError._PARTITION_EOF
-            yield Run(part, of_part[start:at], of_part[at].offset() if ended else None, None if ended else error)
+            yield RecordRun(part, of_part[start:at], of_part[at].offset() if ended else None, None if ended else error)
             start = at + 1
         if start < len(of_part):
-            yield Run(part, of_part[start:])
+            yield RecordRun(part, of_part[start:])
 
 
 def as_records(messages: Sequence[Message]) -> Records:

@@ -11,7 +11,7 @@ from keyhole.changelog.kafka.admin import Topics
 from keyhole.changelog.kafka.clients import Deadline, unreachable
 from keyhole.changelog.kafka.offsets import TopicOffsets
 from keyhole.changelog.kafka.reader import CommittedLog
-from keyhole.changelog.kafka.transactions import Appending, Transactions
+from keyhole.changelog.kafka.transactions import PartitionAppend, Transactions
 from keyhole.changelog.settings import (
     CONTROL,
     CONTROL_TRANSACTION_MOST_SECONDS,
@@ -72,7 +72,7 @@ class KafkaControlLog:
 
     def append(self, records: Mapping[str, bytes | None], deadline_seconds: float) -> None:
         encoded = [(name.encode(), value) for name, value in records.items()]
-        batches = [Appending(self._topic, _PARTITION, encoded[:-1], encoded[-1])] if encoded else []
+        batches = [PartitionAppend(self._topic, _PARTITION, encoded[:-1], encoded[-1])] if encoded else []
         for offset in self._transactions.write(batches, deadline_seconds):
             self._appended_offset = offset
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import OffsetSpec
 from keyhole.changelog.base import Partition, RestoredEpochs
 from keyhole.changelog.kafka.admin_client import Admin, answer
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of, unreachable
-from keyhole.changelog.kafka.consumer import Run, TopicPart, as_records, consumer_settings, offset_of, runs
+from keyhole.changelog.kafka.consumer import RecordRun, TopicPart, as_records, consumer_settings, offset_of, runs
 from keyhole.changelog.records import EpochAssembler, PieceLimits
 from keyhole.changelog.settings import topic_name
 from keyhole.errors import ChangelogRecreated
@@ -98,7 +98,7 @@ class CommittedLog:
                 raise as_ours(error, self._bootstrap_servers, "tell where the changelog ends")
             time.sleep(min(_RETRY_SECONDS, deadline.left))
 
-    def read(self, bounds: Mapping[TopicPart, tuple[int, int]], deadline_seconds: float) -> Iterator[Run]:
+    def read(self, bounds: Mapping[TopicPart, tuple[int, int]], deadline_seconds: float) -> Iterator[RecordRun]:
         """All committed records with start <= offset < end, in order within a partition; its last run has its end.
 
         Records that were aborted, and those that Kafka writes itself, take up offsets too: the end may be reached
@@ -172,9 +172,9 @@ class CommittedLog:
         )
 
 
-def _within(run: Run, end: int) -> Run:
+def _within(run: RecordRun, end: int) -> RecordRun:
     """What of it is before the end, which it tells if it reaches it."""
     records = run.records
     if records and offset_of(records[-1]) >= end - 1:
-        return Run(run.part, [record for record in records if offset_of(record) < end], end)
-    return Run(run.part, records, end if run.end is not None and run.end >= end else None)
+        return RecordRun(run.part, [record for record in records if offset_of(record) < end], end)
+    return RecordRun(run.part, records, end if run.end is not None and run.end >= end else None)

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from keyhole.changelog.base import Partition, Reached, RestoredEpochs
 from keyhole.changelog.kafka.clients import Deadline
-from keyhole.changelog.kafka.consumer import Run, TopicPart, as_records, following_settings, offset_of, runs
+from keyhole.changelog.kafka.consumer import RecordRun, TopicPart, as_records, following_settings, offset_of, runs
 from keyhole.changelog.kafka.topic_watch import TopicWatch
 from keyhole.changelog.records import EpochAssembler, PieceLimits
 from keyhole.changelog.settings import topic_name
@@ -109,7 +109,7 @@ class _Followed:
         self.next_offset = position.offset
         self.ordered_anew = False
 
-    def take(self, run: Run) -> list[RestoredEpochs | Reached]:
+    def take(self, run: RecordRun) -> list[RestoredEpochs | Reached]:
         """What has come of it. Errors are left to the consumer, which tries again, and to the watch."""
         pieces: list[RestoredEpochs] = []
         if run.records:
@@ -125,7 +125,7 @@ class _Followed:
         self.next_offset, self._at_end, self.ordered_anew = run.end, True, False
         return [*pieces, Reached(self._partition, run.end)]
 
-    def _expect(self, run: Run, offset: int) -> None:
+    def _expect(self, run: RecordRun, offset: int) -> None:
         if offset < self.next_offset:
             topic, number = run.part
             raise ChangelogRecreated(

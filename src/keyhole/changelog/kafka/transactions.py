@@ -29,7 +29,7 @@ TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
 _FULL_QUEUE_POLL_SECONDS = 0.01
 
 
-class Appending(NamedTuple):
+class PartitionAppend(NamedTuple):
     """Records for one partition, in order; `last` comes after all `records`. A value of None is a deletion."""
 
     topic: str
@@ -110,7 +110,7 @@ class Transactions:
             else:
                 return
 
-    def write(self, batches: Sequence[Appending], deadline_seconds: float) -> list[int]:
+    def write(self, batches: Sequence[PartitionAppend], deadline_seconds: float) -> list[int]:
         """Writes all in one transaction; returns the offset of the last record of each.
 
         Raises:
@@ -138,7 +138,7 @@ class Transactions:
                 producer.purge()
                 producer.poll(0)
 
-    def _write(self, batches: Sequence[Appending], deadline_seconds: float) -> list[int]:
+    def _write(self, batches: Sequence[PartitionAppend], deadline_seconds: float) -> list[int]:
         assert self._producer is not None, "open() comes first"
         deadline = Deadline(deadline_seconds)
         self._finish_abort(deadline)
@@ -161,7 +161,7 @@ class Transactions:
         self._commit(deadline)
         return [of.last for of in sent]
 
-    def _send(self, batch: Appending, sent: _Sent, deadline: Deadline) -> None:
+    def _send(self, batch: PartitionAppend, sent: _Sent, deadline: Deadline) -> None:
         producer = self._producer
         assert producer is not None
         topic, partition, records, last = batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from keyhole.changelog.base import Partition, PartitionChanges
-from keyhole.changelog.kafka.transactions import Appending, Transactions
+from keyhole.changelog.kafka.transactions import PartitionAppend, Transactions
 from keyhole.changelog.records import MARKER_KEY, encode_marker
 from keyhole.changelog.settings import topic_name
 
@@ -27,8 +27,8 @@ class KafkaWriter:
     def close(self) -> None:
         self._transactions.close()
 
-    def _appending(self, changed: PartitionChanges) -> Appending:
+    def _appending(self, changed: PartitionChanges) -> PartitionAppend:
         state, key_group = changed.partition
         # The marker is the last record of the epoch in its partition: whoever has read it has read them all.
         marker = MARKER_KEY, encode_marker(changed.marker)
-        return Appending(topic_name(self._application, state), key_group, changed.changes, marker)
+        return PartitionAppend(topic_name(self._application, state), key_group, changed.changes, marker)

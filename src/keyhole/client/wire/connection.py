@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 
-from keyhole.client.options import Asked
+from keyhole.client.options import RequestedRead
 from keyhole.client.wire.cut_off import is_cut_off
-from keyhole.client.wire.links import Attempts, Links
-from keyhole.client.wire.lookups import Batch
+from keyhole.client.wire.links import CallAttempts, Links
+from keyhole.client.wire.lookups import LookupBatch
 from keyhole.client.wire.scans import Scan, Scanner
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.errors import InternalError, KeyholeError
@@ -26,7 +26,7 @@ from keyhole.v1 import query_pb2
 
 _log = logging.getLogger(__name__)
 
-Alike = tuple[str, str, Asked]
+Alike = tuple[str, str, RequestedRead]
 """Application, state, and how a lookup was asked for: those that are alike in all of it travel together."""
 
 
@@ -42,10 +42,10 @@ class Connection:
         self.loop = asyncio.get_running_loop()
         self._links = Links(targets, shown)
         self._states: dict[tuple[str, str], StateReads] = {}
-        self.turn: dict[Alike, Batch] = {}
+        self.turn: dict[Alike, LookupBatch] = {}
         self._closed: KeyholeError | None = None
 
-    def batch(self, alike: Alike) -> Batch:
+    def batch(self, alike: Alike) -> LookupBatch:
         """What lookups that are alike are added to before the event loop's turn is over: they travel together.
 
         Raises:
@@ -57,7 +57,7 @@ class Connection:
             deadline = self.loop.time() + seconds
             if not self.turn:
                 self.loop.call_soon(self._flush)
-            batch = self.turn[alike] = Batch(bounds, deadline)
+            batch = self.turn[alike] = LookupBatch(bounds, deadline)
         return batch
 
     async def scan(self, scan: Scan, timeout: float) -> Entries:
@@ -77,7 +77,7 @@ class Connection:
     async def call(self, method: str, request: object, timeout: float) -> Any:
         """The response of one of the service's methods of one response. Raises KeyholeError."""
         deadline = self.loop.time() + timeout
-        attempts = Attempts(self._links, deadline)
+        attempts = CallAttempts(self._links, deadline)
         while True:
             link = await attempts.link()
             try:

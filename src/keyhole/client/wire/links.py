@@ -138,7 +138,7 @@ class Links:
         await asyncio.gather(*(link.close(error) for link in self._links))
 
 
-class Attempts:
+class CallAttempts:
     """Those of one call, until it has its answer or there is no time for another.
 
     Args:

@@ -80,7 +80,7 @@ class Whole:
         return [Slot(self, index) for index in range(len(self.answers))]
 
 
-class Batch:
+class LookupBatch:
     """Lookups of one state that were asked for in one turn of the event loop, and share options and deadline.
 
     Attributes:
@@ -104,26 +104,26 @@ class Batch:
         self.attempts = 0
         self.cut_off: KeyholeError | None = None
 
-    def part(self, start: int, count: int) -> Batch:
+    def part(self, start: int, count: int) -> LookupBatch:
         """Some of them, as a batch of their own."""
-        part = Batch(self.bounds, self.deadline, again=self.again, patient=self.patient)
+        part = LookupBatch(self.bounds, self.deadline, again=self.again, patient=self.patient)
         part.attempts, part.cut_off = self.attempts, self.cut_off
         part.keys = self.keys[start : start + count]
         part.waiters = self.waiters[start : start + count]
         return part
 
-    def encode(self, codec: StateCodec) -> tuple[list[bytes], Batch | None]:
+    def encode(self, codec: StateCodec) -> tuple[list[bytes], LookupBatch | None]:
         """The storage keys, and a batch of those lookups whose keys don't fit the state, which this one then lacks."""
         try:
             return [codec.storage_key(key) for key in self.keys], None
         except KeyholeError:
             return self._encode_one_by_one(codec)
 
-    def _encode_one_by_one(self, codec: StateCodec) -> tuple[list[bytes], Batch]:
+    def _encode_one_by_one(self, codec: StateCodec) -> tuple[list[bytes], LookupBatch]:
         keys, waiters = self.keys, self.waiters
         self.keys, self.waiters = [], []
         encoded: list[bytes] = []
-        refused = Batch(self.bounds, self.deadline, again=True)
+        refused = LookupBatch(self.bounds, self.deadline, again=True)
         for key, waiter in zip(keys, waiters, strict=True):
             try:
                 encoded.append(codec.storage_key(key))
@@ -165,12 +165,12 @@ class BatchSink:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: LookupBatch,
         codec: StateCodec,
-        on_stale: Callable[[Batch], None],
-        on_newer: Callable[[Batch, StaleDescriptor], None],
-        on_pending: Callable[[Batch], None],
-        on_cut_off: Callable[[Batch, KeyholeError], None],
+        on_stale: Callable[[LookupBatch], None],
+        on_newer: Callable[[LookupBatch, StaleDescriptor], None],
+        on_pending: Callable[[LookupBatch], None],
+        on_cut_off: Callable[[LookupBatch, KeyholeError], None],
     ) -> None:
         self._batch = batch
         self._codec = codec

@@ -11,7 +11,7 @@ import grpc
 
 from keyhole.client.options import MapKey
 from keyhole.client.wire.cut_off import is_cut_off
-from keyhole.client.wire.links import Attempts, Link, Links, pause_seconds
+from keyhole.client.wire.links import CallAttempts, Link, Links, pause_seconds
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import (
@@ -98,7 +98,7 @@ class Scanner:
             KeyholeError: See AsyncClient.scan.
             asyncio.CancelledError: Also where the channel is closed.
         """
-        attempts = Attempts(self._links, deadline)
+        attempts = CallAttempts(self._links, deadline)
         while True:
             of = reads()
             codec = await of.codec(deadline)

@@ -36,7 +36,7 @@ class Answers(NamedTuple):
         return Answers(self.values[start:stop], self.sources, self.source_of[start:stop], failures)
 
 
-class Sink(Protocol):
+class SegmentSink(Protocol):
     """Takes the answers of one segment, in one or several parts. Must not raise, and not call the coalescer back."""
 
     def answered(self, start: int, answers: Answers) -> None:
@@ -57,7 +57,7 @@ class Segment:
     """
 
     keys: Sequence[bytes]
-    sink: Sink
+    sink: SegmentSink
     deadline: float
     dropped: bool = False
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.cut_off import is_cut_off, told
 from keyhole.client.wire.links import Link, Links, pause_seconds
-from keyhole.client.wire.lookups import Batch, BatchSink
+from keyhole.client.wire.lookups import BatchSink, LookupBatch
 from keyhole.client.wire.segments import Segment
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import DeadlineExceeded, KeyholeError, StaleDescriptor
@@ -39,14 +39,14 @@ class StateReads:
         self._codec: StateCodec | None = None
         self._topic_id = ""
         # With what ends their waiting, which would keep all of this alive.
-        self._parked: dict[Batch, asyncio.TimerHandle] = {}
+        self._parked: dict[LookupBatch, asyncio.TimerHandle] = {}
         # Those that were cut off, with what sends them again.
-        self._waiting: dict[Batch, asyncio.TimerHandle] = {}
+        self._waiting: dict[LookupBatch, asyncio.TimerHandle] = {}
         self._closed: KeyholeError | None = None
         self._describing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
-    def submit(self, batch: Batch) -> None:
+    def submit(self, batch: LookupBatch) -> None:
         """Sends a batch, as soon as the descriptor is known. Errors go to its waiters."""
         codec = self._codec
         if codec is None:
@@ -104,7 +104,7 @@ class StateReads:
             timer.cancel()
             batch.fail(error)
 
-    def _submit_again(self, batch: Batch, error: KeyholeError, link: Link) -> None:
+    def _submit_again(self, batch: LookupBatch, error: KeyholeError, link: Link) -> None:
         if self._links.gives_up():
             batch.fail(told(error, batch.attempts, None))
             return
@@ -112,7 +112,7 @@ class StateReads:
         # One that lives has told of somebody else, and may tell the same in a moment.
         self._wait(batch, 0.0 if link.cause is not None else self._loop.time() + pause_seconds(), error)
 
-    def _wait(self, batch: Batch, until: float, why: KeyholeError | None) -> None:
+    def _wait(self, batch: LookupBatch, until: float, why: KeyholeError | None) -> None:
         if self._closed is not None:
             batch.fail(self._closed)
         elif until >= batch.deadline and why is not None:
@@ -121,15 +121,15 @@ class StateReads:
             # Never from here: whoever loses a stream goes on to tell others.
             self._waiting[batch] = self._loop.call_at(until, self._resume, batch)
 
-    def _resume(self, batch: Batch) -> None:
+    def _resume(self, batch: LookupBatch) -> None:
         del self._waiting[batch]
         self.submit(batch)
 
-    def _submit_stale(self, batch: Batch, codec: StateCodec) -> None:
+    def _submit_stale(self, batch: LookupBatch, codec: StateCodec) -> None:
         self.outdated(codec)
         self.submit(batch)
 
-    def _submit_newer(self, batch: Batch, error: StaleDescriptor, codec: StateCodec) -> None:
+    def _submit_newer(self, batch: LookupBatch, error: StaleDescriptor, codec: StateCodec) -> None:
         """Until the deadline: the one who describes the state may hear of a schema after its first row."""
         self.outdated(codec)
         if not batch.again:
@@ -140,7 +140,7 @@ class StateReads:
         else:
             batch.fail(error)
 
-    def _park(self, batch: Batch) -> None:
+    def _park(self, batch: LookupBatch) -> None:
         if self._closed is not None:
             batch.fail(self._closed)
             return
@@ -178,7 +178,7 @@ class StateReads:
         if not self._waiting:
             self._forget()
 
-    def _expire(self, batch: Batch) -> None:
+    def _expire(self, batch: LookupBatch) -> None:
         del self._parked[batch]
         cause = self._links.cause
         batch.fail(
@@ -192,7 +192,7 @@ class StateReads:
         for batch in self._unparked():
             batch.fail(error)
 
-    def _unparked(self) -> list[Batch]:
+    def _unparked(self) -> list[LookupBatch]:
         parked, self._parked = self._parked, {}
         for expiry in parked.values():
             expiry.cancel()

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from keyhole.addresses import joined, parted, port_taken
-from keyhole.security.guard import Door
+from keyhole.security.guard import PortGuard
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class HttpPort:
         address: str,
         app: web.Application,
         limits: HttpLimits | None = None,
-        door: Door | None = None,
+        door: PortGuard | None = None,
     ) -> None:
         self._host, self._port = parted(address, f"the address of {what}")
         self._what = what

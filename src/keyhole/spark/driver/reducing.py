@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from keyhole.encoding.reducers import Call, parse
+from keyhole.encoding.reducers import ReducerCall, parse
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.spark.driver.micro_batch import OutputMode
@@ -48,7 +48,7 @@ def reduced_columns(descriptor: StateDescriptor) -> list[str]:
     ]
 
 
-def _reduced(of: str, kind: str, call: Call) -> str:
+def _reduced(of: str, kind: str, call: ReducerCall) -> str:
     if call.reducer.of_presence:
         return f"CAST(CASE WHEN {of} IS NOT NULL THEN 1 ELSE 0 END AS bigint)"
     if call.by:

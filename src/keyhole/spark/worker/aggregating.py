@@ -33,7 +33,7 @@ from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 _KEYS_PER_REQUEST = 2_000
 _NO_DIGEST = bytes(DIGEST_BYTES)
 
-Connect = Callable[[str], grpc.Channel]
+Connecting = Callable[[str], grpc.Channel]
 
 
 @runtime_checkable
@@ -116,7 +116,7 @@ def aggregated(
     descriptor: StateDescriptor,
     aggregation: Aggregation,
     batches: Iterable[pa.RecordBatch],
-    connect: Connect,
+    connect: Connecting,
 ) -> Iterator[pa.RecordBatch]:
     """One staged row per key: its accumulator and result, with the partition's rows in them.
 
@@ -253,7 +253,7 @@ def check_plain(state: str, what: str, data: Any, remedy: str) -> None:
 class BaseReader:
     """Asks the owners for the accumulators before the epoch."""
 
-    def __init__(self, order: StageOrder, state: str, connect: Connect) -> None:
+    def __init__(self, order: StageOrder, state: str, connect: Connecting) -> None:
         self._order = order
         self._state = state
         self._connect = connect

@@ -10,7 +10,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.state import TtlClock
 from keyhole.protocol.epochs import EpochBatch
-from keyhole.spark.write_path.sink_states import Part
+from keyhole.spark.write_path.sink_states import SinkState
 from keyhole.spark.write_path.stage_plan import StagedState, staging_of
 
 BOOTSTRAP = "bootstrap"
@@ -18,7 +18,7 @@ BOOTSTRAP = "bootstrap"
 
 
 def checked_bootstrap(
-    parts: Sequence[Part], rows: ClassicDataFrame, query: str | None, watermark: datetime | None
+    parts: Sequence[SinkState], rows: ClassicDataFrame, query: str | None, watermark: datetime | None
 ) -> str:
     """The query's stable name.
 

@@ -36,7 +36,7 @@ from keyhole.spark.driver.executors import ServerAddresses
 from keyhole.spark.operators import Subtasks
 from keyhole.spark.sink import OnCommit, OnRows, Sink
 from keyhole.spark.worker.aggregating import Aggregator
-from keyhole.spark.write_path.sink_states import Part
+from keyhole.spark.write_path.sink_states import SinkState
 
 DEFAULT_KEY_GROUPS = 64
 MAX_KEY_GROUPS = 65_536
@@ -128,7 +128,7 @@ def build(
         raise InvalidConfiguration(f"state {declaration.state!r}: {problem}", state=declaration.state)
     for of in classes.values():
         declaration = dataclasses.replace(declaration, class_version=version_of(of))
-    return query_sink([Part(declaration, aggregator, subtasks, codec)], of_query)
+    return query_sink([SinkState(declaration, aggregator, subtasks, codec)], of_query)
 
 
 def parted(options: Mapping[str, Any]) -> tuple[QueryOptions, dict[str, Any]]:
@@ -159,7 +159,7 @@ def refuse_unknown(
         raise TypeError(f"queryable.{function}() got unexpected arguments: {named}{remedy}")
 
 
-def query_sink(parts: Sequence[Part], options: QueryOptions, on_rows: OnRows | None = None) -> Sink:
+def query_sink(parts: Sequence[SinkState], options: QueryOptions, on_rows: OnRows | None = None) -> Sink:
     """A sink of the states of one query. Raises InvalidConfiguration."""
     settings = _QuerySettings(**options)
     for problem in _setting_problems(settings):

@@ -15,7 +15,7 @@ from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.sink import OnRows, Sink
 from keyhole.spark.worker.stage import WriteRows
 from keyhole.spark.write_path.builder import StateOptions, build, parted, query_sink
-from keyhole.spark.write_path.sink_states import Part
+from keyhole.spark.write_path.sink_states import SinkState
 
 
 def processor_sink(
@@ -30,7 +30,7 @@ def processor_sink(
     if own := sorted({"op", "delete_when", "codec", "defaults"} & options.keys()):
         raise InvalidConfiguration(f"{', '.join(own)} can't be given: the processor says what is done to its states")
     of_query, of_states = parted(options)
-    parts: list[Part] = []
+    parts: list[SinkState] = []
     for state in processor.states:
         alone: Any = {**of_states, "op": OP, "config": of_query.get("config")}
         map_key, value = tuple(state.map_key.names), tuple(state.value.names)

@@ -26,7 +26,7 @@ from keyhole.spark.write_path.stage_plan import StagedState, staged_changes, sta
 
 
 @dataclass(frozen=True)
-class Part:
+class SinkState:
     """One state of a sink.
 
     Attributes:
@@ -51,9 +51,9 @@ class Part:
     write: WriteRows | None = None
 
 
-def _passes(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
+def _passes(parts: Sequence[SinkState]) -> list[tuple[SinkState, ...]]:
     """The states by the pass of the batch that stages them: those of one processor stand in the same rows."""
-    passes: dict[Hashable, list[Part]] = {}
+    passes: dict[Hashable, list[SinkState]] = {}
     for part in parts:
         declaration = part.declaration
         alone = part.select is not None or not part.changes
@@ -62,7 +62,7 @@ def _passes(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
     return list(map(tuple, passes.values()))
 
 
-def runs(parts: Sequence[Part], layout: HashLayout | None) -> int:
+def runs(parts: Sequence[SinkState], layout: HashLayout | None) -> int:
     """How often staging these states once would run the plan of a batch that is so partitioned."""
     passes = _passes(parts)
     apart = [
@@ -74,7 +74,7 @@ def runs(parts: Sequence[Part], layout: HashLayout | None) -> int:
     return len(passes) + len(apart)
 
 
-def _write(parts: Sequence[Part]) -> WriteRows | None:
+def _write(parts: Sequence[SinkState]) -> WriteRows | None:
     return next((part.write for part in parts if part.write is not None), None)
 
 
@@ -94,7 +94,7 @@ class PartStaging:
     batch: MicroBatch | None = None
 
     def staged(
-        self, parts: Sequence[Part], rows: ClassicDataFrame, layout: HashLayout | None = None
+        self, parts: Sequence[SinkState], rows: ClassicDataFrame, layout: HashLayout | None = None
     ) -> list[StagedState]:
         """Args: rows: The batch's. layout: How they are partitioned; None: in no way that is known.
 
@@ -104,7 +104,7 @@ class PartStaging:
         """
         return [self._one_pass(of_pass, rows, layout) for of_pass in _passes(parts)]
 
-    def _one_pass(self, parts: tuple[Part, ...], rows: ClassicDataFrame, layout: HashLayout | None) -> StagedState:
+    def _one_pass(self, parts: tuple[SinkState, ...], rows: ClassicDataFrame, layout: HashLayout | None) -> StagedState:
         part = parts[0]
         if part.select is not None:
             selected = part.select(rows)
@@ -127,7 +127,7 @@ class PartStaging:
             return operator_state(part.subtasks, self._plan(part, KEY_SCHEMA, rows), rows, self.batch)
         return staged_state(part, self._plan(part, rows.schema, rows), rows, layout)
 
-    def _plan(self, part: Part, schema: spark.StructType, rows: DataFrame) -> StatePlan:
+    def _plan(self, part: SinkState, schema: spark.StructType, rows: DataFrame) -> StatePlan:
         by_case = functools.partial(case_sensitive, rows)
         descriptor = describe(part.declaration, self.application, self.query, schema, by_case)
         return StatePlan(descriptor, self.replaces and not part.increments, part.declaration.standbys)

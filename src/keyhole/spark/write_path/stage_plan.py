@@ -39,7 +39,7 @@ from keyhole.spark.worker.stage import (
 )
 
 if TYPE_CHECKING:
-    from keyhole.spark.write_path.sink_states import Part
+    from keyhole.spark.write_path.sink_states import SinkState
 
 _ORDERED_KINDS = (StateKind.LIST, StateKind.AGGREGATING)
 
@@ -100,7 +100,7 @@ def stage_all(staged: Sequence[StagedState], order: StageOrder) -> list[Partitio
     ]
 
 
-def staged_state(part: Part, plan: StatePlan, rows: ClassicDataFrame, layout: HashLayout | None) -> StagedState:
+def staged_state(part: SinkState, plan: StatePlan, rows: ClassicDataFrame, layout: HashLayout | None) -> StagedState:
     """A state's rows, each key group's in one partition.
 
     Args:

@@ -26,7 +26,7 @@ from keyhole.spark.driver.feeding import check_feed
 from keyhole.spark.driver.first_batch import check_checkpoint, check_workers
 from keyhole.spark.driver.micro_batch import MicroBatch, state_operators
 from keyhole.spark.driver.progress import follow_progress
-from keyhole.spark.write_path.sink_states import Part
+from keyhole.spark.write_path.sink_states import SinkState
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class StreamRuns:
 
     def __init__(
         self,
-        parts: tuple[Part, ...],
+        parts: tuple[SinkState, ...],
         query: str | None,
         config: JobConfig,
         make_coordinator: MakeCoordinator,

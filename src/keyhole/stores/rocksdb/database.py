@@ -38,7 +38,7 @@ def end_of(kind: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DatabaseView:
     """A database as of one write. Let go of it to close it. One thread at a time.
 
     Attributes:
@@ -70,16 +70,16 @@ class Database:
         with errors_told(self.path):
             return cast("list[bytes | None]", self._rdict.get(cast("list[Any]", keys)))
 
-    def view(self) -> View:
+    def view(self) -> DatabaseView:
         """Of now; unchanged by later writes. Never waits for one."""
         with errors_told(self.path):
             while True:
                 sequence = self._rdict.latest_sequence_number()
-                view = View(self._rdict.snapshot(), self._rdict.iter(), sequence)
+                view = DatabaseView(self._rdict.snapshot(), self._rdict.iter(), sequence)
                 if self._rdict.latest_sequence_number() == sequence:
                     return view
 
-    def get_many_of(self, view: View, keys: list[bytes]) -> list[bytes | None]:
+    def get_many_of(self, view: DatabaseView, keys: list[bytes]) -> list[bytes | None]:
         """Of then. As long as nothing was written since, now is then, and RocksDB looks for all of them at once.
 
         Else one by one: rocksdict has no more for snapshots. That, and few keys, is the faster way where the blocks are
@@ -97,7 +97,14 @@ class Database:
             raise told(error, self.path) from error
 
     def entries(
-        self, view: View, first: bytes, end: bytes, *, descending: bool = False, at_most: int, at_most_bytes: int
+        self,
+        view: DatabaseView,
+        first: bytes,
+        end: bytes,
+        *,
+        descending: bool = False,
+        at_most: int,
+        at_most_bytes: int,
     ) -> list[tuple[bytes, bytes]]:
         """The first ones from `first` (inclusive) to `end` (exclusive), or the last ones in reverse.
 
@@ -128,7 +135,7 @@ class Database:
             cursor.status()
         return found
 
-    def count(self, view: View, first: bytes, end: bytes, *, at_most: int) -> int:
+    def count(self, view: DatabaseView, first: bytes, end: bytes, *, at_most: int) -> int:
         """How many are from `first` (inclusive) to `end` (exclusive); no more than `at_most` are counted."""
         counted = 0
         cursor = view.cursor

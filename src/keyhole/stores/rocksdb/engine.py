@@ -25,7 +25,7 @@ from keyhole.stores import rules
 from keyhole.stores.base import Batch, StoreLimits, StoreSize
 from keyhole.stores.disk.engine import EngineOnDisk
 from keyhole.stores.disk.identity import Identity, decode_position, encode_position
-from keyhole.stores.rocksdb.database import ENTRIES, POSITIONS, Database, View, end_of
+from keyhole.stores.rocksdb.database import ENTRIES, POSITIONS, Database, DatabaseView, end_of
 from keyhole.stores.rocksdb.opening import COMPRESSIONS, FORMAT_VERSION, Tuning, open_database
 from keyhole.stores.rocksdb.room import Room
 
@@ -75,7 +75,7 @@ class RocksdbSnapshot:
     def __init__(self, calls: _Calls, database: Database) -> None:
         self._calls = calls
         self._database = database
-        self._view: View | None = database.view()
+        self._view: DatabaseView | None = database.view()
 
     def get(self, storage_key: bytes) -> bytes | None:
         return self.get_many((storage_key,))[0]
@@ -90,7 +90,7 @@ class RocksdbSnapshot:
         with self._calls:
             return rules.first_rows(self._pieces(self._open(), keys, most_bytes), most_bytes)
 
-    def _pieces(self, view: View, keys: list[bytes], most_bytes: int) -> Iterator[bytes | None]:
+    def _pieces(self, view: DatabaseView, keys: list[bytes], most_bytes: int) -> Iterator[bytes | None]:
         """Many keys at once are faster, and must not be many large rows: piece by piece, as large as rows have been."""
         at, piece, largest = 0, _FIRST_PIECE_KEYS, 1
         while at < len(keys):
@@ -134,7 +134,7 @@ class RocksdbSnapshot:
                 self._open(), low, high, descending=descending, at_most=at_most, at_most_bytes=_PIECE_BYTES
             )
 
-    def _open(self) -> View:
+    def _open(self) -> DatabaseView:
         if self._view is None:
             raise NotReady("the store, or this view of it, was closed while it was used; ask again")
         return self._view

@@ -1,0 +1,35 @@
+"""One name, one thing: no two public classes or type aliases of the library and the services have the same name."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# A fake has the name of what it stands for.
+FAKES = ("src/keyhole/testing/",)
+
+
+def _classes(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.Subscript, ast.BinOp)):
+            for target in node.targets:
+                # A constant is in capitals, a type variable has another value.
+                if isinstance(target, ast.Name) and target.id[0].isupper() and not target.id.isupper():
+                    yield target.id
+
+
+def test_no_public_class_name_is_used_twice() -> None:
+    found = defaultdict(list)
+    for folder in ("src/keyhole", "services"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            path = str(file.relative_to(ROOT))
+            if not path.startswith(("src/keyhole/v1/", *FAKES)):
+                for name in _classes(ast.parse(file.read_text())):
+                    if not name.startswith("_"):
+                        found[name].append(path)
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
