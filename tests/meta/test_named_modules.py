@@ -78,3 +78,14 @@ def test_a_comment_names_files_and_modules_that_there_are(file: Path) -> None:
     text = file.read_text()
     assert _missing_paths(text, file.parent) == []
     assert _missing_modules(text) == []
+
+
+def test_the_tests_that_hold_the_protocols_invariants_exist() -> None:
+    page = (ROOT / "src/keyhole/protocol/__init__.py").read_text()
+    named = re.findall(r"(tests/[\w/]+\.py):\s+((?:[\w.]+(?:, )?)+)", page)
+    assert len(named) >= 9
+    for file, names in named:
+        text = (ROOT / file).read_text()
+        assert [
+            name for name in names.split(", ") for part in name.split(".") if not re.search(rf" {part}[(:]", text)
+        ] == []

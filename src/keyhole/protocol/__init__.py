@@ -7,8 +7,10 @@ driver commits once the receipts cover the batch. What makes it hold when proces
                       belongs to one generation. Kafka fences by it: a grant is a transactional.id.
     lease             an owner says that its answers are confirmed only while it hears heartbeats. Leases flag reads;
                       that nobody else writes is by fencing alone, and needs no clock.
-    barrier record    the epoch marker, last in each partition that an epoch touches: what stands before it is whole.
-                      The complete record is the barrier over all partitions.
+    barrier record    who begins a run appends one to the control topic, and reads up to it: all that was recorded
+                      before is read then (a read barrier, as Raft's no-op entry).
+    marker            the last record of an epoch in each partition that it touches: what stands before it is whole.
+                      The complete record says that all partitions have theirs.
     reconcile loop    compares who should own and follow each key group with what is seen, one planned change at a time.
 
 Here are the decisions and the records, as functions on frozen values: no sockets, clocks, threads or Kafka, and no
@@ -20,10 +22,9 @@ Messages (protos/keyhole/v1/state_server.proto), and who has their content:
     OpenRun, Assign, Release       driver to server    assignment.py, membership.py and plan.py: what they give and take
     Stage, ReadBase                task to server      receipts.py: StageOrder (of a round), PartitionReceipt
     Commit                         driver to server    decisions.py: ServerCommit; its answer has the markers
-    Abort                          driver to server    forgets what was staged
     Confirm                        driver to server    membership.py: Held, which copies are warm; renews the lease
     Describe                       driver to server    membership.py: Sighting
-    WatchOwnership                 server to reader    views.py: Holding and View; ranking.py, routing.py: who is asked
+    WatchOwnership                 server to reader    views.py: Holding, ServerView; ranking.py, routing.py: who is asked
 
 Records of the control topic (control.py), each under one key:
 
@@ -62,7 +63,7 @@ An epoch, on the way without failures (coordinator/ is in src/keyhole/, state_se
       |                          |                        |   rows, then the markers -->|
       |                          |                        |   changelog/kafka/writer.py |
       |                          |                        | one store write: rows and positions
-      |                          |                        | host.py publishes a snapshot
+      |                          |                        | epoch_writer.py: publish
       |<- committed, or already committed, by group ------|                             |
       |                          |                        |                             |
       |-- complete record ------------------------------------------ control topic ---->|
