@@ -87,5 +87,5 @@ def test_the_tests_that_hold_the_protocols_invariants_exist() -> None:
     for file, names in named:
         text = (ROOT / file).read_text()
         assert [
-            name for name in names.split(", ") for part in name.split(".") if not re.search(rf" {part}[(:]", text)
+            name for name in names.split(", ") for part in name.split(".") if not re.search(rf"\b{part}\b", text)
         ] == []
