@@ -421,10 +421,13 @@ async def limited(engine: CountingEngine, limits: ScanLimits) -> AsyncIterator[t
 async def test_a_server_refuses_scans_beyond_its_limit_and_takes_them_again_when_others_have_ended(
     engine: CountingEngine,
 ) -> None:
-    async with limited(engine, ScanLimits(most=1)) as (_, stub):
+    async with limited(engine, ScanLimits(most=1)) as (epochs, stub):
         unread = stub.Scan(scan_request())
         assert (await unread.read()).values
         assert isinstance(await told(stub.Scan(scan_request())), errors.Overloaded)
+        # What the scan keeps is another snapshot than what is read from now on: its end can be seen.
+        epochs.commit(CHANGE)
+        assert engine.snapshots == 2
         unread.cancel()
         await eventually(lambda: engine.snapshots == 1)
         assert len([value async for page in stub.Scan(scan_request()) for value in page.values]) == 360
