@@ -168,8 +168,8 @@ class Forwarding:
             self._wait()
         return bool(onward)
 
-    def _next_copy(self, place: int, course: KeyAttempts) -> str:
-        return self._routes.next(self._keys[place], course.asked)
+    def _next_copy(self, place: int, tried: KeyAttempts) -> str:
+        return self._routes.next(self._keys[place], tried.asked)
 
     def _wait(self) -> None:
         delay = self._backoff.next()

@@ -8,48 +8,48 @@ from keyhole.errors import KeyholeError
 from services.client_proxy.forwarding.key_attempts import KeyAttempts
 
 NextCopy = Callable[[int, KeyAttempts], str]
-"""(place, its course) -> the server that is to be asked next; empty: there is none."""
+"""(place, its attempts) -> the server that is to be asked next; empty: there is none."""
 
 
 class FrameAttempts:
-    """The courses of a frame's keys, by place. A key has one from its first trouble on.
+    """The attempts of a frame's keys, by place. A key has some from its first trouble on.
 
     Attributes:
         number: How often keys of the frame were sent, those of several servers at once as once.
         idle: The places that wait until all copies are begun with again.
     """
 
-    __slots__ = ("_courses", "idle", "number")
+    __slots__ = ("_by_place", "idle", "number")
 
     def __init__(self) -> None:
         self.number = 0
         self.idle: set[int] = set()
-        self._courses: dict[int, KeyAttempts] = {}
+        self._by_place: dict[int, KeyAttempts] = {}
 
     def __len__(self) -> int:
         """How many keys had trouble."""
-        return len(self._courses)
+        return len(self._by_place)
 
     def refused(self, places: Iterable[int], address: str, error: KeyholeError, *, was_overdue: bool) -> None:
         """A server has said why it doesn't answer these, or was lost; empty address: there was none to ask."""
         for place in places:
-            self._course(place, address).refused(address, error, was_overdue=was_overdue)
+            self._of(place, address).refused(address, error, was_overdue=was_overdue)
 
     def overdue(self, places: Iterable[int], address: str) -> None:
         """A server keeps silent on these."""
         for place in places:
-            self._course(place, address).overdue()
+            self._of(place, address).overdue()
 
     def onward(self, places: Iterable[int], next_copy: NextCopy) -> dict[str, list[int]]:
         """Those that have no hope left, by the server that they are sent to next. Those that have none are `idle`."""
         by_server: dict[str, list[int]] = {}
         for place in places:
-            course = self._courses[place]
-            if course.hopes:
+            tried = self._by_place[place]
+            if tried.hopes:
                 continue
-            address = next_copy(place, course)
+            address = next_copy(place, tried)
             if address:
-                course.sent(address)
+                tried.sent(address)
                 by_server.setdefault(address, []).append(place)
             else:
                 self.idle.add(place)
@@ -59,24 +59,24 @@ class FrameAttempts:
         """All copies of these may be asked once more. `missing` says why there are none; it is called at most once."""
         why: KeyholeError | None = None
         for place in places:
-            course = self._courses[place]
-            course.begin_again()
-            if not course.under_way and not next_copy(place, course):
-                course.cause = why = why or missing()
+            tried = self._by_place[place]
+            tried.begin_again()
+            if not tried.under_way and not next_copy(place, tried):
+                tried.cause = why = why or missing()
 
     def take_lost(self) -> list[int]:
         """Those of the idle that nobody may answer yet. None is idle after it."""
-        lost = [place for place in self.idle if not self._courses[place].under_way]
+        lost = [place for place in self.idle if not self._by_place[place].under_way]
         self.idle.clear()
         return lost
 
     def with_reason(self, places: Iterable[int]) -> list[int]:
         """Those of these of which somebody has said why they aren't answered."""
-        return [place for place in places if place in self._courses and self._courses[place].reason]
+        return [place for place in places if place in self._by_place and self._by_place[place].reason]
 
     def reason(self, places: Collection[int]) -> KeyholeError | None:
         """Why one of these isn't answered; None: nobody has said so of any."""
-        reasons = (course.reason for place, course in self._courses.items() if place in places)
+        reasons = (tried.reason for place, tried in self._by_place.items() if place in places)
         return next((reason for reason in reasons if reason), None)
 
     def too_late(
@@ -85,13 +85,13 @@ class FrameAttempts:
         """No time is left to try again. One error per reason: there are hundreds of keys. `silent`: as of Course."""
         reasons: dict[int, tuple[KeyAttempts, list[int]]] = {}
         for place in places:
-            course = self._courses[place]
-            reasons.setdefault(id(course.reason), (course, []))[1].append(place)
-        for course, late in reasons.values():
-            yield late, course.too_late(self.number, silent)
+            tried = self._by_place[place]
+            reasons.setdefault(id(tried.reason), (tried, []))[1].append(place)
+        for tried, late in reasons.values():
+            yield late, tried.too_late(self.number, silent)
 
-    def _course(self, place: int, address: str) -> KeyAttempts:
-        course = self._courses.get(place)
-        if course is None:
-            course = self._courses[place] = KeyAttempts(address)
-        return course
+    def _of(self, place: int, address: str) -> KeyAttempts:
+        tried = self._by_place.get(place)
+        if tried is None:
+            tried = self._by_place[place] = KeyAttempts(address)
+        return tried

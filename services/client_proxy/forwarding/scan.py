@@ -55,7 +55,7 @@ class Scanning:
         self._hope = ""
         self._due = self._grace = 0.0
         self._retry_at: float | None = None
-        self._course = KeyAttempts("")
+        self._tried = KeyAttempts("")
         self._attempts = 0
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
 
@@ -98,25 +98,25 @@ class Scanning:
 
     def _ask_next(self, now: float) -> None:
         """Asks another copy. Where there is none, all are begun with again, a moment later."""
-        course = self._course
+        tried = self._tried
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
-            course.begin_again()
+            tried.begin_again()
         table = self._directory.table(self._name)
         prefix = scan_range(self._directory.codec(self._name), self._request).prefix
         copies = scan_copies(table, group_of(prefix), self._bounds.stale)
-        address = next((copy for copy in copies if copy not in course.asked), "")
+        address = next((copy for copy in copies if copy not in tried.asked), "")
         if address:
-            for silent in course.under_way:
+            for silent in tried.under_way:
                 self._directory.suspect(silent)
             self._attempts += 1
-            course.sent(address)
+            tried.sent(address)
             self._asked[self._loop.create_task(self._begin(address))] = address
             self._hope, self._due = address, now + self._directory.hop_seconds
             self._grace = self._directory.hop_seconds / 2
             return
         if not copies:
-            course.cause = no_server(self._name, table)
+            tried.cause = no_server(self._name, table)
         if self._retry_at is None:
             self._retry_at = now + self._backoff.next()
             if self._retry_at >= self._deadline and not self._asked:
@@ -160,26 +160,26 @@ class Scanning:
             self._due, self._grace = now + self._grace, 0.0
             return
         self._hope = ""
-        self._course.overdue()
+        self._tried.overdue()
 
     def _refused(self, address: str, error: KeyholeError) -> None:
-        if isinstance(error, DeadlineExceeded) and self._course.reason is not None:
+        if isinstance(error, DeadlineExceeded) and self._tried.reason is not None:
             # Another copy, or this one a moment ago, may have said what the silent one couldn't.
-            raise self._course.too_late(self._attempts, error)
+            raise self._tried.too_late(self._attempts, error)
         if not isinstance(error, MENDABLE):
             raise error
-        self._course.refused(address, error, was_overdue=address != self._hope)
+        self._tried.refused(address, error, was_overdue=address != self._hope)
         if address == self._hope:
             self._hope = ""
 
     def _too_late(self) -> KeyholeError:
-        course = self._course
+        tried = self._tried
         # One that was asked again a moment ago is not silent: what it said before tells more.
-        asked_just_now = self._hope if course.cause is not None and self._loop.time() < self._due else ""
-        silent = ", ".join(sorted(course.under_way - {asked_just_now}))
-        if course.bound is not None or not silent:
-            return course.too_late(self._attempts)
-        also = f"; another failed because {course.cause.message}" if course.cause else ""
+        asked_just_now = self._hope if tried.cause is not None and self._loop.time() < self._due else ""
+        silent = ", ".join(sorted(tried.under_way - {asked_just_now}))
+        if tried.bound is not None or not silent:
+            return tried.too_late(self._attempts)
+        also = f"; another failed because {tried.cause.message}" if tried.cause else ""
         return DeadlineExceeded(
             f"no answer within the deadline, after {self._attempts} attempts: server {silent} was asked and is silent"
             + also,

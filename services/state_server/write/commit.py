@@ -60,13 +60,13 @@ class _Plan:
     """What is to be written, and what was written by an earlier run already.
 
     Attributes:
-        courses: Of the states in which it was looked for what has expired.
+        passes: Of the states in which it was looked for what has expired.
         spool: Holds the changes of key groups, where rows of the epoch are on disk.
     """
 
     changes: list[PartitionChanges] = field(default_factory=list)
     already: list[GroupCommitted] = field(default_factory=list)
-    courses: list[tuple[Sweeper, GcPass]] = field(default_factory=list)
+    passes: list[tuple[Sweeper, GcPass]] = field(default_factory=list)
     spool: Spool | None = None
 
     def make_room(self, staged: Iterable[StagedGroup]) -> None:
@@ -83,17 +83,17 @@ class _Plan:
         in_memory = self.spool is None or (rows is not None and rows.spool is None)
         return changes if self.spool is None or in_memory else self.spool.keep(changes)
 
-    def course(
+    def gc_pass(
         self, sweeper: Sweeper, snapshot: Snapshot, epoch: CommitContext, written: Written | None
     ) -> GcPass | None:
         """Begins to look for what has expired; `written`: None: not in this epoch."""
         if written is None:
             sweeper.begin_anew()
             return None
-        course = sweeper.begin(snapshot, epoch, written)
-        if course is not None:
-            self.courses.append((sweeper, course))
-        return course
+        gc = sweeper.begin(snapshot, epoch, written)
+        if gc is not None:
+            self.passes.append((sweeper, gc))
+        return gc
 
     def close(self) -> None:
         if self.spool is not None:
@@ -128,8 +128,8 @@ def commit_epoch(
         committed = plan.already
         if plan.changes:
             committed = committed + _carry_out(plan, epoch, hosted, writer, observer, deadline_seconds)
-        for sweeper, course in plan.courses:
-            sweeper.done(course)
+        for sweeper, gc in plan.passes:
+            sweeper.done(gc)
         return committed
     finally:
         plan.close()
@@ -173,12 +173,12 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: StateReplica, part: St
     snapshot = state.store.snapshot()
     try:
         plan.make_room(staged.values())
-        course: GcPass | None = None
+        gc: GcPass | None = None
         if state.sweeper is not None:
             # What replaces everything leaves nothing that has expired; what is run again has been through it.
             amount = None if part.replace or committed else _amount(staged.values())
-            course = plan.course(state.sweeper, snapshot, this, amount)
-        for group in sorted(state.restored if part.replace or course is not None else staged.keys() | committed):
+            gc = plan.gc_pass(state.sweeper, snapshot, this, amount)
+        for group in sorted(state.restored if part.replace or gc is not None else staged.keys() | committed):
             rows, position = staged.get(group), state.position(group)
             checksum = rows.checksum & 0xFFFF_FFFF_FFFF_FFFF if rows is not None else 0
             if position.epoch >= epoch.epoch:
@@ -188,8 +188,8 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: StateReplica, part: St
             written = changes(merged, snapshot, group, state.merge, this, replace=part.replace)
             if state.sweeper is not None:
                 state.sweeper.wrote(written)
-            if course is not None:
-                written = beside(written, course.of(group, written=bool(written)))
+            if gc is not None:
+                written = beside(written, gc.of(group, written=bool(written)))
             if written:
                 plan.changes.append(_partition_changes(epoch, state, group, plan.kept(written, rows), checksum))
     finally:

@@ -1,6 +1,6 @@
 """Arrow batches as storage keys and rows, a column at a time: what a Spark task does with its rows first.
 
-The same bytes and the same key groups as codec.py and placement.py give for one key; tests hold them together.
+The same bytes and the same key groups as codec.py and murmur3.py give for one key; tests hold them together.
 """
 
 from __future__ import annotations

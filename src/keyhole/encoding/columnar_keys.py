@@ -30,7 +30,7 @@ _NUMBER = {
 
 
 def key_groups(columns: Sequence[pa.Array], types: Sequence[KeyType], number: int) -> npt.NDArray[np.uint16]:
-    """The key group of each row: placement.key_group, a column at a time."""
+    """The key group of each row: murmur3.key_group, a column at a time."""
     hashes: _Words = np.full(len(columns[0]), SEED, dtype=np.uint32)
     for column, kind in zip(columns, types, strict=True):
         hashes = _hash(column, kind, hashes)
