@@ -13,6 +13,7 @@ from keyhole.model.evolution import succeeds
 from keyhole.model.state import StateDescriptor
 from keyhole.stores.base import Store
 from services.state_server.read.table import Table
+from services.state_server.replica.key_groups import KeyGroups
 from services.state_server.write.merge import merge_of
 from services.state_server.write.merging import Merge
 from services.state_server.write.ttl_gc import Sweeper
@@ -44,6 +45,7 @@ class StateReplica:
     shown: set[int] = field(default_factory=set)
     warm: set[int] = field(default_factory=set)
     gaps: set[int] = field(default_factory=set)
+    groups: KeyGroups = field(default_factory=KeyGroups)
     sweeper: Sweeper | None = None
 
     @classmethod
@@ -74,6 +76,15 @@ class StateReplica:
             self.positions = dict(snapshot.positions())
         finally:
             snapshot.close()
+
+    def check_groups(self) -> None:
+        """Beside the sets, until they go."""
+        groups = self.groups
+        assert set(groups.owned) == self.restored, (groups.snapshot(), self)
+        assert {g for g in groups.snapshot() if groups.is_followed(g)} == self.followed, (groups.snapshot(), self)
+        assert groups.shown == self.shown, (groups.snapshot(), self)
+        assert groups.warm == self.warm, (groups.snapshot(), self)
+        assert groups.settled == (not self.gaps & self.shown), (groups.snapshot(), self)
 
     def position(self, key_group: int) -> Position:
         return self.positions.get(key_group, START)

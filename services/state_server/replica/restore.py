@@ -57,6 +57,8 @@ def restore(
     missing = {name: sorted(set(groups) - states[name].restored) for name, groups in wanted.items()}
     if not any(missing.values()):
         return
+    for name, groups in missing.items():
+        states[name].groups.begin_restore(groups)
     reader = changelog.reader()
     try:
         ends = reader.ends(missing, deadline_seconds)
@@ -74,6 +76,7 @@ def restore(
         reader.close()
     for name, groups in missing.items():
         states[name].restored.update(groups)
+        states[name].groups.restored(groups)
         if (sweeper := states[name].sweeper) is not None and groups:
             sweeper.begin_anew()
         # Offsets that hold no record of ours (Kafka's own, compacted ones) were passed over without being counted.

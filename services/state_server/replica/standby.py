@@ -111,9 +111,12 @@ class StandbyCopies:
             state.gaps &= wanted | state.table.assigned
             # Those that are to be owned are shown until they are.
             state.shown &= wanted | state.table.assigned
+            released = state.groups.follow(wanted, state.table.assigned, at_once.get(name, frozenset()))
             new = at_once.get(name, frozenset()) & wanted & state.restored
+            assert released == bool(new)
             state.restored -= wanted
             state.shown |= new
+            state.check_groups()
             if new:
                 views.append(_view(state))
         return views
@@ -175,11 +178,15 @@ class StandbyCopies:
                 state.gaps.discard(group)
                 state.warm.add(group)
                 state.shown.add(group)
+                state.groups.reached_the_end(group)
+                state.check_groups()
                 continue
             pieces.setdefault(name, []).append(item)
             if item.marker is None or item.marker.commit_time_ms < oldest_ms:
                 state.gaps.add(group)
                 state.warm.discard(group)
+                state.groups.fell_behind(group)
+                state.check_groups()
         for name, of in pieces.items():
             apply_pieces(self._hosted[name].store, self._hosted[name].positions, of)
         return [_view(state) for state in touched.values()]

@@ -146,6 +146,7 @@ class TakeOvers:
         """On the host's thread."""
         hosted = self._states.hosted
         for name, state in hosted.items():
+            state.groups.retain(wanted.get(name, frozenset()))
             state.restored &= wanted.get(name, frozenset())
             state.followed -= wanted.get(name, frozenset())
             # What is being read has states that never existed, until it is read to its end.
@@ -164,4 +165,5 @@ class TakeOvers:
         for state in hosted.values():
             state.shown -= state.restored
             state.gaps -= state.restored
+            state.check_groups()
         return self._states.views()

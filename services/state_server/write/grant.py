@@ -68,6 +68,8 @@ class Grant:
         self.close()
         for state in self._hosted.values():
             state.restored.clear()
+            state.groups.lose_grant()
+            state.check_groups()
             state.read_positions()
 
     def close(self) -> None:
