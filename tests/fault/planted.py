@@ -98,7 +98,7 @@ def lose_elements() -> None:
     restore = take_over.restore
 
     def losing(states: Mapping[str, StateReplica], wanted: Mapping[str, Iterable[int]], *of: Any, **more: Any) -> None:
-        new = set(wanted.get(TRAILS, ())) - states[TRAILS].restored if TRAILS in states else set()
+        new = set(wanted.get(TRAILS, ())) - states[TRAILS].groups.owned if TRAILS in states else set()
         restore(states, wanted, *of, **more)
         for group in new:
             state, codec = states[TRAILS], states[TRAILS].table.codec

@@ -169,7 +169,7 @@ class Owner:
     def check(self) -> None:
         expected = self.model.shown(self.now_ms)
         assert self.shown(self.bench.state) == expected
-        self.standby.restored.clear()
+        self.standby.groups.lose_grant()
         self.bench.read_into(self.standby)
         assert content(self.standby.store) == content(self.bench.state.store)
         assert self.shown(self.standby) == expected

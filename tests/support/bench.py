@@ -33,7 +33,7 @@ class Bench:
 
     def restore_under(self, grant: str) -> None:
         """As a server does that lost its grant: the new one fences the old, then the changelog is read."""
-        self.state.restored.clear()
+        self.state.groups.lose_grant()
         self.state.read_positions()
         self.writer = open_writer(self.changelog, grant)
         self.read_into(self.state)

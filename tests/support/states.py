@@ -71,7 +71,9 @@ def hosted(
     of = of or descriptor()
     store = store or MemoryEngine().open(of.application, of.state, "topic")
     state = StateReplica.open(of, store, table(of, store))
-    state.restored.update(restored)
+    writable = list(restored)
+    state.groups.begin_restore(writable)
+    state.groups.restored(writable)
     return state
 
 

@@ -230,7 +230,7 @@ class TestFailures:
         assert content(bench.state.store) == {}
 
     def test_rows_of_a_key_group_that_is_not_owned_are_refused_whole(self, bench: Bench) -> None:
-        bench.state.restored.discard(group(B))
+        bench.state.groups.retain(bench.state.groups.owned - {group(B)})
         with pytest.raises(NotOwner, match="stage them again"):
             bench.commit(epoch(1, {A: 1.0, B: 2.0}))
         assert bench.ends() == [0] * KEY_GROUPS

@@ -85,7 +85,7 @@ def test_an_empty_store_gets_all_that_was_committed(bench: Bench) -> None:
     bench.write(2, {A: 2.0, A2: None})
     bench.restore()
     assert content(bench.new.store) == encoded({A: 2.0, B: 1.0})
-    assert bench.new.restored == set(range(KEY_GROUPS))
+    assert bench.new.groups.owned == set(range(KEY_GROUPS))
 
 
 def test_positions_are_those_of_the_owner_that_wrote(bench: Bench) -> None:
@@ -115,7 +115,7 @@ def test_a_store_that_was_away_reads_only_what_it_lacks(bench: Bench, monkeypatc
         pieces.append(batch)
         apply(batch)
 
-    bench.new.restored.clear()
+    bench.new.groups.lose_grant()
     monkeypatch.setattr(bench.new.store, "apply", record)
     bench.restore()
     assert content(bench.new.store) == encoded({A: 2.0, B: 1.0})
@@ -132,7 +132,7 @@ def test_only_the_wanted_key_groups_are_taken(bench: Bench) -> None:
     bench.write(1, {A: 1.0, B: 1.0})
     bench.restore(groups=[1])
     assert content(bench.new.store) == encoded({B: 1.0})
-    assert bench.new.restored == {1}
+    assert bench.new.groups.owned == {1}
 
 
 def test_a_compacted_changelog_gives_the_same(bench: Bench) -> None:
@@ -193,7 +193,7 @@ class TestRebuilt:
         bench.restore()
         bench.put_behind_the_changelogs_back(A3, bench.new.position(0), bench.new.position(0))
         bench.write(2, {A: 2.0})
-        bench.new.restored.clear()
+        bench.new.groups.lose_grant()
         bench.clock = ManualClock(now_ms=1000 + away_ms)
         bench.restore()
         expected = encoded({A: 2.0}) if rebuilt else encoded({A: 2.0, A3: 99.0})
@@ -203,7 +203,7 @@ class TestRebuilt:
         bench.write(1, {A: 1.0})
         bench.restore()
         bench.put_behind_the_changelogs_back(A3, bench.new.position(0), bench.new.position(0))
-        bench.new.restored.clear()
+        bench.new.groups.lose_grant()
         bench.clock = ManualClock(now_ms=10**12)
         bench.restore()
         assert content(bench.new.store) == encoded({A: 1.0, A3: 99.0})
@@ -211,7 +211,7 @@ class TestRebuilt:
     def test_the_owner_itself_is_not_rebuilt_for_the_end_of_its_own_transaction(self, bench: Bench) -> None:
         bench.write(1, {A: 1.0})
         before = bench.old.position(0)
-        bench.old.restored.clear()
+        bench.old.groups.lose_grant()
         bench.clock = ManualClock(now_ms=10**12)
         bench.restore(state=bench.old)
         assert bench.old.position(0).epoch == before.epoch == 1
@@ -246,7 +246,7 @@ class TestBrokenOff:
         bench.stop.set()
         with pytest.raises(NotReady, match="given up"):
             bench.restore()
-        assert bench.new.restored == set()
+        assert bench.new.groups.owned == set()
         bench.stop.clear()
         bench.restore()
         assert content(bench.new.store) == encoded({A: 1.0})
@@ -266,7 +266,7 @@ class TestBrokenOff:
             patch.setattr(bench.new.store, "apply", full_at_the_second)
             with pytest.raises(StoreFull):
                 bench.restore()
-        assert bench.new.restored == set()
+        assert bench.new.groups.owned == set()
         first = bench.new.position(0)
         assert 0 < first.offset < bench.kafka.end(TOPIC, 0)
         bench.restore()
@@ -278,7 +278,7 @@ class TestBrokenOff:
         bench.kafka.down = True
         with pytest.raises(KafkaUnreachable):
             bench.restore()
-        assert bench.new.restored == set()
+        assert bench.new.groups.owned == set()
 
     def test_the_reader_is_closed_whatever_happens(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         closed: list[bool] = []

@@ -177,7 +177,7 @@ def test_what_another_owner_has_written_is_removed_in_its_own_time_too(bench: Be
     """Although nothing that this owner knew of before expires so soon."""
     run(bench, 1, {B: 1.0})
     bench.state.forget([1], "another owner has written it")
-    bench.state.restored.discard(1)
+    bench.state.groups.retain(bench.state.groups.owned - {1})
     bench.state.sweeper = StateReplica.open(bench.state.descriptor, bench.state.store, bench.state.table).sweeper
     run(bench, 3, {A: 3.0})
     run(bench, 4, {})

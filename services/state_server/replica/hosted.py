@@ -27,12 +27,8 @@ class StateReplica:
 
     Attributes:
         positions: How far the store is, by key group; what `apply` extends.
-        restored: Key groups that hold all that was committed before this server's grant: these it may write.
+        groups: In which state each key group is.
         sweeper: None: nothing expires, and no deletion is remembered.
-        followed: Key groups of which it is a standby.
-        shown: Of these, and of those that it is about to own, the ones that the standby copy answers for.
-        warm: Followed ones that have caught up: they could be owned at once.
-        gaps: Followed ones that are between two states that existed; see standby.py.
     """
 
     descriptor: StateDescriptor
@@ -40,11 +36,6 @@ class StateReplica:
     table: Table
     merge: Merge
     positions: dict[int, Position]
-    restored: set[int]
-    followed: set[int] = field(default_factory=set)
-    shown: set[int] = field(default_factory=set)
-    warm: set[int] = field(default_factory=set)
-    gaps: set[int] = field(default_factory=set)
     groups: KeyGroups = field(default_factory=KeyGroups)
     sweeper: Sweeper | None = None
 
@@ -53,7 +44,7 @@ class StateReplica:
         """Takes up where the store is."""
         lives = lifetime(descriptor)
         sweeper = None if lives is None else Sweeper(lives, lambda: store.size().entries)
-        state = cls(descriptor, store, table, merge_of(descriptor), {}, set(), sweeper=sweeper)
+        state = cls(descriptor, store, table, merge_of(descriptor), {}, sweeper=sweeper)
         state.read_positions()
         return state
 
@@ -76,15 +67,6 @@ class StateReplica:
             self.positions = dict(snapshot.positions())
         finally:
             snapshot.close()
-
-    def check_groups(self) -> None:
-        """Beside the sets, until they go."""
-        groups = self.groups
-        assert set(groups.owned) == self.restored, (groups.snapshot(), self)
-        assert {g for g in groups.snapshot() if groups.is_followed(g)} == self.followed, (groups.snapshot(), self)
-        assert groups.shown == self.shown, (groups.snapshot(), self)
-        assert groups.warm == self.warm, (groups.snapshot(), self)
-        assert groups.settled == (not self.gaps & self.shown), (groups.snapshot(), self)
 
     def position(self, key_group: int) -> Position:
         return self.positions.get(key_group, START)

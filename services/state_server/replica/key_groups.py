@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 
 from keyhole.protocol.key_group import FOLLOWED, SHOWN, TRANSITIONS, UNSETTLED, KeyGroupState
 
@@ -32,7 +32,7 @@ class KeyGroups:
         return self._state.get(group, _S.ABSENT)
 
     @property
-    def owned(self) -> Collection[int]:
+    def owned(self) -> Set[int]:
         """Those that may be written. Not to be kept: it changes."""
         return self._in[_S.OWNER]
 
@@ -92,7 +92,7 @@ class KeyGroups:
         self._become(group, _S.STANDBY)
 
     def fell_behind(self, group: int) -> None:
-        """Of a followed one: it is between two states that existed, or where markers may be compacted."""
+        """Of a followed one: it is where markers may be compacted, or is read from the changelog's start again."""
         if self.state(group) is not _S.CATCHING_UP:
             self._become(group, _S.STALE)
 

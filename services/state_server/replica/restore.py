@@ -54,7 +54,7 @@ def restore(
         KafkaUnreachable: No progress for `deadline_seconds`.
         StoreFull: What was restored so far is kept.
     """
-    missing = {name: sorted(set(groups) - states[name].restored) for name, groups in wanted.items()}
+    missing = {name: sorted(set(groups) - states[name].groups.owned) for name, groups in wanted.items()}
     if not any(missing.values()):
         return
     for name, groups in missing.items():
@@ -75,7 +75,6 @@ def restore(
     finally:
         reader.close()
     for name, groups in missing.items():
-        states[name].restored.update(groups)
         states[name].groups.restored(groups)
         if (sweeper := states[name].sweeper) is not None and groups:
             sweeper.begin_anew()

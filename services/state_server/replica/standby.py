@@ -99,25 +99,14 @@ class StandbyCopies:
         self._show(views)
         for name, state in self._hosted.items():
             state.table.followed = self.wanted(name)
-            state.table.standby.withdraw(state.table.standby.groups - state.shown)
+            state.table.standby.withdraw(state.table.standby.groups - state.groups.shown)
         self._follower.order(order)
 
     def _take_order(self, order: Subscription, at_once: Mapping[str, frozenset[int]]) -> list[StandbyView]:
         views = []
         for name, state in self._hosted.items():
             wanted = order.groups.get(name, frozenset())
-            state.followed = set(wanted)
-            state.warm &= wanted
-            state.gaps &= wanted | state.table.assigned
-            # Those that are to be owned are shown until they are.
-            state.shown &= wanted | state.table.assigned
-            released = state.groups.follow(wanted, state.table.assigned, at_once.get(name, frozenset()))
-            new = at_once.get(name, frozenset()) & wanted & state.restored
-            assert released == bool(new)
-            state.restored -= wanted
-            state.shown |= new
-            state.check_groups()
-            if new:
+            if state.groups.follow(wanted, state.table.assigned, at_once.get(name, frozenset())):
                 views.append(_view(state))
         return views
 
@@ -142,7 +131,7 @@ class StandbyCopies:
         new = {part: end for part, end in ends.items() if end is not None}
         dropped = drop_unusable(self._hosted, new, self._clock.now_ms() - DELETE_RETENTION_MS // 2)
         for part in dropped:
-            self._hosted[part.state].gaps.add(part.key_group)
+            self._hosted[part.state].groups.fell_behind(part.key_group)
         return {part: self._hosted[part.state].position(part.key_group) for part in ends}
 
     def _deliver(self, delivery: Delivery) -> None:
@@ -171,22 +160,15 @@ class StandbyCopies:
         for item in delivery.items:
             name, group = item.partition
             state = self._hosted.get(name)
-            if state is None or group not in state.followed:
+            if state is None or not state.groups.is_followed(group):
                 continue
             touched[name] = state
             if isinstance(item, Reached):
-                state.gaps.discard(group)
-                state.warm.add(group)
-                state.shown.add(group)
                 state.groups.reached_the_end(group)
-                state.check_groups()
                 continue
             pieces.setdefault(name, []).append(item)
             if item.marker is None or item.marker.commit_time_ms < oldest_ms:
-                state.gaps.add(group)
-                state.warm.discard(group)
                 state.groups.fell_behind(group)
-                state.check_groups()
         for name, of in pieces.items():
             apply_pieces(self._hosted[name].store, self._hosted[name].positions, of)
         return [_view(state) for state in touched.values()]
@@ -242,7 +224,8 @@ class StandbyCopies:
 
 
 def _view(state: StateReplica) -> StandbyView:
-    if state.gaps & state.shown:
-        return StandbyView(state, frozenset(state.warm), None, {})
-    positions = {group: state.position(group) for group in state.shown}
-    return StandbyView(state, frozenset(state.warm), state.store.snapshot(), positions)
+    groups = state.groups
+    if not groups.settled:
+        return StandbyView(state, groups.warm, None, {})
+    positions = {group: state.position(group) for group in groups.shown}
+    return StandbyView(state, groups.warm, state.store.snapshot(), positions)

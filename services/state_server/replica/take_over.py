@@ -147,10 +147,6 @@ class TakeOvers:
         hosted = self._states.hosted
         for name, state in hosted.items():
             state.groups.retain(wanted.get(name, frozenset()))
-            state.restored &= wanted.get(name, frozenset())
-            state.followed -= wanted.get(name, frozenset())
-            # What is being read has states that never existed, until it is read to its end.
-            state.gaps |= wanted.get(name, frozenset()) - state.restored
         restore(
             hosted,
             wanted,
@@ -162,8 +158,4 @@ class TakeOvers:
             stop=stop,
             at_once=self._settings.at_once,
         )
-        for state in hosted.values():
-            state.shown -= state.restored
-            state.gaps -= state.restored
-            state.check_groups()
         return self._states.views()

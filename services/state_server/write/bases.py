@@ -25,7 +25,7 @@ def read_bases(state: StateReplica, epoch: CommitContext, keys: Sequence[bytes])
     """
     if keys and not are_storage_keys(keys, state.descriptor.key_groups):
         raise MalformedRequest(f"a key whose accumulator is asked for is no storage key of state {state.table.name}")
-    if {group_of(key) for key in keys} - state.restored:
+    if {group_of(key) for key in keys} - state.groups.owned:
         raise NotOwner(f"key groups of state {state.table.name} are asked for and not owned; stage them again")
     lives, bases, size = lifetime(state.descriptor), list[Base | None](), 0
     lives_from = None if lives is None else lives.lives_from(epoch.moment)

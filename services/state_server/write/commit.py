@@ -161,10 +161,10 @@ def _carry_out(
 def _plan_state(plan: _Plan, epoch: EpochToCommit, state: StateReplica, part: StateToCommit) -> None:
     name = f"{state.descriptor.application}/{state.descriptor.state}"
     staged = winners(part.attempts, part.receipts, name)
-    if foreign := staged.keys() - state.restored:
+    if foreign := staged.keys() - state.groups.owned:
         raise NotOwner(f"{len(foreign)} key groups of state {name} are staged here and not owned; stage them again")
     # Complete mode also empties the key groups that got no rows. And a replay may lack all rows of a key group.
-    committed = {group for group in state.restored if state.position(group).epoch >= epoch.epoch}
+    committed = {group for group in state.groups.owned if state.position(group).epoch >= epoch.epoch}
     this = CommitContext(
         epoch.epoch,
         Moment(epoch.commit_time_ms, epoch.watermark_ms),
@@ -178,7 +178,7 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: StateReplica, part: St
             # What replaces everything leaves nothing that has expired; what is run again has been through it.
             amount = None if part.replace or committed else _amount(staged.values())
             gc = plan.gc_pass(state.sweeper, snapshot, this, amount)
-        for group in sorted(state.restored if part.replace or gc is not None else staged.keys() | committed):
+        for group in sorted(state.groups.owned if part.replace or gc is not None else staged.keys() | committed):
             rows, position = staged.get(group), state.position(group)
             checksum = rows.checksum & 0xFFFF_FFFF_FFFF_FFFF if rows is not None else 0
             if position.epoch >= epoch.epoch:

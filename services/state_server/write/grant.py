@@ -67,9 +67,7 @@ class Grant:
         """Nothing more is written under it. Key groups must be restored before they are written under the next one."""
         self.close()
         for state in self._hosted.values():
-            state.restored.clear()
             state.groups.lose_grant()
-            state.check_groups()
             state.read_positions()
 
     def close(self) -> None:

@@ -169,8 +169,8 @@ class QueryStates:
             PublishedView(
                 state,
                 state.store.snapshot(),
-                frozenset(state.restored),
-                {group: state.position(group) for group in state.restored},
+                frozenset(state.groups.owned),
+                {group: state.position(group) for group in state.groups.owned},
                 self._views_taken,
             )
             for state in self.hosted.values()
