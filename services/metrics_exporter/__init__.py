@@ -1,0 +1,1 @@
+"""The metrics exporter: asks every process for its Stats, and exposes them to Prometheus."""

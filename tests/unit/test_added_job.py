@@ -140,3 +140,18 @@ def test_every_source_s_process_refuses_misspelt_settings_of_the_source_and_of_i
     assert done.returncode == 1
     for setting in misspelt(name):
         assert f"{setting} (is it {setting[:-1]}C" in done.stderr
+
+
+def test_no_command_imports_another_package_of_the_name_jobs(tmp_path: Path) -> None:
+    foreign = tmp_path / "jobs" / "__init__.py"
+    foreign.parent.mkdir()
+    foreign.write_text("raise SystemExit('imported')")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "from keyhole.cli.main import main; main(['states', '--help'])"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, "imported" in done.stderr) == (0, False), done.stderr

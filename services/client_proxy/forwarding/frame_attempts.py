@@ -82,7 +82,11 @@ class FrameAttempts:
     def too_late(
         self, places: Iterable[int], silent: KeyholeError | None = None
     ) -> Iterator[tuple[Sequence[int], KeyholeError]]:
-        """No time is left to try again. One error per reason: there are hundreds of keys. `silent`: as of Course."""
+        """No time is left to try again. One error per reason: there are hundreds of keys.
+
+        Args:
+            silent: See KeyAttempts.too_late.
+        """
         reasons: dict[int, tuple[KeyAttempts, list[int]]] = {}
         for place in places:
             tried = self._by_place[place]

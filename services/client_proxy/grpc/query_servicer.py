@@ -199,7 +199,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     async def read_many(
         self, request: pb.GetManyRequest, context: _Context, most_bytes: int = MAX_VALUE_BYTES
     ) -> list[pb.Answer]:
-        """See Reads.many."""
+        """See ProxyReads.many."""
         return await self._reads.many(request, self._deadline(context), most_bytes)
 
     async def codec(self, name: StateName, context: _Context) -> StateCodec:

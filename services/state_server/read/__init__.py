@@ -1,0 +1,1 @@
+"""What readers are answered from. Event loop's thread; knows nothing of write/ and replica/."""

@@ -4,7 +4,7 @@ A copy is shown once it has caught up for the first time. From then on every mar
 as long as the changelog is read before it is compacted. Where a copy has fallen further behind than that (its server
 was suspended for long), the log has holes between the markers, and what was shown last stays until it has caught up.
 
-Threads: coroutines run on the event loop; `_prepare`, `_take_in` and all of HostedState on the host's thread.
+Threads: coroutines run on the event loop; `_prepare`, `_take_in` and all of StateReplica on the host's thread.
 """
 
 from __future__ import annotations

@@ -129,9 +129,9 @@ class Sweeper:
             limits.key_group,
         )
 
-    def done(self, course: GcPass) -> None:
-        """The epoch is committed, with what the course has found."""
-        self._at, self._due = course.at, min(course.due, self._written)
+    def done(self, gc: GcPass) -> None:
+        """The epoch is committed, with what the pass has found."""
+        self._at, self._due = gc.at, min(gc.due, self._written)
 
 
 class GcPass:

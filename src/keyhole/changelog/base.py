@@ -38,7 +38,7 @@ class Marker:
     Attributes:
         commit_time_ms: Milliseconds since 1970, UTC; the coordinator's clock.
         watermark_ms: Event-time watermark; 0: none.
-        checksum: Over the epoch's staged rows of this key group (see types.Position).
+        checksum: Over the epoch's staged rows of this key group (see model.epoch.Position).
         offsets_hash: Hash of the batch's source offsets.
         layout: Of the partition's values (keyhole.encoding.envelope.layout_of).
     """

@@ -1,7 +1,7 @@
 """The coordinator of one query, in the Spark driver: makes each micro-batch one epoch of the query's states.
 
 It takes the query over with the first epoch, runs every epoch as a two-phase commit (keyhole.coordinator.epoch), and
-keeps the servers' leases between epochs (keyhole.coordinator.heartbeat).
+keeps the servers' leases (keyhole.coordinator.heartbeat).
 
 Threads: `run_epoch` is called by one thread; the heartbeat has one of its own. The ChangeLock lets one of them at a
 time change anything.

@@ -1,4 +1,4 @@
-"""The thread that renews the servers' leases between epochs, and follows the servers that come and go.
+"""The thread that renews the servers' leases, and follows the servers that come and go.
 
 While the query is idle it makes every change of the membership that is planned, and repeats the last complete epoch's
 record; while a round's tasks stage it makes those that can't wait.

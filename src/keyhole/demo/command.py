@@ -37,7 +37,7 @@ def run_demo(options: RunOptions, *, sensors: int, rate: int) -> int:
 
 
 class LiveAnswers:
-    """The runner's View: the answers for a few keys, an alert of one after the other, and how fresh the probe's are."""
+    """The runner's LiveView: answers for a few keys, an alert of one after the other, and how fresh the probe's are."""
 
     def __init__(self) -> None:
         self._sightings = freshness.Sightings()

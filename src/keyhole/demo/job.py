@@ -23,7 +23,7 @@ def run_job(name: str, options: RunOptions) -> int:
 
 
 class StatesTable:
-    """The runner's View: how many entries each state has, and of which epoch they are."""
+    """The runner's LiveView: how many entries each state has, and of which epoch they are."""
 
     def __init__(self, application: str) -> None:
         self._application = application

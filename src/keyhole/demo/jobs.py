@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,11 +120,15 @@ class JobDescription:
 
 
 def job_names() -> tuple[str, ...]:
-    """The packages below `jobs` that have a description, sorted. None of them is imported."""
+    """The packages below `jobs` that have a description, sorted. Nothing is imported, not `jobs` itself.
+
+    Another package of that name may come first on the path, and every command asks for the names.
+    """
+    jobs = importlib.util.find_spec(_JOBS)
     return tuple(
         sorted(
             found.name
-            for found in pkgutil.iter_modules(importlib.import_module(_JOBS).__path__)
+            for found in pkgutil.iter_modules(jobs.submodule_search_locations if jobs is not None else ())
             if found.ispkg and _DESCRIPTION in _modules_of(found)
         )
     )

@@ -1,7 +1,8 @@
 """Which server answers for which key group, computed from what the servers say of themselves. Pure.
 
-Every server tells the whole of what it holds whenever that changes. A reader keeps the last word of each server (View),
-and derives all routes anew from all views: the result depends on the last words alone, never on their order.
+Every server tells the whole of what it holds whenever that changes. A reader keeps the last word of each server
+(ServerView), and derives all routes anew from all views: the result depends on the last words alone, never on their
+order.
 """
 
 from __future__ import annotations

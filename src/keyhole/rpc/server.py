@@ -96,7 +96,7 @@ class RpcServer:
         return joined(self._host, self._port)
 
     def counted_by(self, note: Callable[[str], None]) -> None:
-        """Each call that is refused because of its caller is told to `note`; see Door."""
+        """Each call that is refused because of its caller is told to `note`; see PortGuard."""
         if self.door is not None:
             self.door.counted_by(note)
 

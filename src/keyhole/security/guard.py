@@ -2,7 +2,7 @@
 
 An HTTP port is to use it so:
 
-    context = door.http_context()                  # None: plaintext, which `Door` has allowed
+    context = door.http_context()                  # None: plaintext, which `PortGuard` has allowed
     site = web.TCPSite(runner, host, port, ssl_context=context)
     ...
     caller = door.caller_of(request)               # aiohttp's

@@ -100,8 +100,8 @@ KINDS = (
         "deletions that were written during a round are never swept",
         "kinds",
         "services/state_server/write/ttl_gc.py",
-        "        self._at, self._due = course.at, min(course.due, self._written)\n",
-        "        self._at, self._due = course.at, course.due\n",
+        "        self._at, self._due = gc.at, min(gc.due, self._written)\n",
+        "        self._at, self._due = gc.at, gc.due\n",
         ("test_ordered_deletions.py",),
     ),
     Breakage(

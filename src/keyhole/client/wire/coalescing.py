@@ -6,12 +6,12 @@ that wait go together. Alone, a lookup is sent at once.
 
 `Coalescer` decides what goes into which frame and who gets which part of a response. It has no socket, no clock and no
 loop: times come in as numbers. lookup_stream.py is the edge that does the input and output; the client and the proxy
-use both. The unit of waiting is the Segment, a list of keys that one Sink answers for, so that nothing here works per
-key.
+use both. The unit of waiting is the Segment, a list of keys that one SegmentSink answers for, so that nothing here
+works per key.
 
                       add                 next_frame                 receive
-    Segment(keys) ──────────► waiting ──────────────────► in flight ──────────► Sink.answered
-                                 ├─── expire, lost, close ────┼───────────────► Sink.failed
+    Segment(keys) ──────────► waiting ──────────────────► in flight ──────────► SegmentSink.answered
+                                 ├─── expire, lost, close ────┼───────────────► SegmentSink.failed
                                  └────────────────────────────┘ the response was full
 
 A response has the values of as many keys as make rpc.frames.FRAME_BYTES, and says of the others that it is full: these

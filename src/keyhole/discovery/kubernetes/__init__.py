@@ -1,0 +1,1 @@
+"""State servers as pods: what the API server says (api.py), and what a pod is (pods.py)."""
