@@ -57,7 +57,7 @@ class Directory:
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
-        """Closes all links."""
+        """Follows no server any more, and closes all connections."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError, KeyholeError):
@@ -72,7 +72,7 @@ class Directory:
 
     @property
     def links(self) -> list[ServerConnection]:
-        """By address."""
+        """One per discovered server, by address, in order."""
         return [link for _, link in sorted(self._links.items())]
 
     @property

@@ -31,7 +31,7 @@ class ProxyStats:
         self._states = Kept(MOST_STATES)
 
     async def read(self) -> pb.ReadStatsResponse:
-        """All of it."""
+        """Every metric of this proxy, as of now."""
         name, counts, figures = self._name(), self._queries.counts, Figures()
         figures.process(Component.CLIENT_PROXY, (name,), self._started)
         figures.refusals(Component.CLIENT_PROXY, (name,), counts.refusals)

@@ -100,7 +100,7 @@ class MetricsExporter:
             told.cancel()
 
     async def stop(self) -> None:
-        """Ends all of it."""
+        """Asks nobody any more, and gives the port back."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

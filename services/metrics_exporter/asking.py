@@ -64,7 +64,7 @@ class ScrapeTarget:
         self.answer = None
 
     async def close(self) -> None:
-        """Ends it."""
+        """Asks no more, and closes the channel."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -132,7 +132,7 @@ class Targets:
         return self._task
 
     async def close(self) -> None:
-        """Ends all of them."""
+        """Follows the discovery no more, and closes all targets."""
         if self._task is not None:
             self._task.cancel()
             # The error of a discovery is for who runs this, not for who ends it.

@@ -19,7 +19,7 @@ _TIMEOUT_SECONDS = 10.0
 
 
 class SourceRead(NamedTuple):
-    """Where Spark reads next."""
+    """The offset that a query's next batch begins with, of one partition of a source."""
 
     application: str
     query: str

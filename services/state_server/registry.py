@@ -180,7 +180,7 @@ class Registry:
         )
 
     def ownership(self) -> state_server_pb2.Ownership:
-        """What proxies route by."""
+        """What this server owns and follows, for proxies to route by. Without sizes."""
         return state_server_pb2.Ownership(
             server=self.server,
             address=self._address(),

@@ -17,11 +17,11 @@ class Backoff:
         self._next = first_seconds
 
     def next(self) -> float:
-        """Seconds."""
+        """Seconds to pause before the next attempt: doubled each time up to the most, and by chance down to half."""
         delay = self._next
         self._next = min(self._most, 2 * delay)
         return delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
 
     def reset(self) -> None:
-        """After a success."""
+        """Begins with the shortest pause again. Call it after a success."""
         self._next = self._first

@@ -82,7 +82,7 @@ def descriptor_json(descriptor: StateDescriptor) -> dict[str, Any]:
 
 
 def encoded(body: Any) -> bytes:
-    """The JSON text."""
+    """The body as JSON, in UTF-8."""
     return msgspec.json.encode(body)
 
 

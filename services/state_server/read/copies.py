@@ -21,12 +21,12 @@ class HeldSnapshot:
         self._holders = 1
 
     def hold(self) -> HeldSnapshot:
-        """One more holder."""
+        """Takes a share in it: it stays open until as many have called `release`."""
         self._holders += 1
         return self
 
     def release(self) -> None:
-        """One less."""
+        """Gives a share back; the last one closes the snapshot."""
         self._holders -= 1
         if not self._holders:
             self.snapshot.close()
@@ -193,7 +193,7 @@ class Copy:
         return Scanned(entries, self.source() if standing is self.standing else self._make_source(standing), held)
 
     def source(self) -> state_pb2.Source:
-        """Of answers now."""
+        """What answers as of now name as their source."""
         moment = self._moment()
         if self._source is None or self._source_moment != moment:
             self._source, self._source_moment = self._make_source(self.standing), moment

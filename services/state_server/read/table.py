@@ -89,7 +89,7 @@ class Table:
 
     @property
     def standing(self) -> Standing:
-        """The owner's."""
+        """As of which epoch the owned copy is published."""
         return self.owned.standing
 
     def publish(

@@ -72,7 +72,7 @@ class TakeOvers:
 
     @property
     def under_way(self) -> bool:
-        """One is."""
+        """A restore is running."""
         return self.current is not None and not self.current.task.done()
 
     def begin(self, run: Run, version: int, shares: Sequence[StateShare], standing: Standing) -> None:

@@ -46,7 +46,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         self._settings = settings
 
     async def OpenRun(self, request: pb.OpenRunRequest, context: _Context) -> pb.OpenRunResponse:  # noqa: N802 - gRPC
-        """Takes a grant."""
+        """Takes a grant, under which this run may write here."""
         check(request.protocol_version, f"the driver of {request.run.application}")
         run = run_from_proto(request.run)
         self._registry.check_incarnation(request.incarnation)
@@ -55,7 +55,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         return pb.OpenRunResponse()
 
     async def Assign(self, request: pb.AssignRequest, context: _Context) -> pb.AssignResponse:  # noqa: N802 - gRPC
-        """Takes key groups over."""
+        """Owns and follows these key groups; answers once they are restored, or after `wait_ms`."""
         run = run_from_proto(request.run)
         host = self._registry.host(run)
         states = [
@@ -69,7 +69,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         return pb.AssignResponse(ready=ready, restored_records=restored, records_to_restore=total)
 
     async def Release(self, request: pb.ReleaseRequest, context: _Context) -> pb.ReleaseResponse:  # noqa: N802 - gRPC
-        """Gives key groups up."""
+        """Gives key groups up; answers once nothing of theirs is in flight."""
         run = run_from_proto(request.run)
         groups, version = frozenset(request.key_groups), request.assignment_version
         await self._registry.host(run).release(run, request.state, groups, version)
@@ -135,7 +135,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         return response
 
     async def Confirm(self, request: pb.ConfirmRequest, context: _Context) -> pb.ConfirmResponse:  # noqa: N802 - gRPC
-        """Renews the lease."""
+        """Renews the lease, and says which copies have caught up."""
         run = run_from_proto(request.run)
         host = self._registry.host(run)
         host.confirm(run, request.assignment_version, alone=request.alone)

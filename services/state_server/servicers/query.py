@@ -57,7 +57,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     @property
     def open_scans(self) -> int:
-        """Those under way."""
+        """How many scans are under way."""
         return self._scans.under_way
 
     async def ListStates(self, request: pb.ListStatesRequest, context: _Context) -> pb.ListStatesResponse:  # noqa: N802 - gRPC
@@ -131,7 +131,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 yield pb.ScanResponse(source=scanned.source)
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802 - gRPC
-        """This server."""
+        """What this server holds, with sizes."""
         return pb.StatusResponse(servers=[self._registry.status()])
 
     def _table(self, state: pb.StateRef) -> Table:

@@ -39,7 +39,7 @@ class RoundAttempts:
         return list(self._staged)
 
     def held(self) -> list[StagedAttempt]:
-        """All that take memory."""
+        """Those that arrive and those that are staged whole: all that take memory."""
         return [*self._arriving, *self._staged.values()]
 
     def begin(self, name: Attempt, make: Callable[[], StagedAttempt]) -> StagedAttempt:

@@ -69,7 +69,7 @@ class QueryStates:
 
     @property
     def tables(self) -> list[Table]:
-        """Of its states."""
+        """What readers are answered from, of each open state."""
         return [state.table for state in self.hosted.values()]
 
     @property

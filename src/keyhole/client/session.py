@@ -54,7 +54,7 @@ class Seen:
         options["min_epoch"] = self.least(application, state, options.get("min_epoch", 0))
 
     def note(self, application: str, state: str, answers: Iterable[Answer | Entries]) -> None:
-        """Takes what was answered."""
+        """Remembers the newest epoch of these answers: reads after them see none that is older."""
         name = (application, state)
         newest = max((answer.epoch for answer in answers), default=0)
         self._epochs[name] = max(newest, self._epochs.get(name, 0))

@@ -53,7 +53,7 @@ class ServerStatus(msgspec.Struct, frozen=True):
 
 
 def holding_from_proto(message: query_pb2.StateHolding) -> StateHolding:
-    """One to one."""
+    """Field by field; times as datetimes."""
     return StateHolding(
         descriptor=convert.descriptor_from_proto(message.descriptor),
         server=message.server,
@@ -68,7 +68,7 @@ def holding_from_proto(message: query_pb2.StateHolding) -> StateHolding:
 
 
 def status_from_proto(message: query_pb2.ServerStatus) -> ServerStatus:
-    """One to one."""
+    """Field by field; times as datetimes."""
     started = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=message.started_ms)
     return ServerStatus(
         server=message.server,

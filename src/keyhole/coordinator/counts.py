@@ -88,7 +88,7 @@ class JobCounts:
             return self._queries.setdefault(name, QueryCounts())
 
     def spark(self, name: str) -> SparkCounts:
-        """The same."""
+        """The counters of what Spark says of a query, made at the first call. Any thread."""
         with self._lock:
             return self._spark.setdefault(name, SparkCounts())
 
@@ -104,6 +104,6 @@ class JobCounts:
             return dict(self._checked)
 
     def all(self) -> tuple[dict[str, QueryCounts], dict[str, SparkCounts]]:
-        """As they are now."""
+        """The counters of all queries, and of what Spark says of them, by query. Copies; any thread."""
         with self._lock:
             return dict(self._queries), dict(self._spark)

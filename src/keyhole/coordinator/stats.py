@@ -72,7 +72,7 @@ class JobStats:
 
     @property
     def served(self) -> bool:
-        """Somebody may ask."""
+        """There is a port, of Stats or of metrics, on which somebody may ask."""
         return bool(self._stats or self._metrics)
 
     def start(self) -> None:
@@ -142,7 +142,7 @@ class JobStats:
         return PortGuard("job", self._metrics.rpartition(":")[0], self._security)
 
     async def read(self) -> pb.ReadStatsResponse:
-        """All of it."""
+        """Every metric of the job's queries, as of now."""
         figures = Figures()
         figures.process(Component.JOB, (self._application,), self._started)
         figures.refusals(Component.JOB, (self._application,), self.refusals)

@@ -61,7 +61,7 @@ class VerifiedJob:
 
     @property
     def batches(self) -> BatchLogs:
-        """Of the job's query."""
+        """What Spark's logs say of the batches of the job's query."""
         return BatchLogs(self.checkpoint, self.logs)
 
     def beside(self, state: str) -> BatchLogs:
@@ -100,7 +100,7 @@ class RecountVerdict:
 
     @property
     def passed(self) -> bool:
-        """Nothing counted proves nothing."""
+        """Keys were compared, and all agree. Where no key was compared nothing is proven."""
         return self.keys > 0 and self.mismatches == 0
 
 

@@ -70,7 +70,7 @@ class LiveView(Protocol):
         """Takes note that there were no answers."""
 
     def render(self) -> RenderableType:
-        """What is shown now."""
+        """What rich shows now."""
 
     def result(self, stack: Stack) -> dict[str, object]:
         """What --json tells beside what it tells of every job."""

@@ -188,7 +188,7 @@ class Lifetime:
         return entry.startswith(DELETED, STAMP_BYTES if self.ttl_ms else 0)
 
     def stamp_of(self, entry: bytes) -> bytes:
-        """When an entry expires."""
+        """When an entry, or what is remembered of a deletion, expires: STAMP_BYTES bytes that sort by time."""
         if self.ttl_ms:
             return entry[:STAMP_BYTES]
         return entry[1 : 1 + STAMP_BYTES] if entry.startswith(DELETED) else NEVER

@@ -51,7 +51,7 @@ def _json_float(value: float) -> float | str:
 
 
 def days_of(value: date) -> int:
-    """Since 1970."""
+    """Days since 1970-01-01."""
     return value.toordinal() - _EPOCH_DAY
 
 

@@ -43,5 +43,5 @@ class Kept:
             self._kept.add(name)
 
     def label(self, name: tuple[str, str]) -> tuple[str, str]:
-        """Its labels."""
+        """The labels by which this name is exposed: itself, or OTHER beyond the limit."""
         return name if name in self._kept else (OTHER, OTHER)

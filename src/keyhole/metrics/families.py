@@ -90,7 +90,7 @@ def _family(
 
 @functools.cache
 def version() -> str:
-    """Keyhole's own."""
+    """Keyhole's version; "unknown" where it is not installed."""
     try:
         return importlib.metadata.version("keyhole-spark")
     except importlib.metadata.PackageNotFoundError:  # sources on a path, not installed

@@ -35,7 +35,7 @@ class StatsServicer(stats_pb2_grpc.StatsServicer):
         self._read = read
 
     async def Read(self, request: pb.ReadStatsRequest, context: _Context) -> pb.ReadStatsResponse:  # noqa: N802 - gRPC
-        """This process."""
+        """Every metric of this process."""
         return await self._read()
 
 

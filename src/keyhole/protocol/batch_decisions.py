@@ -91,7 +91,7 @@ def following(before: Pin | None, batch: int, content: bytes, note: str, oldest:
 
 
 def written(pin: Pin) -> bytes:
-    """Its file."""
+    """The bytes of the pin's file: a line of JSON, then the content. See pin_of."""
     head = msgspec.json.encode(_Head(1, pin.contents, pin.sha256, pin.note))
     return head + b"\n" + (pin.content or b"")
 

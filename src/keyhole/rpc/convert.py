@@ -136,7 +136,7 @@ def source_from_proto(message: state_pb2.Source) -> Source:
 
 
 def bounds_to_proto(bounds: ReadBounds) -> query_pb2.ReadOptions | None:
-    """None: the defaults."""
+    """The options of a request; None where all are the defaults."""
     if bounds == ReadBounds():
         return None
     return query_pb2.ReadOptions(

@@ -10,7 +10,7 @@ from keyhole.v1 import state_server_pb2
 
 
 def run_to_proto(run: Run) -> state_server_pb2.Run:
-    """Who speaks."""
+    """The run that a message comes from, or is for."""
     return state_server_pb2.Run(
         application=run.application, query=run.query, generation=run.generation, run_id=run.run_id
     )

@@ -19,7 +19,7 @@ class Listed:
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """The bytes of all of its files but the manifest; 0: it has none."""
         return sum(file.bytes for file in self.savepoint.files) if self.savepoint is not None else 0
 
 

@@ -89,7 +89,7 @@ class Savepoint(msgspec.Struct, frozen=True):
 
     @property
     def files(self) -> tuple[SavedFile, ...]:
-        """All but the manifest."""
+        """Of all states and checkpoints: every file but the manifest."""
         checkpoints = [query.checkpoint.files for query in self.queries if query.checkpoint is not None]
         return tuple(file for files in (*(state.files for state in self.states), *checkpoints) for file in files)
 

@@ -91,7 +91,7 @@ class Access:
         return Caller(self, identity.names, identity.expires, shown)
 
     def identify(self, shown: Presented) -> _Identity:
-        """As `caller`."""
+        """Who is presented, by certificate, token or both; raises as `caller`."""
         names = tuple(f"certificate:{name}" for name in shown.certificate)
         expires = shown.certificate_expires if names else None
         if expires is not None and time.time() >= expires:
@@ -118,7 +118,7 @@ class Access:
 
     @property
     def policy_version(self) -> int:
-        """See `rights`."""
+        """Grows with each policy that is read; see `rights`."""
         return self._policy.versioned()[1]
 
     def unknown(self, shown: Presented, why: str) -> Unauthenticated:
@@ -127,7 +127,7 @@ class Access:
         return Unauthenticated(NOT_KNOWN)
 
     def close(self) -> None:
-        """Ends what refreshes keys."""
+        """Stops fetching the keys of JWTs."""
         if self._web is not None:
             self._web.close()
 

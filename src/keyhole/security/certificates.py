@@ -28,7 +28,7 @@ class TlsFiles:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Those that are named."""
+        """The files that are named: certificate, key, authority."""
         return tuple(path for path in (self.certificate, self.key, self.authority) if path)
 
 

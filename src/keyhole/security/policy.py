@@ -102,7 +102,7 @@ class Allow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @ready
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All entries."""
+    """The policy's file: who is allowed what. What no entry allows is denied."""
 
     allow: tuple[Allow, ...]
 

@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 
 
 class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One token."""
+    """A bearer token that callers may bring: the SHA-256 of it, and until when it counts."""
 
     name: str
     sha256: str
@@ -37,7 +37,7 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @ready
 class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file."""
+    """The file of the tokens that callers may bring."""
 
     tokens: tuple[TokenEntry, ...]
 

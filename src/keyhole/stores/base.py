@@ -120,7 +120,7 @@ class Store(Protocol):
         """Removes its entries and its position, in one atomic step. Unknown key groups are no error."""
 
     def size(self) -> StoreSize:
-        """Any thread."""
+        """Entries and bytes used, as StoreSize says. Any thread; may take a look at the disk."""
 
     def close(self) -> None:
         """Idempotent. Afterwards every other call, also of its open snapshots, raises NotReady."""

@@ -59,7 +59,7 @@ class HostedState:
         self.rows[self.codec.storage_key(key)] = row
 
     def source(self, server: str) -> state_pb2.Source:
-        """Of answers now."""
+        """The source that answers of this copy have now."""
         return state_pb2.Source(
             server=server,
             role=state_pb2.ROLE_OWNER if self.role is Role.OWNER else state_pb2.ROLE_STANDBY,

@@ -76,7 +76,7 @@ class FakeServer:
         return self._rpc.port
 
     async def start(self) -> None:
-        """Serves."""
+        """Listens, and says SERVING."""
         self._rpc.add(query_pb2_grpc.add_QueryServicer_to_server, FakeQuery(self), "keyhole.v1.Query")
         ownership = _FakeStateServer(self)  # type: ignore[abstract] # the write path is not faked
         self._rpc.add(state_server_pb2_grpc.add_StateServerServicer_to_server, ownership, "keyhole.v1.StateServer")
@@ -115,7 +115,7 @@ class FakeServer:
         return [copies[name] for copies in (self.states, self.standbys) if name in copies]
 
     def all_copies(self) -> list[HostedState]:
-        """Of all states."""
+        """Owned and standby copies of all states."""
         return [*self.states.values(), *self.standbys.values()]
 
     def changed(self) -> None:
@@ -124,7 +124,7 @@ class FakeServer:
         self._change = asyncio.Event()
 
     def holding(self, state: HostedState) -> pb.StateHolding:
-        """As servers tell it."""
+        """A copy as DescribeState and ownership streams have it."""
         return pb.StateHolding(
             descriptor=convert.descriptor_to_proto(state.descriptor),
             server=self.server,
@@ -135,7 +135,7 @@ class FakeServer:
         )
 
     def status(self) -> pb.ServerStatus:
-        """As servers tell it."""
+        """The server as Status has it."""
         holdings = [self.holding(state) for state in self.all_copies()]
         return pb.ServerStatus(
             server=self.server,

@@ -30,12 +30,12 @@ class SimulatedServer:
         return self._rpc.address
 
     async def start(self) -> None:
-        """Serves."""
+        """Listens, and answers Stats."""
         self._rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, StatsServicer(self._read), SERVICE)
         await self._rpc.start()
 
     async def stop(self) -> None:
-        """At once."""
+        """Cuts off what is under way."""
         await self._rpc.stop(0)
 
     async def _read(self) -> pb.ReadStatsResponse:

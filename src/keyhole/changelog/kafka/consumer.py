@@ -50,13 +50,13 @@ def runs(messages: Sequence[Message]) -> Iterator[RecordRun]:
 
 
 def as_records(messages: Sequence[Message]) -> Records:
-    """For an EpochAssembler."""
+    """Messages of one partition as an EpochAssembler takes them, values as bytes."""
     keys, values = list(map(Message.key, messages)), list(map(Message.value, messages))
     return Records(keys, values, lambda index: offset_of(messages[index]))
 
 
 def offset_of(message: Message) -> int:
-    """Where a record is."""
+    """The message's offset in its partition."""
     offset = message.offset()
     assert offset is not None
     return offset

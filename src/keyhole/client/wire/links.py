@@ -47,7 +47,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
 
     def heard(self) -> None:
-        """It has answered."""
+        """The proxy behind it has answered: the next failure begins with the shortest pause."""
         if self.cause is not None:
             self.cause = None
             self._backoff.reset()

@@ -28,7 +28,7 @@ class PodSet:
         self._hosts: dict[str, str] = {}
 
     def listed(self, pods: list[Json]) -> None:
-        """These are all."""
+        """Takes the place of all that was known: the API server has listed every pod."""
         self._hosts = dict(_name_and_host(pod) for pod in pods)
 
     def changed(self, kind: str, pod: Json) -> None:

@@ -147,7 +147,7 @@ class HttpPort:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def stop(self) -> None:
-        """Ends everything. Idempotent."""
+        """Cuts off all connections and gives the port back. Idempotent."""
         await self.drain(0)
         for connection in list(self._connections.values()):
             connection.abort()

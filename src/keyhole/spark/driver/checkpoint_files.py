@@ -31,7 +31,7 @@ class CheckpointFiles(Protocol):
         """False: there is such a file, which stays as it is."""
 
     def delete(self, name: str) -> None:
-        """It needn't be there."""
+        """Deletes a file; one that isn't there is no error."""
 
 
 def checkpoint_files(session: SparkSession, folder: str) -> CheckpointFiles:
