@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -33,8 +36,26 @@ _NO_MODULES = (
 )
 
 
+@functools.cache
+def _is_file(path: Path) -> bool:
+    return path.is_file()
+
+
+@functools.cache
+def _is_package(path: Path) -> bool:
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
 def _is_there(path: str, beside: Path) -> bool:
-    return any((base / path).exists() for base in (beside, *(ROOT / base for base in _BASES)))
+    return any(_is_file(base / path) for base in (beside, *(ROOT / base for base in _BASES)))
+
+
+def _by_folder(files: Iterable[Path]) -> dict[str, list[Path]]:
+    """A test for each folder: one for each file is slower than what it looks at."""
+    found = defaultdict(list)
+    for file in files:
+        found["/".join(file.relative_to(ROOT).parent.parts[:3]) or "."].append(file)
+    return found
 
 
 def _missing_paths(text: str, beside: Path) -> list[str]:
@@ -55,29 +76,30 @@ def _missing_modules(text: str) -> list[str]:
         # The last word may be what a module has.
         parts = name.split(".")
         found = [root.joinpath(*parts[:end]) for end in (len(parts), len(parts) - 1)]
-        if not any(path.is_dir() or path.with_suffix(".py").exists() for path in found) or (
-            len(parts) > 3
-            and not (root.joinpath(*parts[:3]).is_dir() or root.joinpath(*parts[:3]).with_suffix(".py").exists())
-        ):
+        if not any(map(_is_package, found)) or (len(parts) > 3 and not _is_package(root.joinpath(*parts[:3]))):
             missing.append(name)
     return missing
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_names_files_and_modules_that_there_are(page: Path) -> None:
-    text = page.read_text()
-    assert _missing_paths(text, page.parent) == []
-    if page.name != "testing.md":  # where `keyhole` is a fixture
-        assert _missing_modules(text) == []
+@pytest.mark.parametrize("folder", _by_folder(PAGES))
+def test_pages_name_files_and_modules_that_there_are(folder: str) -> None:
+    missing = {}
+    for page in _by_folder(PAGES)[folder]:
+        text = page.read_text()
+        # In testing.md `keyhole` is a fixture.
+        modules = [] if page.name == "testing.md" else _missing_modules(text)
+        missing[str(page.relative_to(ROOT))] = _missing_paths(text, page.parent) + modules
+    assert {page: names for page, names in missing.items() if names} == {}
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_a_comment_names_files_and_modules_that_there_are(file: Path) -> None:
-    if "v1" in file.parts:
-        return
-    text = file.read_text()
-    assert _missing_paths(text, file.parent) == []
-    assert _missing_modules(text) == []
+@pytest.mark.parametrize("folder", _by_folder(SOURCES))
+def test_comments_name_files_and_modules_that_there_are(folder: str) -> None:
+    missing = {}
+    for file in _by_folder(SOURCES)[folder]:
+        if "v1" not in file.parts:
+            text = file.read_text()
+            missing[str(file.relative_to(ROOT))] = _missing_paths(text, file.parent) + _missing_modules(text)
+    assert {file: names for file, names in missing.items() if names} == {}
 
 
 def test_the_tests_that_hold_the_protocols_invariants_exist() -> None:
