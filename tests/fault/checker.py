@@ -25,6 +25,8 @@ _EXCUSED = frozenset({"EPOCH_FAILED", "KAFKA_UNREACHABLE", "NO_SERVER", "FENCED"
 # And one of two drivers on one checkpoint: what Spark says of it, and what we say where it has read the checkpoint
 # before the other one went on.
 _EXCUSED_OF_TWO = frozenset({"CONCURRENT_STREAM_LOG_UPDATE", "CHECKPOINT_MISMATCH"})
+# Spark gives a processor's Python worker 10 s from its start to its first word, whatever else the machine has to do.
+_SPARKS_OWN = "Python worker failed to connect back"
 _SHOWN = 40
 
 
@@ -225,7 +227,7 @@ def _nothing_ends_by_itself(context: Context) -> Iterator[str]:
             continue
         two = any(fault.kind == USURP and fault.began <= event.at for fault in faults)
         excused = _EXCUSED | _EXCUSED_OF_TWO if two else _EXCUSED
-        if not (event.name.startswith("driver") and event.reason in excused):
+        if not (event.name.startswith("driver") and (event.reason in excused or _SPARKS_OWN in event.message)):
             yield f"{event.name} ended at {event.at:.3f} with {event.reason}: {event.message}"
 
 

@@ -293,6 +293,14 @@ def test_one_of_two_drivers_may_mistrust_the_checkpoint_that_the_other_one_write
     assert check(two).right
 
 
+def test_a_driver_may_end_as_spark_has_not_waited_for_a_python_worker_and_a_server_may_not() -> None:
+    why = ("INTERNAL", "[STREAM_FAILED] terminated with exception: Python worker failed to connect back.")
+    for name, right in (("driver", True), ("server-1", False)):
+        seen = history()
+        seen.events.append(Ended(at(5), name, *why))
+        assert check(seen).right is right
+
+
 def test_a_cut_off_owner_may_answer_on_with_what_it_has() -> None:
     late = history()
     late.events += [
