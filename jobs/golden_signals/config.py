@@ -10,7 +10,7 @@ from keyhole.config import SourceConfig, TopicJobConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenSignalsConfig(TopicJobConfig):
-    """The job golden_signals."""
+    """The job golden_signals: what every job that reads one topic has, and no more."""
 
     PREFIX: ClassVar[str] = "KEYHOLE_GOLDEN_SIGNALS_"
 

@@ -10,7 +10,7 @@ from keyhole.config import SourceConfig, TopicJobConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TweetImpressionsConfig(TopicJobConfig):
-    """The job tweet_impressions."""
+    """The job tweet_impressions: what every job that reads one topic has, and no more."""
 
     PREFIX: ClassVar[str] = "KEYHOLE_TWEET_IMPRESSIONS_"
 

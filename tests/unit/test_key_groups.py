@@ -72,6 +72,8 @@ def test_what_falls_behind_before_it_was_shown_goes_on_catching_up() -> None:
     groups.follow({1}, assigned=(), at_once=())
     groups.fell_behind(1)
     assert groups.state(1) is S.CATCHING_UP
+    groups.fell_behind(2)  # of which nothing is known any more
+    assert groups.state(2) is S.ABSENT
     groups.reached_the_end(1)
     groups.fell_behind(1)
     assert (groups.state(1), groups.warm, groups.settled) == (S.STALE, set(), False)

@@ -58,7 +58,7 @@ class LaneRoutes:
         return table
 
     def first(self, table: RouteTable, keys: Sequence[bytes]) -> FirstCopies:
-        """Each key's first copy."""
+        """Which server each key goes to first, by the stale policy; of equal copies one by chance, for the frame."""
         if self._stale is Stale.WHEN_NEEDED:
             routes = table.nearest
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Set
 
 from keyhole.protocol.key_group import FOLLOWED, SHOWN, TRANSITIONS, UNSETTLED, KeyGroupState
 
@@ -92,8 +92,11 @@ class KeyGroups:
         self._become(group, _S.STANDBY)
 
     def fell_behind(self, group: int) -> None:
-        """Of a followed one: it is where markers may be compacted, or is read from the changelog's start again."""
-        if self.state(group) is not _S.CATCHING_UP:
+        """It is where markers may be compacted, or is read from the changelog's start again.
+
+        Nothing changes where it is not shown yet, or not followed any more: nobody is answered from it.
+        """
+        if self.state(group) in FOLLOWED & SHOWN:
             self._become(group, _S.STALE)
 
     def retain(self, wanted: Collection[int]) -> None:
@@ -131,7 +134,3 @@ class KeyGroups:
         else:
             self._state[group] = state
             self._in[state].add(group)
-
-    def snapshot(self) -> Mapping[int, KeyGroupState]:
-        """All but the absent ones, as they are now."""
-        return dict(self._state)
