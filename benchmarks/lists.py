@@ -64,8 +64,8 @@ class Measured:
         }
         began = time.perf_counter()
         snapshot = self.store.snapshot()
-        epoch = CommitContext(self.epochs + 1, Moment(1, 1), Moment(1, 1))
-        written = changes(rows, snapshot, 0, self.merge, epoch, replace=False)
+        context = CommitContext(self.epochs + 1, Moment(1, 1), Moment(1, 1))
+        written = changes(rows, snapshot, 0, self.merge, context, replace=False)
         snapshot.close()
         merged = time.perf_counter()
         self._apply([(key, row) for key, row in written if row is not None], [k for k, row in written if row is None])

@@ -32,10 +32,10 @@ class ClientProxy:
         self._rpc.counted_by(self._servicer.counts.refusals.note)
         self._stats = ProxyStats(self._directory, self._servicer, lambda: f"{socket.gethostname()}:{self._rpc.port}")
         self._page: serving.MetricsPage | None = None
-        self._reads = HttpReads(self._directory, self._servicer, config.default_timeout_seconds, door=self._rpc.door)
+        self._reads = HttpReads(self._directory, self._servicer, config.default_timeout_seconds, guard=self._rpc.guard)
         self._http: HttpPort | None = None
         if config.http:
-            self._http = HttpPort("the HTTP reads", config.http, self._reads.app, door=self._rpc.door)
+            self._http = HttpPort("the HTTP reads", config.http, self._reads.app, guard=self._rpc.guard)
         self._health: asyncio.Task[None] | None = None
 
     @property
@@ -59,7 +59,7 @@ class ClientProxy:
         self._rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, servicer, serving.SERVICE)
         await self._rpc.start()
         if self._config.metrics:
-            self._page = serving.own_page(self._config.metrics, self._stats.read, self._rpc.door)
+            self._page = serving.own_page(self._config.metrics, self._stats.read, self._rpc.guard)
             await self._page.start()
         if self._http is not None:
             await self._http.start()

@@ -8,7 +8,7 @@ from keyhole.client.wire.segments import Answers
 from keyhole.clock import Clock
 from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram, ReadCounts, Refusals
-from keyhole.protocol.views import StateName
+from keyhole.protocol.server_view import StateName
 from keyhole.rpc.frames import AskAgain, Failure, as_error
 
 

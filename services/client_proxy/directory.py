@@ -12,9 +12,9 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.errors import KeyholeError, NoServer, UnknownApplication, UnknownState
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.routing import RouteTable, build, diff
-from keyhole.protocol.views import ServerView, StateName, let_go
+from keyhole.protocol.server_view import ServerView, StateName, let_go
 from keyhole.security.credentials import PLAIN, Credentials
-from services.client_proxy.server_link import ServerConnection
+from services.client_proxy.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
 

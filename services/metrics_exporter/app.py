@@ -49,8 +49,8 @@ class MetricsExporter:
         self._clock = clock
         self._targets = [Targets(component, of, self._target) for component, of in discoveries.items()]
         self._kafka = KafkaLook(offsets, clock, config.kafka_interval_seconds) if offsets is not None else None
-        door = PortGuard("metrics-exporter", config.host, config)
-        self._page = MetricsPage(f"{config.host}:{config.port}", self._scrape, door)
+        guard = PortGuard("metrics-exporter", config.host, config)
+        self._page = MetricsPage(f"{config.host}:{config.port}", self._scrape, guard)
         self._views = Views()
         self._started = process_start()
         self._body = b""

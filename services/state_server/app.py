@@ -117,7 +117,7 @@ class StateServer:
         self._registry = registry
         await self._rpc.start()
         if self._config.metrics:
-            self._page = serving.own_page(self._config.metrics, stats.read, self._rpc.door)
+            self._page = serving.own_page(self._config.metrics, stats.read, self._rpc.guard)
             await self._page.start()
         if registry.replica:
             self._replicate(registry, settings)

@@ -183,11 +183,11 @@ class QueryHost:
         self.lease.confirm()
 
     async def read_base(
-        self, run: Run, incarnation: str, version: int, state: str, epoch: CommitContext, keys: Sequence[bytes]
+        self, run: Run, incarnation: str, version: int, state: str, context: CommitContext, keys: Sequence[bytes]
     ) -> list[Base | None]:
         """See EpochWriter.read_base. Raises also what Fence.check_may_write does."""
         self.fence.check_may_write(run, incarnation, version)
-        return await self._writer.read_base(state, epoch, keys)
+        return await self._writer.read_base(state, context, keys)
 
     def begin_attempt(self, run: Run, incarnation: str, version: int, attempt: Attempt) -> StagedAttempt:
         """See EpochWriter.begin_attempt. Raises also what Fence.check_may_write does."""

@@ -177,9 +177,9 @@ def keep_ends() -> None:
     with_stored = merge_expiring.Expiring.with_stored
 
     def keeping(
-        self: merge_expiring.Expiring, rows: StoredValues, stored: Stored, epoch: CommitContext
+        self: merge_expiring.Expiring, rows: StoredValues, stored: Stored, context: CommitContext
     ) -> list[EntryChange]:
-        written = with_stored(self, rows, stored, epoch)
+        written = with_stored(self, rows, stored, context)
         if self._lives.clock is not TtlClock.EVENT_TIME or not isinstance(self._merge, Upsert):
             return written
         before = stored.get_many([key for key, _ in written])
@@ -195,9 +195,9 @@ def forget_subtasks() -> None:
     """Now and then the tasks of an operator are told that their subtasks hold nothing yet."""
     read_bases = epoch_writer.read_bases
 
-    def forgetful(state: StateReplica, epoch: Any, keys: Sequence[bytes]) -> list[Base | None]:
-        bases = read_bases(state, epoch, keys)
-        return [None] * len(bases) if state.descriptor.state == LEDGERS and epoch.number % 4 == 0 else bases
+    def forgetful(state: StateReplica, context: Any, keys: Sequence[bytes]) -> list[Base | None]:
+        bases = read_bases(state, context, keys)
+        return [None] * len(bases) if state.descriptor.state == LEDGERS and context.number % 4 == 0 else bases
 
     epoch_writer.read_bases = forgetful
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keyhole.model.read import Role
 from keyhole.protocol.routing import RouteTable, build, diff
-from keyhole.protocol.views import Holding, ServerView
+from keyhole.protocol.server_view import Holding, ServerView
 from tests.support.readings import KEY_GROUPS, descriptor
 
 ADDRESSES = ["a", "b", "c"]

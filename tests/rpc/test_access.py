@@ -505,20 +505,20 @@ async def test_threads_and_an_http_port_are_asked_the_same(cluster: Cluster) -> 
             return from_rpc_error(caught.value)
 
     assert isinstance(await asyncio.to_thread(by_a_channel), PermissionDenied)
-    door = PortGuard(
+    guard = PortGuard(
         "proxy",
         "127.0.0.1",
         ClientProxyConfig(servers=("a:1",), policy=str(cluster.policy), tokens=str(cluster.tokens)),
     )
     token = secret_of(cluster, "reader")
-    caller = door.http_caller(f"Bearer {token}", None, "peer")
+    caller = guard.http_caller(f"Bearer {token}", None, "peer")
     caller.check(Verb.READ, "app", "counts")
     with pytest.raises(PermissionDenied):
         caller.check(Verb.SCAN, "app", "counts")
     with pytest.raises(Unauthenticated):
-        door.http_caller("", None, "peer")
+        guard.http_caller("", None, "peer")
     with pytest.raises(Unauthenticated):
-        door.http_caller("Basic YTpi", None, "peer")
+        guard.http_caller("Basic YTpi", None, "peer")
 
 
 async def test_figures_are_for_those_who_may_see_them(cluster: Cluster) -> None:
@@ -527,7 +527,7 @@ async def test_figures_are_for_those_who_may_see_them(cluster: Cluster) -> None:
         stub: Any = stats_pb2_grpc.StatsStub(channel)
         await becomes(None, lambda: stub.Read(stats_pb2.ReadStatsRequest()))
         assert (await stub.Read(stats_pb2.ReadStatsRequest())).families
-    page = serving.MetricsPage("127.0.0.1:0", figures, cluster.proxy._rpc.door)
+    page = serving.MetricsPage("127.0.0.1:0", figures, cluster.proxy._rpc.guard)
     await page.start()
     trusted = ssl.create_default_context(cafile=str(cluster.authority.path))
     answers = {}

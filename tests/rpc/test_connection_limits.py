@@ -125,13 +125,13 @@ async def test_a_peer_that_answers_no_pings_is_let_go(monkeypatch: pytest.Monkey
         assert await ends(reader)
 
 
-async def _http(limits: HttpLimits, door: PortGuard | None) -> HttpPort:
+async def _http(limits: HttpLimits, guard: PortGuard | None) -> HttpPort:
     async def healthy(request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
     app = web.Application()
     app.router.add_get("/healthz", healthy)
-    port = HttpPort("the test", "127.0.0.1:0", app, limits, door)
+    port = HttpPort("the test", "127.0.0.1:0", app, limits, guard)
     await port.start()
     return port
 

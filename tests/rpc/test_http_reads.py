@@ -286,10 +286,10 @@ async def test_a_proxy_that_has_reached_a_server_is_ready(served: Served) -> Non
 
 
 @asynccontextmanager
-async def port_of(served: Served, limits: HttpLimits, door: PortGuard | None = None) -> AsyncIterator[HttpPort]:
+async def port_of(served: Served, limits: HttpLimits, guard: PortGuard | None = None) -> AsyncIterator[HttpPort]:
     """A port of its own, with other limits."""
-    reads = HttpReads(served.proxy._directory, served.proxy._servicer, 5.0, limits, door)
-    port = HttpPort("the HTTP reads", "127.0.0.1:0", reads.app, limits, door)
+    reads = HttpReads(served.proxy._directory, served.proxy._servicer, 5.0, limits, guard)
+    port = HttpPort("the HTTP reads", "127.0.0.1:0", reads.app, limits, guard)
     await port.start()
     try:
         yield port
@@ -392,8 +392,8 @@ async def test_over_tls_each_caller_reads_what_the_policy_allows_and_is_told_of_
         tokens=str(tmp_path / "tokens.toml"),
     )
     trusting = ssl.create_default_context(cafile=str(authority.path))
-    door = PortGuard("client-proxy", "127.0.0.1", config)
-    async with port_of(served, HttpLimits(), door=door) as port, aiohttp.ClientSession() as http:
+    guard = PortGuard("client-proxy", "127.0.0.1", config)
+    async with port_of(served, HttpLimits(), guard=guard) as port, aiohttp.ClientSession() as http:
 
         async def ask(who: str, path: str, method: str = "GET", **more: Any) -> tuple[int, Any]:
             headers = {"Authorization": f"Bearer {made[who][0]}"} if who else {}

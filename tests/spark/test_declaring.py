@@ -21,9 +21,9 @@ from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
-from keyhole.coordinator import registration as declaring
+from keyhole.coordinator import new_states
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.registration import DECLARING
+from keyhole.coordinator.new_states import DECLARING
 from keyhole.coordinator.run import QueryRun
 from keyhole.errors import Fenced, KafkaUnreachable, StateConflict
 from keyhole.protocol.control import GenerationRecord, QueryControl, QueryRecord, read_control, record
@@ -155,13 +155,13 @@ def test_queries_of_one_process_with_new_states_start_together_in_one_attempt_ea
 ) -> None:
     names = [f"query-{number}" for number in range(8)]
     together, attempts = threading.Barrier(len(names), timeout=LONG_SECONDS), list[object]()
-    attempt = declaring._attempt
+    attempt = new_states._attempt
 
     def counted(*arguments: Any) -> Any:
         attempts.append(attempt(*arguments))
         return attempts[-1]
 
-    monkeypatch.setattr(declaring, "_attempt", counted)
+    monkeypatch.setattr(new_states, "_attempt", counted)
 
     def start(name: str) -> None:
         changelog = KafkaChangelog(kafka, application)

@@ -51,8 +51,8 @@ def holding(of: StateDescriptor, length: int) -> Counting:
 
 
 def written_by(of: StateDescriptor, snapshot: Counting, rows: StoredValues) -> list[EntryChange]:
-    epoch = CommitContext(2, Moment(1, 1), Moment(1, 1))
-    return changes(rows, snapshot, 0, merge_of(of), epoch, replace=False)  # type: ignore[arg-type]
+    context = CommitContext(2, Moment(1, 1), Moment(1, 1))
+    return changes(rows, snapshot, 0, merge_of(of), context, replace=False)  # type: ignore[arg-type]
 
 
 def read_and_written(length: int, **changed: object) -> tuple[int, int]:

@@ -35,7 +35,7 @@ def test_of_what_is_followed_already_a_new_order_asks_nothing() -> None:
 
     follower = SteppedFollower(changelog, of.query, prepare, lambda delivery: None, ManualClock())
     for number, groups in enumerate([{0, 1}, {0}, {0, 1}, {1}, set[int](), {1}], 1):
-        follower.order(Subscription(number, {of.state: frozenset(groups)}))
+        follower.subscribe(Subscription(number, {of.state: frozenset(groups)}))
         follower.step()
     assert asked == [{of.state: [0, 1]}, {of.state: [1]}, {of.state: [1]}]
     first, second = Partition(of.state, 0), Partition(of.state, 1)

@@ -29,7 +29,7 @@ from keyhole.errors import (
 )
 from keyhole.model.read import ReadBounds, Role, Stale
 from keyhole.protocol.routing import RouteTable, build
-from keyhole.protocol.views import Holding, ServerView
+from keyhole.protocol.server_view import Holding, ServerView
 from keyhole.rpc.frames import FRAME_BYTES, AskAgain
 from keyhole.v1 import state_pb2
 from services.client_proxy.forwarding.asked import Asked

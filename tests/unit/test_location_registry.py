@@ -11,7 +11,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.model.read import Role
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.routing import build, diff
-from keyhole.protocol.views import Holding, ServerView
+from keyhole.protocol.server_view import Holding, ServerView
 from tests.support import readings
 
 

@@ -7,7 +7,7 @@ import msgspec
 from keyhole.model.read import Role
 from keyhole.model.state import ValueSchema
 from keyhole.protocol.routing import build, diff
-from keyhole.protocol.views import Holding, ServerView, let_go
+from keyhole.protocol.server_view import Holding, ServerView, let_go
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
 
 NAME = (APPLICATION, STATE)

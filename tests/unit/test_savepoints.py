@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from keyhole.changelog.base import ChangelogWriter, Partition
-from keyhole.coordinator.registration import DECLARING
+from keyhole.coordinator.new_states import DECLARING
 from keyhole.errors import (
     Fenced,
     InvalidConfiguration,

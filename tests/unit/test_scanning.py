@@ -13,7 +13,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.errors import DeadlineExceeded, KeyholeError, NotReady, TooStale
 from keyhole.model.read import Role
 from keyhole.protocol.routing import RouteTable, build
-from keyhole.protocol.views import Holding, ServerView
+from keyhole.protocol.server_view import Holding, ServerView
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.forwarding.scan import Scanning
 from tests.support.entries import hourly, scan_request

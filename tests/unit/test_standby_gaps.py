@@ -32,8 +32,8 @@ class Handed:
 
     def start(self) -> None: ...
 
-    def order(self, order: Subscription) -> None:
-        self._number = order.number
+    def subscribe(self, subscription: Subscription) -> None:
+        self._number = subscription.number
 
     def close(self) -> None: ...
 

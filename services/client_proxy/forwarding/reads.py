@@ -10,7 +10,7 @@ from keyhole.client.wire.segments import Answers
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_values import KeyValue
 from keyhole.errors import KeyholeError, Overloaded, StaleDescriptor
-from keyhole.protocol.views import StateName
+from keyhole.protocol.server_view import StateName
 from keyhole.rpc import convert
 from keyhole.rpc.frames import FRAME_BYTES, AskAgain, answer_too_large, check_answer, cut_to_frame, of_key
 from keyhole.rpc.read_requests import check_lookup

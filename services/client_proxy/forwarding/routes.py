@@ -11,7 +11,7 @@ from keyhole.encoding.storage_key import are_storage_keys, group_of
 from keyhole.errors import KeyTooLong, MalformedRequest, NoServer, StaleDescriptor
 from keyhole.model.read import Stale
 from keyhole.protocol.routing import RouteTable
-from keyhole.protocol.views import StateName
+from keyhole.protocol.server_view import StateName
 from services.client_proxy.directory import Directory
 
 

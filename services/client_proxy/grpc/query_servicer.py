@@ -13,7 +13,7 @@ import grpc
 from keyhole.client.wire.segments import Answers
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError, Overloaded
-from keyhole.protocol.views import StateName
+from keyhole.protocol.server_view import StateName
 from keyhole.rpc import convert
 from keyhole.rpc.frames import MAX_VALUE_BYTES
 from keyhole.rpc.read_requests import check_consistency, check_frame, key_count

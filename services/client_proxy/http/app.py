@@ -62,7 +62,7 @@ class HttpReads:
 
     Args:
         default_timeout_seconds: For requests that bring no timeout.
-        door: Knows who calls, and what that one may read; None: everybody may read everything.
+        guard: Knows who calls, and what that one may read; None: everybody may read everything.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class HttpReads:
         servicer: ProxyServicer,
         default_timeout_seconds: float,
         limits: HttpLimits | None = None,
-        door: PortGuard | None = None,
+        guard: PortGuard | None = None,
     ) -> None:
         self.draining = False
         self._directory = directory
         self._servicer = servicer
         self._default_timeout = default_timeout_seconds
         self._limits = limits or HttpLimits()
-        self._door = door
+        self._guard = guard
         self.app = web.Application(client_max_size=self._limits.body_bytes, middlewares=[_problems])
         state = r"/v1/{application:[^/:]+}/{state:[^/:]+}"
         self.app.router.add_routes(
@@ -208,9 +208,9 @@ class HttpReads:
 
     def _caller(self, request: web.Request) -> Caller:
         """Raises Unauthenticated."""
-        if self._door is None:
+        if self._guard is None:
             return ANYBODY
-        caller = self._door.caller_of(request)
+        caller = self._guard.caller_of(request)
         path = request.match_info.route.resource
         caller.method = f"{request.method} {path.canonical if path is not None else ''}"
         become(caller)

@@ -37,7 +37,7 @@ _JOIN_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Subscription:
-    """What is to be followed: key groups by state. `number` grows with every order of a host."""
+    """What is to be followed: key groups by state. `number` grows with every one of a host."""
 
     number: int
     groups: Mapping[str, frozenset[int]]
@@ -45,15 +45,15 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What has come. `order`: its number; `control`: the query's records, where they have changed."""
+    """What has come. `subscription`: its number; `control`: the query's records, where they have changed."""
 
-    order: int
+    subscription: int
     items: Sequence[RestoredEpochs | Reached]
     control: QueryControl | None
 
 
 Prepare = Callable[[int, Mapping[Partition, int | None]], Mapping[Partition, Position] | None]
-"""(order's number, the changelogs' ends) -> where to begin, by partition. None: the order is out of date.
+"""(the subscription's number, the changelogs' ends) -> where to begin, by partition. None: it is out of date.
 
 An end of None: the partition is followed already.
 """
@@ -64,8 +64,8 @@ class Following(Protocol):
 
     def start(self) -> None: ...
 
-    def order(self, order: Subscription) -> None:
-        """Replaces the order before. Any thread."""
+    def subscribe(self, subscription: Subscription) -> None:
+        """Replaces the one before. Any thread."""
 
     def close(self) -> None:
         """Returns at once; it ends at its next step. `join` waits for that."""
@@ -104,8 +104,8 @@ class Follower:
     def start(self) -> None:
         self._thread.start()
 
-    def order(self, order: Subscription) -> None:
-        self._wanted = order
+    def subscribe(self, subscription: Subscription) -> None:
+        self._wanted = subscription
 
     def close(self) -> None:
         self._closed.set()
@@ -146,16 +146,16 @@ class Follower:
             if tail is not None:
                 tail.close()
 
-    def _begin(self, order: Subscription, tail: ChangelogTail | None) -> ChangelogTail | None:
-        wanted = {Partition(state, group) for state, groups in order.groups.items() for group in groups}
+    def _begin(self, subscription: Subscription, tail: ChangelogTail | None) -> ChangelogTail | None:
+        wanted = {Partition(state, group) for state, groups in subscription.groups.items() for group in groups}
         ends: dict[Partition, int | None] = dict.fromkeys(wanted & self._followed)
         # Of what is followed already nothing is asked: that would stand still while Kafka is waited for.
         if new := wanted - self._followed:
             with contextlib.closing(self._changelog.reader()) as reader:
                 ends |= reader.ends(by_state(sorted(new)), _KAFKA_DEADLINE_SECONDS)
-        positions = self._prepare(order.number, ends) if wanted else {}
-        self._current = order
-        if positions is None:  # another order is coming
+        positions = self._prepare(subscription.number, ends) if wanted else {}
+        self._current = subscription
+        if positions is None:  # another subscription is coming
             return tail
         if tail is None and positions:
             tail = self._changelog.tail()

@@ -70,7 +70,7 @@ class StandbyCopies:
         self._heard = heard
         self._changed = changed
         self._loop = asyncio.get_running_loop()
-        self._order = Subscription(0, {})
+        self._subscription = Subscription(0, {})
         self._control: QueryControl | None = None
         self._told_ms, self._heard_monotonic = -1, 0.0
         self._shown: dict[str, tuple[Mapping[int, Position], Mapping[int, Standing]]] = {}
@@ -83,7 +83,7 @@ class StandbyCopies:
 
     def wanted(self, state: str) -> frozenset[int]:
         """The key groups of a state that are followed."""
-        return self._order.groups.get(state, frozenset())
+        return self._subscription.groups.get(state, frozenset())
 
     async def follow(
         self, groups: Mapping[str, frozenset[int]], at_once: Mapping[str, frozenset[int]] | None = None
@@ -93,19 +93,23 @@ class StandbyCopies:
         Args:
             at_once: Those among them that this server owned until now: what they hold is a state that existed.
         """
-        order = Subscription(self._order.number + 1, {state: wanted for state, wanted in groups.items() if wanted})
-        self._order = order
-        views = await self._thread.call_always(lambda: self._take_order(order, at_once or {}))
+        subscription = Subscription(
+            self._subscription.number + 1, {state: wanted for state, wanted in groups.items() if wanted}
+        )
+        self._subscription = subscription
+        views = await self._thread.call_always(lambda: self._take_subscription(subscription, at_once or {}))
         self._show(views)
         for name, state in self._hosted.items():
             state.table.followed = self.wanted(name)
             state.table.standby.withdraw(state.table.standby.groups - state.groups.shown)
-        self._follower.order(order)
+        self._follower.subscribe(subscription)
 
-    def _take_order(self, order: Subscription, at_once: Mapping[str, frozenset[int]]) -> list[StandbyView]:
+    def _take_subscription(
+        self, subscription: Subscription, at_once: Mapping[str, frozenset[int]]
+    ) -> list[StandbyView]:
         views = []
         for name, state in self._hosted.items():
-            wanted = order.groups.get(name, frozenset())
+            wanted = subscription.groups.get(name, frozenset())
             if state.groups.follow(wanted, state.table.assigned, at_once.get(name, frozenset())):
                 views.append(_view(state))
         return views
@@ -126,7 +130,7 @@ class StandbyCopies:
         return None if self._closed else self._thread.submit(self._prepare, number, ends).result()
 
     def _prepare(self, number: int, ends: Mapping[Partition, int | None]) -> Mapping[Partition, Position] | None:
-        if number != self._order.number or any(part.state not in self._hosted for part in ends):
+        if number != self._subscription.number or any(part.state not in self._hosted for part in ends):
             return None
         new = {part: end for part, end in ends.items() if end is not None}
         dropped = drop_unusable(self._hosted, new, self._clock.now_ms() - DELETE_RETENTION_MS // 2)
@@ -152,7 +156,7 @@ class StandbyCopies:
             self._show(await self._thread.call_always(lambda: self._take_in(delivery)))
 
     def _take_in(self, delivery: Delivery) -> list[StandbyView]:
-        if delivery.order != self._order.number:
+        if delivery.subscription != self._subscription.number:
             return []
         oldest_ms = self._clock.now_ms() - MIN_COMPACTION_LAG_MS // 2
         pieces: dict[str, list[RestoredEpochs]] = {}

@@ -101,9 +101,9 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         """What the tasks of an aggregating state merge with."""
         run = run_from_proto(request.run)
         moment = Moment(request.commit_time_ms, request.watermark_ms)
-        epoch = CommitContext(request.epoch, moment, moment)
+        context = CommitContext(request.epoch, moment, moment)
         bases = await self._registry.host(run).read_base(
-            run, request.incarnation, request.assignment_version, request.state, epoch, request.storage_keys
+            run, request.incarnation, request.assignment_version, request.state, context, request.storage_keys
         )
         return pb.ReadBaseResponse(bases=map(base_to_proto, bases))
 

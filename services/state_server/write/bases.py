@@ -15,7 +15,7 @@ from services.state_server.write.merging import CommitContext
 _BASE_BYTES = 8 << 20
 
 
-def read_bases(state: StateReplica, epoch: CommitContext, keys: Sequence[bytes]) -> list[Base | None]:
+def read_bases(state: StateReplica, context: CommitContext, keys: Sequence[bytes]) -> list[Base | None]:
     """Those of the first keys, as many as a message may have; None: the key had none.
 
     Raises:
@@ -28,14 +28,14 @@ def read_bases(state: StateReplica, epoch: CommitContext, keys: Sequence[bytes])
     if {group_of(key) for key in keys} - state.groups.owned:
         raise NotOwner(f"key groups of state {state.table.name} are asked for and not owned; stage them again")
     lives, bases, size = lifetime(state.descriptor), list[Base | None](), 0
-    lives_from = None if lives is None else lives.lives_from(epoch.moment)
+    lives_from = None if lives is None else lives.lives_from(context.moment)
     snapshot = state.store.snapshot()
     try:
         for key in keys:
             stored = snapshot.get(key)
             if stored is not None and lives_from is not None:
                 (stored,) = living((stored,), lives_from)
-            base = None if stored is None else decode_aggregate(stored).as_of(epoch.number)
+            base = None if stored is None else decode_aggregate(stored).as_of(context.number)
             of_base = 0 if base is None else len(base.accumulator)
             if of_base > MAX_VALUE_BYTES:
                 raise value_too_large(state.table.name, of_base, "an accumulator")

@@ -84,13 +84,13 @@ class _Plan:
         return changes if self.spool is None or in_memory else self.spool.keep(changes)
 
     def gc_pass(
-        self, sweeper: Sweeper, snapshot: Snapshot, epoch: CommitContext, written: Written | None
+        self, sweeper: Sweeper, snapshot: Snapshot, context: CommitContext, written: Written | None
     ) -> GcPass | None:
         """Begins to look for what has expired; `written`: None: not in this epoch."""
         if written is None:
             sweeper.begin_anew()
             return None
-        gc = sweeper.begin(snapshot, epoch, written)
+        gc = sweeper.begin(snapshot, context, written)
         if gc is not None:
             self.passes.append((sweeper, gc))
         return gc

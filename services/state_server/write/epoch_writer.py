@@ -62,7 +62,7 @@ class EpochWriter:
         self._settings = settings
         self._committing: set[asyncio.Future[list[GroupCommitted]]] = set()
 
-    async def read_base(self, state: str, epoch: CommitContext, keys: Sequence[bytes]) -> list[Base | None]:
+    async def read_base(self, state: str, context: CommitContext, keys: Sequence[bytes]) -> list[Base | None]:
         """The accumulators of an aggregating state before the epoch; None: the key had none.
 
         Of the first keys, as many as a message may have.
@@ -71,7 +71,7 @@ class EpochWriter:
             NotOwner: A key group that isn't restored here.
             TooLarge: An accumulator that no message can carry.
         """
-        return await self._thread.call(read_bases, self._states.state(state), epoch, keys)
+        return await self._thread.call(read_bases, self._states.state(state), context, keys)
 
     def begin_attempt(self, attempt: Attempt) -> StagedAttempt:
         """Room for one task attempt's rows, not yet among what is staged (see `stage`).

@@ -41,7 +41,7 @@ def _of_kind(descriptor: StateDescriptor) -> Merge:
 
 
 def changes(
-    rows: StoredValues, snapshot: Snapshot, key_group: int, merge: Merge, epoch: CommitContext, *, replace: bool
+    rows: StoredValues, snapshot: Snapshot, key_group: int, merge: Merge, context: CommitContext, *, replace: bool
 ) -> list[EntryChange]:
     """What must be written to one key group, ascending by key; empty: nothing.
 
@@ -50,8 +50,8 @@ def changes(
         replace: `rows` is all that the key group holds from now on (complete mode, or a reset).
     """
     if replace:
-        return _replacing(merge.replacing(rows, epoch), dict(snapshot.items(key_group)))
-    return merge.with_stored(rows, snapshot, epoch)
+        return _replacing(merge.replacing(rows, context), dict(snapshot.items(key_group)))
+    return merge.with_stored(rows, snapshot, context)
 
 
 def _replacing(rows: StoredValues, stored: Mapping[bytes, bytes]) -> list[EntryChange]:

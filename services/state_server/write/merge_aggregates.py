@@ -26,10 +26,10 @@ class Aggregating(RowMerge):
             f"state {self._name} got two rows of one key in one epoch: its rows came from two tasks", state=self._name
         )
 
-    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
+    def with_stored(self, rows: StoredValues, stored: Stored, context: CommitContext) -> list[EntryChange]:
         keys = sorted(rows)
         return [
-            (key, self._entry(rows[key], before, epoch.number))
+            (key, self._entry(rows[key], before, context.number))
             for key, before in zip(keys, stored.get_many(keys), strict=True)
         ]
 
@@ -43,8 +43,8 @@ class Aggregating(RowMerge):
         made = Aggregate(epoch, entry.row, entry.accumulator, held.accumulator, entry.version, held.version)
         return made.encode()
 
-    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
-        return {key: self._entry(row, None, epoch.number) for key, row in rows.items()}
+    def replacing(self, rows: StoredValues, context: CommitContext) -> StoredValues:
+        return {key: self._entry(row, None, context.number) for key, row in rows.items()}
 
     def digest(self, key: bytes, row: StoredValue) -> int:
         return crc32(key) if row is None else crc32(row[:DIGEST_BYTES], crc32(key))

@@ -27,20 +27,20 @@ class MapMerge:
     def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
         return self._merge.staged(row, other)
 
-    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
+    def with_stored(self, rows: StoredValues, stored: Stored, context: CommitContext) -> list[EntryChange]:
         cleared = {key for key, row in rows.items() if row is None and self._is_whole_key(key)}
         if not cleared:
-            return self._merge.with_stored(rows, stored, epoch)
+            return self._merge.with_stored(rows, stored, context)
         gone: StoredValues = {
             key: None for prefix in cleared for key, _ in stored.items(group_of(prefix), prefix, end_of_prefix(prefix))
         }
         entries = {key: row for key, row in rows.items() if key not in cleared}
-        written = self._merge.with_stored(entries, _Without(stored, frozenset(gone)), epoch)
+        written = self._merge.with_stored(entries, _Without(stored, frozenset(gone)), context)
         return sorted((dict(gone) | dict(written)).items())
 
-    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
+    def replacing(self, rows: StoredValues, context: CommitContext) -> StoredValues:
         entries = {key: row for key, row in rows.items() if row is not None or not self._is_whole_key(key)}
-        return self._merge.replacing(entries, epoch)
+        return self._merge.replacing(entries, context)
 
     def _is_whole_key(self, key: bytes) -> bool:
         return self._codec.prefix_length(key) == len(key)
@@ -57,7 +57,7 @@ class RankedEntries(RankedMerge):
         super().__init__(rank)
         self._codec = codec
 
-    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
+    def with_stored(self, rows: StoredValues, stored: Stored, context: CommitContext) -> list[EntryChange]:
         keys = sorted(rows)
         prefixes = list(self._prefixes(keys))
         clearing = self._clearing(list(dict.fromkeys(prefixes)), stored)
@@ -80,8 +80,8 @@ class RankedEntries(RankedMerge):
                 written[key] = remembered(row)
         return sorted(written.items())
 
-    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
-        changed = self.with_stored(rows, _NOTHING, epoch)
+    def replacing(self, rows: StoredValues, context: CommitContext) -> StoredValues:
+        changed = self.with_stored(rows, _NOTHING, context)
         return {key: row for key, row in changed if row is not None}
 
     def _prefixes(self, keys: Sequence[bytes]) -> Iterator[bytes]:

@@ -23,14 +23,14 @@ class Expiring:
     def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
         return self._merge.staged(row, other)
 
-    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
-        entry = self._lives.entries(epoch.written)
-        written = self._merge.with_stored(rows, _Living(stored, self._lives, epoch), epoch)
+    def with_stored(self, rows: StoredValues, stored: Stored, context: CommitContext) -> list[EntryChange]:
+        entry = self._lives.entries(context.written)
+        written = self._merge.with_stored(rows, _Living(stored, self._lives, context), context)
         return [(key, None if row is None else entry(row)) for key, row in written]
 
-    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
-        entry = self._lives.entries(epoch.written)
-        replaced = self._merge.replacing(rows, epoch)
+    def replacing(self, rows: StoredValues, context: CommitContext) -> StoredValues:
+        entry = self._lives.entries(context.written)
+        replaced = self._merge.replacing(rows, context)
         return {key: None if row is None else entry(row) for key, row in replaced.items()}
 
 
@@ -40,10 +40,10 @@ class _Living:
     `items` has the expired ones too: whoever clears a key, or looks for the last position in a list, means all of them.
     """
 
-    def __init__(self, stored: Stored, lives: Lifetime, epoch: CommitContext) -> None:
+    def __init__(self, stored: Stored, lives: Lifetime, context: CommitContext) -> None:
         self._stored = stored
         self._lives = lives
-        self._lives_from = lives.lives_from(epoch.moment)
+        self._lives_from = lives.lives_from(context.moment)
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
         return self._lives.living(self._stored.get_many(storage_keys), self._lives_from)

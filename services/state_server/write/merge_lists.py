@@ -33,7 +33,7 @@ class ListMerge(RowMerge):
             return None
         raise DuplicateKey("two staged elements of a list have one position: a bug; the task must number them")
 
-    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
+    def with_stored(self, rows: StoredValues, stored: Stored, context: CommitContext) -> list[EntryChange]:
         written: list[EntryChange] = []
         for prefix, elements, cleared in self._by_key(rows):
             group, end = group_of(prefix), end_of_prefix(prefix)
@@ -51,7 +51,7 @@ class ListMerge(RowMerge):
             written += placed.items()
         return written
 
-    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
+    def replacing(self, rows: StoredValues, context: CommitContext) -> StoredValues:
         return {
             key: row
             for prefix, elements, _ in self._by_key(rows)

@@ -36,7 +36,7 @@ class Upsert(RowMerge):
             state=self._name,
         )
 
-    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
+    def with_stored(self, rows: StoredValues, stored: Stored, context: CommitContext) -> list[EntryChange]:
         return sorted(rows.items())
 
 
@@ -55,7 +55,7 @@ class RankedMerge(RowMerge):
         # Rows of equal rank come in any order; the choice must not depend on it.
         return max(row, other, key=lambda row: (self.rank(row), row.startswith(DELETED), row))
 
-    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
+    def with_stored(self, rows: StoredValues, stored: Stored, context: CommitContext) -> list[EntryChange]:
         rank, keys = self.rank, sorted(rows)
         return [
             (key, remembered(row))
@@ -63,7 +63,7 @@ class RankedMerge(RowMerge):
             if (row := rows[key]) is None or before is None or rank(row) >= rank(before)
         ]
 
-    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
+    def replacing(self, rows: StoredValues, context: CommitContext) -> StoredValues:
         return {key: changed for key, row in rows.items() if (changed := remembered(row)) is not None}
 
 
@@ -99,7 +99,7 @@ class Reducing(RowMerge):
     def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
         return self._merged(row, other, self._staged)
 
-    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
+    def with_stored(self, rows: StoredValues, stored: Stored, context: CommitContext) -> list[EntryChange]:
         keys = sorted(rows)
         return [
             (key, rows[key] if before is None else self._merged(before, rows[key], self._onto))

@@ -43,14 +43,14 @@ class Merge(Protocol):
             ValueMismatch: They can't be merged.
         """
 
-    def with_stored(self, rows: StoredValues, stored: Stored, epoch: CommitContext) -> list[EntryChange]:
+    def with_stored(self, rows: StoredValues, stored: Stored, context: CommitContext) -> list[EntryChange]:
         """What must be written, ascending by key, where `stored` is the state before the epoch.
 
         Raises:
             ValueMismatch: A row and the stored one can't be merged.
         """
 
-    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
+    def replacing(self, rows: StoredValues, context: CommitContext) -> StoredValues:
         """The rows as they are to be stored, where they are all that the key group holds from now on."""
 
     def digest(self, key: bytes, row: StoredValue) -> int:
@@ -73,7 +73,7 @@ class CommitContext(NamedTuple):
 class RowMerge:
     """What most kinds have in common: a staged row is stored as it is."""
 
-    def replacing(self, rows: StoredValues, epoch: CommitContext) -> StoredValues:
+    def replacing(self, rows: StoredValues, context: CommitContext) -> StoredValues:
         return rows
 
     def digest(self, key: bytes, row: StoredValue) -> int:

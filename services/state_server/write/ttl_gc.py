@@ -89,13 +89,13 @@ class Sweeper:
         """There are entries that it knows nothing of: restored ones, or those of an epoch that it did not look at."""
         self._at, self._due = b"", NOT_KNOWN
 
-    def begin(self, stored: Stored, epoch: CommitContext, written: Written) -> GcPass | None:
+    def begin(self, stored: Stored, context: CommitContext, written: Written) -> GcPass | None:
         """What one epoch is to look at; None: nothing. The next one begins where this one does, but for `done`.
 
         Args:
             stored: The state before the epoch.
         """
-        expired, stamp = self.lives.expired(epoch.moment), self.lives.stamp(epoch.written)
+        expired, stamp = self.lives.expired(context.moment), self.lives.stamp(context.written)
         # Also if the epoch should fail: it may turn out to have been committed.
         self._due = min(self._due, stamp)
         self._written = NEVER
@@ -104,7 +104,7 @@ class Sweeper:
         # Not for a round that ends where it begins: a store may have to count.
         self._entries = 0 if not self._at else self._entries or self._count()
         due = self._due if self._at else stamp
-        return GcPass(stored, expired, due, self._at, self._budget(written), self.lives, epoch)
+        return GcPass(stored, expired, due, self._at, self._budget(written), self.lives, context)
 
     def wrote(self, changes: Iterable[EntryChange]) -> None:
         """What the epoch that has begun writes to a key group.
@@ -150,7 +150,7 @@ class GcPass:
         start: bytes,
         budget: Budget,
         lives: Lifetime,
-        epoch: CommitContext,
+        context: CommitContext,
     ) -> None:
         self.at = b""
         self.due = due
@@ -159,7 +159,7 @@ class GcPass:
         self._start = start
         self._budget = budget
         self._lives = lives
-        self._entry = lives.entries(epoch.written)
+        self._entry = lives.entries(context.written)
 
     def of(self, key_group: int, *, written: bool) -> list[EntryChange]:
         """What is to be written to a key group for this alone, ascending by storage key.

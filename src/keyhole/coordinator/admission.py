@@ -13,7 +13,7 @@ from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.registration import look_for_another
+from keyhole.coordinator.new_states import look_for_another
 from keyhole.coordinator.run import QueryRun
 from keyhole.coordinator.topics import check_complete, check_topic
 from keyhole.coordinator.waiting import await_server

@@ -23,9 +23,9 @@ from keyhole.config import JobConfig
 from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.local_lock import turns_of
+from keyhole.coordinator.new_states import DescriptorMaker, declare_new
 from keyhole.coordinator.query_log import OPEN_SECONDS, QueryLog, unknown_outcome
 from keyhole.coordinator.reconcile import Reconciler
-from keyhole.coordinator.registration import DescriptorMaker, declare_new
 from keyhole.coordinator.server_calls import Desired
 from keyhole.coordinator.topics import refuse_foreign_records, with_topic
 from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown

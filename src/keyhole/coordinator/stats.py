@@ -113,7 +113,7 @@ class JobStats:
 
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         rpc = RpcServer("job", *parted(self._stats, "KEYHOLE_JOB_STATS"), self._security) if self._stats else None
-        page = serving.own_page(self._metrics, self.read, self._door(rpc)) if self._metrics else None
+        page = serving.own_page(self._metrics, self.read, self._guard(rpc)) if self._metrics else None
         if rpc is not None:
             servicer = serving.StatsServicer(self.read)
             rpc.counted_by(self.refusals.note)
@@ -132,11 +132,11 @@ class JobStats:
             if rpc is not None:
                 await rpc.stop(0)
 
-    def _door(self, rpc: RpcServer | None) -> PortGuard | None:
+    def _guard(self, rpc: RpcServer | None) -> PortGuard | None:
         from keyhole.security.guard import PortGuard
 
         if rpc is not None:
-            return rpc.door
+            return rpc.guard
         if self._security is None:
             return None
         return PortGuard("job", self._metrics.rpartition(":")[0], self._security)

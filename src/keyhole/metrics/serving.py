@@ -45,19 +45,19 @@ class MetricsPage:
     Args:
         address: host:port to listen on; port 0: any free one.
         body: Makes the page.
-        door: TLS, and who may see it: those with the verb metrics, admin or platform. None: everybody.
+        guard: TLS, and who may see it: those with the verb metrics, admin or platform. None: everybody.
 
     Raises:
         InvalidConfiguration: The address is not host:port, or plaintext was not chosen for it.
     """
 
-    def __init__(self, address: str, body: Body, door: PortGuard | None = None) -> None:
+    def __init__(self, address: str, body: Body, guard: PortGuard | None = None) -> None:
         self._body = body
-        self._door = door
+        self._guard = guard
         app = web.Application()
         app.router.add_get("/metrics", self._answer)
         app.router.add_get("/healthz", _healthy)
-        self._port = HttpPort("/metrics", address, app, door=door)
+        self._port = HttpPort("/metrics", address, app, guard=guard)
 
     @property
     def address(self) -> str:
@@ -73,9 +73,9 @@ class MetricsPage:
         await self._port.stop()
 
     async def _answer(self, request: web.Request) -> web.Response:
-        if self._door is not None:
+        if self._guard is not None:
             try:
-                self._door.caller_of(request).check_everywhere(Verb.METRICS, Verb.ADMIN, Verb.PLATFORM)
+                self._guard.caller_of(request).check_everywhere(Verb.METRICS, Verb.ADMIN, Verb.PLATFORM)
             except Unauthenticated:
                 return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
             except PermissionDenied:
@@ -88,11 +88,11 @@ async def _healthy(request: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
-def own_page(address: str, read: Read, door: PortGuard | None = None) -> MetricsPage:
+def own_page(address: str, read: Read, guard: PortGuard | None = None) -> MetricsPage:
     """The page of one process's own figures. They are written in a thread: there may be thousands."""
 
     async def body() -> bytes:
         families = (await read()).families
         return await asyncio.to_thread(exposition.text, families)
 
-    return MetricsPage(address, body, door)
+    return MetricsPage(address, body, guard)

@@ -24,7 +24,7 @@ Messages (protos/keyhole/v1/state_server.proto), and who has their content:
     Commit                         driver to server    decisions.py: ServerCommit; its answer has the markers
     Confirm                        driver to server    membership.py: Held, which copies are warm; renews the lease
     Describe                       driver to server    membership.py: Sighting
-    WatchOwnership                 server to reader    views.py: Holding, ServerView; ranking.py: whom to ask
+    WatchOwnership                 server to reader    server_view.py: Holding, ServerView; ranking.py: whom
 
 Records of the control topic (control.py), each under one key:
 

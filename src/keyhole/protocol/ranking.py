@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from keyhole.model.read import Role
-from keyhole.protocol.views import Holding, ServerView
+from keyhole.protocol.server_view import Holding, ServerView
 
 
 class Claim(NamedTuple):

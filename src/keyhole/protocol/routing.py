@@ -16,7 +16,7 @@ from keyhole.encoding.storage_key import group_of
 from keyhole.model.read import Role
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.ranking import claim_of, rankings
-from keyhole.protocol.views import Holding, ServerView, StateName
+from keyhole.protocol.server_view import Holding, ServerView, StateName
 
 
 class Routes(msgspec.Struct, frozen=True):

@@ -65,7 +65,7 @@ class RpcServer:
         security: Whether it speaks TLS, and who may call; None: everybody on this machine, in plaintext.
 
     Attributes:
-        door: What `security` made: the same for this deployable's HTTP ports. None: there is none.
+        guard: What `security` made: the same for this deployable's HTTP ports. None: there is none.
 
     Raises:
         InvalidConfiguration: The security settings contradict each other, or a file of theirs can't be used.
@@ -75,8 +75,8 @@ class RpcServer:
         self._name = name
         self._host = host
         self._port = port
-        self.door = PortGuard(name, host, security) if security is not None else None
-        self._access = AccessInterceptor(self.door.access) if self.door is not None and self.door.access else None
+        self.guard = PortGuard(name, host, security) if security is not None else None
+        self._access = AccessInterceptor(self.guard.access) if self.guard is not None and self.guard.access else None
         interceptors = (ErrorInterceptor(), self._access) if self._access else (ErrorInterceptor(),)
         batches.mend()
         self._server = unknown_methods.server(interceptors, _SERVER)
@@ -97,8 +97,8 @@ class RpcServer:
 
     def counted_by(self, note: Callable[[str], None]) -> None:
         """Each call that is refused because of its caller is told to `note`; see PortGuard."""
-        if self.door is not None:
-            self.door.counted_by(note)
+        if self.guard is not None:
+            self.guard.counted_by(note)
 
     def add(self, add_to_server: Callable[[Any, Any], None], servicer: object, service: str) -> None:
         """Adds a servicer before `start`.
@@ -122,9 +122,9 @@ class RpcServer:
         await self.set_serving(False)
         await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         try:
-            if self.door is not None and self.door.material is not None:
+            if self.guard is not None and self.guard.material is not None:
                 credentials = server_credentials(
-                    self.door.material, require_client_certificate=self.door.client_certificates
+                    self.guard.material, require_client_certificate=self.guard.client_certificates
                 )
                 self._port = self._server.add_secure_port(self.address, credentials)
             else:

@@ -15,7 +15,7 @@ from keyhole.backoff import Backoff
 from keyhole.changelog.base import Changelog, ChangelogWriter, ControlLog, Marker, Partition, PartitionChanges
 from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.clock import Clock
-from keyhole.coordinator.registration import DECLARING
+from keyhole.coordinator.new_states import DECLARING
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import layout_of
 from keyhole.encoding.storage_key import group_of

@@ -2,10 +2,10 @@
 
 An HTTP port is to use it so:
 
-    context = door.http_context()                  # None: plaintext, which `PortGuard` has allowed
+    context = guard.http_context()                  # None: plaintext, which `PortGuard` has allowed
     site = web.TCPSite(runner, host, port, ssl_context=context)
     ...
-    caller = door.caller_of(request)               # aiohttp's
+    caller = guard.caller_of(request)               # aiohttp's
     caller.check(Verb.READ, application, state)    # raises PermissionDenied: 403; Unauthenticated above: 401
 """
 

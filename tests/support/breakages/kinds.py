@@ -28,8 +28,8 @@ KINDS = (
         "a sum goes on from what the epoch has cleared",
         "kinds",
         _ENTRIES,
-        "        written = self._merge.with_stored(entries, _Without(stored, frozenset(gone)), epoch)\n",
-        "        written = self._merge.with_stored(entries, stored, epoch)\n",
+        "        written = self._merge.with_stored(entries, _Without(stored, frozenset(gone)), context)\n",
+        "        written = self._merge.with_stored(entries, stored, context)\n",
         ("test_merge_entries.py",),
     ),
     Breakage(

@@ -144,7 +144,7 @@ PROTOCOL = (
     Breakage(
         "a query declares a state without looking whether another one has",
         "protocol",
-        "src/keyhole/coordinator/registration.py",
+        "src/keyhole/coordinator/new_states.py",
         "    stored = known()\n    # Before anything",
         "    stored: Mapping[str, StateDescriptor] = {}\n    # Before anything",
         ("test_declaring.py::test_one_of_two_queries_has_the_state_and_the_other_is_refused",),

@@ -45,7 +45,7 @@ RESTORE = (
         "what was read for an order before is applied",
         "restore",
         _STANDBY,
-        "        if delivery.order != self._order.number:\n            return []\n",
+        "        if delivery.subscription != self._subscription.number:\n            return []\n",
         "",
         ("test_standby_gaps.py",),
     ),

@@ -53,7 +53,7 @@ TTL = (
         "a new row is merged with one that has expired",
         "ttl",
         "services/state_server/write/merge_expiring.py",
-        "        self._lives_from = lives.lives_from(epoch.moment)\n",
+        "        self._lives_from = lives.lives_from(context.moment)\n",
         "        self._lives_from = bytes(8)\n",
         ("test_merge_entries.py",),
     ),

@@ -70,7 +70,7 @@ class HttpPort:
     Args:
         what: Is served, as in "cannot serve /metrics on ...".
         address: host:port to listen on; port 0: any free one.
-        door: TLS; None: plaintext.
+        guard: TLS; None: plaintext.
 
     Raises:
         InvalidConfiguration: The address is not host:port, or plaintext was not chosen for it.
@@ -82,14 +82,14 @@ class HttpPort:
         address: str,
         app: web.Application,
         limits: HttpLimits | None = None,
-        door: PortGuard | None = None,
+        guard: PortGuard | None = None,
     ) -> None:
         self._host, self._port = parted(address, f"the address of {what}")
         self._what = what
         self._limits = limits or HttpLimits()
-        self._door = door
-        if door is not None:
-            door.check_host(what, self._host)
+        self._guard = guard
+        if guard is not None:
+            guard.check_host(what, self._host)
         self._connections: dict[object, _Connection] = {}
         self._server: asyncio.AbstractServer | None = None
         app.middlewares.insert(0, self._timed)
@@ -115,7 +115,7 @@ class HttpPort:
         """Binds and serves. Raises PortTaken."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
-        tls = self._door.http_context() if self._door is not None else None
+        tls = self._guard.http_context() if self._guard is not None else None
         try:
             self._server = await loop.create_server(
                 self._connection,

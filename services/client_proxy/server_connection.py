@@ -16,7 +16,7 @@ from keyhole.backoff import Backoff
 from keyhole.client.wire.lookup_stream import LookupStream
 from keyhole.clock import Clock
 from keyhole.errors import InternalError, KeyholeError, NoServer, ProtocolMismatch, ServerLost, Unauthenticated
-from keyhole.protocol.views import Holding, ServerView
+from keyhole.protocol.server_view import Holding, ServerView
 from keyhole.rpc import channels, convert, status
 from keyhole.rpc.version import check
 from keyhole.security.credentials import PLAIN, Credentials

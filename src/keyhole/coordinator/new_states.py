@@ -1,4 +1,4 @@
-"""Whose a state is: the query's that declares it first, however many of an application start at once.
+"""Declares new states: a state is the query's that declares it first, however many start at once.
 
 A state that the control topic doesn't know is declared under one transactional.id that all queries share, so by one at
 a time: whoever opens it fences whoever had it before, and what was declared until then can be read. docs/protocol.md
