@@ -40,7 +40,7 @@ class ClientProxy:
 
     @property
     def address(self) -> str:
-        """host:port; known after `start`."""
+        """Where clients find the proxy, as host:port; known after `start`."""
         return self._rpc.address
 
     @property

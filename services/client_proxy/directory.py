@@ -104,7 +104,7 @@ class Directory:
         return table
 
     def codec(self, name: StateName) -> StateCodec:
-        """Raises: as `table`."""
+        """The codec of the state's newest descriptor; made once for each. Raises as `table`."""
         descriptor = self.table(name).descriptor
         known = self._codecs.get(name)
         if known is None or known[0] != descriptor:

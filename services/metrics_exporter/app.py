@@ -62,7 +62,7 @@ class MetricsExporter:
 
     @property
     def address(self) -> str:
-        """host:port; known after `start`."""
+        """Where the page is found, as host:port; known after `start`."""
         return self._page.address
 
     def _target(self, component: Component, address: str) -> ScrapeTarget:

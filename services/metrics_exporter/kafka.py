@@ -50,7 +50,7 @@ class Found:
 
 
 class Offsets(Protocol):
-    """See keyhole.changelog.kafka.offsets.TopicOffsets."""
+    """Where partitions begin and end: the part of TopicOffsets that is used here."""
 
     def ends(self, topics: Mapping[str, Sequence[int]], timeout_seconds: float) -> dict[tuple[str, int], int]: ...
 
@@ -58,7 +58,7 @@ class Offsets(Protocol):
 
 
 def look(offsets: Offsets, wanted: Wanted) -> Found:
-    """Asks. Raises KafkaUnreachable, InvalidConfiguration."""
+    """Asks Kafka for all of it. Blocks, 20 s at most. Raises KafkaUnreachable, InvalidConfiguration."""
     changelogs = {topic_name(*name): list(range(key_groups)) for name, key_groups in wanted.states.items()}
     topics: defaultdict[str, set[int]] = defaultdict(set)
     for read in wanted.sources:

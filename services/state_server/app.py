@@ -201,7 +201,7 @@ class StateServer:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the stores."""
+        """Leaves what it follows, and closes its stores and its page. To be called once, after the port was closed."""
         assert self._registry is not None
         if self._page is not None:
             await self._page.stop()

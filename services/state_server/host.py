@@ -165,15 +165,12 @@ class QueryHost:
     async def assign(
         self, run: Run, version: int, states: Sequence[StateShare], standing: Standing, wait_seconds: float
     ) -> bool:
-        """See Ownership.assign."""
         return await self._ownership.assign(run, version, states, standing, wait_seconds)
 
     async def follow(self, states: Sequence[StateShare]) -> None:
-        """See Ownership.follow."""
         await self._ownership.follow(states)
 
     async def release(self, run: Run, state: str, groups: frozenset[int], version: int) -> None:
-        """See Ownership.release."""
         await self._ownership.release(run, state, groups, version)
 
     def confirm(self, run: Run, version: int, *, alone: bool = False) -> None:
@@ -195,7 +192,6 @@ class QueryHost:
         return self._writer.begin_attempt(attempt)
 
     async def add_rows(self, attempt: StagedAttempt, decode: Decode) -> None:
-        """See EpochWriter.add_rows."""
         await self._writer.add_rows(attempt, decode)
 
     async def stage(self, name: Attempt, attempt: StagedAttempt, run: Run) -> list[GroupReceipt]:

@@ -67,7 +67,7 @@ class Registry:
 
     @property
     def started_ms(self) -> int:
-        """Milliseconds since 1970, UTC."""
+        """When this process began, in milliseconds since 1970, UTC."""
         return self._started_ms
 
     @property
@@ -94,7 +94,7 @@ class Registry:
         self._on_change = callback
 
     def changed(self) -> None:
-        """Wakes all who watch."""
+        """Wakes all who watch the ownership, and the health service."""
         self._change.set()
         self._change = asyncio.Event()
         self._on_change()

@@ -15,7 +15,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks, one to tell people and other machines, and one to measure with; and ways to wait by the latter.
+    """Two clocks, one to date things by and one to measure with; and ways to wait by the latter.
 
     Any thread.
     """
@@ -41,7 +41,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The machine's clocks: `now_ms` is set by its administrator or NTP, `monotonic` never goes back."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

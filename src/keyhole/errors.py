@@ -75,7 +75,7 @@ class UnknownApplication(RequestError):
 
 
 class UnknownState(RequestError):
-    """The application has no such state; the message names those it has."""
+    """The application has no state of this name; the message names those it has."""
 
     reason, code = "UNKNOWN_STATE", "NOT_FOUND"
 
@@ -117,7 +117,7 @@ class MalformedRequest(RequestError):
 
 
 class TooLarge(RequestError):
-    """A value, or all that one call asks for, is larger than a message may be; the facts tell the limit."""
+    """A value, or all that one call asks for, is larger than a message may be; the facts have the limit."""
 
     reason, code = "TOO_LARGE", "OUT_OF_RANGE"
 
@@ -135,7 +135,7 @@ class Unauthenticated(RequestError):
 
 
 class PermissionDenied(RequestError):
-    """The caller may not do this. Whether there is what it asks for isn't told."""
+    """The caller may not do this. The error is the same whether or not there is what it asks for."""
 
     reason, code = "PERMISSION_DENIED", "PERMISSION_DENIED"
 
@@ -304,7 +304,7 @@ class Overloaded(UnavailableError):
 
 
 class KafkaUnreachable(UnavailableError):
-    """No broker answers."""
+    """No Kafka broker answers within the time that was given."""
 
     reason = "KAFKA_UNREACHABLE"
 
@@ -352,7 +352,7 @@ class OutcomeUnknown(CommitError):
 
 
 class MachineError(KeyholeError):
-    """The machine lacks something."""
+    """The machine lacks something that is needed: a port, a file, a program, room."""
 
     code = "FAILED_PRECONDITION"
 
@@ -376,7 +376,7 @@ class JarsUnavailable(MachineError):
 
 
 class InternalError(KeyholeError):
-    """A bug of Keyhole's."""
+    """A bug of Keyhole's. Report it; there is nothing that a caller could do about it."""
 
 
 def by_reason() -> dict[str, type[KeyholeError]]:

@@ -35,8 +35,8 @@ def configure(level: str = "INFO") -> None:
     """Sends all logs of the process to standard error. Called once, by a deployable's main.
 
     Args:
-        level: Of our own. Libraries tell nothing below INFO: at DEBUG some log all that passes through them, and so
-            passwords and tokens (py4j each command to Spark's JVM, HTTP clients their headers). py4j tells nothing
+        level: Of our own. Libraries log nothing below INFO: at DEBUG some log all that passes through them, and so
+            passwords and tokens (py4j each command to Spark's JVM, HTTP clients their headers). py4j logs nothing
             below WARNING: at INFO it has a line for each call back of Spark's, and so for each batch.
     """
     handler = logging.StreamHandler(sys.stderr)

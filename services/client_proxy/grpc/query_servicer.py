@@ -96,7 +96,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         return pb.DescribeStateResponse(descriptor=convert.descriptor_to_proto(descriptor), holdings=holdings)
 
     async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802
-        """One key."""
+        """Looks one key up, wherever it is: a GetMany of that key."""
         many = pb.GetManyRequest(state=request.state, keys=[request.key], options=request.options)
         (answer,) = await self.read_many(many, context)
         return pb.GetResponse(answer=answer)
@@ -199,7 +199,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     async def read_many(
         self, request: pb.GetManyRequest, context: _Context, most_bytes: int = MAX_VALUE_BYTES
     ) -> list[pb.Answer]:
-        """See ProxyReads.many."""
+        """The answers of a GetMany, in the order of its keys, within the call's deadline. Raises as ProxyReads.many."""
         return await self._reads.many(request, self._deadline(context), most_bytes)
 
     async def codec(self, name: StateName, context: _Context) -> StateCodec:

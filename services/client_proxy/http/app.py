@@ -207,7 +207,7 @@ class HttpReads:
                 await self._directory.clock.pause(_RETRY_SECONDS)
 
     def _caller(self, request: web.Request) -> Caller:
-        """Raises Unauthenticated."""
+        """Who makes the request, under whose name it is logged from now on. Raises Unauthenticated."""
         if self._guard is None:
             return ANYBODY
         caller = self._guard.caller_of(request)

@@ -52,7 +52,7 @@ class Scanned:
         self._held = held
 
     def close(self) -> None:
-        """Idempotent."""
+        """Lets go of the snapshot. Idempotent."""
         if not self.closed:
             self.closed = True
             self._held.release()
@@ -200,7 +200,7 @@ class Copy:
         return self._source
 
     def close(self) -> None:
-        """Idempotent."""
+        """Lets go of the snapshot; the copy holds no key group from then on. Idempotent."""
         if self._held is not None:
             self._held.release()
             self._snapshot = self._held = None

@@ -240,7 +240,7 @@ class Table:
         return self.owned.source()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Lets go of all snapshots; no key is answered from then on. Idempotent."""
         self.owned.close()
         self.standby.close()
         self.assigned = self.followed = frozenset()

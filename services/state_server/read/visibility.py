@@ -22,7 +22,7 @@ class Visibility:
         self._expires_by_clock = bool(descriptor.ttl_ms) and descriptor.ttl_clock is TtlClock.PROCESSING_TIME
 
     def show(self) -> Show | None:
-        """See Table.show."""
+        """What makes of a stored entry the row that readers get now; None: stored entries are the rows."""
         visible = self._visible
         if visible is None:
             return None

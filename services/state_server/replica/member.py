@@ -94,7 +94,7 @@ class ReplicaMember:
         return query in self._left
 
     async def close(self) -> None:
-        """Leaves the group."""
+        """Leaves the group, so that the others share its part out at once; waits for the thread."""
         self._closed.set()
         await self._loop.run_in_executor(None, self._thread.join)
 

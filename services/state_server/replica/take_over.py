@@ -72,7 +72,7 @@ class TakeOvers:
 
     @property
     def under_way(self) -> bool:
-        """A restore is running."""
+        """Whether a restore is running."""
         return self.current is not None and not self.current.task.done()
 
     def begin(self, run: Run, version: int, shares: Sequence[StateShare], standing: Standing) -> None:
@@ -143,7 +143,7 @@ class TakeOvers:
         )
 
     def _restore(self, wanted: Mapping[str, frozenset[int]], stop: threading.Event) -> list[PublishedView]:
-        """On the host's thread."""
+        """Restores what is wanted, and drops what is not. On the host's thread."""
         hosted = self._states.hosted
         for name, state in hosted.items():
             state.groups.retain(wanted.get(name, frozenset()))

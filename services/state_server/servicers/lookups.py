@@ -15,7 +15,7 @@ from services.state_server.read.table import Table
 
 
 def look_up(table: Table, keys: Sequence[bytes], options: pb.ReadOptions, most_bytes: int = FRAME_BYTES) -> CopyAnswers:
-    """See Table.lookup."""
+    """The answers of a copy, by a request's options: `Table.lookup`. Raises as that, and MalformedRequest."""
     bounds = bounds_from_proto(options)
     return table.lookup(keys, bounds.min_epoch, bounds.stale, bounds.max_staleness_ms, most_bytes)
 

@@ -78,7 +78,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         return pb.DescribeStateResponse(descriptor=descriptor, holdings=holdings(table, descriptor, sizes=True))
 
     async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802 - gRPC
-        """One key."""
+        """Looks one key up, among the key groups that this server holds."""
         answers = self._counted_get(request.state, [request.key], request.options)
         return pb.GetResponse(answer=answers[0])
 

@@ -32,7 +32,7 @@ class StateToCommit:
 
 @dataclass(frozen=True)
 class EpochToCommit:
-    """See protos StateServer.Commit."""
+    """What a Commit message asks for (state_server.proto): one epoch of a query, with the winners of each state."""
 
     epoch: int
     generation: int

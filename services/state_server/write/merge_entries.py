@@ -113,7 +113,7 @@ class RankedEntries(RankedMerge):
 
 
 class _Nothing:
-    """An empty state."""
+    """Stands for the contents of an empty state."""
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
         return [None] * len(storage_keys)

@@ -124,7 +124,7 @@ class QueryStates:
             self._tables[self._application, descriptor.state] = state.table
 
     def _open(self, descriptor: StateDescriptor) -> StateReplica:
-        """On the host's thread."""
+        """Opens the state's store, and what it holds. On the host's thread."""
         StateCodec(descriptor)  # what can't be used leaves nothing on disk
         store = self._settings.engine.open(self._application, descriptor.state, descriptor.topic_id)
         try:

@@ -167,7 +167,7 @@ class Spool:
         return Spool(self._room, limited=False)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes the file, which gives its room back. Idempotent."""
         if not self._file.closed:
             self._file.close()
             self._room.take_disk(-self._end)

@@ -143,7 +143,7 @@ class StagedAttempt:
                 group.merged()
 
     def close(self) -> None:
-        """Drops all rows. Idempotent."""
+        """Drops all rows, in memory and on disk. Idempotent."""
         self._closed = True
         self._hold(-self.memory_bytes)
         if self._spool is not None:
@@ -164,7 +164,7 @@ class StagedAttempt:
             )
 
     def receipts(self) -> list[GroupReceipt]:
-        """By key group, ascending."""
+        """The receipt of each key group that has rows, ascending."""
         return [_receipt(prefix, group) for prefix, group in sorted(self.groups.items())]
 
 

@@ -120,7 +120,7 @@ class RestoredEpochs:
 
 
 class ChangelogReader(Protocol):
-    """Reads committed records only."""
+    """Reads what transactions have committed. One thread; `ends` and `read` block, up to the deadline."""
 
     def ends(self, states: Mapping[str, Sequence[int]], deadline_seconds: float) -> Mapping[Partition, int]:
         """The offset after the last committed record of each partition, by state and key groups."""

@@ -1,1 +1,1 @@
-"""The command `keyhole`."""
+"""The command `keyhole`, whose commands import what they need only when they run."""

@@ -44,7 +44,7 @@ def become(program: Program, options: argparse.Namespace) -> int:
 
 
 def program_of(job: JobDescription) -> Program:
-    """The job's own process."""
+    """What starts the job's own process, with the extra that must be installed for it."""
     return Program(job.module, job.extra if job.needs else "spark", (*_OF_JOBS, *job.needs))
 
 
@@ -67,7 +67,7 @@ def start_job(options: argparse.Namespace) -> int:
 
 
 def start_demo(options: argparse.Namespace) -> int:
-    """`keyhole demo`. Raises KeyholeError."""
+    """Runs `keyhole demo` to its end; returns the exit code. Raises KeyholeError."""
     require("the demo", "demo", _FOR_THE_DEMO)
     from keyhole.demo.command import run_demo
     from keyhole.demo.runner import RunOptions

@@ -23,7 +23,7 @@ def run_savepoint(options: argparse.Namespace) -> int:
 
 
 def run_verify(options: argparse.Namespace) -> int:
-    """`keyhole verify`. Raises KeyholeError."""
+    """Runs `keyhole verify`; returns the exit code. Raises KeyholeError."""
     require("keyhole verify", "savepoint", _TO_VERIFY)
     from keyhole.cli import reads, verify_state
 
@@ -31,7 +31,7 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 def run_retire(options: argparse.Namespace) -> int:
-    """`keyhole retire`. Raises KeyholeError."""
+    """Runs `keyhole retire`; returns the exit code. Raises KeyholeError."""
     require("keyhole retire", "cli", TO_READ)
     from keyhole.cli import reads, retire
 
@@ -39,7 +39,7 @@ def run_retire(options: argparse.Namespace) -> int:
 
 
 def run_token(options: argparse.Namespace) -> int:
-    """`keyhole token`. Raises KeyholeError."""
+    """Runs `keyhole token`; returns the exit code. Raises KeyholeError."""
     from keyhole.cli import token
 
     return token.run(options.name, Path(options.to), options.days)

@@ -35,8 +35,8 @@ class AsyncClient:
 
     All lookups that are under way share one stream, so many `get`s at once are cheap: start them together
     (`asyncio.gather`) rather than one after the other. It is a proxy's job to follow the owners until the deadline.
-    The client itself sends again what a lost connection, or a proxy that goes, has cut off, to any of its targets, and
-    what was encoded by a descriptor that is no longer so; both within the timeout.
+    Within the timeout the client itself sends two kinds of reads again, to any of its targets: those that were cut off
+    by a lost connection or a proxy that ends, and those that were encoded by a descriptor that has changed.
 
     It connects when it is first used, and belongs from then on to the event loop that used it, and to that loop's
     thread; keyhole.Client is for threads. One that is used before a fork can't be used in the child (docs/clients.md).
@@ -57,7 +57,7 @@ class AsyncClient:
         self._target = ",".join(self._targets)
         self._timeout = seconds_of("timeout", timeout)
         self._defaults = defaults(self._timeout)
-        # Files that can't be used are told now, and not at the first call.
+        # Files that can't be used are refused now, and not at the first call.
         self._shown = [channels.prepared(target, credentials) for target in self._targets]
         self._connection: Connection | None = None
         self._closed = False
@@ -82,6 +82,7 @@ class AsyncClient:
         Not a coroutine: the lookup is under way once this returns, and the future is yours to await or gather.
 
         Args:
+            key: One value, or a tuple of one per key column, then one per map key column.
             options: stale, max_staleness, min_epoch, timeout: see ReadOptions.
 
         Raises (through the future):
@@ -171,26 +172,48 @@ class AsyncClient:
         return await self._here().scan(scan, seconds)
 
     def session(self, epochs: Mapping[tuple[str, str], int] | None = None) -> AsyncSession:
-        """Reads that never go backwards. `epochs`: those of an earlier session, to go on from."""
+        """Reads that never go backwards, on this client's event loop.
+
+        Args:
+            epochs: `epochs` of an earlier session, to go on from; default: from any epoch.
+        """
         return AsyncSession(self, epochs or {})
 
     async def list_states(self, application: str = "", *, timeout: Duration | None = None) -> list[StateDescriptor]:
-        """All states of an application; of all applications if empty."""
+        """All states of an application, of all applications if it is empty.
+
+        Args:
+            timeout: Seconds (or a timedelta); default: the client's.
+
+        Raises:
+            KeyholeError: As `get`.
+        """
         connection = self._here()
         request = query_pb2.ListStatesRequest(application=application)
         response: query_pb2.ListStatesResponse = await connection.call("ListStates", request, self._seconds(timeout))
         return [convert.descriptor_from_proto(message) for message in response.states]
 
     async def describe_state(self, application: str, state: str, *, timeout: Duration | None = None) -> StateDescriptor:
-        """Key, schema, key groups of a state.
+        """What a state is: its key, its schema, its number of key groups.
+
+        Args:
+            timeout: Seconds (or a timedelta); default: the client's.
 
         Raises:
             UnknownApplication, UnknownState: The message names those that exist.
+            KeyholeError: As `get`.
         """
         return await self._here().describe(application, state, self._seconds(timeout))
 
     async def status(self, *, timeout: Duration | None = None) -> list[ServerStatus]:
-        """All servers that the target knows, with what they hold; those it can't reach with the reason."""
+        """All servers that the target knows, with what they hold; those it can't reach with the reason.
+
+        Args:
+            timeout: Seconds (or a timedelta); default: the client's.
+
+        Raises:
+            KeyholeError: As `get`.
+        """
         connection = self._here()
         response: query_pb2.StatusResponse = await connection.call(
             "Status", query_pb2.StatusRequest(), self._seconds(timeout)

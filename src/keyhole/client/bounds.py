@@ -41,10 +41,10 @@ def seconds_of(name: str, duration: Duration) -> float:
 
 
 def bounds_of(stale: StalePolicy, max_staleness: Duration | None, min_epoch: int) -> ReadBounds:
-    """Staleness counts in whole milliseconds, rounded up.
+    """What an answer must meet, from the arguments of a read. Staleness counts in whole milliseconds, rounded up.
 
     Raises:
-        MalformedRequest: No such policy, a staleness of nothing or less, an epoch below 0.
+        MalformedRequest: An unknown policy, a staleness of nothing or less, an epoch below 0.
     """
     try:
         policy = Stale(stale)

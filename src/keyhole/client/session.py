@@ -42,15 +42,15 @@ class Seen:
 
     @property
     def epochs(self) -> dict[tuple[str, str], int]:
-        """By application and state; a copy. Given to a session elsewhere, that one goes on from here."""
+        """The highest epoch seen of each state, by application and state; a copy."""
         return dict(self._epochs)
 
     def least(self, application: str, state: str, min_epoch: int) -> int:
-        """What the next answer must hold."""
+        """The epoch that the next answer of the state must hold."""
         return max(min_epoch, self._epochs.get((application, state), 0))
 
     def hold(self, application: str, state: str, options: ReadOptions) -> None:
-        """Raises the `min_epoch` of a read's options to that."""
+        """Raises the `min_epoch` of a read's options to the highest epoch seen of the state."""
         options["min_epoch"] = self.least(application, state, options.get("min_epoch", 0))
 
     def note(self, application: str, state: str, answers: Iterable[Answer | Entries]) -> None:
@@ -65,6 +65,7 @@ class AsyncSession:
 
     A copy that is behind is passed over, or waited for until the timeout; then EpochNotReached says how far it is.
     Reads that are under way at the same time don't wait for each other. Made by AsyncClient.session; needs no closing.
+    Used on the client's event loop only.
     """
 
     def __init__(self, client: AsyncReads, epochs: Mapping[tuple[str, str], int]) -> None:
@@ -73,11 +74,11 @@ class AsyncSession:
 
     @property
     def epochs(self) -> dict[tuple[str, str], int]:
-        """The highest epoch seen, by application and state: what another session can be begun with."""
+        """The highest epoch seen of each state, by application and state; a copy. Another session can go on from it."""
         return self._seen.epochs
 
     def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]:
-        """As AsyncClient.get."""
+        """The value of one key, at the highest epoch seen of the state or a later one. Raises as AsyncClient.get."""
         self._seen.hold(application, state, options)
         future = self._client.get(application, state, key, **options)
 
@@ -91,14 +92,17 @@ class AsyncSession:
     async def get_many(
         self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
     ) -> list[Answer]:
-        """As AsyncClient.get_many."""
+        """The values of many keys, in their order; none is of an epoch before the highest one seen of the state.
+
+        Raises as AsyncClient.get_many.
+        """
         self._seen.hold(application, state, options)
         answers = await self._client.get_many(application, state, keys, **options)
         self._seen.note(application, state, answers)
         return answers
 
     async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
-        """As AsyncClient.scan."""
+        """The entries of one key, at the highest epoch seen of the state or a later one. Raises as AsyncClient.scan."""
         self._seen.hold(application, state, options)
         entries = await self._client.scan(application, state, key, **options)
         self._seen.note(application, state, [entries])
@@ -106,7 +110,11 @@ class AsyncSession:
 
 
 class Session:
-    """As AsyncSession, for threads. Made by Client.session."""
+    """Reads through a client; each answer holds all that earlier answers of the same state held. Made by
+    Client.session.
+
+    For one thread at a time: each read blocks until it is answered, or its timeout has passed. Needs no closing.
+    """
 
     def __init__(self, client: Reads, epochs: Mapping[tuple[str, str], int]) -> None:
         self._client = client
@@ -114,11 +122,11 @@ class Session:
 
     @property
     def epochs(self) -> dict[tuple[str, str], int]:
-        """As AsyncSession.epochs."""
+        """The highest epoch seen of each state, by application and state; a copy. Another session can go on from it."""
         return self._seen.epochs
 
     def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer:
-        """As Client.get."""
+        """The value of one key, at the highest epoch seen of the state or a later one. Blocks. Raises as Client.get."""
         self._seen.hold(application, state, options)
         answer = self._client.get(application, state, key, **options)
         self._seen.note(application, state, [answer])
@@ -127,14 +135,20 @@ class Session:
     def get_many(
         self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
     ) -> list[Answer]:
-        """As Client.get_many."""
+        """The values of many keys, in their order; none is of an epoch before the highest one seen of the state.
+
+        Blocks. Raises as Client.get_many.
+        """
         self._seen.hold(application, state, options)
         answers = self._client.get_many(application, state, keys, **options)
         self._seen.note(application, state, answers)
         return answers
 
     def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
-        """As Client.scan."""
+        """The entries of one key, at the highest epoch seen of the state or a later one.
+
+        Blocks. Raises as Client.scan.
+        """
         self._seen.hold(application, state, options)
         entries = self._client.scan(application, state, key, **options)
         self._seen.note(application, state, [entries])

@@ -40,7 +40,11 @@ class Client:
         target: host:port of a client proxy, without the port 7400 (or of one state server, which answers only for its
             own key groups); or several, as AsyncClient.
         timeout: Seconds (or a timedelta) that a call may take where it names no timeout of its own.
-        credentials: As AsyncClient.
+        credentials: TLS, a certificate, a token; default: plaintext, and none.
+
+    Raises:
+        InvalidConfiguration: The target is none; the credentials contradict each other, or a file of theirs can't be
+            used.
     """
 
     def __init__(self, target: Targets, *, timeout: Duration = 5.0, credentials: Credentials = PLAIN) -> None:
@@ -72,34 +76,97 @@ class Client:
         self.close()
 
     def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer:
-        """As AsyncClient.get."""
+        """The value of one key, as of the last committed epoch; an absent key is an answer with `found` False.
+
+        Blocks until the answer is there, or the timeout has passed.
+
+        Args:
+            key: One value, or a tuple of one per key column, then one per map key column.
+            options: stale, max_staleness, min_epoch, timeout: see ReadOptions.
+
+        Raises:
+            KeyholeError: Those of AsyncClient.get.
+            MalformedRequest: A policy or a bound that there is not.
+            TypeError: An option that there is not.
+            ClientClosed: The client was closed, before the call or during it.
+            Unsupported: This process was forked after the client was used.
+        """
         return self._run(lambda: self._client.get(application, state, key, **options))
 
     def get_many(
         self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
     ) -> list[Answer]:
-        """As AsyncClient.get_many. `keys` is read in the calling thread."""
+        """The values of many keys, in their order. They may be of different epochs where servers are: see each source.
+
+        Blocks until all answers are there, or the timeout has passed: one for all of the keys, however many they are.
+
+        Args:
+            keys: Of any number; they are read in the calling thread, before anything is sent.
+            options: As for `get`.
+
+        Raises:
+            KeyholeError: As `get`. One key that can't be answered fails the call.
+            MalformedRequest: `keys` is one text.
+        """
         wanted = keys_of(keys)
         return self._run(lambda: self._client.get_many(application, state, wanted, **options))
 
     def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
-        """As AsyncClient.scan."""
+        """The entries of one key of a map state, ordered by map key; of a list state, its elements. All of one epoch.
+
+        Blocks until all of them are there, or the timeout has passed.
+
+        Args:
+            key: Without the map key; of a broadcast state, which is scanned whole, the empty tuple.
+            options: start, stop, descending, limit, and those of `get`: see ScanOptions.
+
+        Raises:
+            Unsupported: The state has no map keys.
+            MalformedRequest: A limit below 1.
+            KeyholeError: As `get`.
+        """
         return self._run(lambda: self._client.scan(application, state, key, **options))
 
     def session(self, epochs: Mapping[tuple[str, str], int] | None = None) -> Session:
-        """As AsyncClient.session; for one thread at a time."""
+        """Reads that never go backwards, for one thread at a time.
+
+        Args:
+            epochs: `epochs` of an earlier session, to go on from; default: from any epoch.
+        """
         return Session(self, epochs or {})
 
     def list_states(self, application: str = "", *, timeout: Duration | None = None) -> list[StateDescriptor]:
-        """As AsyncClient.list_states."""
+        """All states of an application, of all applications if it is empty. Blocks.
+
+        Args:
+            timeout: Seconds (or a timedelta); default: the client's.
+
+        Raises:
+            KeyholeError: As `get`.
+        """
         return self._run(lambda: self._client.list_states(application, timeout=timeout))
 
     def describe_state(self, application: str, state: str, *, timeout: Duration | None = None) -> StateDescriptor:
-        """As AsyncClient.describe_state."""
+        """What a state is: its key, its schema, its number of key groups. Blocks.
+
+        Args:
+            timeout: Seconds (or a timedelta); default: the client's.
+
+        Raises:
+            UnknownApplication, UnknownState: The message names those that exist.
+            KeyholeError: As `get`.
+        """
         return self._run(lambda: self._client.describe_state(application, state, timeout=timeout))
 
     def status(self, *, timeout: Duration | None = None) -> list[ServerStatus]:
-        """As AsyncClient.status."""
+        """All servers that the target knows, with what they hold; those it can't reach with the reason. Blocks.
+
+        Args:
+            timeout: Seconds (or a timedelta); default: the client's.
+
+        Raises:
+            KeyholeError: As `get`.
+        """
         return self._run(lambda: self._client.status(timeout=timeout))
 
     def close(self) -> None:

@@ -16,7 +16,9 @@ class StateHolding(msgspec.Struct, frozen=True):
     """What one server holds of one state in one role (`source.role`).
 
     Attributes:
-        bytes: As taken by its store.
+        key_groups: Which ones, ascending.
+        entries: How many; where they are many, an estimate of its store's.
+        bytes: As taken by its store, on disk or in memory.
         ready: False while it restores: `restored_records` of `records_to_restore` are done.
     """
 

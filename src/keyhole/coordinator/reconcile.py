@@ -89,7 +89,7 @@ class Reconciler:
         self._broken |= {server}
 
     def look(self) -> Mapping[str, Sighting]:
-        """See ServerCalls."""
+        """Each server as it was last seen, by its address. Raises as ServerCalls.look."""
         return self._calls.look()
 
     def converge(

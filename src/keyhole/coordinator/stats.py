@@ -90,7 +90,7 @@ class JobStats:
             raise self._failure
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Ends the port and its thread; waits for the thread a few seconds at most. Idempotent."""
         if self._loop is not None and self._stopped is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopped.set)
             self._thread.join(_STOP_SECONDS)

@@ -121,7 +121,7 @@ class _ServerStream:
         self._call = stub.Stage.future(iter(self._queue.get, None), timeout=order.deadline_seconds)
 
     def send(self, rows: pa.RecordBatch) -> None:
-        """Raises TooLarge."""
+        """Sends the rows, in messages of bounded size. Blocks while the queue is full. Raises TooLarge."""
         for chunk in chunks(rows):
             _check_size(self._state, chunk)
             self._put(state_server_pb2.StageRequest(chunk=ipc_stream(chunk)))

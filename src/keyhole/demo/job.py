@@ -17,7 +17,7 @@ from keyhole.terminal.tables import age
 
 
 def run_job(name: str, options: RunOptions) -> int:
-    """As `run_locally`."""
+    """Runs a job and all that it needs on this machine, until it is stopped; see `run_locally`."""
     job = described(name)
     return run_locally(job, StatesTable(job.application), options)
 

@@ -70,7 +70,7 @@ class LiveView(Protocol):
         """Takes note that there were no answers."""
 
     def render(self) -> RenderableType:
-        """What rich shows now."""
+        """What a person sees at this moment; called several times a second."""
 
     def result(self, stack: Stack) -> dict[str, object]:
         """What --json tells beside what it tells of every job."""
@@ -157,7 +157,7 @@ class _Run:
         )
 
     def _probe(self, client: Client) -> Answer:
-        """Raises KeyholeError."""
+        """Reads the job's probe key, no older than it was last. Raises KeyholeError."""
         state, key = self._job.probe
         # A call that is broken off while it is handed over to the client's thread would be warned of by Python.
         with self._signals.deferred():

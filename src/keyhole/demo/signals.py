@@ -16,7 +16,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _BrokenOff(KeyboardInterrupt):
-    """Ours."""
+    """Ends a call that a signal has broken off; nobody else raises it."""
 
 
 class StopSignals:

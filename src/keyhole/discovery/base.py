@@ -42,6 +42,5 @@ class StaticDiscovery:
             checked_address(server)
 
     async def addresses(self) -> AsyncIterator[frozenset[str]]:
-        """See Discovery."""
         yield self._servers
         await asyncio.Event().wait()

@@ -54,7 +54,6 @@ class DnsSource:
         self._failing = False
 
     def follow(self, telling: Telling, closed: threading.Event) -> None:
-        """See Source."""
         while not closed.is_set():
             if self.ask():
                 telling.found(self._last_seen)

@@ -74,7 +74,6 @@ class FollowedServers:
             return self._now() or frozenset()
 
     async def addresses(self) -> AsyncIterator[frozenset[str]]:
-        """See Discovery."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:

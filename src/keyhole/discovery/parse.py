@@ -28,7 +28,7 @@ _SPELLINGS = (
 
 
 class Address(NamedTuple):
-    """One server, host:port."""
+    """The address of one server, as host:port."""
 
     text: str
 

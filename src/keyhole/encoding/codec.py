@@ -39,7 +39,7 @@ class StateCodec:
 
     Raises:
         ValueMismatch: No row of the state can be read, and so none written: the message names the field, and what can
-            be done. A job can declare no such state (keyhole.protocol.registration.settled).
+            be done. A job can't declare one of that kind (keyhole.protocol.registration.settled).
 
     Attributes:
         storage_key: Key (one value, or a tuple of one per column, then one per column of the map key) -> storage key;

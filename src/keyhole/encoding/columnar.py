@@ -26,7 +26,7 @@ OP = "_keyhole_op"
 """The column that says what a row does; without it, and where it is null, a row is put."""
 
 SEQUENCE = "_keyhole_sequence"
-"""The column of a list state's rows by which those of one task are told apart, and ordered: int64."""
+"""The column of a list state's rows that identifies and orders those of one task: int64."""
 
 
 class Op(enum.StrEnum):
@@ -51,15 +51,17 @@ OPS: dict[StateKind, tuple[Op, ...]] = {
 
 
 def encode(batch: pa.RecordBatch, descriptor: StateDescriptor) -> pa.RecordBatch:
-    """A batch's rows as a state server takes them: storage_key: binary and value: binary, null where it deletes.
+    """A batch's rows as a state server takes them. Of a row that clears and puts, what clears comes first.
 
     Where deletions have an order (`keep_deleted_ms`) the value is keyhole.encoding.envelope.deletion in place of null.
-
-    A row may put (the default), delete, clear or, in a list, append or replace; docs/spark.md tells what each does.
-    What clears a key has the storage key's beginning alone, up to the end of the key.
+    A row may put (the default), delete, clear or, in a list, append or replace; docs/spark.md says what each does. What
+    clears a key has the storage key's beginning alone, up to the end of the key.
 
     Args:
         batch: Has the key and value columns, by name, and perhaps OP; others are passed over. Of a list also SEQUENCE.
+
+    Returns:
+        Two columns: storage_key: binary, and value: binary, null where the row deletes.
 
     Raises:
         NullKey: A key column has a null.

@@ -30,7 +30,16 @@ _NUMBER = {
 
 
 def key_groups(columns: Sequence[pa.Array], types: Sequence[KeyType], number: int) -> npt.NDArray[np.uint16]:
-    """The key group of each row: murmur3.key_group, a column at a time."""
+    """The key group of each row, a column at a time: by murmur3.key_group, whose docstring has the formula.
+
+    Args:
+        columns: The key's, of equal length and without nulls.
+        types: Of each column.
+        number: How many key groups there are.
+
+    Returns:
+        One number for each row, uint16.
+    """
     hashes: _Words = np.full(len(columns[0]), SEED, dtype=np.uint32)
     for column, kind in zip(columns, types, strict=True):
         hashes = _hash(column, kind, hashes)

@@ -44,6 +44,15 @@ _SPARK_NAMES: dict[pa.DataType, str] = {
 
 
 def key_column(column: pa.Array, described: KeyColumn, role: str = "key") -> pa.Array:
+    """A key column of a batch, checked: every value of it can be stored, and asked for by a client.
+
+    Args:
+        role: What the column is, for the message.
+
+    Raises:
+        NullKey: It has a null.
+        KeyMismatch: It has a date or time outside the years 1 to 9999, or a string that is not UTF-8.
+    """
     if column.null_count:
         raise NullKey(
             f"{role} column {described.name} is null in {column.null_count} rows; a state has no null keys. Filter "
@@ -81,7 +90,12 @@ def stored_values(column: pa.Array, field: ValueField) -> list[Any]:
 def checked_column(
     batch: pa.RecordBatch, described: KeyColumn | ValueField, role: str, error: type[KeyholeError]
 ) -> pa.Array:
-    """The column, if it is of the described type."""
+    """The batch's column of that name and type.
+
+    Args:
+        role: What the column is, for the message.
+        error: What is raised where there is no column of the name, or more than one, or it is of another type.
+    """
     if batch.schema.names.count(described.name) != 1:
         raise error(
             f"the batch must have one column {described.name}; it has {', '.join(batch.schema.names)}",

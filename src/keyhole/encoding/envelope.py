@@ -9,7 +9,7 @@
     a deletion                   the byte c1, with which no row begins; in a state without a ttl, when it is forgotten,
                                  as above; and its order, as it would stand in a row
 
-docs/changelog.md tells the same to those who read a changelog in another language.
+docs/changelog.md has the same for those who read a changelog in another language.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class Aggregate(NamedTuple):
     version_before: int = 1
 
     def encode(self) -> bytes:
+        """The bytes of an entry, as the table above has them."""
         before = 0 if self.before is None else len(self.before) + 1
         first = self.epoch
         if self.version > 1 or self.version_before > 1:
@@ -100,7 +101,7 @@ class Aggregate(NamedTuple):
 
 
 def decode_aggregate(stored: bytes) -> Aggregate:
-    """The inverse of Aggregate.encode."""
+    """An Aggregate from the bytes that `Aggregate.encode` gave. Those that name no version are of version 1."""
     first, row, accumulator, before = _AGGREGATE.unpack_from(stored)
     row_end = _AGGREGATE.size + row
     end = row_end + accumulator
@@ -141,7 +142,7 @@ def deletion(order: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Lifetime:
-    """How long the entries of a state live after they were last written, and what tells it of each.
+    """How long the entries of a state live after they were last written, and the stamp by which each expires.
 
     Attributes:
         ttl_ms: Of rows; 0: until they are deleted.

@@ -166,7 +166,12 @@ def _decode_bytes(data: bytes) -> tuple[bytes, bytes]:
 
 
 def storage_key_encoder(keys: KeyCodec, hashed: int, key_groups: int) -> Callable[[Any], bytes]:
-    """`hashed`: how many of the columns, the first ones, the key group depends on."""
+    """The function from a key to its storage key; raises as KeyCodec.check.
+
+    Args:
+        hashed: How many of the columns, the first ones, the key group depends on.
+        key_groups: How many there are.
+    """
     prefixes = [prefix_of(group) for group in range(key_groups)]
     half, whole = 1 << 31, 1 << 32
     # hash_* are unsigned; Spark's pmod is of the signed number.

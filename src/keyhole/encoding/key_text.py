@@ -81,7 +81,7 @@ def text_of(values: Any) -> str:
 
 
 def typed(value: Any) -> Any:
-    """A key, or a column of one, as JSON holds it: numbers and booleans as such, all else as text."""
+    """A key, or a column of one, as JSON holds it: numbers and booleans as they are, all else as text."""
     if isinstance(value, tuple):
         return [typed(part) for part in value]
     return value if isinstance(value, int) else _text(value)
@@ -100,7 +100,6 @@ def _text(value: Any) -> str:
 
 
 def _part(given: object) -> str:
-    """One column as text."""
     if given is None:
         raise NullKey("a key column is null; a state has no null keys")
     if not isinstance(given, (str, int)):

@@ -40,7 +40,7 @@ _WANTED: Mapping[KeyType, str] = {
 
 
 def plain(column: KeyColumn, value: object) -> Any:
-    """The value as Python's own str, bytes, bool, int, date or datetime, of what has one meaning as such.
+    """The value as Python's own str, bytes, bool, int, date or datetime, where it has one meaning as one of these.
 
     That is: numpy's strings, bytes, integers and booleans, members of a StrEnum or an IntEnum, a bytearray, and a
     pandas Timestamp of whole microseconds.

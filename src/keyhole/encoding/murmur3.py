@@ -1,5 +1,7 @@
 """Spark's hash, and the key group that it puts a key in. Pure.
 
+    key group = hash(column 1, column 2, ...) mod number of key groups, never negative
+
 The hash is Spark's own (`org.apache.spark.unsafe.hash.Murmur3_x86_32`, seed 42), so that a stream which Spark has
 already grouped by the key needs no second shuffle. It is murmur3 but for the last 1 to 3 bytes of strings: Spark mixes
 each of them in as a whole, sign-extended word. vectors/ holds values that Spark computed, for this and other languages.
@@ -47,7 +49,10 @@ def _words(count: int) -> Callable[[bytes], tuple[int, ...]]:
 
 
 def hash_bytes(data: bytes, h: int = SEED) -> int:
-    """Spark's hash of a string's UTF-8 bytes, or of a binary. Unsigned; `h` is the hash of the columns before."""
+    """Spark's hash of a string's UTF-8 bytes, or of a binary: unsigned, 32 bits.
+
+    `h` is the hash of the columns before.
+    """
     length = len(data)
     whole = length & ~3
     if whole:
@@ -78,12 +83,12 @@ def _mixed(h: int, word: int) -> int:
 
 
 def days(value: date) -> int:
-    """Days since 1970-01-01."""
+    """A date as the number of days since 1970-01-01, negative before it."""
     return value.toordinal() - _EPOCH_DAY
 
 
 def micros(value: datetime) -> int:
-    """Microseconds since 1970, UTC, of a datetime with a time zone."""
+    """A datetime with a time zone as microseconds since 1970, UTC."""
     return (value - _EPOCH) // _MICROSECOND
 
 

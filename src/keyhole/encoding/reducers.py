@@ -199,7 +199,7 @@ def _by(place: Place, by: Place, choose: Callable[..., RowFields]) -> Reduce:
 
 def _ranking(field: ValueField) -> Callable[[Any], Any]:
     if field.type in _FLOATING:
-        # The sign tells -0.0 from 0.0, which are equal: which of them stays must not depend on the order of rows.
+        # -0.0 and 0.0 are equal, and differ by the sign: which of them stays must not depend on the order of rows.
         # So must not which of two NaNs, whose bits differ.
         return lambda value: (1, _bits(value)) if math.isnan(value) else (0, value, math.copysign(1.0, value))
     if _DECIMAL.fullmatch(field.type):

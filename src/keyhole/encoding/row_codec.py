@@ -27,6 +27,7 @@ def encode_row(version: int, fields: Iterable[Any]) -> bytes:
 
 
 def field_type(field: ValueField, descriptor: StateDescriptor) -> ValueType:
+    """How the field's type stands in a row. Raises ValueMismatch where no row with it can be read."""
     try:
         return value_type(field.type)
     except ValueMismatch as error:
@@ -34,6 +35,7 @@ def field_type(field: ValueField, descriptor: StateDescriptor) -> ValueType:
 
 
 def unusable(descriptor: StateDescriptor, why: str, **facts: object) -> ValueMismatch:
+    """The error for a state of which no row can be read."""
     name = f"{descriptor.application}/{descriptor.state}"
     return ValueMismatch(
         f"state {name} can't be used: {why}. Declare its fields otherwise; where an earlier version of Keyhole has let "

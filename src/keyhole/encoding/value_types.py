@@ -51,7 +51,7 @@ def _json_float(value: float) -> float | str:
 
 
 def days_of(value: date) -> int:
-    """Days since 1970-01-01."""
+    """A date as the number of days since 1970-01-01, negative before it."""
     return value.toordinal() - _EPOCH_DAY
 
 
@@ -60,7 +60,7 @@ def _date(days: int) -> date:
 
 
 def micros_of(value: datetime) -> int:
-    """Since 1970, UTC; of a datetime with a time zone."""
+    """A datetime with a time zone as microseconds since 1970, UTC."""
     return (value - _EPOCH_UTC) // _MICROSECOND
 
 
@@ -166,7 +166,7 @@ def value_type(name: str) -> ValueType:
     """The type of a Spark type's name.
 
     Raises:
-        ValueMismatch: No such type, or one that a state can't hold.
+        ValueMismatch: Spark has no type of this name, or a state can't hold it.
     """
     return _made(parsed(name), name)
 

@@ -37,7 +37,7 @@ def root_cause(output: str) -> str:
 
 
 def _matches(pattern: re.Pattern[str], lines: list[str]) -> Iterator[str]:
-    """The last one first."""
+    """What the lines say of why it failed, the last one first."""
     for line in reversed(lines):
         found = pattern.match(line)
         if found is not None:

@@ -68,7 +68,7 @@ def locked(kind: JarSet) -> list[Jar]:
 
 
 def default_cache_dir(environ: Mapping[str, str]) -> Path:
-    """XDG_CACHE_HOME/keyhole/jars, or ~/.cache/keyhole/jars."""
+    """Where jars are kept: $XDG_CACHE_HOME/keyhole/jars, or ~/.cache/keyhole/jars."""
     return cache_dir(environ, "jars")
 
 
@@ -110,8 +110,6 @@ def _is_cached(jar: Jar, cache_dir: Path) -> bool:
 
 
 class _Fetch:
-    """One call of `fetch`."""
-
     def __init__(self, cache_dir: Path, staging: Path, total_bytes: int, progress: Progress | None) -> None:
         self._cache_dir = cache_dir
         self._maven = maven(staging)

@@ -69,7 +69,7 @@ class LocalKafka:
 
     @property
     def log(self) -> Path:
-        """What the broker prints."""
+        """The file that the broker's output goes to."""
         return self._directory / "kafka.log"
 
     @property

@@ -116,7 +116,7 @@ class Claims:
             return True
 
     def give_back(self, port: int) -> None:
-        """Idempotent."""
+        """Others may be given the port from now on. One that isn't claimed is passed over."""
         with self._lock:
             if port in self._ports:
                 del self._ports[port]

@@ -108,7 +108,7 @@ class Stack:
 
     @property
     def proxy(self) -> str:
-        """host:port of the proxy."""
+        """Where readers find the client proxy, as host:port."""
         return f"{_HOST}:{self._proxy_port}"
 
     @property
@@ -133,12 +133,12 @@ class Stack:
 
     @property
     def bootstrap_servers(self) -> str:
-        """host:port of Kafka."""
+        """Where clients find Kafka, as host:port."""
         return self._kafka.bootstrap_servers
 
     @property
     def checkpoint(self) -> Path:
-        """Spark's checkpoint location."""
+        """The directory of the query's Spark checkpoint."""
         return self.directory / "checkpoint"
 
     def start(self, spec: JobSpec) -> None:

@@ -18,7 +18,7 @@ from keyhole.metrics.cardinality import MOST_QUERIES, MOST_STATES, MOST_STATES_O
 
 
 class MetricType(enum.StrEnum):
-    """As Prometheus has them."""
+    """The types of metrics that are used, by Prometheus's names for them."""
 
     COUNTER = "counter"
     GAUGE = "gauge"

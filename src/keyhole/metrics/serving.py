@@ -29,7 +29,7 @@ Body = Callable[[], Awaitable[bytes]]
 
 
 class StatsServicer(stats_pb2_grpc.StatsServicer):
-    """See protos/keyhole/v1/stats.proto."""
+    """Answers the service Stats of one process: protos/keyhole/v1/stats.proto."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -61,7 +61,7 @@ class MetricsPage:
 
     @property
     def address(self) -> str:
-        """host:port; known after `start`."""
+        """Where the page is found, as host:port. Port 0 is the one that it got once `start` has returned."""
         return self._port.address
 
     async def start(self) -> None:
@@ -69,7 +69,7 @@ class MetricsPage:
         await self._port.start()
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Closes the port, and what is connected to it. Idempotent."""
         await self._port.stop()
 
     async def _answer(self, request: web.Request) -> web.Response:

@@ -6,8 +6,8 @@
     widen      tinyint to smallint to int to bigint, float to double, also inside arrays, maps and structs
 
 Rows are not rewritten. Each says by its version which schema it is of, and is read step by step through all that came
-after: a field that was dropped and added again is another one, so nothing of the first can come back, whatever types
-they have.
+after. A field that was dropped and added again is another one: nothing of the first can come back, whatever types they
+have.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def evolved(stored: StateDescriptor, wanted: StateDescriptor) -> StateDescriptor
 
     Raises:
         StateChanged: A field changes in a way that is none of the above, or the reducer of a field changes; the message
-            names all such fields, and says what to do.
+            names all of these fields, and says what to do.
     """
     before = {field.name: field for field in stored.value.fields}
     problems = {**_type_problems(before, wanted), **_reducer_problems(stored, wanted)}

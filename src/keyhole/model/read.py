@@ -14,7 +14,7 @@ class Stale(enum.StrEnum):
     """Whether a copy other than the confirmed owner's may answer a read.
 
     NEVER: the owner alone, while its lease is valid. WHEN_NEEDED: the owner where it answers in time, else any copy
-    that meets the caller's bounds. ALWAYS: any such copy.
+    that meets the caller's bounds. ALWAYS: any copy that meets them.
     """
 
     NEVER = "never"
@@ -26,8 +26,9 @@ class ReadBounds(NamedTuple):
     """What an answer must meet. One that can't be met is an error that says why.
 
     Attributes:
-        min_epoch: It holds this epoch or a later one.
-        max_staleness_ms: It holds all that was complete so long ago; 0: no bound.
+        min_epoch: It holds this epoch or a later one; 0: no bound.
+        stale: Whether a copy other than the confirmed owner's may give it.
+        max_staleness_ms: It holds all that was complete so many milliseconds ago; 0: no bound.
     """
 
     min_epoch: int = 0
@@ -36,7 +37,7 @@ class ReadBounds(NamedTuple):
 
 
 class Role(enum.StrEnum):
-    """What a server is to a key group."""
+    """What the server that answers is to a key group: it owns it, or follows it."""
 
     OWNER = "owner"
     STANDBY = "standby"
@@ -67,10 +68,12 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer to one lookup. `value` is an immutable row (codec.Row), None where the key is absent.
+    """The answer to one lookup. True where the key was found, whatever its value is.
 
-    True where the key was found, whatever its value is.
     With `epoch` 0 nothing was committed yet: that a key is not found then says nothing of it.
+
+    Attributes:
+        value: An immutable row (keyhole.encoding.row.Row); None where the key is absent.
     """
 
     found: bool
@@ -82,18 +85,22 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def epoch(self) -> int:
+        """The epoch whose changes the answer holds; 0: none was committed yet."""
         return self.source.epoch
 
     @property
     def commit_time(self) -> datetime | None:
+        """When the epoch's commit was decided, UTC, by the driver's clock; None with epoch 0."""
         return self.source.commit_time
 
     @property
     def server(self) -> str:
+        """The id of the state server that answered."""
         return self.source.server
 
     @property
     def role(self) -> Role:
+        """What that server is to the key's key group."""
         return self.source.role
 
 
@@ -129,4 +136,5 @@ class Entries(msgspec.Struct, frozen=True):
 
     @property
     def epoch(self) -> int:
+        """The epoch of which all entries are; 0: none was committed yet."""
         return self.source.epoch

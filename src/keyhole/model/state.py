@@ -41,7 +41,7 @@ class KeyType(enum.StrEnum):
 
 
 class KeyColumn(msgspec.Struct, frozen=True):
-    """One column of a key."""
+    """One column of a key: its name, and its type by Spark's name."""
 
     name: str
     type: KeyType

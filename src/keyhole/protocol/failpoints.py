@@ -30,7 +30,7 @@ class StepObserver(Protocol):
 
 
 class NoObserver:
-    """What production uses."""
+    """Observes nothing: what production uses."""
 
     def reached(self, step: Step, epoch: int) -> None:
-        """Does nothing."""
+        pass

@@ -35,7 +35,7 @@ _STALE_BACK = {number: stale for stale, number in _STALE.items()} | {query_pb2.S
 
 
 def descriptor_to_proto(descriptor: StateDescriptor) -> state_pb2.StateDescriptor:
-    """Lossless."""
+    """The descriptor as a message; `descriptor_from_proto` gives an equal one back."""
     return state_pb2.StateDescriptor(
         application=descriptor.application,
         state=descriptor.state,

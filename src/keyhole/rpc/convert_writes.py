@@ -17,7 +17,7 @@ def run_to_proto(run: Run) -> state_server_pb2.Run:
 
 
 def run_from_proto(message: state_server_pb2.Run) -> Run:
-    """The inverse."""
+    """The run of a message that `run_to_proto` made."""
     return Run(message.application, message.query, message.generation, message.run_id)
 
 
@@ -29,7 +29,7 @@ def receipt_to_proto(receipt: GroupReceipt) -> state_server_pb2.KeyGroupReceipt:
 
 
 def receipt_from_proto(message: state_server_pb2.KeyGroupReceipt) -> GroupReceipt:
-    """The inverse."""
+    """The receipt of a message that `receipt_to_proto` made."""
     return GroupReceipt(message.key_group, message.rows, message.bytes, message.checksum)
 
 
@@ -41,5 +41,5 @@ def base_to_proto(base: Base | None) -> state_server_pb2.Base:
 
 
 def base_from_proto(message: state_server_pb2.Base) -> Base | None:
-    """The inverse."""
+    """The base of a message that `base_to_proto` made; None: the key had none."""
     return Base(message.accumulator, message.version) if message.found else None

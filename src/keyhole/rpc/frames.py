@@ -57,7 +57,7 @@ def as_error(failure: Failure) -> KeyholeError:
 
 
 def failure_from_proto(message: error_pb2.Error) -> Failure:
-    """The inverse of `as_error`."""
+    """The failure of a message that `as_error` made."""
     error = from_proto(message)
     return AskAgain(error.message, full=_FULL in error.facts) if _ASK_AGAIN in error.facts else error
 

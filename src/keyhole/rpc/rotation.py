@@ -211,7 +211,7 @@ class RenewedChannel:
         self.close()
 
     def close(self) -> None:
-        """Ends its calls."""
+        """Ends the calls that are under way, with CANCELLED; later ones fail. Idempotent."""
         self._closed = True
         self._channel.close()
 

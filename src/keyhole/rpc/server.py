@@ -92,7 +92,7 @@ class RpcServer:
 
     @property
     def address(self) -> str:
-        """host:port; known after `start`."""
+        """Where the server is found, as host:port. Port 0 is the one that it got once `start` has returned."""
         return joined(self._host, self._port)
 
     def counted_by(self, note: Callable[[str], None]) -> None:

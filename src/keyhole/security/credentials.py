@@ -36,7 +36,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> TlsFiles:
-        """Those that TLS needs."""
+        """The files that TLS needs."""
         return TlsFiles(self.tls_certificate, self.tls_key, self.tls_ca)
 
     def check(self, target: str) -> None:

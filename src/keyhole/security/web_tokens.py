@@ -123,7 +123,7 @@ class _File:
         """The file is looked at anyway."""
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Part of the interface; there is no thread or connection to end."""
 
 
 def _read(path: str) -> bytes:

@@ -53,7 +53,7 @@ def split(batch: DataFrame) -> Split:
 
 
 def own_rows(batch: DataFrame) -> DataFrame:
-    """Split.rows. Raises as `split`."""
+    """The processor's own rows of a batch, without those that change states: `Split.rows`. Raises as `split`."""
     if STATE_COLUMN not in batch.columns:
         raise _no_output()
     own = [quoted(name) for name in batch.columns if not name.startswith(PREFIX)]

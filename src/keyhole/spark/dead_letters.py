@@ -179,7 +179,7 @@ def _producer(bootstrap_servers: str) -> Producer:
 
 
 class _Sender:
-    """One task's dead letters."""
+    """Sends the dead letters of one task, and keeps the first error for its end."""
 
     def __init__(self, producer: Producer, bootstrap_servers: str, topic: str) -> None:
         self._bootstrap_servers = bootstrap_servers

@@ -192,7 +192,7 @@ class _Before:
         self.count = self._known[min(self._known)].count if self._known else 0
 
     def elements(self, subtask: Subtask, mode: Mode) -> list[Any]:
-        """Of a subtask now."""
+        """What a subtask has before the epoch's rows: its own elements, or its share where their number has changed."""
         if not subtask.restored:
             own = self._known.get(subtask.index)
             return own.elements if own else []

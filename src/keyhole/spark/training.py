@@ -65,18 +65,16 @@ class Counting(StatefulProcessor):
     """Counts the rows of a key."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declares the count."""
         self._count = handle.getValueState("count", StructType().add("count", LongType()))
 
     def handleInputRows(self, key: object, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803 - Spark's names
-        """Adds them."""
         before = self._count.get()
         count = (before[0] if before is not None else 0) + sum(1 for _ in rows)
         self._count.update((count,))
         yield Row(count=count)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Part of Spark's interface; there is nothing to give up."""
 
 
 def _end(spark: SparkSession) -> None:

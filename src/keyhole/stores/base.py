@@ -94,11 +94,11 @@ class Snapshot(Protocol):
         """By key group; key groups that the store has never seen are missing."""
 
     def close(self) -> None:
-        """Idempotent."""
+        """Gives the store's old pages up. Reads raise NotReady from then on. Idempotent."""
 
 
 class Store(Protocol):
-    """See the module's text."""
+    """One state's entries and positions on one server. Threads and guarantees are in the module's docstring."""
 
     @property
     def max_key_bytes(self) -> int:

@@ -36,7 +36,7 @@ class _Content:
 
 
 class MemorySnapshot:
-    """See base.Snapshot."""
+    """A Snapshot: it holds the content of one `apply`, whose dictionaries no writer changes."""
 
     def __init__(self, store: MemoryStore, content: _Content) -> None:
         self._store = store

@@ -46,7 +46,7 @@ class MemoryChangelog:
 
 
 class MemoryWriter:
-    """ChangelogWriter."""
+    """A ChangelogWriter that commits to a MemoryKafka. Any thread; never blocks."""
 
     def __init__(self, kafka: MemoryKafka, application: str, grant: str) -> None:
         self._kafka = kafka
@@ -70,11 +70,11 @@ class MemoryWriter:
         return {changed.partition: offset for changed, offset in zip(epoch, offsets, strict=True)}
 
     def close(self) -> None:
-        """Nothing to give up."""
+        """Part of ChangelogWriter; there is nothing to give up."""
 
 
 class MemoryReader:
-    """ChangelogReader."""
+    """A ChangelogReader of a MemoryKafka. Any thread; never blocks."""
 
     def __init__(self, kafka: MemoryKafka, application: str) -> None:
         self._kafka = kafka
@@ -98,11 +98,11 @@ class MemoryReader:
             yield from assembler.end(end)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Part of ChangelogReader; there is nothing to give up."""
 
 
 class MemoryAdmin:
-    """ChangelogAdmin."""
+    """A ChangelogAdmin of a MemoryKafka. Any thread; never blocks."""
 
     def __init__(self, kafka: MemoryKafka, application: str) -> None:
         self._kafka = kafka
@@ -129,7 +129,7 @@ class MemoryAdmin:
 
 
 class MemoryControlLog:
-    """ControlLog."""
+    """A ControlLog in a MemoryKafka, for one query. Any thread; never blocks."""
 
     def __init__(self, kafka: MemoryKafka, application: str, query: str) -> None:
         self._kafka = kafka
@@ -154,4 +154,4 @@ class MemoryControlLog:
         self._kafka.commit(self._id, self._epoch, [(self._topic, 0, encoded)] if encoded else [])
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Part of ControlLog; there is nothing to give up."""

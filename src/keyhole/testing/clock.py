@@ -48,7 +48,7 @@ class ManualClock:
         await asyncio.sleep(0)
 
     def advance(self, seconds: float) -> None:
-        """Moves both clocks forward."""
+        """Moves both clocks forward by so many seconds. What waits until then goes on. Any thread."""
         with self._lock:
             self._monotonic += seconds
             self._now_ms += round(seconds * 1000)

@@ -73,7 +73,7 @@ class HostedState:
         )
 
     def check(self, server: str, bounds: ReadBounds) -> None:
-        """Raises EpochNotReached or TooStale."""
+        """Passes where the copy meets the bounds. Raises EpochNotReached or TooStale."""
         if self.epoch < bounds.min_epoch:
             raise EpochNotReached(
                 f"the state is at epoch {self.epoch} on server {server}; min_epoch asks for {bounds.min_epoch}",
@@ -109,7 +109,7 @@ class StateCopies:
         return [self.codec.storage_key(value if len(value) != 1 else value[0]) for value in values]
 
     def check(self, keys: list[bytes]) -> None:
-        """Raises MalformedRequest or KeyTooLong."""
+        """Passes where these are storage keys of the state. Raises MalformedRequest or KeyTooLong."""
         if keys and not are_storage_keys(keys, self.descriptor.key_groups):
             raise MalformedRequest("not storage keys of this state")
         if any(len(key) > MAX_KEY_BYTES for key in keys):

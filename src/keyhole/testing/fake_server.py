@@ -67,16 +67,16 @@ class FakeServer:
 
     @property
     def address(self) -> str:
-        """host:port; known after `start`."""
+        """Where clients find the server, as host:port; known after `start`."""
         return self._rpc.address
 
     @property
     def port(self) -> int:
-        """Known after `start`."""
+        """The port on the loopback interface; known after `start`."""
         return self._rpc.port
 
     async def start(self) -> None:
-        """Listens, and says SERVING."""
+        """Listens, and answers health checks with SERVING from then on."""
         self._rpc.add(query_pb2_grpc.add_QueryServicer_to_server, FakeQuery(self), "keyhole.v1.Query")
         ownership = _FakeStateServer(self)  # type: ignore[abstract] # the write path is not faked
         self._rpc.add(state_server_pb2_grpc.add_StateServerServicer_to_server, ownership, "keyhole.v1.StateServer")
@@ -119,7 +119,7 @@ class FakeServer:
         return [*self.states.values(), *self.standbys.values()]
 
     def changed(self) -> None:
-        """Tells all ownership streams."""
+        """Sends to all ownership streams what the copies hold now."""
         self._change.set()
         self._change = asyncio.Event()
 

@@ -44,7 +44,6 @@ class KillPoints:
         return {"KILL_AT": str(step), "KILL_EPOCH": str(epoch), "KILL_MARKER": str(marker)}
 
     def reached(self, step: Step, epoch: int) -> None:
-        """See StepObserver."""
         if step is not self._step or epoch < self._epoch or self._marker.exists():
             return
         self._marker.write_text(f"{step} {epoch}")

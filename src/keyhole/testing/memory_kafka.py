@@ -94,7 +94,7 @@ class MemoryKafka:
             self._lock.notify_all()
 
     def reach(self) -> None:
-        """Raises KafkaUnreachable while `down`."""
+        """Stands for a call to a broker. Raises KafkaUnreachable while `down`."""
         if self.down:
             raise KafkaUnreachable("the Kafka in memory was told to be down")
 

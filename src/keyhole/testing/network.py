@@ -128,7 +128,7 @@ class Network:
         self._on(name, reset)
 
     def heal(self, name: str) -> None:
-        """Idempotent."""
+        """Lets the link's bytes through again, without delay, those that were held back first. Idempotent."""
 
         def heal(link: _Link) -> None:
             for way in (link.there, link.back):
@@ -138,7 +138,7 @@ class Network:
         self._on(name, heal)
 
     def close(self) -> None:
-        """Breaks everything."""
+        """Breaks all connections, closes all links, and ends the thread."""
 
         async def close() -> None:
             tasks = [task for link in self._links.values() for task in link.connections]

@@ -26,11 +26,11 @@ class SimulatedServer:
 
     @property
     def address(self) -> str:
-        """host:port; known after `start`."""
+        """Where its Stats are found, as host:port; known after `start`."""
         return self._rpc.address
 
     async def start(self) -> None:
-        """Listens, and answers Stats."""
+        """Listens, and answers Stats.Read from then on."""
         self._rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, StatsServicer(self._read), SERVICE)
         await self._rpc.start()
 

@@ -1,4 +1,4 @@
-"""Epochs into changelog topics."""
+"""Writes epochs into changelog topics of Kafka, each in one transaction: all of its records are read, or none."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Connection:
         return batch
 
     async def scan(self, scan: Scan, timeout: float) -> Entries:
-        """Raises KeyholeError: As AsyncClient.scan."""
+        """All entries of the scan, of one epoch. `timeout` is in seconds. Raises as AsyncClient.scan."""
         deadline = self.loop.time() + timeout
 
         def reads() -> StateReads:
@@ -95,7 +95,9 @@ class Connection:
                 return response
 
     async def describe(self, application: str, state: str, timeout: float) -> StateDescriptor:
-        """Raises KeyholeError."""
+        """The state's descriptor as the target has it now. `timeout` is in seconds. Raises as
+        AsyncClient.describe_state.
+        """
         request = query_pb2.DescribeStateRequest(state=query_pb2.StateRef(application=application, state=state))
         response: query_pb2.DescribeStateResponse = await self.call("DescribeState", request, timeout)
         return convert.descriptor_from_proto(response.descriptor)

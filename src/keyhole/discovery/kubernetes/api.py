@@ -115,7 +115,6 @@ class PodSource:
         self._backoff = backoff or Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
 
     def follow(self, telling: Telling, closed: threading.Event) -> None:
-        """See Source."""
         while not closed.is_set():
             begun = time.monotonic()
             try:
@@ -145,7 +144,6 @@ class PodSource:
             self._api.client.rest_client.pool_manager.clear()
 
     def interrupt(self) -> None:
-        """See Source."""
         with self._lock:
             if self._response is not None:
                 with suppress(OSError, ValueError, RuntimeError):  # it has just ended

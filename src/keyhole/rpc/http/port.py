@@ -108,7 +108,7 @@ class HttpPort:
 
     @property
     def address(self) -> str:
-        """host:port; known after `start`."""
+        """Where the port is found, as host:port. Port 0 is the one that it got once `start` has returned."""
         return joined(self._host, self._port)
 
     async def start(self) -> None:
@@ -251,7 +251,6 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Ends it."""
         if self._transport is not None:
             self._transport.abort()
 

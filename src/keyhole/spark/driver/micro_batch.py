@@ -19,7 +19,7 @@ _BATCH_ID = "streaming.sql.batchId"
 
 
 class OutputMode(enum.StrEnum):
-    """Spark's output modes."""
+    """How a query gives its result out: new rows, changed rows, or the whole of it. The values are Spark's names."""
 
     APPEND = "Append"
     UPDATE = "Update"

@@ -29,10 +29,10 @@ class ProgressListener:
         self._counts = counts
 
     def onQueryStarted(self, event: JavaObject) -> None:  # noqa: N802 - Spark's name
-        """Not needed."""
+        """Part of the interface that Spark calls; there is no figure to keep yet."""
 
     def onQueryIdle(self, event: JavaObject) -> None:  # noqa: N802 - Spark's name
-        """Not needed."""
+        """Part of the interface that Spark calls; there is no figure to keep."""
 
     def onQueryTerminated(self, event: JavaObject) -> None:  # noqa: N802 - Spark's name
         """The last that is told of a query."""
@@ -49,7 +49,7 @@ class ProgressListener:
             _log.exception("the progress of a batch could not be read")
 
     class Java:
-        """For Py4J."""
+        """Names to Py4J the interface of Spark that this object implements."""
 
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 

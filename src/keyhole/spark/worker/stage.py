@@ -147,7 +147,7 @@ def written(write: WriteRows, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 
 
 def _staged(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """The receipt."""
+    """The receipt of one task attempt, as a batch of one row."""
     context = TaskContext.get()
     assert context is not None, "runs in a Spark task only"
     spare_imports()

@@ -215,7 +215,7 @@ def _check_servers(config: JobConfig) -> None:
 
 @dataclass(frozen=True)
 class _QuerySettings:
-    """QueryOptions with their defaults."""
+    """The options of a query, with the defaults of those that were not given."""
 
     on_new_checkpoint: OnNewCheckpoint = "refuse"
     strict: bool = False

@@ -51,7 +51,7 @@ class KeyholeContainer(DockerContainer):
 
     @property
     def address(self) -> str:
-        """host:port for this process."""
+        """Where this process finds the container's port, as host:port."""
         return f"{self._host()}:{self._port}"
 
     @property
@@ -84,7 +84,7 @@ class KeyholeContainer(DockerContainer):
         self.wait_until_it_serves()
 
     def wait_until_it_serves(self, timeout_seconds: float = _START_SECONDS) -> None:
-        """Blocks. Raises as `start`."""
+        """Blocks until the container answers on its port. Raises as `start`."""
         until = time.monotonic() + timeout_seconds
         while not self._serves():
             if (code := self.exit_code) is not None:
@@ -99,7 +99,7 @@ class KeyholeContainer(DockerContainer):
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code of the container's process, asked for anew; None while it runs."""
         container = self.get_wrapped_container()
         container.reload()
         state = container.attrs["State"]

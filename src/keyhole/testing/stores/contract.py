@@ -15,7 +15,7 @@ LIMIT_BYTES = 1 << 30
 
 
 class StoreContract(ContentsContract, LifetimesContract):
-    """See the package's text."""
+    """What every store engine must keep, as tests: subclass it, say `make_engine`, and run it with pytest."""
 
     def make_engine(self, limits: StoreLimits) -> StoreEngine:
         """A new engine; the directory is not there yet. It is closed after the test."""
