@@ -1,8 +1,8 @@
 """The golden signals of a service in a minute: a user-defined aggregation. Pure Python, without Spark.
 
 Percentiles are of a DDSketch (Masson, Rim and Lee, VLDB 2019): it counts durations in bins that grow by a constant
-factor, so that a percentile is within RELATIVE_ERROR of the exact one, whatever the durations are. Two sketches are
-merged by adding their bins' counts, which is exact: the order of rows and of merges can't be told from what comes out.
+factor. So a percentile is within RELATIVE_ERROR of the exact one, whatever the durations are. Two sketches are merged
+by adding their bins' counts, which is exact: the order of rows and of merges can't be told from what comes out.
 """
 
 from __future__ import annotations

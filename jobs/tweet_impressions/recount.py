@@ -1,6 +1,6 @@
 """Counts the records again, with a dict, to compare what readers are told. Imports nothing of the job, nor Spark.
 
-Of late events Spark promises one thing (Structured Streaming guide, "Handling Late Data and Watermarking"): with a
+Of late events Spark promises one thing (Structured Streaming guide, "Handling Late Data and Watermarking"). With a
 delay of d, an hour that ends at E takes events until (newest event time seen) - d reaches E. Later ones may be counted
 or dropped. "Seen" means in a batch before, so that more is certain to who knows the batches.
 """

@@ -1,6 +1,6 @@
 """Heart rate and breathing rate of a pulse wave. Pure.
 
-The beats are found the way HeartPy finds them (van Gent et al., 2019, doi:10.1016/j.trf.2019.09.015): a beat is the top
+The beats are found the way HeartPy finds them (van Gent et al., 2019, doi:10.1016/j.trf.2019.09.015). A beat is the top
 of a stretch above a moving average, raised so far that the beats come as regularly as they can at a plausible rate.
 Breathing makes the heart beat faster and slower in turn: its rate is the strongest frequency in the beats' intervals.
 """

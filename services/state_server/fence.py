@@ -3,9 +3,10 @@
 Those of the run of the highest generation, with the last of its grants, by the assignment that it has given this server
 last. All others are late, or of somebody who was replaced.
 
-A message is refused before anything is done, each kind by what it may not be: Fenced (a later run has come: its sender
-must stop), NotReady (what it goes by is not here yet: its sender gives it again), NotOwner (the key groups have moved:
-its sender asks for the routes again), StageLost (the rows, or the grant, are gone: they are staged, or given, again).
+A message is refused before anything is done, each kind by what it may not be. Fenced: a later run has come, and its
+sender must stop. NotReady: what it goes by is not here yet, and its sender gives it again. NotOwner: the key groups
+have moved, and its sender asks for the routes again. StageLost: the rows, or the grant, are gone, and are staged, or
+given, again.
 """
 
 from __future__ import annotations

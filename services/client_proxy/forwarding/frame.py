@@ -26,7 +26,7 @@ class Forwarding:
     """Forwards storage keys of one state, and calls back once, from the event loop, when every key has an answer.
 
     Which copy a key goes to first is the reader's policy for stale reads. Where that copy is lost, restoring or not
-    what the reader asks for, the key goes to the next copy at once; where it is silent for the hop deadline, the key
+    what the reader asks for, the key goes to the next copy at once. Where it is silent for the hop deadline, the key
     goes to the next one as well, and the first answer counts. When all copies have failed, all are begun with again, a
     moment later and along the routes as they are then, until the deadline; then the error names the cause.
 
@@ -34,7 +34,7 @@ class Forwarding:
         lane: Whose keys these are, and what the reader asks for.
         deadline: On the event loop's clock.
         done: Gets the answers of all keys. Keys that have none are among the failures.
-        in_parts: Keys of a server that does not answer must not hold up the others of the frame: a moment after the
+        in_parts: Keys of a server that does not answer must not hold up the others of the frame. A moment after the
             first of these are answered, the rest stands as AskAgain, for the client to send apart.
         room: For the values, in bytes. Once there is none left, the rest stands as AskAgain, full.
     """

@@ -17,7 +17,7 @@ from services.state_server.write.merging import CommitContext, EntryChange, Merg
 
 
 def merge_of(descriptor: StateDescriptor) -> Merge:
-    """The strategy of a state."""
+    """The strategy of a state: its kind's, with that of maps around it, and that of expiring entries around both."""
     merge = _of_kind(descriptor)
     if descriptor.map_key:
         merge = MapMerge(merge, StateCodec(descriptor))

@@ -12,8 +12,8 @@ from services.state_server.write.merging import CommitContext, EntryChange, RowM
 class Aggregating(RowMerge):
     """Kind AGGREGATING: an epoch has one row per key, which holds what the task has merged with what was stored.
 
-    A staged row is a digest (4 bytes: of what the epoch brought, or nothing where that depends on the order of rows),
-    and then an Aggregate without the accumulator before, which is put in here.
+    A staged row is a digest and an Aggregate. The digest (4 bytes) is of what the epoch brought, or zeros where that
+    depends on the order of rows. The Aggregate has no accumulator before; that is put in here.
     """
 
     def __init__(self, name: str) -> None:

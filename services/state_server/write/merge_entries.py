@@ -16,7 +16,7 @@ class MapMerge:
     """A map key beside the key: a row without one, which deletes, clears all entries that the key had before the epoch.
 
     Args:
-        merge: Of the entries themselves.
+        merge: The strategy of the entries themselves.
     """
 
     def __init__(self, merge: Merge, codec: StateCodec) -> None:

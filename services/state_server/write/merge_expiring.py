@@ -9,10 +9,11 @@ from services.state_server.write.merging import CommitContext, EntryChange, Merg
 
 
 class Expiring:
-    """Entries that expire: each carries when, and what has expired counts as absent. So do deletions.
+    """Entries that expire: each carries when, and what has expired counts as absent. So do deletions that are
+    remembered.
 
     Args:
-        merge: Of the rows without that.
+        merge: The strategy of the rows without that.
     """
 
     def __init__(self, merge: Merge, lives: Lifetime) -> None:

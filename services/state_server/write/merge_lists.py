@@ -17,8 +17,8 @@ _POSITION_BYTES = 8
 class ListMerge(RowMerge):
     """Kind LIST: an epoch's rows come after the stored ones, in the order of the positions that the task gave them.
 
-    These tell rows of one task apart and no more; here they get the positions that they keep. A row without a position
-    clears what the key had before the epoch.
+    The task's positions only order the rows of the task; here elements get the positions that they keep: the last
+    stored one plus one, and so on. A row without a position clears what the key had before the epoch.
 
     Args:
         max_length: The most elements of a key, the last ones; 0: any number.

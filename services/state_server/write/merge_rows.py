@@ -22,7 +22,10 @@ Rank = Callable[[bytes], Any]
 
 
 class Upsert(RowMerge):
-    """Kinds VALUE, MAP and BROADCAST: an epoch has one row per entry, which replaces the stored one."""
+    """Kinds VALUE, MAP and BROADCAST: an epoch has one row per entry, which replaces the stored one.
+
+    Two rows of one entry in one epoch are refused, unless both delete it.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -41,9 +44,12 @@ class Upsert(RowMerge):
 
 
 class RankedMerge(RowMerge):
-    """The same with `order_by`: the row that ranks highest stays, and so does a deletion (envelope.deletion).
+    """Kinds VALUE and BROADCAST with `order_by`: of the epoch's rows and the stored one, that of the highest rank
+    stays.
 
-    A row that is None deletes whatever the others rank, and is not remembered.
+    A deletion (envelope.deletion) has a rank too, and is remembered in the key's place. A row that is None deletes
+    whatever the others rank, and is not remembered. Of equal rank the epoch's row wins over the stored one; within an
+    epoch a deletion wins, then the highest bytes.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -68,7 +74,7 @@ class RankedMerge(RowMerge):
 
 
 def remembered(row: StoredValue) -> StoredValue:
-    """What is stored of a row that counts."""
+    """What is stored of a row or deletion that counts; None: nothing, for a deletion whose order is null."""
     return None if row == UNORDERED_DELETION else row
 
 

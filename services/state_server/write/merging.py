@@ -1,5 +1,8 @@
 """What merging is: how rows come together, two that are staged of one key, and those of an epoch with what is stored.
 
+    staged rows of an epoch       staged()         one row per key
+    these and the stored ones     with_stored()    what is written to the changelog and the store
+
 One strategy per kind of state. All of them give the same whatever the order of an epoch's rows, or a batch that is run
 again would differ. Pure, but for reading what is stored.
 """
@@ -23,7 +26,7 @@ EntryChange = tuple[bytes, StoredValue]
 
 
 class Stored(Protocol):
-    """What merging needs of a snapshot: see stores.base.Snapshot."""
+    """What merging reads of a key group before the epoch: the part of stores.base.Snapshot that it needs."""
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]: ...
 
@@ -33,10 +36,10 @@ class Stored(Protocol):
 
 
 class Merge(Protocol):
-    """What a kind of state makes of several rows of one key."""
+    """What a kind of state makes of several rows of one key. One thread at a time; changes nothing by itself."""
 
     def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
-        """What two staged rows of one key amount to, in whichever order they came.
+        """What two staged rows of one key amount to: commutative and associative, as they come in any order.
 
         Raises:
             DuplicateKey: The state takes one row per key and epoch.
@@ -44,17 +47,23 @@ class Merge(Protocol):
         """
 
     def with_stored(self, rows: StoredValues, stored: Stored, context: CommitContext) -> list[EntryChange]:
-        """What must be written, ascending by key, where `stored` is the state before the epoch.
+        """What must be written: keys ascending, each once, None where the key is to be deleted.
+
+        Args:
+            rows: What `staged` has made of the epoch's rows of one key group.
+            stored: The key group before the epoch.
 
         Raises:
             ValueMismatch: A row and the stored one can't be merged.
         """
 
     def replacing(self, rows: StoredValues, context: CommitContext) -> StoredValues:
-        """The rows as they are to be stored, where they are all that the key group holds from now on."""
+        """The rows as they are to be stored, where they are all that the key group holds from now on (complete mode, a
+        reset).
+        """
 
     def digest(self, key: bytes, row: StoredValue) -> int:
-        """A staged row's part of the epoch's checksum: without what may differ when the batch is run again."""
+        """A staged row's part of the epoch's checksum, 32 bits: without what may differ when the batch is run again."""
 
 
 class CommitContext(NamedTuple):
@@ -71,7 +80,7 @@ class CommitContext(NamedTuple):
 
 
 class RowMerge:
-    """What most kinds have in common: a staged row is stored as it is."""
+    """The part of a Merge that most kinds have in common: a staged row is stored as it is."""
 
     def replacing(self, rows: StoredValues, context: CommitContext) -> StoredValues:
         return rows

@@ -1,8 +1,8 @@
 """Room for staged rows: so much memory, and then so much disk, of a whole server.
 
-Rows on disk are in files without names. Such a file takes its room from the directory's file system, but is not listed
-there, and is gone when it is closed or when the process ends, however it ends: a server that was killed leaves nothing
-to clean up.
+Rows on disk are in files without names. They take their room from the directory's file system, but are not listed
+there, and are gone when they are closed or when the process ends, however it ends. A server that was killed leaves
+nothing to clean up.
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ def write_to_stores(
 def portions(written: Sequence[PartitionChanges]) -> Iterator[list[PartitionChanges]]:
     """What is written to a store in one step: all that is in memory, and what is on disk in portions of key groups.
 
-    Several steps are as good as one. A key group's rows and its position are in the same step, so wherever a crash
-    comes in between, each key group is wholly at this epoch or wholly at the one before, and the changelog, which has
-    the epoch already, brings it up. Readers see none of it: they hold the snapshot that was published last, until the
-    host publishes one that has all.
+    Several steps are as good as one. A key group's rows and its position are in the same step. So wherever a crash
+    comes in between, each key group is wholly at this epoch or wholly at the one before; the changelog, which has the
+    epoch already, brings it up. Readers see none of it: they hold the snapshot that was published last, until the host
+    publishes one that has all.
     """
     in_memory = [item for item in written if not isinstance(item.changes, SpooledRows)]
     if in_memory:

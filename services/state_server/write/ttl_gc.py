@@ -4,7 +4,7 @@ Deletions that are remembered (`order_by`) expire as well, and readers never see
 
 The owner looks at some entries while it commits an epoch, going round and round over its key groups. What it removes
 rides in the epoch's transaction, so that the changelog, the standbys and every later restore lack it too. Nothing here
-decides what readers see, so nothing depends on when, or in which of an epoch's tries, an entry is come by: an epoch
+decides what readers see, so nothing depends on when, or in which of an epoch's tries, an entry is come by. An epoch
 that is run again finds its key groups committed, with what was removed then.
 
 A round that has passed everything knows the earliest time at which anything can expire: until then nothing is looked

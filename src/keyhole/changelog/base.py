@@ -131,8 +131,8 @@ class ChangelogReader(Protocol):
         """All from the positions to the ends, in pieces of bounded size that end at markers.
 
         A position before the log's start (compaction, retention) starts at the log's start. In the part that was never
-        compacted, a copy built from any prefix of the pieces that ends with a marker is one that existed; in the other
-        one, a copy is right again at the end.
+        compacted, any prefix of the pieces that ends with a marker gives a copy that existed. In the part that was
+        compacted, a copy is right again at its end.
 
         Raises:
             KafkaUnreachable: No progress for `deadline_seconds`.

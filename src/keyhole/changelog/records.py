@@ -129,8 +129,8 @@ class PieceLimits:
 class EpochAssembler:
     """Puts the records of one partition, in their order, together to pieces that end at markers.
 
-    An epoch that is too large to be held, and the part of a log whose inner markers were compacted away, are handed out
-    in pieces without a marker: what has been applied between them is no state that ever existed.
+    Two things are handed out in pieces without a marker: an epoch that is too large to be held, and the part of a log
+    whose inner markers were compacted away. What has been applied between them is no state that ever existed.
 
     Args:
         position: Where reading starts.

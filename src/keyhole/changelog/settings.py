@@ -27,7 +27,7 @@ CONTROL_TRANSACTION_MOST_SECONDS = CONTROL_TRANSACTION_TIMEOUT_MS // 1000 + 10
 MAX_ROW_BYTES = 16 << 20
 """The largest record that a changelog takes, key and value together."""
 
-# A partition is compacted only up to its active segment, so these bound how much of it is not: the default (1 GiB,
+# A partition is compacted only up to its active segment, so these bound how much of it is not. Kafka's defaults (1 GiB,
 # 7 days) would make a restore of a small, busy state read a gigabyte.
 _SEGMENT_BYTES = 64 << 20
 _SEGMENT_MS = 3600 * 1000

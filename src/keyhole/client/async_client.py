@@ -35,8 +35,8 @@ class AsyncClient:
 
     All lookups that are under way share one stream, so many `get`s at once are cheap: start them together
     (`asyncio.gather`) rather than one after the other. It is a proxy's job to follow the owners until the deadline.
-    Within the timeout the client itself sends two kinds of reads again, to any of its targets: those that were cut off
-    by a lost connection or a proxy that ends, and those that were encoded by a descriptor that has changed.
+    Within the timeout the client itself sends a read again, to any of its targets, in two cases. It was cut off, by a
+    lost connection or a proxy that ends; or the descriptor that it was encoded by has changed.
 
     It connects when it is first used, and belongs from then on to the event loop that used it, and to that loop's
     thread; keyhole.Client is for threads. One that is used before a fork can't be used in the child (docs/clients.md).

@@ -1,8 +1,8 @@
 """Declares new states: a state is the query's that declares it first, however many start at once.
 
 A state that the control topic doesn't know is declared under one transactional.id that all queries share, so by one at
-a time: whoever opens it fences whoever had it before, and what was declared until then can be read. docs/protocol.md
-tells why that decides it. Queries of one process wait for each other, as fencing each other would cost them tries.
+a time. Whoever opens it fences whoever had it before, and can read what was declared until then. docs/protocol.md tells
+why that decides it. Queries of one process wait for each other, as fencing each other would cost them tries.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ class QueryLog:
     def recorded(self) -> QueryControl:
         """What the control topic says, with all that was recorded, by whomever, before this is called.
 
-        Kafka shows nothing beyond a transaction that is still open, such as that of another query whose driver died in
-        it: once a record of ours can be read, all can that was recorded before it.
+        Kafka shows nothing beyond a transaction that is still open, as one of another query whose driver died in it. So
+        once a record of ours can be read, all can be read that was recorded before it.
 
         Raises:
             SavepointMismatch: The application is being restored.

@@ -46,16 +46,16 @@ def stage_partition(
     batches: Iterable[pa.RecordBatch],
     connect: Connect,
 ) -> PartitionReceipt:
-    """Streams a partition to the state servers and returns what they hold of it.
+    """Streams a partition to the state servers and returns what they hold of it. Blocks until they have it.
 
     Args:
         batches: Columns storage_key: binary and value: binary (null: delete), as columnar.encode makes them.
         connect: Gives the (cached) channel to an address.
 
     Returns:
-        A receipt in every case that another round may mend: a server that can't be reached, or that no longer owns
-        the key group, is a receipt that says so, because a task that raises ends the query. Errors in the data
-        (DuplicateKey, KeyTooLong, ...) are the receipt's `failure`.
+        A receipt in every case that another round may mend, as a task that raises ends the query. Of a server that
+            can't be reached, or that no longer owns the key group, the receipt says so. Errors in the data
+            (DuplicateKey, KeyTooLong, ...) are the receipt's `failure`.
     """
     streams: dict[int, _ServerStream] = {}
     routes = np.asarray(order.routes[state], dtype=np.int32)

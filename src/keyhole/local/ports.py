@@ -47,8 +47,8 @@ def accepts(port: int, host: str = "127.0.0.1") -> bool:
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """`count` different ports that are free now, at random.
 
-    They are this process's until it ends (or has asked for thousands more): nobody who asks here, in whichever process
-    of this user, is told one of them again, though its server starts later or is killed and started again.
+    They are this process's until it ends (or has asked for thousands more). No process of this user that asks here gets
+    one of them again, though its server starts later, or is killed and started again.
 
     Raises:
         PortTaken: There are not as many.

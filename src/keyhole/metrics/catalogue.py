@@ -1,7 +1,7 @@
 """The one catalogue of all metrics. Pure: names, types, labels, units and bounds; what counts them is elsewhere.
 
 A name is `keyhole_<component>_<what>_<unit>`, and counters end with `_total` after that; what is 0 or 1 has no unit.
-Every process exposes what it says of itself under `Stats` (gRPC) and on its own /metrics, if that is switched on; the
+Every process exposes what it says of itself under `Stats` (gRPC), and on its own /metrics if that is switched on. The
 exporter exposes the same for all processes, and what only shows from all of them together (`keyhole_cluster_...`).
 docs/metrics.md is made of this file; dashboards and alerts are checked against it.
 """

@@ -36,8 +36,8 @@ Records of the control topic (control.py), each under one key:
     grant/<query>/<id>             GrantRecord         decisions.py: transactional_id, never used twice
     savepoint/<query>              SavepointRecord     takeover.py: a restore, until its first run
 
-Beside these: start.py decides what a run's first batch may do, epochs.py has a batch and its result, replacement.py
-which owners can't wait for a batch's end, batch_decisions.py what batches settle in files, failpoints.py names the
+Beside these: start.py decides what a run's first batch may do, and replacement.py which owners can't wait for a batch's
+end. epochs.py has a batch and its result, batch_decisions.py what batches settle in files. failpoints.py names the
 steps at which tests kill a process.
 
 An epoch, on the way without failures (coordinator/ is in src/keyhole/, state_server/ in services/):

@@ -1,7 +1,7 @@
 """What the states of a query begin with, before its stream: one epoch of rows that come from no stream. Pure.
 
-A bootstrap is known by its name. While its record is the query's, no stream has followed yet; the first one that does
-takes the name into its own record, so that the same bootstrap is recognised as done for as long as the states have it.
+A bootstrap is known by its name. While its record is the query's, no stream has followed yet. The first stream that
+does takes the name into its own record: so the same bootstrap is recognised as done for as long as the states have it.
 """
 
 from __future__ import annotations

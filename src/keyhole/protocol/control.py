@@ -1,13 +1,13 @@
 """The records of the control topic as frozen values. Pure. docs/changelog.md lists them for other languages.
 
-state/<state>                          StateDescriptor, with its topic id and the query that feeds it
-opened/<query>                         OpenedRecord: written to be read as far as that; who has begun last
-generation/<query>                     GenerationRecord: the run that holds the query now
-query/<query>                          QueryRecord: which Spark checkpoint its epochs come from
-complete/<query>                       CompleteRecord: the last complete epoch
-assignment/<query>                     AssignmentRecord: which server owns which key group
-grant/<query>/<transactional.id>       GrantRecord: a server that may write, or could until it is fenced
-savepoint/<query>                      SavepointRecord: what the query was restored from, until its first run
+state/<state>                       StateDescriptor, with its topic id and the query that feeds it
+opened/<query>                      OpenedRecord: the barrier record of the run that has begun last
+generation/<query>                  GenerationRecord: the run that holds the query now
+query/<query>                       QueryRecord: which Spark checkpoint its epochs come from
+complete/<query>                    CompleteRecord: the last complete epoch
+assignment/<query>                  AssignmentRecord: which server owns which key group
+grant/<query>/<transactional.id>    GrantRecord: a server that may write, or could until it is fenced
+savepoint/<query>                   SavepointRecord: what the query was restored from, until its first run
 """
 
 from __future__ import annotations

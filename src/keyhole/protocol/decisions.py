@@ -64,7 +64,7 @@ def check_start(
     if on_new_checkpoint == "refuse" and (last > 0 or same):
         raise CheckpointMismatch(_mismatch(query, last, what), query=query, epoch=last)
     epoch = unused_epoch(known, last)
-    # Where nothing was ever complete, some key groups may hold a part of an epoch that will never be: nobody can miss
+    # Where nothing was ever complete, some key groups may hold a part of an epoch that will never be. Nobody can miss
     # it, and it must not count beside what the same records make once more.
     if on_new_checkpoint == "reset" or (known is not None and last == 0):
         return QueryRecord(spark_query_id, base=epoch - batch_id, reset_epoch=epoch, first_epoch=epoch)

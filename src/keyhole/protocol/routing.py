@@ -50,8 +50,8 @@ class RouteTable(msgspec.Struct, frozen=True):
 
     Attributes:
         owners: For readers that want nothing stale: each key group's owner, whether or not it is ready or answers.
-        copies: By key group, all servers that hold a copy, in the order in which they are to be asked: the owner, ready
-            standbys, owners that were replaced, copies that are not ready, and at last servers that keep silent.
+        copies: By key group, all servers that hold a copy, in the order in which they are to be asked. First the owner,
+            then ready standbys, owners that were replaced, copies that are not ready, at last servers that keep silent.
         nearest: The first of these: the owner where it answers.
         spread: Each copy that can answer has its turn in one of these, for readers that take any.
         missing: Why key groups have no owner, one sentence per server that had or may have them.

@@ -1,9 +1,9 @@
 """Processes that were forked beside gRPC: whether it can be used in them.
 
 Of gRPC's threads a child has none. Where its asyncio API is in use when a process forks, calls in the child wait for
-ever, or gRPC ends the process (grpcio 1.85); so it is where the other API is in use, while gRPC's support of forks is
-off. So a child says what is wrong before it calls. Where nothing of gRPC's is left at the fork, clients work in the
-child.
+ever, or gRPC ends the process (grpcio 1.85). It is the same where the other API is in use, while gRPC's support of
+forks is off. So a child says what is wrong before it calls. Where nothing of gRPC's is left at the fork, clients work
+in the child.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """KeyholeError <-> gRPC status: the only place where one becomes the other.
 
 A refused call ends with the class's gRPC code, the error's message as details, and the whole error (keyhole.v1.Error)
-in the trailing metadata `keyhole-error-bin`, so that Python clients get back the very class, and clients in other
-languages a reason they can switch on. Statuses that no Keyhole server sent (a broken connection, a deadline, a proxy in
-between) are mapped by their code alone.
+in the trailing metadata `keyhole-error-bin`. So Python clients get back the very class, and clients in other languages
+a reason they can switch on. Statuses that no Keyhole server sent (a broken connection, a deadline, a proxy in between)
+are mapped by their code alone.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _PASSING = frozenset({"andshake failed", "Socket closed"})
 # What gRPC says of a message that is too large.
 _MESSAGE_SIZES = re.compile(r"larger than max \((\d+) vs. (\d+)\)")
 
-# What gRPC says where a connection was closed, or a stream reset, with a status of its own in place of UNAVAILABLE: the
+# What gRPC says where a connection was closed, or a stream reset, with a status of its own in place of UNAVAILABLE. The
 # first is its asyncio API's, of a write to a stream whose connection has just been closed.
 _BROKEN_STREAMS = ("Internal error from Core", "Stream removed", "RST_STREAM")
 

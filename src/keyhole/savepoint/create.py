@@ -1,7 +1,7 @@
 """Takes a savepoint: of the changelogs up to the complete epoch's markers, while the job runs on.
 
 The markers of the last complete epoch say where to read to. What a later epoch replaces is still there as long as the
-records that replace it are younger than the topics' min.compaction.lag.ms: a savepoint that takes longer is begun
+records that replace it are younger than the topics' min.compaction.lag.ms. A savepoint that takes longer is begun
 again, and refused where it finds older ones.
 """
 

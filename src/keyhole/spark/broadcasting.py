@@ -53,8 +53,8 @@ class BroadcastReader:
             sink(alerts(readings, thresholds.read(readings)), batch_id)
 
     What a batch reads is written to its query's checkpoint before the batch's first stage, as Spark writes the offsets
-    that it reads from its sources: a batch that is run again, by whichever driver, reads that. `updates` are what has
-    changed since the batch before. Read-only.
+    of its sources. A batch that is run again, by whichever driver, reads that. `updates` are what has changed since the
+    batch before. Read-only.
 
     Args:
         state: APPLICATION/STATE, of kind broadcast.
@@ -106,9 +106,9 @@ class BroadcastReader:
         """The entries that differ from what the query's batch before this one had read, one row each; and `op`.
 
         So each batch knows which updates are new to it, and each update is new to one batch only, also where that is
-        run again, by whichever driver: a job that lets it change the state of every key does so exactly once. The first
-        batch has all entries. Of an entry that was changed several times between two batches there is the last change;
-        one that is as it was before has none. As `read`, which each batch must call, or this.
+        run again, by whichever driver. A job that lets an update change the state of every key does so exactly once.
+        The first batch has all entries. Of an entry that was changed several times between two batches there is the
+        last change; one that is as it was before has none. As `read`, which each batch must call, or this.
 
         Returns:
             The columns of `read`, and `op`: "put", or "delete": the entry as it was before, where it had these columns.

@@ -3,7 +3,7 @@
 Spark starts it by `spark.python.daemon.module`. Its own daemon has PySpark loaded and nothing else, so that each worker
 loads pandas, Arrow, gRPC and Keyhole anew: 1.4 s of processor time each, four times before a job's first batch ends.
 None of them may have a thread at work when it is loaded, or a lock that one of them held would be locked in the worker
-for ever: tests/spark/test_python_workers.py knows those that they have, which are made anew in a worker.
+for ever. tests/spark/test_python_workers.py knows those that they have, which are made anew in a worker.
 """
 
 from __future__ import annotations

@@ -166,8 +166,9 @@ def _set_aside(
 
 @functools.cache
 def _producer(bootstrap_servers: str) -> Producer:
-    """An idempotent one, for all tasks of a worker, which runs one after the other: to connect, and to be given an id,
-    takes half a second, by which each batch with a single dead letter took longer."""
+    """An idempotent producer, for all tasks of a worker, which runs one after the other. One for each task would make
+    each batch with a dead letter half a second longer: it connects, and is given an id.
+    """
     settings = {
         **common_settings(bootstrap_servers),
         **ONE_REQUEST,

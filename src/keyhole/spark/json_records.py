@@ -3,8 +3,8 @@
     parsed = json_records.parsed(records, {"sensor": "string", "celsius": "double"})
     good = dead_letters.accept(parsed, first_broken({"sensor is not null": "no sensor", **json_records.WELL_FORMED}))
 
-Spark's `from_json` alone is kinder: to it any token is a string (42 is "42"), a field of another type is null as if it
-were not there, quotes may be single, and what follows the object is not looked at. All that passes for good.
+Spark's `from_json` alone is kinder. To it any token is a string (42 is "42"), and a field of another type is null, as
+if it were not there. Quotes may be single, and what follows the object is not looked at.
 """
 
 from __future__ import annotations

@@ -43,7 +43,13 @@ MOST_SUBTASKS = 10_000
 
 @dataclass(frozen=True)
 class Subtask:
-    """Which part of the operator a call is for. `restored`: the number of subtasks has changed since the last batch."""
+    """Which part of the operator a call is for.
+
+    Attributes:
+        index: Its number, from 0 to `count` - 1.
+        count: How many subtasks there are in this batch.
+        restored: Their number has changed since the last batch: the elements were dealt out anew.
+    """
 
     index: int
     count: int
@@ -51,9 +57,18 @@ class Subtask:
 
 
 class Operator(Protocol):
-    """What each subtask does with its rows of a batch. Runs in Spark's workers; must not depend on time or chance.
+    """What each subtask makes of its elements and of its rows of a batch.
 
-    Elements are plain data, as MessagePack holds it (a tuple comes back as a list; a set, say, is refused).
+        class Seen:
+            def process(self, subtask, elements, rows):
+                return sorted({*elements, *(row.word for row in rows)})
+
+            def result(self, elements):
+                return {"words": len(elements)}
+
+    Runs in Spark's Python workers, so it must be picklable or importable there. A batch that is run again must give the
+    same elements: nothing here may depend on time or chance. What a method raises ends the query. Elements are plain
+    data, as MessagePack holds it (a tuple comes back as a list; a set, say, is refused).
 
     Where their shape or meaning has changed, an operator has a `version`, a whole number that grows (default: 1), and
     upgrade(elements, version): makes of all elements that an earlier version of a subtask held those of this one.
@@ -65,11 +80,11 @@ class Operator(Protocol):
         Args:
             elements: Those before it. Where the number of subtasks has changed: of a list state the share of this one,
                 of a union state all elements of all subtasks before.
-            rows: The subtask's, whose columns are attributes, in any order.
+            rows: The subtask's, whose columns are attributes, in any order. To be read once.
         """
 
     def result(self, elements: Sequence[Any]) -> Mapping[str, Any] | Sequence[Any]:
-        """What readers get: the fields of the declared result, by name or in their order."""
+        """What readers get of a subtask: the fields of the declared result, by name or in their order."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@
     ).start()
 
 Each function here gives what `foreachBatch` takes; `together` makes one of several. Its `bootstrap` makes a table what
-the states begin with. docs/spark.md tells what each
-output mode means, and what the job must keep to for exactly once.
+the states begin with. docs/spark.md says what each output mode means, and what the job must keep to for exactly once.
 
 What all states take:
     key: The key column, or columns: string, binary, boolean, smallint, int, bigint, date or timestamp.
@@ -41,11 +40,11 @@ What the query takes, whose states are given to it together:
         dropped for good; else they are refused by name.
     on_commit: Is called with each epoch once it is complete, in order, in the driver, on the thread that Spark calls.
         What it raises ends the query. After a crash, or what it raised, the next run calls it again with the epoch of
-        the batch that it runs again; an epoch that was not told yet is missed only where the checkpoint is replaced.
+        the batch that it runs again. It is never called with an epoch only where the checkpoint was replaced before.
     query: The query's stable name; default: Spark's `queryName`, else the first state's name. Each sink of one
         streaming query needs its own.
-    config: Default: from `KEYHOLE_JOB_*`.
-    observer: Is told the steps of each epoch, on the thread that takes them.
+    config: Default: from `KEYHOLE_JOB_*`. observer: A StepObserver (keyhole.protocol.failpoints): is called at each
+    step of an epoch, on the thread that takes it. For tests.
 
 All raise InvalidConfiguration where an argument is wrong, and name it.
 """
@@ -113,11 +112,17 @@ def value(
 ) -> Sink:
     """A state with one value per key: the last row of each key.
 
+        queryable.value("max_temperature", key="sensor", value="celsius", order_by="measured_at")
+
     Args:
         state: The name under which readers find it; unique in the application.
+        key: The key column, or columns: see above, as for all `options`.
         value: The value column, or columns, in the order in which readers get them; default: all but the key's.
         order_by: The value column whose highest value wins, among the rows of a batch and against the stored value;
             added to the value if it isn't in it. Without it, two rows of one key in one batch are refused.
+
+    Returns:
+        What `foreachBatch` takes.
     """
     return build(StateKind.VALUE, state, options, key=columns(key), value=_tuple(value), order_by=order_by)
 
@@ -166,8 +171,8 @@ def list(  # noqa: A001 - the kind's name
         unbounded: Lists may grow for ever. One of the two must be said.
         mode: What a row does that doesn't say it by `op`: "append", or "replace": a batch's rows of a key take the
             place of all that it had.
-        order_by: The column by whose values the rows of one batch are appended; without it they are in the order in
-            which Spark hands them out, which may be another one when the batch is run again. It needn't be a value.
+        order_by: The column by whose values the rows of one batch are appended; it needn't be a value. Without it they
+            are in the order in which Spark hands them out, which may be another one when the batch is run again.
         state, value: As for `value`.
     """
     refuse_unknown("list", options, ("value", "max_length", "unbounded", "mode", "order_by"))
@@ -358,9 +363,12 @@ def together(*sinks: Sink, **options: Unpack[QueryOptions]) -> Sink:
             queryable.value("top", key="hour").of(top_tweets),
         )
 
+    A state server shows its readers the epoch of all of these states in one step.
+
     Args:
         sinks: Made by the functions here, without the options that concern the query. What is given to a state's `of`
             makes its rows of the batch's. The configuration is the first one's.
+        options: Those of the query: see above.
     """
     own = "; a state's own are given to the state"
     refuse_unknown("together", options, known=QueryOptions.__annotations__, remedy=own)

@@ -42,8 +42,8 @@ _PLAN = "\n=== Streaming Query ==="
 _OF_A_TASK = re.compile(r"^keyhole\.errors\.\w+: (.+)$", re.MULTILINE)
 _LOOK_SECONDS = 0.2
 _TOPIC_SECONDS = 60.0
-# Kafka's default is 500. A task of Spark's asks for the topic's end once it has its records, and the broker answers
-# that when the fetch before it, by the same connection, has got records, or has waited so long for them.
+# Kafka's default is 500. A task of Spark's asks for the topic's end once it has its records. The broker answers that
+# when the fetch before it, by the same connection, has got records, or has waited so long for them.
 _FETCH_WAIT_MS = 10
 
 _Config = TypeVar("_Config", bound=TopicJobConfig)

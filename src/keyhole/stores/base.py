@@ -2,7 +2,7 @@
 
 A store holds, for any set of key groups, `storage key -> row` (storage key = key group, 2 bytes big-endian, then the
 encoded key) and a Position per key group. Both change in one atomic step (`apply`), so that after a crash the position
-tells exactly which changelog records the map holds. A lost store is rebuilt from the changelog; a store must therefore
+says exactly which changelog records the map holds. A lost store is rebuilt from the changelog; a store must therefore
 rather refuse to open than answer wrongly.
 
 Threads: one writer thread calls `apply`, `drop_key_group` and `close`; any thread may take snapshots and read them.
@@ -47,7 +47,7 @@ class Batch:
 class StoreSize:
     """Entries and bytes used, of all key groups. Bytes as taken on disk (or in memory), not a sum of lengths.
 
-    `entries` may be an estimate where they are many (more than 20,000): not every engine can tell without reading all.
+    `entries` may be an estimate where they are many (more than 20,000): not every engine knows it without reading all.
     """
 
     entries: int
@@ -61,14 +61,15 @@ class Snapshot(Protocol):
     """
 
     def get(self, storage_key: bytes) -> bytes | None:
-        """The row, or None; also for a key that is longer than the store takes."""
+        """The row, or None where there is none; also for a key that is longer than the store takes."""
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
-        """As `get` for each, in order."""
+        """The rows of many keys, in the keys' order; None where there is none."""
 
     def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], bool]:
-        """As `get` for the first ones, as long as their rows take no more than `most_bytes` together; the first row
-        that there is may take more. The hot path: one call per frame of lookups.
+        """The rows of the first keys, as many as take no more than `most_bytes` together; None where there is none.
+
+        The first row that there is may take more by itself. The hot path: one call per frame of lookups.
 
         Returns:
             The rows, one for each key or fewer, and whether it is one row alone that takes more. Hardly more than that
@@ -91,7 +92,7 @@ class Snapshot(Protocol):
         """
 
     def positions(self) -> Mapping[int, Position]:
-        """By key group; key groups that the store has never seen are missing."""
+        """The position of each key group, by its number; those that the store has never seen are missing."""
 
     def close(self) -> None:
         """Gives the store's old pages up. Reads raise NotReady from then on. Idempotent."""
@@ -102,13 +103,16 @@ class Store(Protocol):
 
     @property
     def max_key_bytes(self) -> int:
-        """The longest storage key that it takes."""
+        """The longest storage key that the store takes, in bytes; the same for its life."""
 
     def snapshot(self) -> Snapshot:
         """A view of the last `apply`. Any thread; never waits for a writer."""
 
     def apply(self, batch: Batch) -> None:
-        """Puts, deletes and advances, all or nothing, durable (as far as a cache must be) when it returns.
+        """Puts, deletes and advances, all or nothing, durable (as far as a cache must be) when it returns. Writer
+        thread; blocks.
+
+        Snapshots that are open stay as they are; those that are taken after it have all of it.
 
         Raises:
             StoreConflict: A key group is not at `before`. Nothing was changed.
@@ -117,17 +121,17 @@ class Store(Protocol):
         """
 
     def drop_key_group(self, key_group: int) -> None:
-        """Removes its entries and its position, in one atomic step. Unknown key groups are no error."""
+        """Removes its entries and its position, in one atomic step. Writer thread. An unknown key group is no error."""
 
     def size(self) -> StoreSize:
         """Entries and bytes used, as StoreSize says. Any thread; may take a look at the disk."""
 
     def close(self) -> None:
-        """Idempotent. Afterwards every other call, also of its open snapshots, raises NotReady."""
+        """Closes the files. Every other call, also of open snapshots, raises NotReady from then on. Idempotent."""
 
 
 class StoreEngine(Protocol):
-    """Opens and destroys the stores of one kind below one directory. Used by one thread.
+    """Opens and destroys the stores of one kind below one directory. Used by one thread, which may block in it.
 
     An engine with a directory takes it for its process alone when it is made, and raises StoreLocked, StoreFormat,
     StoreFull or InvalidConfiguration where it can't.
@@ -154,7 +158,12 @@ class StoreEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """`bytes` is the most that one state may take on this server; LMDB's map is made sparse at this size."""
+    """Where stores are, and how large each may become.
+
+    Attributes:
+        directory: Of all states of the engine; made if absent.
+        bytes: The most that one state may take on this server; LMDB's map is made sparse at this size.
+    """
 
     directory: Path
     bytes: int = 1 << 40

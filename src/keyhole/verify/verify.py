@@ -1,7 +1,7 @@
 """Compares all copies of a state with its changelog.
 
-Each copy is compared with the changelog up to the copy's own offset. Compaction may have removed, of that part, records
-that were replaced since; so whatever differs is looked at once more, with a new dump, and without the keys that the
+Each copy is compared with the changelog up to the copy's own offset. Compaction may have removed records of that part
+that were replaced since. So whatever differs is looked at once more, with a new dump, and without the keys that the
 changelog has written again after that offset.
 """
 

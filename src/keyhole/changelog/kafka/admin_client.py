@@ -2,9 +2,9 @@
 
 A client answers in a thread of its own, which then runs Python, and at times Python's garbage collection with it. Where
 that collects the client itself, librdkafka finds that it is ended in its own thread, and aborts the process
-(confluent-kafka 2.16, whose client has no `close`). So nobody but `Admin` refers to one: no frame that a traceback
-keeps has it in a variable, and a failed answer is not raised itself, whose traceback would lead back to it through its
-future.
+(confluent-kafka 2.16, whose client has no `close`). So nobody but `Admin` refers to one. No frame that a traceback
+keeps has it in a variable. A failed answer is not raised itself: its traceback would lead back to the client through
+its future.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class KafkaControlTail:
 
         Kafka tells of the end only after waiting in vain for more, and that end is where the first transaction begins
         that is still open, which may stand among the records of another one. But of a transaction that has been read in
-        part, a record is still to come and the marker that commits it: two offsets below the log's end, which each of
-        Kafka's answers tells and which is looked up here, not asked for.
+        part, a record is still to come, and the marker that commits it: two offsets below the log's end. Each of
+        Kafka's answers has that end, so it is looked up here, not asked for.
         """
         _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, _PARTITION), cached=True)
         # A new leader may be behind at first.

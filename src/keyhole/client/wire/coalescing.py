@@ -249,8 +249,8 @@ class Coalescer:
         self._value_bytes[lane[:2]] = max(now, 0.9 * before + 0.1 * now)
 
     def _receive_full(self, frame: Frame, answers: Answers, full: Set[int]) -> None:
-        """Has the keys that the response had no room for wait again, before others of their lane, for a frame that is
-        smaller: in the end for one of their own, whose response has room for any value.
+        """Has the keys that the response had no room for wait again, before others of their lane, for a smaller frame.
+        In the end each has a frame of its own, whose response has room for any value.
         """
         answered = [value for index, value in enumerate(answers.values) if index not in full]
         self._note_size(frame.lane, answered)

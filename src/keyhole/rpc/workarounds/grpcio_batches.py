@@ -1,9 +1,9 @@
 """gRPC's asyncio batches, made to give back their memory when they fail or nobody waits for them any more.
 
 grpcio 1.85 frees what it has allocated for a batch of a call's operations only where whoever awaits it gets its result
-(github.com/grpc/grpc/issues/43360). What a server sends to a caller who has gone is lost with the whole status in it:
-with streams that are begun and given up, anybody makes a server grow for as long as he likes, and the scattered pieces
-keep the allocator from giving back what is free around them.
+(github.com/grpc/grpc/issues/43360). What a server sends to a caller who has gone is lost, with the whole status in it.
+With streams that are begun and given up, anybody makes a server grow for as long as he likes. The scattered pieces keep
+the allocator from giving back what is free around them.
 
 Here a batch is always run to its end, and only then is it told to whoever waits, if anyone does. That needs parts of
 grpcio that aren't public; tests/rpc/test_limits.py shows that they do what they should with the locked version.

@@ -1,8 +1,9 @@
 """gRPC's asyncio server, made to survive callers of methods that it doesn't have.
 
-grpcio 1.85 decodes the path of such a call as UTF-8 in the one loop that takes all calls in, and ends the whole server
-where it can't: a single frame of anybody, before any interceptor could ask who it is, and the port is closed for good.
-Here these calls are taken in by a loop of their own, which never looks at the path: each is answered UNIMPLEMENTED.
+grpcio 1.85 decodes the path of a call to an unknown method as UTF-8, in the one loop that takes all calls in. Where it
+can't, it ends the whole server. A single frame of anybody, before any interceptor could ask who it is, closes the port
+for good. Here these calls are taken in by a loop of their own, which never looks at the path: each is answered
+UNIMPLEMENTED.
 
 That needs parts of grpcio that aren't public; tests/rpc/test_limits.py shows that they do what they should, and
 where another version of grpcio has them no more, servers fail at their start.

@@ -24,16 +24,27 @@ _FIRST_VERSION = msgspec.msgpack.encode(1)
 
 
 class ValueCodec(Protocol):
-    """How a row's value columns become bytes. Runs in Spark's Python workers; readers decode what they get themselves.
+    """How a row's value columns become bytes. Readers get these bytes and decode them themselves.
 
-    A batch that is run again must give the same bytes.
+        class PriceCodec:
+            def encode(self, row):
+                return row.amount.to_bytes(8, "big")
 
-    Where readers must tell bytes of one form from those of another, a codec has a `version`, a whole number that grows:
-    each value has that of the codec that made it in a second field, and 1 where that codec said nothing.
+    Runs in Spark's Python workers, in any number of them at once, so it must be picklable or importable there. A batch
+    that is run again must give the same bytes: nothing here may depend on time or chance. What it raises ends the
+    query.
+
+    A codec may have a `version`, a whole number that grows, where readers must tell bytes of one form from those of
+    another. Each value then has a second field, `version`: that of the codec that made it, or 1 where that one named
+    none.
     """
 
     def encode(self, row: Any) -> bytes:
-        """Args: row: The value columns as attributes."""
+        """The bytes of one row's value; anything else than bytes is refused with ValueMismatch.
+
+        Args:
+            row: The value columns as attributes, as Python's values (docs/values.md).
+        """
 
 
 def encoded_fields(*, versioned: bool) -> tuple[ValueField, ...]:

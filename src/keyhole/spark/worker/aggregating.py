@@ -38,16 +38,30 @@ Connecting = Callable[[str], grpc.Channel]
 
 @runtime_checkable
 class Aggregator(Protocol):
-    """How the rows of a key become one result. Runs in Spark's Python workers; an accumulator is the user's own.
+    """How the rows of a key become one result. An accumulator holds what came so far, and is of a type of your own.
 
-    A batch that is run again must give the same: nothing here may depend on time, on chance, or on what was called
-    before. Where the order of rows matters, say `order_by`.
+        class Mean:
+            def create(self):
+                return [0, 0.0]
+
+            def add(self, accumulator, row):
+                return [accumulator[0] + 1, accumulator[1] + row.celsius]
+
+            def merge(self, one, other):
+                return [one[0] + other[0], one[1] + other[1]]
+
+            def result(self, accumulator):
+                return {"count": accumulator[0], "mean": accumulator[1] / accumulator[0]}
+
+    Runs in Spark's Python workers, one call at a time in each, so it must be picklable or importable there. A batch
+    that is run again must give the same: nothing here may depend on time, on chance, or on what was called before.
+    Where the order of rows matters, say `order_by`. What a method raises ends the query.
 
     An aggregator may also have:
         encode(accumulator) -> bytes, decode(bytes) -> accumulator: How accumulators are stored; default: MessagePack,
             for accumulators of plain data (a tuple comes back as a list; others, as sets and decimals, are refused).
-        commutative: True where neither the order of rows nor that of merges can be told from the encoded accumulator.
-            A batch that is run again and gives another one is then found out.
+        commutative: True where the encoded accumulator is the same whatever the order of rows and of merges. A batch
+            that is run again and gives another one is then found out.
         takes_running_results: True where a row takes the place of what was added of the same thing before, as a highest
             value does. Only then may the state be fed by a streaming aggregation in update mode.
         version, upgrade(stored, version) -> accumulator: Where the shape or the meaning of accumulators has changed: a
@@ -56,16 +70,24 @@ class Aggregator(Protocol):
     """
 
     def create(self) -> Any:
-        """An accumulator of no rows."""
+        """A new accumulator, of no rows. Called for each key of a partition."""
 
     def add(self, accumulator: Any, row: Any) -> Any:
-        """With one row more, whose columns are attributes; the accumulator may be changed, and is returned."""
+        """The accumulator with one row more. It may be changed in place, and must be returned.
+
+        Args:
+            row: The columns as attributes, as Python's values (docs/values.md).
+        """
 
     def merge(self, one: Any, other: Any) -> Any:
-        """Of the rows of both; those of `one` came before."""
+        """The accumulator of the rows of both. It is called with what the key's owner held, and what the epoch brought.
+
+        Args:
+            one: Of the rows that came before those of `other`.
+        """
 
     def result(self, accumulator: Any) -> Mapping[str, Any] | Sequence[Any]:
-        """What readers get: the fields of the declared result, by name or in their order."""
+        """What readers get: the fields of the declared result, by name or in their order; else ValueMismatch."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +98,12 @@ class Aggregation:
     columns: tuple[str, ...]
 
     def encode(self, accumulator: Any) -> bytes:
+        """The accumulator as it is stored."""
         encode = getattr(self.aggregator, "encode", msgspec.msgpack.encode)
         return bytes(encode(accumulator))
 
     def decode(self, data: bytes) -> Any:
+        """The accumulator of the bytes that `encode` gave."""
         return getattr(self.aggregator, "decode", msgspec.msgpack.decode)(data)
 
     def base(self, descriptor: StateDescriptor, base: Base) -> Any:
@@ -99,6 +123,7 @@ class Aggregation:
 
     @property
     def commutative(self) -> bool:
+        """Whether equal rows give equal bytes in whatever order they come."""
         return bool(getattr(self.aggregator, "commutative", False))
 
 

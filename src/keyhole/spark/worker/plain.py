@@ -1,6 +1,6 @@
 """Whether MessagePack gives data back as what it was. Pure.
 
-It takes a set, a Decimal or a Counter, and gives back a list, a text or a dict: the user's code would only meet them in
+It takes a set, a Decimal or a Counter, and gives back a list, a text or a dict. The user's code would only meet them in
 the next batch, when what is stored can't be taken back.
 """
 

@@ -34,9 +34,9 @@ def hasten_rows() -> None:
     """Called by a task before it takes its first rows: they come at once, and not 40 ms later.
 
     Spark writes what a task is to do, and then its rows, by a TCP connection which holds small pieces back until what
-    went before is acknowledged; and this side's system puts that off, in case there is something to send with it.
-    Asking for quick acknowledgements sends what is due. The system forgets it again, so each task asks. Where this
-    isn't Linux nothing is done, nor where Spark uses Unix sockets: they wait for nothing.
+    went before is acknowledged. This side's system puts that off, in case there is something to send with it. Asking
+    for quick acknowledgements sends what is due. The system forgets it again, so each task asks. Where this isn't Linux
+    nothing is done, nor where Spark uses Unix sockets: they wait for nothing.
     """
     if sys.platform != "linux":
         return

@@ -73,9 +73,9 @@ def stage_task(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordB
     """The function of `mapInArrow`, once its first two arguments are bound.
 
     Spark calls it once per partition of a plan that has any, also where the partition has no rows (then `batches` is
-    empty). It raises only for bugs, and for what a user's aggregator raises: what is wrong with the data, or with a
-    server, is told in the receipt, because a task that raises is tried again by Spark and then ends the query with an
-    error that has lost its class.
+    empty). It raises only for bugs, and for what a user's aggregator raises. What is wrong with the data, or with a
+    server, is in the receipt. A task that raises is tried again by Spark, and then ends the query with an error that
+    has lost its class.
 
     Args:
         batches: The key columns and the value columns of the state, in any order.

@@ -2,8 +2,8 @@
 
 Spark's worker sends a request and waits for its answer: three times for each key that a batch has, where a processor
 reads a value and writes it. Here it waits twice for some dozens of keys. It reads the values of all of them before the
-first one is processed; and what only has to be done (this is the key now, this is its value) it sends in front of the
-next question.
+first one is processed. What only has to be done (this is the key now, this is its value) it sends in front of the next
+question.
 
     read ahead:  key a, get | key b, get | key c, get   -> one wait
     processing:  (a) update, (b) update, (c) update     -> sent with what is read next

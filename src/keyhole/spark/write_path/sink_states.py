@@ -36,7 +36,7 @@ class SinkState:
         select: From the batch to the state's rows; None: they are the batch's.
         increments: The rows are what is new, whatever the query's output mode.
         changes: The rows are what a queryable processor gives out. The state's are its change rows among them, in the
-            order in which they come: of those that write one entry the last one stays, and one that clears a key clears
+            order in which they come. Of those that write one entry the last one stays, and one that clears a key clears
             what came before it.
         write: What else is done with the own rows of that processor, in the tasks.
     """

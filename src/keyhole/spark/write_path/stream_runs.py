@@ -106,9 +106,9 @@ class StreamRuns:
         """Made at the run's first batch; its coordinator is closed when the query ends. `frame`: the batch's.
 
         Raises:
-            InvalidConfiguration: Another sink has the query's name in this run, another query feeds the states, the
-                query can't feed one of them, it has no checkpoint location of its own, or Spark's Python workers can't
-                load Keyhole.
+            InvalidConfiguration: Another sink has the query's name in this run, or another query feeds the states. Or
+                the query can't feed one of them, or has no checkpoint location of its own. Or Spark's Python workers
+                can't load Keyhole.
         """
         query = self._query_name(batch)
         self._claim(frame, batch, query)

@@ -1,8 +1,8 @@
 """Stores in RocksDB: for states that are larger than memory and much written to.
 
 A batch is appended to a log and kept in memory; files are written, and merged, in the background. So a write never
-looks for what it replaces, which is what makes it cheap, and why the number of entries and the bytes are estimates:
-what was replaced or deleted counts until RocksDB has merged it away.
+looks for what it replaces, which makes it cheap. It also makes the number of entries and the bytes estimates: what was
+replaced or deleted counts until RocksDB has merged it away.
 
 rocksdict holds the interpreter's lock in every call but `get` for a list of keys, syncs, flushes and compactions. A
 scan, or a read of an older snapshot, of blocks that must come from the disk keeps other threads waiting as long.
