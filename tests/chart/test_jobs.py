@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keyhole.demo.jobs import described, job_names
+from keyhole.spark.container import environ_of
 from keyhole.spark.session import S3_CHECKPOINTS
+from keyhole.spark.stacks import STACKS, SUBMIT_OPTIONS
 from tests.support.chart import (
     CHART,
     JOB,
@@ -61,6 +64,17 @@ def test_the_driver_finds_the_sidecars_by_spark_s_executors() -> None:
     assert settings["KEYHOLE_JOB_PROXY"] == "keyhole-client-proxy.data.svc.cluster.local:7400"
     assert settings["KEYHOLE_TEMPERATURE_MONITOR_TOPIC"] == "readings"
     assert settings["KEYHOLE_TEMPERATURE_MONITOR_CHECKPOINT"] == "/var/lib/keyhole/checkpoint/temperature-monitor"
+
+
+@pytest.mark.parametrize("job", sorted(CI.glob("*-values.yaml")), ids=lambda path: path.stem)
+def test_a_drivers_jvm_has_stacks_as_deep_as_on_one_machine(job: Path) -> None:
+    objects = scenario(job)
+    drivers = [of for of in pods(objects) if of.of.endswith("-driver")]
+    for driver in drivers:
+        [container] = driver.spec["containers"]
+        environ = environ_of(container["args"], environment(container), Path("/spark"))
+        assert environ[SUBMIT_OPTIONS].split()[0] == STACKS
+        assert "-Xss" not in str([of["data"] for of in objects if of["kind"] == "ConfigMap"])
 
 
 def test_executors_come_back_to_their_driver_by_its_service_and_belong_to_its_pod() -> None:

@@ -236,6 +236,31 @@ async def test_describe_and_status_tell_who_holds_what(keyhole: Command, capsys:
     assert "16 of 16" in shown
 
 
+async def test_describe_says_of_which_version_the_class_is_that_makes_what_is_stored(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with fake_servers("server-a") as (server,), proxy_of(server.address) as proxy:
+        for version in (0, 1, 3):
+            server.host(msgspec.structs.replace(descriptor(f"of-{version}"), class_version=version))
+
+        async def described(version: int, *options: str) -> str:
+            path = f"{APPLICATION}/of-{version}"
+            assert await asyncio.to_thread(main, ["describe", path, "--proxy", proxy.address, *options]) == 0
+            return capsys.readouterr().out
+
+        assert [json.loads(await described(version, "--json"))["class_version"] for version in (0, 1, 3)] == [0, 1, 3]
+        for version, shown in ((1, "1"), (3, "3")):
+            _, names, _, row, *_ = (await described(version)).splitlines()[1:]
+            assert _column(names, row, "class_version") == shown
+        assert "class_version" not in await described(0), "there is no class"
+
+
+def _column(names: str, row: str, name: str) -> str:
+    """What a row of a table has there."""
+    cells = [[cell.strip() for cell in re.split("[│┃]", line)] for line in (names, row)]
+    return dict(zip(*cells, strict=True))[name]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

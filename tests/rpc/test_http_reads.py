@@ -185,6 +185,12 @@ async def test_what_can_be_read_is_listed_and_described(served: Served) -> None:
     assert (described["kind"], described["key"]) == ("value", [{"name": "sensor", "type": "string"}])
 
 
+async def test_what_is_described_has_the_version_of_the_class_that_makes_what_is_stored(served: Served) -> None:
+    served.server.host(msgspec.structs.replace(descriptor("encoded", topic_id="topic-9"), class_version=3))
+    _, described = await served.ask(f"/v1/{APPLICATION}/encoded")
+    assert described["class_version"] == 3
+
+
 @pytest.mark.parametrize(
     ("path", "reason", "says"),
     [

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.container import command_of
+from keyhole.spark import session
+from keyhole.spark.container import command_of, environ_of
+from keyhole.spark.stacks import STACKS
 
 HOME = Path("/spark")
 SCHEDULER = {
@@ -26,6 +30,32 @@ SCHEDULER = {
 
 def test_a_driver_is_a_python_module_with_its_arguments() -> None:
     assert command_of(["driver", "jobs.x", "--a"], {}, HOME) == [sys.executable, "-m", "jobs.x", "--a"]
+
+
+def test_a_drivers_jvm_has_deep_stacks_and_what_its_pod_says_beside() -> None:
+    """By Java's own megabyte a job that is cancelled ends in a StackOverflowError."""
+    assert environ_of(["driver", "jobs.x"], {}, HOME)["SPARK_SUBMIT_OPTS"] == STACKS
+    given = {"SPARK_SUBMIT_OPTS": "-Dx=y -Xss1m", "OTHER": "z"}
+    environ = environ_of(["driver", "jobs.x"], given, HOME)
+    assert environ["SPARK_SUBMIT_OPTS"] == f"{STACKS} -Dx=y -Xss1m", "the pod's own counts: it is the last one"
+    assert environ["OTHER"] == "z"
+    assert environ_of(["driver", "jobs.x"], environ, HOME) == environ
+    assert "SPARK_SUBMIT_OPTS" not in environ_of(["executor"], SCHEDULER, HOME)
+
+
+def test_a_session_of_a_cluster_has_the_same_stacks_as_one_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever has started the process."""
+    for name in ("SPARK_SUBMIT_OPTS", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(session, "SparkSession", MagicMock())
+    monkeypatch.setattr(session, "remember_classes", lambda _: None)
+    settings = session.cluster_settings([], partitions=2)
+    session.start_session("x", settings)
+    assert os.environ["SPARK_SUBMIT_OPTS"] == STACKS
+    assert not [name for name in settings if "JavaOptions" in name], "those of spark-defaults.conf stay"
+    assert STACKS in session.local_settings([], tmp_path)["spark.driver.extraJavaOptions"]
 
 
 def test_an_executor_is_told_all_that_sparks_scheduler_says() -> None:

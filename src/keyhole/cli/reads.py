@@ -77,7 +77,8 @@ def describe(client: Client, output: OutputFormat, path: str) -> None:
         held = [_holding_row(holding) for holding in holdings]
         print(json.dumps(msgspec.to_builtins(descriptor) | {"holdings": held}, default=str))
         return
-    output.rows([_state_row(descriptor)], path)
+    of_class = {"class_version": descriptor.class_version} if descriptor.class_version else {}
+    output.rows([_state_row(descriptor) | of_class], path)
     output.rows([_holding_row(holding) for holding in holdings], "held by")
 
 

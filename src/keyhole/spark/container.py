@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from keyhole.errors import InvalidConfiguration
+from keyhole.spark.stacks import SUBMIT_OPTIONS, submit_options
 
 USAGE = "usage: python -m keyhole.spark.container driver MODULE [ARGUMENT...] | executor"
 
@@ -63,6 +64,16 @@ def _executor(environ: Mapping[str, str], spark_home: Path) -> list[str]:
     return [str(java), *options, f"-Xms{heap}", f"-Xmx{heap}", "-cp", classpath, _BACKEND, *flags]
 
 
+def environ_of(arguments: list[str], environ: Mapping[str, str], spark_home: Path) -> dict[str, str]:
+    """The environment that it is to have.
+
+    An executor's Python workers are this interpreter too, and the driver's JVM finds its settings by SPARK_CONF_DIR.
+    A driver's JVM has deep stacks, also where the session is the module's own.
+    """
+    found = {**environ, "SPARK_HOME": str(spark_home), "PYSPARK_PYTHON": sys.executable}
+    return found | ({SUBMIT_OPTIONS: submit_options(environ)} if arguments[0] == "driver" else {})
+
+
 def spark_home() -> Path:
     """Where PySpark's package is.
 
@@ -83,9 +94,7 @@ def main(arguments: list[str]) -> NoReturn:
     except InvalidConfiguration as error:
         print(error.message, file=sys.stderr)  # noqa: T201 - for a person
         sys.exit(2)
-    # An executor's Python workers are this interpreter too, and the driver's JVM finds its settings by SPARK_CONF_DIR.
-    environ = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
-    os.execvpe(command[0], command, environ)  # noqa: S606 - it becomes it, so that signals reach it
+    os.execvpe(command[0], command, environ_of(arguments, os.environ, home))  # noqa: S606 - it becomes it, so that signals reach it
 
 
 if __name__ == "__main__":

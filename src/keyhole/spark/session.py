@@ -16,12 +16,8 @@ from pyspark.sql import SparkSession
 from keyhole.class_archive import archive_path, reading
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.driver.jvm import put_compiler_back, remember_classes
+from keyhole.spark.stacks import STACKS, SUBMIT_OPTIONS, submit_options
 
-# Why a query has ended Spark finds by a regular expression that needs three frames of the stack for each character of
-# the error's text. Of a job that was cancelled that is so long that Java's own megabyte overflows: the thread ends by
-# that, and says so in a thousand lines. Memory is taken as it is used; no multiple of a huge page's size, which the
-# system would take at once.
-_STACKS = "-Xss16100k"
 # Its threads are all there from the beginning, for put_compiler_back.
 _QUICK = ("-XX:-UseDynamicNumberOfCompilerThreads",)
 
@@ -109,7 +105,7 @@ def _checkpoint_writing(checkpoint: str, jars: Sequence[Path]) -> Mapping[str, s
 def java_options(directory: Path, more: Sequence[str]) -> str:
     """Those of the driver's JVM, as Spark takes them."""
     # A JVM that is killed leaves its temporary files behind, where they belong to nobody.
-    options = [f"-Djava.io.tmpdir={directory}", "-XX:-UsePerfData", _STACKS, *more]
+    options = [f"-Djava.io.tmpdir={directory}", "-XX:-UsePerfData", STACKS, *more]
     return " ".join(f'"{option}"' for option in options)
 
 
@@ -148,9 +144,11 @@ def _of_every_job(jars: Sequence[Path], partitions: int) -> dict[str, str]:
 def start_session(application: str, settings: Mapping[str, str]) -> SparkSession:
     """Starts Spark in this process (and its JVM beside it), or returns the session that it already has.
 
-    Python workers run this very interpreter, which has Keyhole: Spark's default is any `python3` on PATH.
+    Python workers run this very interpreter, which has Keyhole: Spark's default is any `python3` on PATH. The JVM has
+    deep stacks, also on a cluster.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ[SUBMIT_OPTIONS] = submit_options(os.environ)
     if "spark.local.dir" in settings:
         Path(settings["spark.local.dir"]).mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder.appName(application)
