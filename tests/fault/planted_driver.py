@@ -9,12 +9,12 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from keyhole.spark import operators
 from keyhole.spark.broadcasting import BroadcastReader
 from keyhole.spark.driver import subtask_numbers
-from keyhole.spark.driver.subtask_numbers import SubtaskNumber
 from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN
 from keyhole.spark.operators import Subtasks
+from keyhole.spark.worker.subtasks import SubtaskNumber
+from keyhole.spark.write_path import operator_rows
 from keyhole.spark.write_path import sink_states as parts
 from keyhole.spark.write_path import stage_plan as staging
 from keyhole.spark.write_path.stage_plan import StagedState
@@ -61,7 +61,7 @@ def forget_numbers() -> None:
         number = subtask_number(rows, batch, state, wanted, partitions)
         return SubtaskNumber(wanted, number.most, partitions) if state == LEDGERS else number
 
-    operators.subtask_number = dealing.subtask_number = forgotten  # type: ignore[attr-defined]
+    operator_rows.subtask_number = dealing.subtask_number = forgotten  # type: ignore[attr-defined]
 
 
 PLANTS: Mapping[str, Callable[[], None]] = {

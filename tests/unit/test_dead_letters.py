@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from keyhole.errors import KafkaUnreachable
-from keyhole.spark import dead_letters
+from keyhole.spark.worker import rejecting
 
 _COLUMNS = {"__key": None, "__value": b"broken", "__topic": "readings", "__partition": 0, "__offset": 7}
 
@@ -48,17 +48,17 @@ class Producers:
 @pytest.fixture
 def producers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Producers]:
     made = Producers()
-    monkeypatch.setattr(dead_letters, "Producer", made)
-    dead_letters._producer.cache_clear()
+    monkeypatch.setattr(rejecting, "Producer", made)
+    rejecting._producer.cache_clear()
     yield made
-    dead_letters._producer.cache_clear()
+    rejecting._producer.cache_clear()
 
 
 def task(*reasons: str | None) -> list[int]:
     """A task with a record for each; the numbers of those that are good."""
     rows = [{"number": number, "__reason": reason, **_COLUMNS} for number, reason in enumerate(reasons)]
     counter: Any = SimpleNamespace(add=lambda number: None)
-    kept = dead_letters._set_aside("kafka:9092", "readings.dead-letter", counter, counter, _batches(rows))
+    kept = rejecting.set_aside("kafka:9092", "readings.dead-letter", counter, counter, _batches(rows))
     return [number for batch in kept for number in batch.column("number").to_pylist()]
 
 
@@ -101,7 +101,7 @@ def test_one_that_takes_nothing_any_more_is_not_used_again(producers: Producers)
 def test_one_of_a_task_that_was_cut_off_is_not_used_again(producers: Producers) -> None:
     counter: Any = SimpleNamespace(add=lambda number: None)
     rows = [{"number": number, "__reason": "cut", **_COLUMNS} for number in range(4)]
-    kept: Any = dead_letters._set_aside("kafka:9092", "readings.dead-letter", counter, counter, _batches(rows))
+    kept: Any = rejecting.set_aside("kafka:9092", "readings.dead-letter", counter, counter, _batches(rows))
     next(kept)
     kept.close()
     assert task("whole") == []

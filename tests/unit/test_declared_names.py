@@ -17,7 +17,7 @@ from keyhole.spark import queryable
 from keyhole.spark.declaration.batch_columns import check_all_columns
 from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.declaration.schema import describe
-from keyhole.spark.lookup import spark_type, value_schema
+from keyhole.spark.declaration.spark_types import spark_type, value_schema
 from tests.support.hostile_names import NAMES, OF_FIELDS, OF_KEYS, OF_STATES, REFUSED, REFUSED_FIELDS, REFUSED_STATES
 
 CONFIG = JobConfig("app", ("127.0.0.1:1",), "127.0.0.1:1")

@@ -11,7 +11,7 @@ import pytest
 from keyhole.encoding.row import row_class
 from keyhole.model.read import Answer
 from keyhole.rpc.convert import source_from_proto
-from keyhole.spark.lookup import with_values
+from keyhole.spark.worker.looking_up import with_values
 from keyhole.v1 import state_pb2
 
 SOURCE = source_from_proto(state_pb2.Source())

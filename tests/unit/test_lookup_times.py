@@ -13,7 +13,7 @@ from keyhole.encoding.row import row_class
 from keyhole.errors import KeyMismatch
 from keyhole.model.read import Answer, Role, Source, Stale
 from keyhole.security.credentials import PLAIN
-from keyhole.spark import lookup
+from keyhole.spark.worker import looking_up
 
 _SOURCE = Source("a", Role.OWNER, 1, None, None, 1, 1, False)
 _MOMENTS = [
@@ -33,9 +33,9 @@ class Client:
 
 
 def _found(monkeypatch: pytest.MonkeyPatch, times: pa.Array) -> list[Any]:
-    monkeypatch.setattr(lookup, "_client", lambda *_: Client())
+    monkeypatch.setattr(looking_up, "_client", lambda *_: Client())
     rows = pa.record_batch({"at": times, "on": pa.array([date.min] * len(times), pa.date32())})
-    batches = lookup._enriched(
+    batches = looking_up.looked_up(
         ("app", "state"), "proxy", ["at", "on"], "found", _VALUE, Stale.ALWAYS, 1.0, PLAIN, [rows]
     )
     return [found for batch in batches for found in batch.column("found").to_pylist()]

@@ -11,10 +11,9 @@ import pytest
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import Base
 from keyhole.model.state import KeyColumn, KeyType, StateKind
-from keyhole.spark.driver.subtask_numbers import SubtaskNumber
-from keyhole.spark.operators import Mode, Operator, Subtask, _Before, _Held
+from keyhole.spark.operators import Mode, Operator, Subtask
 from keyhole.spark.worker.aggregating import BaseReader
-from keyhole.spark.worker.stage import SUBTASK
+from keyhole.spark.worker.subtasks import SUBTASK, SubtaskNumber, _Before, _Held
 from tests.support.states import descriptor
 
 CODEC = StateCodec(descriptor(kind=StateKind.AGGREGATING, key=(KeyColumn(SUBTASK, KeyType.INT),)))

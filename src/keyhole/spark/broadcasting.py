@@ -30,9 +30,10 @@ from keyhole.model.state_path import state_path
 from keyhole.protocol.batch_decisions import Pin, broadcast_folder
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.declaration.given_schema import struct
+from keyhole.spark.declaration.spark_types import spark_type, value_schema
 from keyhole.spark.driver.micro_batch import classic, current
 from keyhole.spark.driver.pins import BatchPins, batch_pins
-from keyhole.spark.lookup import as_arrow, spark_type, value_schema
+from keyhole.spark.worker.looking_up import as_arrow
 
 _log = logging.getLogger(__name__)
 

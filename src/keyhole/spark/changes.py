@@ -6,10 +6,9 @@ keyhole.spark.exposed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
@@ -17,8 +16,7 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.spark.driver.arrow_map import map_in_arrow
 from keyhole.spark.driver.partitioning import HashLayout, column, quoted
 from keyhole.spark.exposed import CHANGES_COLUMN, KEY_PREFIX, PREFIX, STATE_COLUMN, exposed_in
-from keyhole.spark.worker.pack import unpacked
-from keyhole.spark.worker.settings import hasten_rows
+from keyhole.spark.worker.pack import keyhole_change_rows
 
 
 @dataclass(frozen=True)
@@ -91,13 +89,6 @@ def changes_layout(layout: HashLayout | None) -> HashLayout | None:
     if layout is None or not all(name.startswith(KEY_PREFIX) for name in layout.columns):
         return None
     return HashLayout(tuple(name.removeprefix(KEY_PREFIX) for name in layout.columns), layout.partitions)
-
-
-def keyhole_change_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: the rows of `changes_of`, unpacked. spark.driver.partitioning knows it by its name in the plan."""
-    hasten_rows()
-    for batch in batches:
-        yield from unpacked(batch.column(CHANGES_COLUMN))
 
 
 def _exposed(batch: spark.StructType) -> Mapping[str, spark.StructType]:

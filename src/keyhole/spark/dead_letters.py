@@ -13,23 +13,18 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-import pyarrow as pa
-from confluent_kafka import KafkaError, Message, Producer
-from pyspark import Accumulator
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 
-from keyhole.changelog.kafka.clients import ONE_REQUEST, as_ours, common_settings
 from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.config import JobConfig
 from keyhole.coordinator.stats import stats_of
-from keyhole.errors import KafkaUnreachable
 from keyhole.spark.driver.arrow_map import map_in_arrow
 from keyhole.spark.driver.partitioning import quoted
-from keyhole.spark.worker.settings import hasten_rows
+from keyhole.spark.worker.rejecting import KEPT, REASON, set_aside
 
 SUFFIX = ".dead-letter"
 
@@ -42,13 +37,7 @@ What begins with `__` is left out, too: it is there for the rules alone.
 _log = logging.getLogger(__name__)
 
 _KAFKA = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-_KEPT = ("key", "value", "topic", "partition", "offset")
-_REASON = "__reason"
 _ADMIN_SECONDS = 30.0
-_FLUSH_SECONDS = 60
-_FULL_PAUSE_SECONDS = 0.5
-_LARGEST_BYTES = 100_000_000  # the broker's own limit comes first
-_BATCH_BYTES = 16_384
 
 
 def drop(parsed: DataFrame, problem: Column) -> DataFrame:
@@ -113,10 +102,10 @@ class DeadLetters:
         """
         taken = list(map(quoted, _taken(parsed)))
         wrong = problem.isNotNull()
-        kept = [F.when(wrong, F.col(name)).alias(f"__{name}") for name in _KEPT]
-        rows = parsed.select(*taken, problem.alias(_REASON), *kept)
-        set_aside = functools.partial(_set_aside, self._bootstrap_servers, self.topic, self._checked, self._sent)
-        return map_in_arrow(rows, set_aside, rows.select(*taken).schema)
+        kept = [F.when(wrong, F.col(name)).alias(f"__{name}") for name in KEPT]
+        rows = parsed.select(*taken, problem.alias(REASON), *kept)
+        aside = functools.partial(set_aside, self._bootstrap_servers, self.topic, self._checked, self._sent)
+        return map_in_arrow(rows, aside, rows.select(*taken).schema)
 
     def tell(self, epoch: int) -> None:
         """Logs and counts how many there were since it was last called. For a query's `on_commit`."""
@@ -130,100 +119,3 @@ class DeadLetters:
     def _count(self, records: int, rejected: int) -> None:
         if self._counts is not None:
             self._counts.check(self._source, records, rejected)
-
-
-def _set_aside(
-    bootstrap_servers: str,
-    topic: str,
-    checked: Accumulator[int],
-    sent: Accumulator[int],
-    batches: Iterable[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """In a task: hands on what is good, and does not end before Kafka has the others."""
-    hasten_rows()
-    sender: _Sender | None = None
-    try:
-        for batch in batches:
-            checked.add(len(batch))
-            reasons = batch.column(_REASON)
-            taken = batch.select([name for name in batch.schema.names if not name.startswith("__")])
-            if reasons.null_count == len(batch):
-                yield taken
-                continue
-            sender = sender or _Sender(_producer(bootstrap_servers), bootstrap_servers, topic)
-            bad = batch.filter(reasons.is_valid())
-            columns = [bad.column(name).to_pylist() for name in (_REASON, *(f"__{name}" for name in _KEPT))]
-            for reason, *kept in zip(*columns, strict=True):
-                sender.send(reason, *kept)
-            sent.add(len(bad))
-            yield taken.filter(reasons.is_null())
-        if sender is not None:
-            sender.finish()
-    except BaseException:
-        _producer.cache_clear()  # one that has failed may go on failing, and one that was cut off holds what is left
-        raise
-
-
-@functools.cache
-def _producer(bootstrap_servers: str) -> Producer:
-    """An idempotent producer, for all tasks of a worker, which runs one after the other. One for each task would make
-    each batch with a dead letter half a second longer: it connects, and is given an id.
-    """
-    settings = {
-        **common_settings(bootstrap_servers),
-        **ONE_REQUEST,
-        "message.max.bytes": _LARGEST_BYTES,
-        # The broker refuses whole batches: what is too large must be alone in its own.
-        "batch.size": _BATCH_BYTES,
-    }
-    return Producer(settings)
-
-
-class _Sender:
-    """Sends the dead letters of one task, and keeps the first error for its end."""
-
-    def __init__(self, producer: Producer, bootstrap_servers: str, topic: str) -> None:
-        self._bootstrap_servers = bootstrap_servers
-        self._topic = topic
-        self._producer = producer
-        self._error: KafkaError | None = None
-
-    def send(
-        self, reason: str, key: bytes | None, value: bytes | None, topic: str, partition: int, offset: int
-    ) -> None:
-        headers = {"topic": topic, "partition": str(partition), "offset": str(offset), "reason": reason}
-        self._produce(key, value, headers)
-
-    def finish(self) -> None:
-        """Raises KeyholeError: Kafka doesn't have all of them."""
-        # Twice: what was too large is sent again, without its value, while the first is waited for.
-        left = self._producer.flush(_FLUSH_SECONDS) and self._producer.flush(_FLUSH_SECONDS)
-        if self._error is not None:
-            raise as_ours(self._error, self._bootstrap_servers, f"write to topic {self._topic}")
-        if left:
-            raise KafkaUnreachable(
-                f"Kafka has not taken {left} records for topic {self._topic} within {_FLUSH_SECONDS} s; check that its "
-                "brokers run",
-                topic=self._topic,
-            )
-
-    def _produce(self, key: bytes | None, value: bytes | None, headers: dict[str, str]) -> None:
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is None:
-                return
-            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and "omitted" not in headers:
-                self._produce(None, None, headers | {"omitted": "key and value are too large"})
-            else:
-                self._error = error
-
-        until_full = _FLUSH_SECONDS / _FULL_PAUSE_SECONDS
-        while True:
-            try:
-                self._producer.produce(self._topic, value, key, on_delivery=delivered, headers=list(headers.items()))
-            except BufferError:
-                until_full -= 1
-                if until_full < 0:
-                    raise
-                self._producer.poll(_FULL_PAUSE_SECONDS)
-            else:
-                return

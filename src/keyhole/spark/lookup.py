@@ -3,53 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
 from keyhole.client import Client
 from keyhole.client.bounds import Duration, StalePolicy
-from keyhole.encoding.arrow_times import to_python
 from keyhole.errors import InvalidConfiguration, KeyMismatch
-from keyhole.model.read import Answer, Stale
+from keyhole.model.read import Stale
 from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.model.state_path import state_path
-from keyhole.model.type_names import TypeName, not_stored, parsed
-from keyhole.rpc.frames import portions
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.declaration.argument_types import Columns, columns, wrong_names
 from keyhole.spark.declaration.batch_columns import case_sensitive, check_all_columns
+from keyhole.spark.declaration.spark_types import value_schema
 from keyhole.spark.driver.arrow_map import map_in_arrow
-from keyhole.spark.worker.settings import hasten_rows
-
-# How large values are is known once the first ones are there.
-_FIRST_KEYS, _MOST_KEYS, _GROWTH = 64, 4_096, 4
-# Of the values that are asked for at once, as far as can be told before; and of those in one batch of Arrow's.
-_BYTES = 16 << 20
-
-GetMany = Callable[[Sequence[Any]], Sequence[Answer]]
-
-_SIMPLE: Mapping[str, spark.DataType] = {
-    of.simpleString(): of
-    for of in (
-        spark.BooleanType(),
-        spark.ByteType(),
-        spark.ShortType(),
-        spark.IntegerType(),
-        spark.LongType(),
-        spark.FloatType(),
-        spark.DoubleType(),
-        spark.StringType(),
-        spark.BinaryType(),
-        spark.DateType(),
-        spark.TimestampType(),
-        spark.TimestampNTZType(),
-    )
-}
+from keyhole.spark.worker.looking_up import looked_up
 
 
 def lookup(
@@ -107,7 +78,7 @@ def lookup(
     value = value_schema(descriptor)
     schema = spark.StructType([*data.schema.fields, spark.StructField(target, value)])
     task = functools.partial(
-        _enriched,
+        looked_up,
         (application, name),
         proxy,
         names,
@@ -118,35 +89,6 @@ def lookup(
         credentials,
     )
     return map_in_arrow(data, task, schema)
-
-
-def value_schema(descriptor: StateDescriptor) -> spark.StructType:
-    """The value's fields as Spark's types."""
-    fields = descriptor.value.fields
-    return spark.StructType([spark.StructField(field.name, spark_type(field.type)) for field in fields])
-
-
-@functools.lru_cache(maxsize=256)
-def spark_type(name: str) -> spark.DataType:
-    """Of a type's name as descriptors have it. Not as Spark's SQL reads it: field names stand there without quotes."""
-    return _made(parsed(name))
-
-
-def _made(of: TypeName) -> spark.DataType:
-    parts = [_made(part) for part in of.parts]
-    match of.kind:
-        case "decimal":
-            return spark.DecimalType(*of.digits)
-        case "array":
-            return spark.ArrayType(parts[0])
-        case "map":
-            return spark.MapType(parts[0], parts[1])
-        case "struct":
-            fields = zip(of.names, parts, strict=True)
-            return spark.StructType([spark.StructField(name, part) for name, part in fields])
-        case simple if simple in _SIMPLE:
-            return _SIMPLE[simple]
-    raise not_stored(of.kind)
 
 
 def _check_key(data: DataFrame, descriptor: StateDescriptor, names: Sequence[str]) -> None:
@@ -161,71 +103,3 @@ def _check_key(data: DataFrame, descriptor: StateDescriptor, names: Sequence[str
             f"{', '.join(f'{column.name} {column.type}' for column in wanted)}; the columns that are given are "
             f"{', '.join(f'{name} {given[name]}' for name in names)}. Cast them"
         )
-
-
-def _enriched(
-    state: tuple[str, str],
-    proxy: str,
-    key: Sequence[str],
-    target: str,
-    value: pa.DataType,
-    stale: StalePolicy,
-    timeout: Duration,
-    credentials: Credentials,
-    batches: Iterable[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    hasten_rows()
-    client = _client(proxy, timeout, credentials)
-
-    def get_many(keys: Sequence[Any]) -> Sequence[Answer]:
-        return client.get_many(*state, keys, stale=stale)
-
-    yield from with_values(get_many, key, pa.field(target, value), batches)
-
-
-def with_values(
-    get_many: GetMany, key: Sequence[str], target: pa.Field, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """The rows with the values of their keys. Large values are asked for few at a time, and stand in small batches.
-
-    Args:
-        get_many: Gives the answers to keys, of which none comes twice.
-        key: The key's columns.
-        target: The column of the values; null where there is none.
-    """
-    portion = _FIRST_KEYS
-    for batch in batches:
-        start = 0
-        while start < batch.num_rows:
-            rows = batch.slice(start, portion)
-            start += rows.num_rows
-            keys = list(zip(*(to_python(rows.column(name), name, KeyMismatch) for name in key), strict=True))
-            asked = list(dict.fromkeys(one for one in keys if None not in one))
-            answers = get_many([one if len(one) > 1 else one[0] for one in asked])
-            found = [(one, as_arrow(answer.value)) for one, answer in zip(asked, answers, strict=True) if answer.found]
-            values = pa.array([value for _, value in found], target.type)
-            sizes = [values.slice(place, 1).nbytes for place in range(len(values))]
-            place_of = {one: place for place, (one, _) in enumerate(found)}
-            places = [place_of.get(one) for one in keys]
-            # Many rows may have the same large value.
-            for part in portions((0 if place is None else sizes[place] for place in places), _BYTES):
-                of_part = values.take(pa.array(places[part], pa.int32()))
-                yield rows.slice(part.start, part.stop - part.start).append_column(target, of_part)
-            mean = values.nbytes // max(1, len(values)) + 1
-            portion = max(1, min(_GROWTH * portion, _MOST_KEYS, _BYTES // mean))
-
-
-def as_arrow(value: Any) -> Any:
-    """A row, or what is in it, as Arrow takes it: a row as a dict, a map as pairs."""
-    convert: Callable[[Any], Any] = as_arrow
-    if hasattr(value, "asdict"):
-        return {name: convert(value[name]) for name in value}
-    if isinstance(value, Mapping):
-        return [(key, convert(item)) for key, item in value.items()]
-    return [convert(item) for item in value] if isinstance(value, tuple) else value
-
-
-@functools.lru_cache(maxsize=8)
-def _client(proxy: str, timeout: Duration, credentials: Credentials) -> Client:
-    """For the life of the Python worker process."""
-    return Client(proxy, timeout=timeout, credentials=credentials)

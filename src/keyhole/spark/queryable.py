@@ -43,8 +43,9 @@ What the query takes, whose states are given to it together:
         the batch that it runs again. It is never called with an epoch only where the checkpoint was replaced before.
     query: The query's stable name; default: Spark's `queryName`, else the first state's name. Each sink of one
         streaming query needs its own.
-    config: Default: from `KEYHOLE_JOB_*`. observer: A StepObserver (keyhole.protocol.failpoints): is called at each
-    step of an epoch, on the thread that takes it. For tests.
+    config: Default: from `KEYHOLE_JOB_*`.
+    observer: A StepObserver (keyhole.protocol.failpoints): is called at each step of an epoch, on the thread that takes
+        it. For tests.
 
 All raise InvalidConfiguration where an argument is wrong, and name it.
 """
@@ -66,7 +67,8 @@ from keyhole.spark.operators import MOST_SUBTASKS, Mode, Operator, Subtask, Subt
 from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.sink import OnRows, Sink
 from keyhole.spark.worker.aggregating import Aggregator
-from keyhole.spark.worker.stage import SUBTASK, WriteRows
+from keyhole.spark.worker.stage import WriteRows
+from keyhole.spark.worker.subtasks import SUBTASK
 from keyhole.spark.write_path.builder import (
     QueryOptions,
     RankedOptions,

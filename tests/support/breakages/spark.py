@@ -124,7 +124,7 @@ SPARK = (
     Breakage(
         "a task ends before Kafka has its dead letters",
         "spark",
-        "src/keyhole/spark/dead_letters.py",
+        "src/keyhole/spark/worker/rejecting.py",
         "        if sender is not None:\n            sender.finish()\n",
         "",
         ("unit/test_dead_letters.py",),
@@ -132,7 +132,7 @@ SPARK = (
     Breakage(
         "a producer of dead letters that has failed is used again",
         "spark",
-        "src/keyhole/spark/dead_letters.py",
+        "src/keyhole/spark/worker/rejecting.py",
         "        _producer.cache_clear()  # one that has failed",
         "        pass  # one that has failed",
         ("unit/test_dead_letters.py",),

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes P
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.spark.exposed import grouping_key
+from keyhole.spark.worker.pack import keyhole_change_rows
 
 _PLANS = "org.apache.spark.sql.catalyst.plans.physical"
 _ATTRIBUTE = "org.apache.spark.sql.catalyst.expressions.AttributeReference"
@@ -28,7 +29,6 @@ _ROW_BY_ROW = frozenset(
     f"{_EXECUTION}.{name}" for name in ("ProjectExec", "FilterExec", "WholeStageCodegenExec", "InputAdapter")
 )
 _MAP_IN_ARROW = f"{_EXECUTION}.python.MapInArrowExec"
-_CHANGE_ROWS = "keyhole_change_rows"
 _CHANGING = ("Join", "CartesianProduct", "Window")
 _TRANSFORM_WITH_STATE = "TransformWithStateInPySparkExec"
 
@@ -143,7 +143,7 @@ def _below(plan: JavaObject) -> JavaObject:
         name = plan.getClass().getName()
         if name == _CACHED:
             plan = plan.relation().cachedPlan()
-        elif name in _ROW_BY_ROW or (name == _MAP_IN_ARROW and plan.func().name() == _CHANGE_ROWS):
+        elif name in _ROW_BY_ROW or (name == _MAP_IN_ARROW and plan.func().name() == keyhole_change_rows.__name__):
             plan = plan.children().apply(0)
         else:
             return plan

@@ -7,27 +7,12 @@ import logging
 import msgspec
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from keyhole.hints import ready
 from keyhole.protocol.batch_decisions import subtasks_folder
 from keyhole.spark.driver.micro_batch import MicroBatch
 from keyhole.spark.driver.pins import batch_pins
+from keyhole.spark.worker.subtasks import SubtaskNumber
 
 _log = logging.getLogger(__name__)
-
-
-@ready
-class SubtaskNumber(msgspec.Struct, frozen=True):
-    """Of one batch.
-
-    Attributes:
-        subtasks: How many there are.
-        most: How many there have been at the most, in any batch up to this one.
-        partitions: In which the batch's rows came.
-    """
-
-    subtasks: int
-    most: int
-    partitions: int
 
 
 def subtask_number(

@@ -176,8 +176,8 @@ def _gather(
     gathered: dict[bytes, _Gathered] = {}
     create, add = aggregation.aggregator.create, aggregation.aggregator.add
     for batch in batches:
-        keys, rows = key_names(batch, descriptor).to_pylist(), rows_of(batch, aggregation.columns)
-        for key, op, row in zip(keys, row_ops(batch, descriptor), rows, strict=True):
+        keys, ops = key_names(batch, descriptor).to_pylist(), row_ops(batch, descriptor)
+        for key, op, row in zip(keys, ops, rows_of(batch, aggregation.columns), strict=True):
             of = gathered.get(key)
             if of is None:
                 of = gathered[key] = _Gathered(create())

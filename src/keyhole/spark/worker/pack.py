@@ -85,6 +85,13 @@ def unpacked(changes: pa.Array) -> Iterator[pa.RecordBatch]:
             yield from rows
 
 
+def keyhole_change_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: the rows of STATE_COLUMN and CHANGES_COLUMN, unpacked. Spark's plan has this name for it."""
+    hasten_rows()
+    for batch in batches:
+        yield from unpacked(batch.column(CHANGES_COLUMN))
+
+
 def repacked(key: Sequence[KeyColumn], partitions: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In a task: the same changes, packed apart by the partition in which Spark's hash puts their keys.
 

@@ -2,71 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
-import grpc
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from keyhole.coordinator.task_stream import Connect, NotTaken, stage_partition
-from keyhole.encoding.codec import StateCodec
-from keyhole.encoding.columnar import SEQUENCE, STORAGE_KEY, VALUE, encode
-from keyhole.model.state import StateKind
-from keyhole.protocol.receipts import PartitionReceipt, StageOrder
-from keyhole.rpc.channels import sync_channel
-from keyhole.security.credentials import Credentials
-from keyhole.spark.declaration.value_codec import Encoding
+from keyhole.coordinator.task_stream import stage_partition
+from keyhole.protocol.receipts import StageOrder
 from keyhole.spark.exposed import CHANGES_COLUMN, PREFIX, STATE_COLUMN
-from keyhole.spark.worker.aggregating import Aggregation, aggregated
-from keyhole.spark.worker.fold import folded
+from keyhole.spark.worker.assembly import TaskState, staged_rows
+from keyhole.spark.worker.connections import connecting
 from keyhole.spark.worker.pack import unpacked
 from keyhole.spark.worker.settings import hasten_rows, spare_imports
 
-SUBTASK = "subtask"
-"""The key of every operator state: int, from 0."""
-
-LOST = "lost"
-"""Beside it, in the rows of an operator: a receipt of the server that did not tell what the subtask held; else null."""
-
 RECEIPT_COLUMN = "receipt"
 RECEIPT_SCHEMA = f"{RECEIPT_COLUMN} binary"
-
-
-@dataclass(frozen=True)
-class TaskState:
-    """What a task must know of the state that it stages. Picklable.
-
-    Attributes:
-        in_order: Of rows that write one entry the last one counts, and clearing a key clears what came before it.
-        aggregation: Of an aggregating state.
-        encoding: Of a state whose value the job encodes itself.
-        ready: Of an operator state: the rows have been aggregated already.
-    """
-
-    state: str
-    in_order: bool = False
-    aggregation: Aggregation | None = None
-    encoding: Encoding | None = None
-    ready: bool = False
-
-    def encoded(self, order: StageOrder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows as state servers take them."""
-        descriptor = order.descriptors[self.state]
-        if self.ready:
-            codec = StateCodec(descriptor)
-            return (_ready(batch, codec) for batch in batches)
-        if self.aggregation is not None:
-            return aggregated(order, descriptor, self.aggregation, batches, connecting(order))
-        if self.encoding is not None:
-            batches = self.encoding.encoded(batches, descriptor)
-        if descriptor.kind is StateKind.LIST:
-            batches = _numbered(batches)
-        rows = (encode(batch, descriptor) for batch in batches)
-        return folded(rows, descriptor) if self.in_order else rows
 
 
 def stage_task(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -151,41 +102,9 @@ def _staged(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordBatc
     context = TaskContext.get()
     assert context is not None, "runs in a Spark task only"
     spare_imports()
-    rows = state.encoded(order, batches)
+    rows = staged_rows(order, state, batches)
     # Spark's attempt ids are unique over the rounds of an epoch; its attempt numbers begin at 0 in each.
     receipt = stage_partition(
         order, state.state, context.partitionId(), context.taskAttemptId(), rows, connecting(order)
     )
     return pa.record_batch({RECEIPT_COLUMN: pa.array([receipt.to_row()], pa.binary())})
-
-
-def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """With the position of each row among those of the task."""
-    before = 0
-    for batch in batches:
-        positions = np.arange(before, before + batch.num_rows, dtype=np.int64)
-        before += batch.num_rows
-        yield batch.append_column(SEQUENCE, pa.array(positions))
-
-
-def _ready(batch: pa.RecordBatch, codec: StateCodec) -> pa.RecordBatch:
-    """What operators.py has made, as state servers take it. Raises NotTaken."""
-    lost = batch.column(LOST).drop_null()
-    if len(lost):
-        raise NotTaken(PartitionReceipt.from_row(lost[0].as_py()).servers[0])
-    keys = [codec.storage_key(index) for index in batch.column(SUBTASK).to_pylist()]
-    return pa.record_batch({STORAGE_KEY: pa.array(keys, pa.binary()), VALUE: batch.column(VALUE)})
-
-
-def connecting(order: StageOrder) -> Connect:
-    """How a task of the order connects to its servers."""
-    return functools.partial(connect, credentials=order.credentials)
-
-
-@functools.lru_cache(maxsize=64)
-def connect(address: str, credentials: Credentials) -> grpc.Channel:
-    """One channel per server for the life of the Python worker process, which Spark keeps for many tasks.
-
-    Spark forks its workers from a daemon that has never opened a channel, so none is ever shared by two processes.
-    """
-    return sync_channel(address, credentials)

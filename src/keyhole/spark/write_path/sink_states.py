@@ -19,9 +19,11 @@ from keyhole.spark.declaration.schema import describe
 from keyhole.spark.declaration.value_codec import ValueCodec
 from keyhole.spark.driver.micro_batch import MicroBatch, classic
 from keyhole.spark.driver.partitioning import HashLayout, layout_of
-from keyhole.spark.operators import KEY_SCHEMA, Subtasks, operator_state
+from keyhole.spark.operators import Subtasks
 from keyhole.spark.worker.aggregating import Aggregator
 from keyhole.spark.worker.stage import WriteRows
+from keyhole.spark.worker.subtasks import KEY_SCHEMA
+from keyhole.spark.write_path.operator_rows import operator_state
 from keyhole.spark.write_path.stage_plan import StagedState, staged_changes, staged_in_place, staged_state
 
 

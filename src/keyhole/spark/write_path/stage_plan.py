@@ -27,10 +27,10 @@ from keyhole.spark.driver.micro_batch import classic
 from keyhole.spark.driver.partitioning import HashLayout, by_key_group, can_reuse, quoted, shuffle_partitions
 from keyhole.spark.driver.reducing import reduced_columns
 from keyhole.spark.worker.aggregating import Aggregation
+from keyhole.spark.worker.assembly import TaskState
 from keyhole.spark.worker.pack import ORDER, PARTITION, REPACKED_SCHEMA, repacked
 from keyhole.spark.worker.stage import (
     RECEIPT_SCHEMA,
-    TaskState,
     WriteRows,
     stage_changes,
     stage_task,

@@ -1,0 +1,93 @@
+"""Values of another application's state beside a task's rows: asked of its client proxy, many keys at a time."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from keyhole.client import Client
+from keyhole.client.bounds import Duration, StalePolicy
+from keyhole.encoding.arrow_times import to_python
+from keyhole.errors import KeyMismatch
+from keyhole.model.read import Answer
+from keyhole.rpc.frames import portions
+from keyhole.security.credentials import Credentials
+from keyhole.spark.worker.settings import hasten_rows
+
+# How large values are is known once the first ones are there.
+_FIRST_KEYS, _MOST_KEYS, _GROWTH = 64, 4_096, 4
+# Of the values that are asked for at once, as far as can be told before; and of those in one batch of Arrow's.
+_BYTES = 16 << 20
+
+GetMany = Callable[[Sequence[Any]], Sequence[Answer]]
+
+
+def looked_up(
+    state: tuple[str, str],
+    proxy: str,
+    key: Sequence[str],
+    target: str,
+    value: pa.DataType,
+    stale: StalePolicy,
+    timeout: Duration,
+    credentials: Credentials,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    hasten_rows()
+    client = _client(proxy, timeout, credentials)
+
+    def get_many(keys: Sequence[Any]) -> Sequence[Answer]:
+        return client.get_many(*state, keys, stale=stale)
+
+    yield from with_values(get_many, key, pa.field(target, value), batches)
+
+
+def with_values(
+    get_many: GetMany, key: Sequence[str], target: pa.Field, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The rows with the values of their keys. Large values are asked for few at a time, and stand in small batches.
+
+    Args:
+        get_many: Gives the answers to keys, of which none comes twice.
+        key: The key's columns.
+        target: The column of the values; null where there is none.
+    """
+    portion = _FIRST_KEYS
+    for batch in batches:
+        start = 0
+        while start < batch.num_rows:
+            rows = batch.slice(start, portion)
+            start += rows.num_rows
+            keys = list(zip(*(to_python(rows.column(name), name, KeyMismatch) for name in key), strict=True))
+            asked = list(dict.fromkeys(one for one in keys if None not in one))
+            answers = get_many([one if len(one) > 1 else one[0] for one in asked])
+            found = [(one, as_arrow(answer.value)) for one, answer in zip(asked, answers, strict=True) if answer.found]
+            values = pa.array([value for _, value in found], target.type)
+            sizes = [values.slice(place, 1).nbytes for place in range(len(values))]
+            place_of = {one: place for place, (one, _) in enumerate(found)}
+            places = [place_of.get(one) for one in keys]
+            # Many rows may have the same large value.
+            for part in portions((0 if place is None else sizes[place] for place in places), _BYTES):
+                of_part = values.take(pa.array(places[part], pa.int32()))
+                yield rows.slice(part.start, part.stop - part.start).append_column(target, of_part)
+            mean = values.nbytes // max(1, len(values)) + 1
+            portion = max(1, min(_GROWTH * portion, _MOST_KEYS, _BYTES // mean))
+
+
+def as_arrow(value: Any) -> Any:
+    """A row, or what is in it, as Arrow takes it: a row as a dict, a map as pairs."""
+    convert: Callable[[Any], Any] = as_arrow
+    if hasattr(value, "asdict"):
+        return {name: convert(value[name]) for name in value}
+    if isinstance(value, Mapping):
+        return [(key, convert(item)) for key, item in value.items()]
+    return [convert(item) for item in value] if isinstance(value, tuple) else value
+
+
+@functools.lru_cache(maxsize=8)
+def _client(proxy: str, timeout: Duration, credentials: Credentials) -> Client:
+    """For the life of the Python worker process."""
+    return Client(proxy, timeout=timeout, credentials=credentials)
