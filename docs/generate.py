@@ -15,19 +15,20 @@ _TITLES = {
 
 _INTRODUCTION = """# Metrics
 
-Made from `src/keyhole/metrics/catalogue.py` by `uv run python docs/generate.py`: don't edit it.
+Reference, for operators: every metric, its type, unit and labels, and where it is exposed. The page is made from
+`src/keyhole/metrics/catalogue.py` by `uv run python docs/generate.py`: don't edit it.
 
 State servers, client proxies and jobs answer `keyhole.v1.Stats`, on their gRPC ports (a job: where `KEYHOLE_JOB_STATS`
-says). The metrics exporter asks them all every few seconds, and exposes what they say, and what only shows from all of
-them together, on its /metrics (port 7420). A service has a /metrics of its own where its setting `..._METRICS` gives it
-an address. It shows the same figures as the exporter does, so let Prometheus scrape one of the two: sums would count
-them twice.
+says). The metrics exporter asks them all every few seconds. On its /metrics (port 7420) it exposes their figures, and
+those that only show from all of them together. A service has a /metrics of its own where its setting `..._METRICS`
+gives it an address. It shows the same figures as the exporter does, so let Prometheus scrape one of the two: sums would
+count them twice.
 
 Grafana dashboards and alerts that are made of these are in the chart; [operations](operations.md#dashboards-and-alerts)
 says what to do when one fires.
 
 Counters begin at 0 with the process. A metric of which nothing is known yet is left out. The labels `application` and
-`state` are `other` for what is beyond the bound; there, times are the oldest and counts are sums.
+`state` are `other` beyond the bound; there, times are the oldest and counts are sums.
 
 """
 

@@ -94,7 +94,7 @@ LABELS: Mapping[str, Label] = MappingProxyType(
         "status": Label("`reached`, `silent` or `lost`", 3, "3"),
         "where": Label("`memory` or `disk`", 2, "2"),
         "topic": Label(
-            "a source's topic", MOST_TOPICS + 1, f"{MOST_TOPICS}, with their queries if these are told, then `{OTHER}`"
+            "a source's topic", MOST_TOPICS + 1, f"{MOST_TOPICS}, with their queries if these are known, then `{OTHER}`"
         ),
         "range": Label(f"key groups, `first-last`; {RANGES} of them", RANGES, str(RANGES)),
         "component": Label("`state_server`, `client_proxy` or `job`", 3, "3"),
@@ -193,7 +193,7 @@ _STATE_SERVER = (
     *_process(_SERVER, "server"),
     _refused(_SERVER, "server"),
     _gauge(_SERVER, "ready", "", "server", "1: it has key groups, and all of them can be read."),
-    _gauge(_SERVER, "draining", "", "server", "1: it was told to end, and waits until others have its key groups."),
+    _gauge(_SERVER, "draining", "", "server", "1: it was asked to end, and waits until others have its key groups."),
     # What it holds.
     _gauge(_SERVER, "held", "states", "server", "Of how many states it holds key groups."),
     _gauge(_SERVER, "assigned", "key_groups", _COPY, "Key groups that it was given, to own or to follow."),
@@ -325,7 +325,7 @@ _BY_STATE = "application state"
 _EXPORTER_METRICS = (
     *_process(_EXPORTER, ""),
     _gauge(_EXPORTER, "up", "", "component target", "1: it answered when it was last asked."),
-    _gauge(_EXPORTER, "answer_age", "seconds", "component target", "How old is what is exposed of it.", _MAX),
+    _gauge(_EXPORTER, "answer_age", "seconds", "component target", "How old its exposed figures are.", _MAX),
     _gauge(_EXPORTER, "ask", "seconds", "component target", "How long it took to answer, last.", _MAX),
     _counter(_EXPORTER, "failed", "asks", "component target", "How often it did not answer in time, or at all."),
     _gauge(_EXPORTER, "discovered", "targets", "component", "How many are discovered."),
@@ -333,7 +333,7 @@ _EXPORTER_METRICS = (
     _gauge(_EXPORTER, "scrape", "seconds", "", "What the last scrape took."),
     _gauge(_EXPORTER, "view_age", "seconds", "", "How long ago the answers were last put together."),
     _gauge(_EXPORTER, "kafka_up", "", "", "1: Kafka answered when it was last asked."),
-    _gauge(_EXPORTER, "kafka_age", "seconds", "", "How old is what is exposed of Kafka."),
+    _gauge(_EXPORTER, "kafka_age", "seconds", "", "How old the exposed figures of Kafka are."),
     # What shows from all answers together.
     _gauge(_EXPORTER, "known", "states", "", "States that there are.", prefix="cluster"),
     _gauge(_EXPORTER, "all", "key_groups", _BY_STATE, "Key groups that the state has.", prefix="cluster"),
@@ -370,7 +370,7 @@ _EXPORTER_METRICS = (
         "records",
         _BY_STATE,
         "Offsets in the state's changelog, from first to last: at most so many records, compaction has removed some. "
-        "Its bytes are told by Kafka's own metrics (kafka.log, Size): its client for Python can't ask for them.",
+        "Kafka's own metrics have its bytes (kafka.log, Size): its client for Python can't ask for them.",
         prefix="kafka",
     ),
 )

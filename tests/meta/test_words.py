@@ -1,0 +1,81 @@
+"""No sentence of a page is so long that it has to be read twice: 35 words at most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_MOST = 35
+PAGES = sorted(
+    page
+    for pattern in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/**/*.md",
+        *(f"{folder}/**/README.md" for folder in ("charts", "jobs", "services", "tests", "vectors")),
+    )
+    for page in ROOT.glob(pattern)
+    # What was decided, or measured once, stays as it was written.
+    if "adr" not in page.parts and page.name != "history.md"
+)
+_FENCE = re.compile(r" *(`{3,})")
+_ITEM = re.compile(r" *(?:[-*]|\d+\.) ")
+_END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[A-Z`\"'(\[*\d])")
+
+
+def _blocks(page: str) -> Iterator[tuple[int, str]]:
+    """The paragraphs, items of lists and cells of tables of a page, each with the number of its first line; no code."""
+    fence, first, block = "", 0, list[str]()
+    for number, line in enumerate([*page.splitlines(), ""], start=1):
+        opened = _FENCE.match(line)
+        cells = re.split(r"(?<!\\)\|", line.strip())[1:-1] if line.strip().startswith("|") and not fence else []
+        indented = line.startswith("    ") and not block
+        ends = fence or opened or cells or indented or not line.strip() or line.startswith("#") or _ITEM.match(line)
+        if ends and block:
+            yield first, "\n".join(block)
+            block = []
+        yield from ((number, cell) for cell in cells)
+        if opened and (not fence or opened[1].startswith(fence)):
+            fence = "" if fence else opened[1]
+        elif not fence and not cells and not indented and line.strip() and not line.startswith("#"):
+            first = first if block else number
+            block.append(line)
+
+
+def _sentences(page: str) -> Iterator[tuple[int, str]]:
+    """Each sentence with the number of its first line. A code span is one word; of a link its text counts."""
+    for first, block in _blocks(page):
+        text = re.sub(r"``[^`]*``|`[^`]*`", lambda code: "`code`" + "\n" * code[0].count("\n"), block)
+        text = re.sub(r"\]\([^)]*\)", "]", text)
+        begin = 0
+        for end in [*(found.span() for found in _END.finditer(text)), (len(text), len(text))]:
+            yield first + text.count("\n", 0, begin), text[begin : end[0]]
+            begin = end[1]
+
+
+def too_long(page: str) -> list[tuple[int, int, str]]:
+    """Line, number of words and text of each sentence that has too many."""
+    found = []
+    for line, sentence in _sentences(page):
+        words = [word for word in sentence.split() if re.search(r"\w", word)]
+        if len(words) > _MOST:
+            found.append((line, len(words), " ".join(sentence.split())))
+    return found
+
+
+def test_a_sentence_has_at_most_35_words() -> None:
+    long = [
+        f"{page.relative_to(ROOT)}:{line}: {words} words: {sentence}"
+        for page in PAGES
+        for line, words, sentence in too_long(page.read_text())
+    ]
+    assert not long, f"split these, none may have more than {_MOST} words:\n" + "\n".join(long)
+
+
+def test_a_long_sentence_is_found_wherever_it_stands_and_code_is_not() -> None:
+    long = " ".join(["Word"] * _MOST)
+    page = f"# {long} more\n\nShort.\n{long}\nmore. Short.\n\n- {long} `a b`.\n- {long}\n\n"
+    page += f"| a | {long} [more](x y z) |\n|---|---|\n\n    {long} more\n\n```\n{long} more\n```\n\n{long}.\n"
+    assert [line for line, *_ in too_long(page)] == [4, 7, 10]
