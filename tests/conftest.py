@@ -31,6 +31,11 @@ pytest_plugins = [
 # more than a quarter of their processor time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
+# What each Python process loads at its start, Spark's workers too.
+_AT_START = str(Path(__file__).parent / "support" / "at_start")
+if _AT_START not in (paths := os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+    os.environ["PYTHONPATH"] = os.pathsep.join([_AT_START, *filter(None, paths)])
+
 # So that what a store did otherwise is told, and not only that it did.
 pytest.register_assert_rewrite("keyhole.testing.stores")
 
@@ -104,11 +109,3 @@ def pytest_configure(config: pytest.Config) -> None:
         derandomize=not config.getoption("--thorough"),
     )
     settings.load_profile("keyhole")
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """Two processes, or more where there are cores for it, whatever of the suite runs.
-
-    Most of what takes long waits for other processes, so that one process leaves half of a machine idle.
-    """
-    return max(2, min(4, (os.cpu_count() or 2) // 2))

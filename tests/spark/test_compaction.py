@@ -22,7 +22,9 @@ from services.state_server.replica.restore import AtOnce, restore
 from tests.support.changelogs import DEADLINE, grant
 from tests.support.states import KEY_GROUPS, content, descriptor, hosted
 
-KEYS, EPOCHS, LATER_EPOCHS = 100_000, 100, 5
+KEYS, EPOCHS, LATER_EPOCHS = 20_000, 100, 5
+# Of a value. An epoch of a key group must be about a segment: what is in the open one is never compacted.
+BYTES = 160
 PARTITIONS = [Partition(descriptor().state, group) for group in range(KEY_GROUPS)]
 NAMES = [
     [group.to_bytes(2, "big") + b"%06d\x00" % number for number in range(group, KEYS, KEY_GROUPS)]
@@ -37,8 +39,8 @@ Changed = Mapping[bytes, bytes] | Mapping[bytes, bytes | None]
 
 def rows_of(epoch: int, group: int) -> dict[bytes, bytes]:
     """Every key of the group with a value that this epoch alone has, and that can't be compressed."""
-    values = random.Random(f"{epoch}/{group}").randbytes(16 * len(NAMES[group]))
-    return {name: values[16 * n : 16 * n + 16] for n, name in enumerate(NAMES[group])}
+    values = random.Random(f"{epoch}/{group}").randbytes(BYTES * len(NAMES[group]))
+    return {name: values[BYTES * n : BYTES * (n + 1)] for n, name in enumerate(NAMES[group])}
 
 
 def later_rows_of(epoch: int, group: int) -> dict[bytes, bytes]:
