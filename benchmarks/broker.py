@@ -19,6 +19,7 @@ from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
+from keyhole.model.epoch import EpochStamp
 
 KEY_GROUPS, ROWS, TRANSACTIONS, COLUMNS = 16, 30, 120, 8
 DEADLINE_SECONDS = 120.0
@@ -73,7 +74,7 @@ def measure(directory: Path, jars: list[Path], java: Java) -> dict[str, object]:
 def changes(group: int, epoch: int) -> PartitionChanges:
     """ROWS keys of a key group, each with a row of 40 bytes."""
     rows = [(group.to_bytes(2, "big") + b"%d\x00" % number, b"%040d" % epoch) for number in range(ROWS)]
-    return PartitionChanges(Partition("a", group), rows, Marker(epoch, 1, 1_000 + epoch, 0, 0, 0))
+    return PartitionChanges(Partition("a", group), rows, Marker(EpochStamp(epoch, 1, 1_000 + epoch, 0), 0, 0))
 
 
 if __name__ == "__main__":

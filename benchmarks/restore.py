@@ -34,6 +34,7 @@ from keyhole.clock import SystemClock
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import find_java
 from keyhole.local.kafka import LocalKafka
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
 from keyhole.stores.base import StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
@@ -126,7 +127,7 @@ def epoch_of(key_groups: int, epoch: int, records: int) -> Iterator[PartitionCha
         prefix = group.to_bytes(2, "big")
         count = len(range(group, records, key_groups))
         changes = [(prefix + random_bytes(8).hex().encode() + b"\x00", bytes(VALUE_BYTES)) for _ in range(count)]
-        yield PartitionChanges(Partition(STATE, group), changes, Marker(epoch, 1, now_ms, 0, 0, epoch))
+        yield PartitionChanges(Partition(STATE, group), changes, Marker(EpochStamp(epoch, 1, now_ms, 0), 0, epoch))
 
 
 def alone(run: Callable[[str, StateDescriptor, int], Measured], *arguments: object) -> Measured:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from keyhole.changelog.base import Changelog
 from keyhole.encoding.envelope import Base
 from keyhole.errors import StillRunning
-from keyhole.model.epoch import Run
+from keyhole.model.epoch import EpochStamp, Run
 from keyhole.protocol.receipts import GroupReceipt
 from services.state_server.fence import Fence
 from services.state_server.host_settings import HostSettings
-from services.state_server.read.standing import Lease, Standing
+from services.state_server.read.standing import Lease
 from services.state_server.read.table import Table
 from services.state_server.replica.ownership import Ownership
 from services.state_server.replica.take_over import StateShare
@@ -163,9 +163,9 @@ class QueryHost:
         )
 
     async def assign(
-        self, run: Run, version: int, states: Sequence[StateShare], standing: Standing, wait_seconds: float
+        self, run: Run, version: int, states: Sequence[StateShare], complete: EpochStamp, wait_seconds: float
     ) -> bool:
-        return await self._ownership.assign(run, version, states, standing, wait_seconds)
+        return await self._ownership.assign(run, version, states, complete, wait_seconds)
 
     async def follow(self, states: Sequence[StateShare]) -> None:
         await self._ownership.follow(states)

@@ -14,6 +14,7 @@ from keyhole.metrics.cardinality import MOST_QUERIES, MOST_STATES, OTHER, Kept
 from keyhole.metrics.catalogue import Component
 from keyhole.metrics.counters import ReadCounts
 from keyhole.metrics.families import Figures
+from keyhole.rpc.convert_stamps import put_stamp
 from keyhole.stores.base import StoreSize
 from keyhole.v1 import state_pb2
 from keyhole.v1 import stats_pb2 as pb
@@ -200,16 +201,17 @@ class ServerStats:
         if not copy.groups:
             return message
         standings = copy.all_standings
-        oldest = min(standings, key=lambda standing: standing.epoch)
+        oldest = min(standings, key=lambda standing: standing.stamp.epoch)
         _stand(message, oldest, standings)
+        stamp = oldest.stamp
         if role == state_pb2.ROLE_OWNER:
             message.as_of_ms = table.confirmed_ms
-        figures.add(f"{_P}_copy_epoch", labels, oldest.epoch)
-        if oldest.commit_time_ms:
-            figures.add(f"{_P}_commit_time_seconds", labels, oldest.commit_time_ms / 1000)
-            figures.add(f"{_P}_commit_age_seconds", labels, self._age(oldest.commit_time_ms))
-        if oldest.watermark_ms:
-            figures.add(f"{_P}_watermark_age_seconds", labels, self._age(oldest.watermark_ms))
+        figures.add(f"{_P}_copy_epoch", labels, stamp.epoch)
+        if stamp.commit_time_ms:
+            figures.add(f"{_P}_commit_time_seconds", labels, stamp.commit_time_ms / 1000)
+            figures.add(f"{_P}_commit_age_seconds", labels, self._age(stamp.commit_time_ms))
+        if stamp.watermark_ms:
+            figures.add(f"{_P}_watermark_age_seconds", labels, self._age(stamp.watermark_ms))
         return message
 
     def _age(self, since_ms: int) -> float:
@@ -217,10 +219,7 @@ class ServerStats:
 
 
 def _stand(message: pb.StateCopy, oldest: Standing, standings: Iterable[Standing]) -> None:
-    message.epoch = oldest.epoch
-    message.commit_time_ms = oldest.commit_time_ms
-    message.watermark_ms = oldest.watermark_ms
-    message.generation = oldest.generation
+    put_stamp(oldest.stamp, message)
     message.assignment_version = oldest.assignment_version
     message.as_of_ms = min(standing.as_of_ms for standing in standings)
     message.lag_epochs = max(standing.lag_epochs for standing in standings)

@@ -152,7 +152,7 @@ def test_pieces_are_bounded_and_each_ends_at_a_marker(changelog: Changelog) -> N
     position = START
     for piece in pieces:
         assert piece.marker is not None
-        assert piece.position.epoch == piece.marker.epoch > position.epoch
+        assert piece.position.epoch == piece.marker.stamp.epoch > position.epoch
         # A whole number of epochs: a record too few or too many would not be.
         assert len(piece.changes) == size * (piece.position.epoch - position.epoch)
         assert {row for _, row in piece.changes} == {

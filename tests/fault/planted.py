@@ -32,7 +32,7 @@ def drop_markers() -> None:
 
     def without(self: KafkaWriter, changed: PartitionChanges) -> PartitionAppend:
         whole = appending(self, changed)
-        return whole if changed.marker.epoch % 10 else whole._replace(records=list(whole.records)[:-1])
+        return whole if changed.marker.stamp.epoch % 10 else whole._replace(records=list(whole.records)[:-1])
 
     KafkaWriter._appending = without  # type: ignore[method-assign]
 
@@ -167,7 +167,7 @@ def show_expired() -> None:
         visible = self._visibility._visible
         if self.descriptor.state != GUESTS or visible is None:
             return show(self)
-        return lambda standing: visible(Moment(standing.commit_time_ms, standing.watermark_ms))
+        return lambda stamp: visible(Moment(stamp.commit_time_ms, stamp.watermark_ms))
 
     Table.show = late  # type: ignore[method-assign]
 

@@ -20,7 +20,7 @@ from keyhole.errors import KafkaUnreachable, OutcomeUnknown
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports
-from keyhole.model.epoch import START
+from keyhole.model.epoch import START, EpochStamp
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
 from tests.support.waiting import SOON_SECONDS, until
 
@@ -46,7 +46,7 @@ def changelog(broker: LocalKafka) -> Changelog:
 
 
 def changes(epoch: int, row: bytes) -> PartitionChanges:
-    return PartitionChanges(PART, [(b"\x00\x00x", row)], Marker(epoch, 1, 0, 0, 0, 0))
+    return PartitionChanges(PART, [(b"\x00\x00x", row)], Marker(EpochStamp(epoch, 1, 0, 0), 0, 0))
 
 
 def last_epoch_and_row(changelog: Changelog) -> tuple[int, bytes | None]:

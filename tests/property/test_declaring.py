@@ -13,6 +13,7 @@ from keyhole.config import JobConfig
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.run import QueryRun
 from keyhole.errors import Fenced, KeyholeError, SavepointMismatch, StateConflict, TopicMismatch
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import QueryRecord, read_control
 from keyhole.protocol.registration import settled
@@ -54,7 +55,7 @@ def start_of(wanted: StateDescriptor, process: str = "one") -> Participant:
             fleet.close()
         writer = changelog.writer(f"{wanted.query}-{run.run.generation}")
         writer.open(1.0)
-        marker = Marker(1, 1, commit_time_ms=0, watermark_ms=0, checksum=0, offsets_hash=0)
+        marker = Marker(EpochStamp(1, 1, 0, 0), checksum=0, offsets_hash=0)
         writer.commit([PartitionChanges(Partition(wanted.state, 0), [(key("k"), row(1.0))], marker)], 1.0)
         return None
 

@@ -11,7 +11,6 @@ import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from keyhole.encoding.codec import EntryRange, StateCodec
 from keyhole.encoding.envelope import Moment, deletion
 from keyhole.encoding.key_codec import encode_integer, end_of_prefix
 from keyhole.encoding.row_codec import encode_row
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.stores.base import Store, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
@@ -37,7 +37,7 @@ from services.state_server.write.merge import merge_of
 from services.state_server.write.staged import StagedAttempt
 from services.state_server.write.ttl_gc import SweepLimits
 from tests.support.bench import Bench
-from tests.support.states import KEY_GROUPS, content, descriptor, hosted, names_in, standing, table
+from tests.support.states import KEY_GROUPS, content, descriptor, hosted, names_in, table
 
 ENGINES = {"memory": lambda limits: MemoryEngine(), "lmdb": LmdbEngine, "rocksdb": RocksdbEngine}
 NAMES = [*names_in(0, 2), *names_in(1, 1)]
@@ -141,7 +141,7 @@ class Owner:
         for _ in range(replays + 1):
             attempt = self._staged(rows)
             states = {"counts": StateToCommit([attempt], attempt.receipts(), replace=False)}
-            part = EpochToCommit(self.number, 1, self.now.time_ms, self.now.watermark_ms, 0, states)
+            part = EpochToCommit(EpochStamp(self.number, 1, *self.now), 0, states)
             assert not any(item.differs for item in self.bench.commit(part).values())
         self.model.take(rows, self.now_ms)
 
@@ -200,7 +200,7 @@ class Owner:
         return view
 
     def _standing(self) -> Standing:
-        return replace(standing(self.number), commit_time_ms=self.now.time_ms, watermark_ms=self.now.watermark_ms)
+        return Standing(EpochStamp(self.number, 1, *self.now), assignment_version=1)
 
 
 names, orders = st.sampled_from(NAMES), st.none() | st.integers(0, 4)

@@ -16,6 +16,7 @@ from keyhole.changelog.records import MARKER_KEY
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import DELETED, Base, Moment, decode_aggregate, deletion
 from keyhole.encoding.key_codec import encode_integer
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
 from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merge import merge_of
@@ -152,7 +153,7 @@ class Owner:
             if self._room is not None and self._random.random() < 0.5:
                 attempt.spill()
         states = {"counts": StateToCommit([attempt], attempt.receipts(), plan.replace)}
-        part = EpochToCommit(number, 1, self.now.time_ms, self.now.watermark_ms, 0, states)
+        part = EpochToCommit(EpochStamp(number, 1, *self.now), 0, states)
         if fate is None:
             assert not any(item.differs for item in self.fated.bench.commit(part).values())
         else:

@@ -123,8 +123,10 @@ class KindsProtocol(Protocol):
             for offset, name, value in kafka.records(topic, group, 0, kafka.end(topic, group)):
                 if name == MARKER_KEY:
                     marker = decode_marker(value, Partition("counts", group), offset)
-                    epochs.append(marker.epoch)
-                    self.take_note(group, marker.epoch, Moment(marker.commit_time_ms, marker.watermark_ms))
+                    epochs.append(marker.stamp.epoch)
+                    self.take_note(
+                        group, marker.stamp.epoch, Moment(marker.stamp.commit_time_ms, marker.stamp.watermark_ms)
+                    )
                 elif value is None:
                     content.pop(name, None)
                 else:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.reducers import REDUCERS, Place, Reduce
 from keyhole.encoding.row_codec import encode_row
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
 from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merge import merge_of
@@ -56,7 +57,7 @@ class Owner:
         for start in range(0, len(rows), size):
             attempt.add(*map(list, zip(*rows[start : start + size], strict=True)))
         states = {"counts": StateToCommit([attempt], attempt.receipts(), False)}
-        return EpochToCommit(number, 1, number, 0, 0, states)
+        return EpochToCommit(EpochStamp(number, 1, number, 0), 0, states)
 
     def rows(self) -> dict[str, tuple[object, ...]]:
         found = content(self.fated.bench.state.store)

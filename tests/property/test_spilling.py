@@ -12,6 +12,7 @@ from keyhole.changelog.base import Marker, Partition, PartitionChanges
 from keyhole.changelog.records import MARKER_KEY
 from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import DuplicateKey
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
 from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merge import merge_of
@@ -53,7 +54,7 @@ def outcome(of: StateDescriptor, chunks: Staging, *, replace: bool, room: Stagin
             stage(attempt, of, chunks, on_disk=room is not None)
             receipts.append(attempt.receipts())
             states = {"counts": StateToCommit([attempt], receipts[-1], replace and number == 2)}
-            bench.commit(EpochToCommit(number, 1, number, 0, 0, states))
+            bench.commit(EpochToCommit(EpochStamp(number, 1, number, 0), 0, states))
         except DuplicateKey:
             return [DuplicateKey]
         finally:
@@ -83,7 +84,7 @@ def test_portions_hold_whole_key_groups_in_order_and_each_once(sizes: list[int])
         rows.bytes = size
         return rows
 
-    marker = Marker(1, 1, 0, 0, 0, 0)
+    marker = Marker(EpochStamp(1, 1, 0, 0), 0, 0)
     items = [PartitionChanges(Partition("counts", n), spooled(size), marker) for n, size in enumerate(sizes)]
     found = list(portions(items))
     assert [item for portion in found for item in portion] == items

@@ -12,6 +12,7 @@ from keyhole.clock import SystemClock
 from keyhole.coordinator.progress import note_progress
 from keyhole.coordinator.stats import JobStats
 from keyhole.metrics.catalogue import Component, of
+from keyhole.model.epoch import EpochStamp
 from keyhole.rpc import channels
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.v1 import query_pb2, query_pb2_grpc
@@ -42,7 +43,7 @@ async def test_a_state_server_exposes_its_part(tmp_path: Path) -> None:
     table = server.registry.tables["app", "state-0"]
     table.reads.failed["NOT_READY"] += 1
     table.followed = ALL_GROUPS
-    behind = Standing(2, 1, 1, as_of_ms=1, lag_epochs=1)
+    behind = Standing(EpochStamp(2, 0, 1, 1), as_of_ms=1, lag_epochs=1)
     table.standby.publish(table.store.snapshot(), ALL_GROUPS, behind, {})
     try:
         assert figures.names(await server.stats.read()) == catalogue(Component.STATE_SERVER)
@@ -67,7 +68,7 @@ def full_job() -> JobStats:
     job = JobStats(APPLICATION, "127.0.0.1:0", "", SystemClock())
     note_progress(job.counts.spark("main"), PROGRESS)
     counts = job.counts.query("main")
-    counts.commit_time_ms = counts.generation = 1
+    counts.complete, counts.generation = EpochStamp(1, 1, 1, 1), 1
     counts.failed["EPOCH_FAILED"] += 1
     job.counts.check("orders", 2, 1)
     job.refusals.note("denied")

@@ -16,7 +16,7 @@ from keyhole.changelog.base import Marker, Partition, PartitionChanges, Reached,
 from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.clock import SystemClock
-from keyhole.model.epoch import START, Position
+from keyhole.model.epoch import START, EpochStamp, Position
 from keyhole.model.state import StateDescriptor
 from services.state_server.replica.restore import AtOnce, restore
 from tests.support.changelogs import DEADLINE, grant
@@ -83,7 +83,7 @@ def overwritten(kafka: str) -> Overwritten:
         def write(
             epoch: int, rows: Sequence[Mapping[bytes, bytes | None]], commit_time_ms: int
         ) -> dict[Partition, int]:
-            marker = Marker(epoch, 1, commit_time_ms, 0, 0, 0)
+            marker = Marker(EpochStamp(epoch, 1, commit_time_ms, 0), 0, 0)
             parts = [PartitionChanges(part, list(rows[part.key_group].items()), marker) for part in PARTITIONS]
             return dict(writer.commit(parts, DEADLINE))
 
@@ -175,7 +175,7 @@ def test_a_follower_in_the_compacted_part_is_told_so_until_every_marker_is_a_sta
                     assert copy == rows_after(EPOCHS + LATER_EPOCHS, item.partition.key_group)
                     continue
                 apply(copy, item)
-                if item.marker is None or item.marker.commit_time_ms < young_ms:
+                if item.marker is None or item.marker.stamp.commit_time_ms < young_ms:
                     old += 1
                     assert item.partition not in reached
                 else:

@@ -16,7 +16,7 @@ from keyhole.changelog.kafka.transactions import Transactions
 from keyhole.changelog.kafka.writer import KafkaWriter
 from keyhole.changelog.settings import topic_settings
 from keyhole.errors import ChangelogRecreated, Fenced, OutcomeUnknown, TopicMismatch
-from keyhole.model.epoch import START, Position
+from keyhole.model.epoch import START, EpochStamp, Position
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
 from tests.support.waiting import SOON_SECONDS
 
@@ -63,7 +63,7 @@ def open_transaction(kafka: str, descriptor: StateDescriptor, changelog: KafkaCh
 
 def changes(epoch: int, rows: dict[str, bytes | None]) -> PartitionChanges:
     named = [(b"\x00\x00" + name.encode(), row) for name, row in rows.items()]
-    return PartitionChanges(PART, named, Marker(epoch, 1, 0, 0, 0, 0))
+    return PartitionChanges(PART, named, Marker(EpochStamp(epoch, 1, 0, 0), 0, 0))
 
 
 def end(changelog: KafkaChangelog) -> int:

@@ -180,7 +180,7 @@ def test_a_wave_is_read_in_one_piece_while_its_blobs_close_and_its_gaps_by_one_r
     def stage(staged: Sequence[StagedState], order: StageOrder) -> list[PartitionReceipt]:
         receipts = stage_all(staged, order)  # from here on there are the files, but the epoch isn't committed
         if readers.begun and kept_twice(files, scan):
-            closing.append(order.epoch)
+            closing.append(order.stamp.epoch)
             readers.look()
         return receipts
 

@@ -10,7 +10,7 @@ import msgspec
 from keyhole.changelog.base import Changelog, ChangelogWriter, Marker, Partition, PartitionChanges
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.row_codec import encode_row
-from keyhole.model.epoch import START
+from keyhole.model.epoch import START, EpochStamp
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord, GenerationRecord, QueryRecord, read_control, record
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
@@ -65,7 +65,7 @@ class Application:
         changes: dict[int, list[tuple[bytes, bytes | None]]] = {}
         for storage_key, row in rows.items():
             changes.setdefault(int.from_bytes(storage_key[:2], "big"), []).append((storage_key, row))
-        marker = Marker(epoch, 2, commit_time_ms or 1000 * epoch, 500 * epoch, epoch, epoch)
+        marker = Marker(EpochStamp(epoch, 2, commit_time_ms or 1000 * epoch, 500 * epoch), epoch, epoch)
         part = [PartitionChanges(Partition(self.of.state, group), of, marker) for group, of in changes.items()]
         for partition, offset in self.writer.commit(part, 1).items():
             self.markers[partition.key_group] = offset

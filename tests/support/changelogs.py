@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keyhole.changelog.base import Changelog, ChangelogWriter, Marker, Partition, PartitionChanges, RestoredEpochs
-from keyhole.model.epoch import START, Position
+from keyhole.model.epoch import START, EpochStamp, Position
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
 
 DEADLINE = 30.0
@@ -44,7 +44,7 @@ def descriptor(cluster: Cluster, state: str = "a", key_groups: int = GROUPS, top
 
 
 def marker(epoch: int, generation: int = 1) -> Marker:
-    return Marker(epoch, generation, 1_000 + epoch, 500 + epoch, (1 << 63) + epoch, (1 << 64) - epoch)
+    return Marker(EpochStamp(epoch, generation, 1_000 + epoch, 500 + epoch), (1 << 63) + epoch, (1 << 64) - epoch)
 
 
 def key(group: int, name: str) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from keyhole.model.epoch import START, Position
+from keyhole.model.epoch import START, EpochStamp, Position
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.stores.base import Advance, Batch
 from keyhole.v1 import query_pb2 as pb
@@ -69,7 +69,7 @@ class Epochs:
     def publish(self) -> None:
         """All that was applied."""
         self._table.ready = True
-        standing = Standing(self.epoch, 1000 * self.epoch, generation=1, assignment_version=1)
+        standing = Standing(EpochStamp(self.epoch, 1, 1000 * self.epoch, 0), assignment_version=1)
         self._table.publish(self._table.store.snapshot(), frozenset(range(KEY_GROUPS)), standing, {}, self.epoch)
 
     def commit(self, entries: Mapping[Any, bytes | None] | Mapping[Any, bytes]) -> None:

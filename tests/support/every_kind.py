@@ -15,7 +15,7 @@ from keyhole.changelog.base import Changelog, Marker, Partition, PartitionChange
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import Aggregate
 from keyhole.encoding.row_codec import encode_row
-from keyhole.model.epoch import START
+from keyhole.model.epoch import START, EpochStamp
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.protocol.batch_decisions import following, written
 from keyhole.protocol.control import CompleteRecord, GenerationRecord, QueryRecord, read_control, record
@@ -116,7 +116,7 @@ def write_application(changelog: Changelog, application: str, checkpoint: Path) 
             records |= record("generation", query, GenerationRecord(_GENERATION, "run"))
         control.append(records, DEADLINE)
         for epoch in (3, 4, 5):
-            marker = Marker(epoch, _GENERATION, int(1000 * time.time()), 500 * epoch, epoch, epoch)
+            marker = Marker(EpochStamp(epoch, _GENERATION, int(1000 * time.time()), 500 * epoch), epoch, epoch)
             markers: dict[str, list[int]] = {name: [-1] * of.key_groups for name, of in states.items()}
             changes: dict[Partition, list[tuple[bytes, bytes | None]]] = {
                 Partition(name, group): [] for name, of in states.items() for group in range(of.key_groups)
@@ -138,11 +138,8 @@ def _complete(
 ) -> dict[str, bytes | None]:
     records: dict[str, bytes | None] = {}
     for query in _SPARK_IDS:
-        complete = CompleteRecord(
-            marker.epoch,
-            _GENERATION,
-            marker.commit_time_ms,
-            marker.watermark_ms,
+        complete = CompleteRecord.of(
+            marker.stamp,
             marker.offsets_hash,
             {name: of for name, of in markers.items() if states[name].query == query},
             KAFKA_ENTRY,
@@ -200,7 +197,7 @@ def content(changelog: Changelog) -> tuple[Content, dict[str, int]]:
         told, marker = complete[states[part.state].query], last[part]
         assert told is not None
         assert marker is not None
-        assert (marker.epoch, marker.generation) == (told.epoch, told.generation)
+        assert (marker.stamp.epoch, marker.stamp.generation) == (told.epoch, told.generation)
         # After the marker comes the end of its transaction.
         assert told.markers[part.state][part.key_group] == end - 2
     found = {

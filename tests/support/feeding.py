@@ -66,8 +66,8 @@ class Feed:
         """The next epoch, as one partition; returns when it is complete."""
 
         def stage(order: StageOrder) -> Sequence[PartitionReceipt]:
-            attempt = order.epoch * 100 + order.round
-            return [stage_partition(order, self._of.state, 0, attempt, self._rows(order.epoch), self._connect)]
+            attempt = order.stamp.epoch * 100 + order.round
+            return [stage_partition(order, self._of.state, 0, attempt, self._rows(order.stamp.epoch), self._connect)]
 
         number = self._batches
         result = self.coordinator.run_epoch(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keyhole.changelog.base import Changelog
-from keyhole.model.epoch import Run
+from keyhole.model.epoch import EpochStamp, Run
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.failpoints import NoObserver, StepObserver
 from keyhole.protocol.receipts import GroupReceipt
@@ -18,7 +18,6 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from services.state_server.host import QueryHost
 from services.state_server.host_settings import HostSettings
-from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
 from services.state_server.replica.follower import Follower, MakeFollower
 from services.state_server.replica.restore import AtOnce
@@ -81,8 +80,8 @@ class Hosted:
         self, groups: Iterable[int] = range(KEY_GROUPS), complete: int = 0, wait: float = PATIENCE_SECONDS
     ) -> bool:
         self.version += 1
-        standing = Standing(complete, 1000 * complete)
-        return await self.host.assign(self.run, self.version, [StateShare(self.of, frozenset(groups))], standing, wait)
+        stamp = EpochStamp(complete, self.run.generation, 1000 * complete, 0)
+        return await self.host.assign(self.run, self.version, [StateShare(self.of, frozenset(groups))], stamp, wait)
 
     async def own(self, generation: int = 1, complete: int = 0) -> None:
         """A new run, all key groups."""
@@ -105,7 +104,7 @@ class Hosted:
         winners = [(0, epoch * 100 + round_)] if receipts else []
         attempts = self.host.attempts.winners("counts", epoch, round_, winners)
         part = StateToCommit(attempts, receipts, replace)
-        asked = EpochToCommit(epoch, self.run.generation, 1000 * epoch, 0, epoch, {"counts": part})
+        asked = EpochToCommit(EpochStamp(epoch, self.run.generation, 1000 * epoch, 0), epoch, {"counts": part})
         return await self.host.commit(self.run, INCARNATION, self.version, asked, 5.0)
 
     async def apply(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from keyhole.config import JobConfig
 from keyhole.coordinator.fleet import Addresses
 from keyhole.errors import by_reason
-from keyhole.model.epoch import Run
+from keyhole.model.epoch import EpochStamp, Run
 from keyhole.protocol.decisions import Proceed, decide
 from keyhole.protocol.epochs import EpochBatch, EpochResult
 from keyhole.protocol.receipts import PartitionReceipt, StageOrder, Target
@@ -87,13 +87,14 @@ class RecordingCoordinator:
 
     def run_epoch(self, batch: EpochBatch) -> EpochResult:
         epoch, (plan,) = batch.batch_id + 1, batch.states
+        stamp = EpochStamp(epoch, 1, 0, batch.watermark_ms)
         self.epochs.append(batch)
         for number, address in enumerate(self._addresses):
             target = Target("server", address, "incarnation")
             routes = {plan.descriptor.state: (0,) * plan.descriptor.key_groups}
             run = Run(plan.descriptor.application, self.query, 1, "run")
             descriptors = {plan.descriptor.state: plan.descriptor}
-            receipts = list(batch.stage(StageOrder(run, epoch, number, 1, (target,), routes, 120.0, descriptors)))
+            receipts = list(batch.stage(StageOrder(run, stamp, number, 1, (target,), routes, 120.0, descriptors)))
             self.receipts.append(receipts)
             for receipt in receipts:
                 if receipt.failure is not None:
@@ -103,7 +104,7 @@ class RecordingCoordinator:
             decision = decide(receipts, batch.partitions, [target])
             if isinstance(decision, Proceed):
                 self._merge(epoch, number, receipts, plan.replace)
-                return EpochResult(epoch, False, number + 1)
+                return EpochResult(stamp, False, number + 1)
         raise AssertionError("no address took the rows")
 
     def _merge(self, epoch: int, number: int, receipts: list[PartitionReceipt], replace: bool) -> None:

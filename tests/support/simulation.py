@@ -419,7 +419,7 @@ class World:
                 incarnation=target.incarnation,
                 assignment_version=order.assignment_version,
                 state=self.descriptor.state,
-                epoch=order.epoch,
+                epoch=order.stamp.epoch,
                 round=order.round,
                 partition=partition,
                 attempt_id=attempt,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import Moment
 from keyhole.encoding.row_codec import encode_row
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.protocol.control import AssignmentRecord, CompleteRecord
 from keyhole.protocol.receipts import Target
@@ -86,7 +87,7 @@ def table(of: StateDescriptor | None = None, store: Store | None = None, clock: 
 
 
 def standing(epoch: int) -> Standing:
-    return Standing(epoch=epoch, commit_time_ms=1000 * epoch, generation=1, assignment_version=1)
+    return Standing(EpochStamp(epoch, 1, 1000 * epoch, 0), assignment_version=1)
 
 
 def complete(epoch: int) -> CompleteRecord:
@@ -138,7 +139,9 @@ def epoch(
     of = of or descriptor()
     attempt = staged(rows, of)
     states = {of.state: StateToCommit([attempt], attempt.receipts(), replace)}
-    return EpochToCommit(number, generation, 1000 * number, 500 * number, offsets_hash=number, states=states)
+    return EpochToCommit(
+        EpochStamp(number, generation, 1000 * number, 500 * number), offsets_hash=number, states=states
+    )
 
 
 def content(store: Store) -> dict[bytes, bytes]:

@@ -22,7 +22,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.columnar import OP, STORAGE_KEY, VALUE
 from keyhole.encoding.envelope import Aggregate, decode_aggregate
 from keyhole.errors import ValueMismatch
-from keyhole.model.epoch import Run
+from keyhole.model.epoch import EpochStamp, Run
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.protocol.receipts import StageOrder, Target
 from keyhole.rpc.channels import sync_channel
@@ -99,7 +99,9 @@ def owner() -> Iterator[Owner]:
 
 
 def order(target: Target) -> StageOrder:
-    return StageOrder(Run("app", "main", 1, "run"), 5, 0, 1, (target,), {"folded": (0,) * 4}, 60.0, {})
+    return StageOrder(
+        Run("app", "main", 1, "run"), EpochStamp(5, 1, 0, 0), 0, 1, (target,), {"folded": (0,) * 4}, 60.0, {}
+    )
 
 
 def run(owner: Owner, aggregator: Any, batches: Iterable[pa.RecordBatch]) -> dict[str, Aggregate | None]:

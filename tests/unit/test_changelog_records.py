@@ -18,7 +18,7 @@ from keyhole.changelog.records import (
     position_after,
 )
 from keyhole.errors import TopicMismatch
-from keyhole.model.epoch import START, Position
+from keyhole.model.epoch import START, EpochStamp, Position
 
 PART = Partition("a", 258)
 Written = list[tuple[bytes | None, bytes | None]]
@@ -28,10 +28,7 @@ KEY = b"\x01\x02key"
 
 def marker(epoch: int) -> Marker:
     return Marker(
-        epoch=epoch,
-        generation=3,
-        commit_time_ms=1_700_000_000_123,
-        watermark_ms=1_600_000_000_000,
+        EpochStamp(epoch, generation=3, commit_time_ms=1_700_000_000_123, watermark_ms=1_600_000_000_000),
         checksum=0xFEDCBA9876543210,
         offsets_hash=7,
     )

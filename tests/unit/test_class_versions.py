@@ -17,7 +17,7 @@ from keyhole.encoding.columnar import OP, VALUE
 from keyhole.encoding.envelope import Aggregate, Base, decode_aggregate, layout_of
 from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import InvalidConfiguration, StateChanged, ValueMismatch
-from keyhole.model.epoch import Run
+from keyhole.model.epoch import EpochStamp, Run
 from keyhole.model.evolution import succeeds
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.protocol.receipts import StageOrder
@@ -150,7 +150,7 @@ def staged(aggregator: Any, rows: Sequence[tuple[str, int]], of: StateDescriptor
     batch = pa.record_batch(
         {"k": pa.array(keys, pa.string()), "v": pa.array(values, pa.int64()), OP: ["put"] * len(keys)}
     )
-    order = StageOrder(Run("app", "main", 1, "run"), 5, 0, 1, (), {"counts": (0,) * 4}, 60.0, {})
+    order = StageOrder(Run("app", "main", 1, "run"), EpochStamp(5, 1, 0, 0), 0, 1, (), {"counts": (0,) * 4}, 60.0, {})
     found = {}
     for some in aggregated(order, of, Aggregation(aggregator, ("v",)), [batch], lambda _: pytest.fail("unused")):
         for row in some.to_pylist():

@@ -11,7 +11,7 @@ import pytest
 from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
 from keyhole.errors import Fenced, KafkaUnreachable, NotOwner, OutcomeUnknown, StageLost, StoreFull
-from keyhole.model.epoch import START
+from keyhole.model.epoch import START, EpochStamp
 from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.protocol.failpoints import NoObserver, Step
 from keyhole.stores.base import Batch
@@ -53,7 +53,7 @@ def test_an_epoch_is_in_the_changelog_with_its_marker_last_and_in_the_store(benc
     assert record == (key(A), row(1.0))
     assert marker_key == MARKER_KEY
     marker = decode_marker(marker_value, Partition("counts", 0), 1)
-    assert (marker.epoch, marker.generation, marker.commit_time_ms, marker.watermark_ms) == (1, 1, 1000, 500)
+    assert marker.stamp == EpochStamp(1, 1, 1000, 500)
     assert committed[0] == GroupCommitted("counts", 0, 1, marker.checksum, already=False)
     assert bench.steps == [Step.SERVER_BEFORE_TRANSACTION, Step.SERVER_TRANSACTION_COMMITTED, Step.SERVER_STORE_WRITTEN]
 
@@ -171,7 +171,7 @@ class TestReplayInAnotherOrder:
 
     def epoch(self, attempt: StagedAttempt) -> EpochToCommit:
         states = {"counts": StateToCommit([attempt], attempt.receipts(), replace=False)}
-        return EpochToCommit(1, 1, 1000, 500, offsets_hash=1, states=states)
+        return EpochToCommit(EpochStamp(1, 1, 1000, 500), offsets_hash=1, states=states)
 
 
 class TestCompleteMode:

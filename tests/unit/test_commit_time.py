@@ -36,7 +36,7 @@ def commit_times(world: World) -> set[int]:
         if name == MARKER_KEY
     ]
     assert len(markers) == KEY_GROUPS
-    return {complete.commit_time_ms, *(marker.commit_time_ms for marker in markers)}
+    return {complete.commit_time_ms, *(marker.stamp.commit_time_ms for marker in markers)}
 
 
 def test_the_time_that_staging_takes_is_before_the_commit(world: World) -> None:

@@ -42,11 +42,11 @@ def test_every_epoch_and_every_phase_of_it_is_counted(world: World) -> None:
     world.run_epoch(0, rows(1.0))
     world.run_epoch(1, rows(2.0))
     found = counts(world)
-    assert (found.epochs, found.rounds, found.replayed, found.complete_epoch) == (2, 2, 0, 2)
+    assert (found.epochs, found.rounds, found.replayed, found.complete.epoch) == (2, 2, 0, 2)
     assert (found.generation, found.members) == (1, 2)
     assert sum(found.seconds.counts) == 2
     assert set(found.phase_seconds) == set(PHASES)
-    assert found.commit_time_ms == world.clock.now_ms()
+    assert found.complete.commit_time_ms == world.clock.now_ms()
 
 
 def test_a_lost_server_costs_a_round_and_is_counted(world: World) -> None:

@@ -25,7 +25,7 @@ from keyhole.errors import (
     StoreFull,
     TooLarge,
 )
-from keyhole.model.epoch import Position, Run
+from keyhole.model.epoch import NO_EPOCH, Position, Run
 from keyhole.model.read import Stale
 from keyhole.model.state import StateKind
 from keyhole.protocol.failpoints import Step
@@ -35,7 +35,6 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader, NextCommit
 from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.host import QueryHost
-from services.state_server.read.standing import Standing
 from services.state_server.registry import Registry
 from services.state_server.replica.take_over import StateShare
 from services.state_server.servicers.control import StateServerServicer
@@ -92,7 +91,7 @@ async def test_a_state_that_another_query_feeds_here_is_refused_by_both_names(ho
     await other.open_run(run, INCARNATION, "grant-of-the-other")
     share = StateShare(descriptor(query="other"), frozenset(range(KEY_GROUPS)))
     with pytest.raises(StateConflict, match="is fed by query 'main'; query 'other' can't feed it too"):
-        await other.assign(run, 1, [share], Standing(), 5.0)
+        await other.assign(run, 1, [share], NO_EPOCH, 5.0)
     await other.close()
     assert hosted.read(A) == [row(1.0)]
 

@@ -24,7 +24,7 @@ from keyhole.errors import (
     Overloaded,
     StageLost,
 )
-from keyhole.model.epoch import Run
+from keyhole.model.epoch import EpochStamp, Run
 from keyhole.model.read import Stale
 from keyhole.protocol.failpoints import NoObserver
 from keyhole.protocol.receipts import GroupReceipt
@@ -34,7 +34,6 @@ from keyhole.testing.clock import ManualClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
 from services.state_server.host import QueryHost
 from services.state_server.host_settings import HostSettings
-from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
 from services.state_server.replica.take_over import StateShare
 from services.state_server.write.attempts import Attempt
@@ -83,7 +82,9 @@ class Server:
         self, run: Run = FIRST, version: int = 1, groups: Iterable[int] = ALL, complete: int = 0, wait: float = 10.0
     ) -> bool:
         states = [StateShare(descriptor(), frozenset(groups))]
-        return await self.host.assign(run, version, states, Standing(complete, 1000 * complete), wait)
+        return await self.host.assign(
+            run, version, states, EpochStamp(complete, run.generation, 1000 * complete, 0), wait
+        )
 
     async def stage(
         self, rows: Rows, epoch: int = 1, round_: int = 1, attempt: int = 1, run: Run = FIRST, version: int = 1
@@ -109,7 +110,7 @@ class Server:
     ) -> list[GroupCommitted]:
         winners = [(0, attempt)] if receipts else []
         part = StateToCommit(self.host.attempts.winners("counts", epoch, round_, winners), receipts, replace=False)
-        to_commit = EpochToCommit(epoch, run.generation, 1000 * epoch, 0, epoch, {"counts": part})
+        to_commit = EpochToCommit(EpochStamp(epoch, run.generation, 1000 * epoch, 0), epoch, {"counts": part})
         return await self.host.commit(run, "i", version, to_commit, 1.0)
 
     async def apply(self, rows: Rows, epoch: int = 1, run: Run = FIRST, version: int = 1) -> list[GroupCommitted]:

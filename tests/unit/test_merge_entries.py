@@ -10,6 +10,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import STAMP_BYTES, Base, decode_aggregate
 from keyhole.encoding.key_codec import encode_integer
 from keyhole.errors import DuplicateKey
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind
 from keyhole.stores.memory import MemoryEngine
 from services.state_server.write.commit import EpochToCommit, StateToCommit
@@ -40,7 +41,7 @@ class Owner:
         attempt.add(list(rows), list(rows.values()))
         at_ms = round(1000 * (self.epoch if at_seconds is None else at_seconds))
         states = {"counts": StateToCommit([attempt], attempt.receipts(), replace)}
-        committed = self.bench.commit(EpochToCommit(self.epoch, 1, at_ms, at_ms, 0, states))
+        committed = self.bench.commit(EpochToCommit(EpochStamp(self.epoch, 1, at_ms, at_ms), 0, states))
         return committed[0].checksum if 0 in committed else 0
 
     def held(self) -> dict[int, float]:

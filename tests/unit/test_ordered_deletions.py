@@ -26,6 +26,7 @@ from keyhole.encoding.envelope import DELETED, deletion
 from keyhole.encoding.key_codec import end_of_prefix
 from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import ValueMismatch
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
 from keyhole.spark import queryable
 from keyhole.spark.declaration.schema import describe
@@ -93,7 +94,7 @@ class Job:
             staged = encode(batch(changes), self.of)
             attempt.add(staged.column(0).to_pylist(), staged.column(1).to_pylist())
         states = {"counts": StateToCommit([attempt], attempt.receipts(), replace=False)}
-        self.bench.commit(EpochToCommit(self.number, 1, self.now_ms, 0, 0, states))
+        self.bench.commit(EpochToCommit(EpochStamp(self.number, 1, self.now_ms, 0), 0, states))
         return self.shown()
 
     def shown(self) -> object:
@@ -369,7 +370,7 @@ def test_the_changelog_of_a_state_with_an_order_is_of_the_layout_that_has_deleti
         attempt = StagedAttempt("app/counts", KEY_GROUPS, 511, merge_of(of))
         attempt.add([StateCodec(of).storage_key("a")], [encode_row(1, ["x", 5] if of.order_by else [5.0])])
         states = {"counts": StateToCommit([attempt], attempt.receipts(), replace=False)}
-        bench.commit(EpochToCommit(1, 1, 1000, 0, 0, states))
+        bench.commit(EpochToCommit(EpochStamp(1, 1, 1000, 0), 0, states))
         markers = [value for group in range(KEY_GROUPS) for name, value in bench.log(group) if name == MARKER_KEY]
         assert [json.loads(value or b"")["layout"] for value in markers] == [layout]
 
@@ -388,6 +389,6 @@ def test_rows_of_many_fields_are_no_deletions(kind: str) -> None:
         attempt = StagedAttempt("app/counts", of.key_groups, 511, merge_of(of))
         attempt.add([name], [row])
         states = {"counts": StateToCommit([attempt], attempt.receipts(), replace=False)}
-        job.bench.commit(EpochToCommit(number, 1, 1000, 0, 0, states))
+        job.bench.commit(EpochToCommit(EpochStamp(number, 1, 1000, 0), 0, states))
         assert job.shown() == is_at(job, None if number == 3 else 5)
     assert merge_of(of).staged(wide, deletion(5)) == merge_of(of).staged(deletion(5), wide) == deletion(5)

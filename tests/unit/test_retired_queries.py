@@ -19,13 +19,12 @@ from keyhole.errors import (
     UnknownApplication,
     UnknownState,
 )
-from keyhole.model.epoch import Run
+from keyhole.model.epoch import NO_EPOCH, Run
 from keyhole.model.state import KeyColumn, KeyType, StateKind
 from keyhole.protocol.failpoints import Step
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.fence import LastRun
-from services.state_server.read.standing import Standing
 from services.state_server.registry import Registry
 from services.state_server.replica.take_over import StateShare
 from tests.support.hosts import INCARNATION, Hosted
@@ -161,7 +160,7 @@ async def test_other_queries_of_the_application_go_on(hosted: Hosted, registry: 
     host = registry.host_for(run, "grant", lambda name: MemoryChangelog(hosted.kafka, name), hosted.host._settings)
     await host.open_run(run, INCARNATION, "grant")
     share = StateShare(other, frozenset(range(KEY_GROUPS)))
-    assert await host.assign(run, 1, [share], hosted.table.standing, 5.0)
+    assert await host.assign(run, 1, [share], hosted.table.standing.stamp, 5.0)
     assert await registry.retire("app", "main", hosted.run) == {"main": ["counts"]}
     assert list(registry.tables) == [("app", "others")]
     assert registry.table("app", "others").lookup([A]).rows == [None]
@@ -343,7 +342,7 @@ async def test_what_the_hosts_thread_is_at_is_waited_for(hosted: Hosted, registr
     """As a follower's step is, of which it takes in what has come."""
     await hosted.open()
     followed = StateShare(hosted.of, frozenset(), frozenset(range(KEY_GROUPS)))
-    assert await hosted.host.assign(hosted.run, 1, [followed], Standing(), 5.0)
+    assert await hosted.host.assign(hosted.run, 1, [followed], NO_EPOCH, 5.0)
     held, entered = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -382,7 +381,7 @@ async def test_twenty_queries_leave_no_thread_no_follower_and_no_host() -> None:
         MemoryChangelog(kafka, "app").admin().ensure(of, 5)
         host = registry.host_for(run, "grant-1", lambda name: MemoryChangelog(kafka, name), settings)
         await host.open_run(run, INCARNATION, "grant-1")
-        assert await host.assign(run, 1, [StateShare(of, frozenset({0}), frozenset({1}))], Standing(), 5.0)
+        assert await host.assign(run, 1, [StateShare(of, frozenset({0}), frozenset({1}))], NO_EPOCH, 5.0)
         with contextlib.suppress(NotReady):
             registry.tables["app", of.state].lookup([A])
         await registry.retire("app", run.query, run)

@@ -19,7 +19,7 @@ from keyhole.errors import (
     TooStale,
     Unconfirmed,
 )
-from keyhole.model.epoch import Position
+from keyhole.model.epoch import EpochStamp, Position
 from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.state import KeyType, StateDescriptor, TtlClock
 from keyhole.stores.base import StoreEngine, StoreLimits
@@ -193,7 +193,7 @@ def test_a_standby_answers_for_the_key_groups_that_it_follows(table: Table) -> N
     epochs = Epochs(table)
     epochs.apply(hours("sensor-7", range(3)))
     table.followed = ALL_GROUPS
-    table.standby.publish(table.store.snapshot(), ALL_GROUPS, Standing(1, 1000), {})
+    table.standby.publish(table.store.snapshot(), ALL_GROUPS, Standing(EpochStamp(1, 1, 1000, 0)), {})
     scanned = table.scan(within(table, "sensor-7"))
     assert (scanned.source.role, len(list(scanned.entries))) == (ROLE_STANDBY, 3)
     scanned.close()
@@ -206,7 +206,7 @@ def test_a_key_group_that_stands_elsewhere_says_so(table: Table) -> None:
     place = within(table, "sensor-7")
     ahead = {int.from_bytes(place.prefix[:2], "big"): Position(9, 5, 1, 0, 5000)}
     table.ready = True
-    table.publish(table.store.snapshot(), ALL_GROUPS, Standing(4, 4000), ahead)
+    table.publish(table.store.snapshot(), ALL_GROUPS, Standing(EpochStamp(4, 1, 4000, 0)), ahead)
     scanned = table.scan(place, ReadBounds(min_epoch=5))
     assert (scanned.source.epoch, scanned.source.commit_time_ms) == (5, 5000)
     scanned.close()

@@ -9,7 +9,7 @@ import pytest
 from keyhole.encoding.codec import StateCodec
 from keyhole.metrics.cardinality import MOST_STATES, OTHER
 from keyhole.metrics.counters import Histogram
-from keyhole.model.epoch import Position
+from keyhole.model.epoch import EpochStamp, Position
 from keyhole.rpc.convert import key_to_proto
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.clock import ManualClock
@@ -45,7 +45,7 @@ class Server:
         of = descriptor(state=state, topic_id="topic")
         table = Table("server-a", of, self._engine.open("app", state, "topic"), lease)
         table.assigned = ALL_GROUPS
-        standing = Standing(3, self.clock.now_ms() - 7_000, self.clock.now_ms() - 9_000)
+        standing = Standing(EpochStamp(3, 0, self.clock.now_ms() - 7_000, self.clock.now_ms() - 9_000))
         positions = {group: Position(1, 3, 1, 0) for group in ALL_GROUPS}
         table.publish(table.store.snapshot(), ALL_GROUPS, standing, positions)
         self.registry.tables["app", state] = table

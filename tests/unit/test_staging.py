@@ -11,7 +11,7 @@ import pytest
 
 from keyhole.changelog.settings import MAX_ROW_BYTES
 from keyhole.coordinator.task_stream import stage_partition
-from keyhole.model.epoch import Run
+from keyhole.model.epoch import EpochStamp, Run
 from keyhole.protocol.receipts import PartitionReceipt, StageOrder, Target
 from keyhole.rpc.channels import MESSAGE_SIZE, sync_channel
 from keyhole.v1 import state_server_pb2 as pb
@@ -57,7 +57,9 @@ def owner() -> Iterator[Owner]:
 def staged(owner: Owner, rows: list[tuple[bytes, bytes | None]]) -> PartitionReceipt:
     keys, values = zip(*rows, strict=True)
     batch = pa.record_batch({"storage_key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
-    order = StageOrder(Run("app", "main", 1, "run"), 5, 0, 1, (owner.target,), {"counts": (0,) * 4}, 60.0, {})
+    order = StageOrder(
+        Run("app", "main", 1, "run"), EpochStamp(5, 1, 0, 0), 0, 1, (owner.target,), {"counts": (0,) * 4}, 60.0, {}
+    )
     return stage_partition(order, "counts", 3, 7, [batch], sync_channel)
 
 

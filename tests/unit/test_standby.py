@@ -199,7 +199,7 @@ async def test_a_schema_never_goes_back(pair: Pair) -> None:
     await pair.follow()
     pair.tell(told(2, descriptor()))
     pair.complete(1)
-    await eventually(lambda: pair.standby.table.standby.standing.epoch == 1)
+    await eventually(lambda: pair.standby.table.standby.standing.stamp.epoch == 1)
     pair.standby.of = descriptor()
     await pair.follow()
     assert pair.standby.table.descriptor == EVOLVED

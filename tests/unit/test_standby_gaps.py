@@ -10,7 +10,7 @@ import pytest
 from keyhole.changelog.base import Changelog, Marker, Partition, Reached, RestoredEpochs
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.clock import Clock
-from keyhole.model.epoch import Position
+from keyhole.model.epoch import EpochStamp, Position
 from keyhole.testing.clock import ManualClock
 from services.state_server.replica.follower import Delivery, Prepare, Subscription
 from services.state_server.replica.take_over import StateShare
@@ -45,7 +45,7 @@ class Handed:
 
 def piece(epoch: int, changes: Sequence[tuple[str, float]], commit_time_ms: int) -> RestoredEpochs:
     """One epoch, two offsets after the one before."""
-    marker = Marker(epoch, 1, commit_time_ms, 0, 0, 0)
+    marker = Marker(EpochStamp(epoch, 1, commit_time_ms, 0), 0, 0)
     position = Position(2 * epoch, epoch, 1, 0, commit_time_ms)
     return RestoredEpochs(GROUP, [(key(name), row(n)) for name, n in changes], position, marker, len(changes) + 1)
 

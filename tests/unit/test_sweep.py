@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from keyhole.changelog.base import Partition, PartitionChanges
 from keyhole.changelog.records import MARKER_KEY, decode_marker
 from keyhole.encoding.envelope import STAMP_BYTES, lifetime
 from keyhole.errors import KafkaUnreachable, OutcomeUnknown
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import TtlClock
 from keyhole.stores.base import Snapshot
 from keyhole.testing.changelog import NextCommit
@@ -43,10 +45,14 @@ def stored(bench: Bench) -> dict[bytes, bytes]:
     return {name: value[STAMP_BYTES:] for name, value in content(bench.state.store).items()}
 
 
-def run(bench: Bench, number: int, rows: dict[str, float | None], **changes: object) -> dict[int, bool]:
+def at(part: EpochToCommit, **changes: int) -> EpochToCommit:
+    """The same rows, of an epoch whose stamp is another one."""
+    return dataclasses.replace(part, stamp=msgspec.structs.replace(part.stamp, **changes))
+
+
+def run(bench: Bench, number: int, rows: dict[str, float | None], **changes: int) -> dict[int, bool]:
     """Whether each key group had the epoch already."""
-    part = dataclasses.replace(epoch(number, rows, of=bench.state.descriptor), **changes)  # type: ignore[arg-type]
-    committed = bench.commit(part)
+    committed = bench.commit(at(epoch(number, rows, of=bench.state.descriptor), **changes))
     assert not any(item.differs for item in committed.values())
     return {group: item.already for group, item in committed.items()}
 
@@ -56,7 +62,7 @@ def last_marker(bench: Bench, group: int) -> tuple[int, int]:
     name, value = bench.log(group)[-1]
     assert name == MARKER_KEY
     marker = decode_marker(value, Partition("counts", group), 1)
-    return marker.epoch, marker.checksum
+    return marker.stamp.epoch, marker.checksum
 
 
 def test_the_epoch_as_of_which_an_entry_has_expired_removes_it_and_the_one_before_does_not(bench: Bench) -> None:
@@ -191,7 +197,7 @@ def test_what_a_reset_has_written_at_an_earlier_watermark_is_removed_in_its_own_
     bench = Bench(BY_WATERMARK)
     run(bench, 1, {A: 1.0}, watermark_ms=10_000)
     reset = epoch(2, {B: 2.0}, replace=True, of=BY_WATERMARK)
-    bench.commit(dataclasses.replace(reset, watermark_ms=1_000))
+    bench.commit(at(reset, watermark_ms=1_000))
     run(bench, 3, {}, watermark_ms=2_249)
     assert stored(bench) == {key(B): row(2.0)}
     run(bench, 4, {}, watermark_ms=2_250)
@@ -409,4 +415,6 @@ def test_states_without_a_ttl_have_no_sweeper() -> None:
 def test_a_state_that_was_not_committed_with_others_is_swept_on_its_own() -> None:
     bench = Bench(OF)
     run(bench, 1, {A: 1.0})
-    assert bench.commit(EpochToCommit(4, 1, 4000, 0, 0, {"counts": StateToCommit([], [], False)})).keys() == {0}
+    assert bench.commit(
+        EpochToCommit(EpochStamp(4, 1, 4000, 0), 0, {"counts": StateToCommit([], [], False)})
+    ).keys() == {0}

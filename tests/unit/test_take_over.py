@@ -11,10 +11,9 @@ import pytest
 
 from keyhole.changelog.base import RestoredEpochs
 from keyhole.errors import KafkaUnreachable
-from keyhole.model.epoch import Run
+from keyhole.model.epoch import EpochStamp, Run
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader
 from keyhole.testing.clock import ManualClock
-from services.state_server.read.standing import Standing
 from services.state_server.replica.restore import AtOnce
 from services.state_server.replica.take_over import StateShare
 from tests.support.hosts import INCARNATION, Hosted
@@ -61,7 +60,11 @@ async def test_a_copy_whose_take_over_was_broken_off_shows_whole_epochs_only(
     await standby.host.open_run(run, INCARNATION, "grant-2")
     with pytest.raises(KafkaUnreachable):
         await standby.host.assign(
-            run, 1, [StateShare(standby.of, frozenset({0}), ALL - {0})], Standing(1, 1000), wait_seconds=5.0
+            run,
+            1,
+            [StateShare(standby.of, frozenset({0}), ALL - {0})],
+            EpochStamp(1, run.generation, 1000, 0),
+            wait_seconds=5.0,
         )
     await owner.apply(3, {OTHER: row(3.0)})
     await asyncio.to_thread(followers[0].step)  # something of another key group comes, and all is shown anew

@@ -13,6 +13,7 @@ import pytest
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import StateChanged, StoreFull, ValueMismatch
+from keyhole.model.epoch import NO_EPOCH
 from keyhole.model.evolution import evolved
 from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
 from keyhole.protocol.control import GenerationRecord, QueryControl, read_control, record
@@ -27,7 +28,6 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.changelog import MemoryChangelog
 from keyhole.testing.clock import ManualClock
-from services.state_server.read.standing import Standing
 from services.state_server.replica.take_over import StateShare
 from tests.support.applications import Application
 from tests.support.failing_engine import FailingEngine
@@ -78,7 +78,7 @@ async def failing(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
 async def assign(hosted: Hosted, *states: StateDescriptor) -> None:
     hosted.version += 1
     shares = [StateShare(state, ALL) for state in states]
-    assert await hosted.host.assign(hosted.run, hosted.version, shares, Standing(0, 0), PATIENCE_SECONDS)
+    assert await hosted.host.assign(hosted.run, hosted.version, shares, NO_EPOCH, PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("where", ["opening", "looking"])

@@ -41,7 +41,7 @@ class BoundsCheck:
         """
         standings = copy.standings(keys)
         if min_epoch:
-            self._check_epoch(min(standing.epoch for standing in standings), min_epoch)
+            self._check_epoch(min(standing.stamp.epoch for standing in standings), min_epoch)
         if max_staleness_ms:
             lease_ms = self._lease.age_seconds * 1000
             self._check_age(lease_ms if is_owner else max(map(self._age_ms, standings)), max_staleness_ms)

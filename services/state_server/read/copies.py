@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from keyhole.encoding.codec import EntryRange
 from keyhole.encoding.envelope import Visible
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
+from keyhole.model.epoch import EpochStamp
 from keyhole.stores.base import Snapshot
 from keyhole.v1 import state_pb2
 from services.state_server.read.answers import CopyAnswers
@@ -32,8 +33,8 @@ class HeldSnapshot:
             self.snapshot.close()
 
 
-Show = Callable[[Standing], Visible]
-"""By what the copy stands for: what readers get now of what is stored."""
+Show = Callable[[EpochStamp], Visible]
+"""By the epoch that the copy stands for: what readers get now of what is stored."""
 
 
 class Scanned:
@@ -167,11 +168,11 @@ class Copy:
         distinct = list(dict.fromkeys(standings)) if len(standings) > 1 else standings
         if len(distinct) == 1:
             source = self.source() if distinct[0] is self.standing else self._make_source(distinct[0])
-            return CopyAnswers(rows if show is None else show(distinct[0]).rows(rows), (source,), (), large)
+            return CopyAnswers(rows if show is None else show(distinct[0].stamp).rows(rows), (source,), (), large)
         index = {standing: i for i, standing in enumerate(distinct)}
         source_of = [index[standing] for standing in standings]
         if show is not None:
-            shown = [show(standing) for standing in distinct]
+            shown = [show(standing.stamp) for standing in distinct]
             rows = [None if row is None else shown[i].row(row) for row, i in zip(rows, source_of, strict=True)]
         return CopyAnswers(rows, [self._make_source(standing) for standing in distinct], source_of, large)
 
@@ -188,7 +189,7 @@ class Copy:
         entries: Iterator[tuple[bytes, bytes | None]] = found
         if show is not None:
             # What expires while it is read stays until the end.
-            row = show(standing).row
+            row = show(standing.stamp).row
             entries = ((key, row(entry)) for key, entry in found)
         return Scanned(entries, self.source() if standing is self.standing else self._make_source(standing), held)
 

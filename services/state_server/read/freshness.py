@@ -33,14 +33,7 @@ def standings(
     if complete is None or state not in complete.markers:
         return {group: _own(position) for group, position in positions.items()}
     markers = complete.markers[state]
-    whole = Standing(
-        complete.epoch,
-        complete.commit_time_ms,
-        complete.watermark_ms,
-        complete.generation,
-        as_of_ms=complete.told_ms,
-        heard_monotonic=heard_monotonic,
-    )
+    whole = Standing(complete.stamp, as_of_ms=complete.told_ms, heard_monotonic=heard_monotonic)
     return {
         group: _standing(position, markers[group], whole, before.get(group, _NONE))
         for group, position in positions.items()
@@ -49,24 +42,17 @@ def standings(
 
 def _standing(position: Position, marker: int, whole: Standing, before: Standing) -> Standing:
     if position.offset > marker:
-        if position.epoch <= whole.epoch:
+        if position.epoch <= whole.stamp.epoch:
             return whole
         # It was committed by its owner, and is not yet known to be complete.
         return _own(position, whole.as_of_ms, whole.heard_monotonic)
     own = _own(position, before.as_of_ms, before.heard_monotonic)
-    stands = before if before.epoch > own.epoch else own
-    return lagging(stands, max(0, whole.epoch - stands.epoch))
+    stands = before if before.stamp.epoch > own.stamp.epoch else own
+    return lagging(stands, max(0, whole.stamp.epoch - stands.stamp.epoch))
 
 
 def _own(position: Position, as_of_ms: int = 0, heard_monotonic: float = 0.0) -> Standing:
-    return Standing(
-        position.epoch,
-        position.commit_time_ms,
-        position.watermark_ms,
-        position.generation,
-        as_of_ms=as_of_ms,
-        heard_monotonic=heard_monotonic,
-    )
+    return Standing(position.stamp, as_of_ms=as_of_ms, heard_monotonic=heard_monotonic)
 
 
 def most_common(found: Mapping[int, Standing]) -> Standing:

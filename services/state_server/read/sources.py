@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keyhole.rpc.convert_stamps import put_stamp
 from keyhole.v1 import state_pb2
 from services.state_server.read.standing import Lease, Standing
 
@@ -34,15 +35,13 @@ class Sources:
     def _source(
         self, role: state_pb2.Role.ValueType, standing: Standing, *, as_of_ms: int, unconfirmed: bool
     ) -> state_pb2.Source:
-        return state_pb2.Source(
+        source = state_pb2.Source(
             server=self._server,
             role=role,
-            epoch=standing.epoch,
-            commit_time_ms=standing.commit_time_ms,
-            watermark_ms=standing.watermark_ms,
-            generation=standing.generation,
             assignment_version=standing.assignment_version,
             unconfirmed=unconfirmed,
             as_of_ms=as_of_ms,
             lag_epochs=standing.lag_epochs,
         )
+        put_stamp(standing.stamp, source)
+        return source

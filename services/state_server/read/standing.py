@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from keyhole.clock import Clock
+from keyhole.model.epoch import NO_EPOCH, EpochStamp
 
 
 @dataclass(frozen=True)
@@ -12,6 +13,7 @@ class Standing:
     """What the answers of a copy stand for, apart from single key groups that stand elsewhere.
 
     Attributes:
+        stamp: Of the last epoch that they have; the generation of an owner's is that of its run.
         as_of_ms: The copy holds all that was complete then, by the coordinator's clock; 0: not known. An owner's is not
             used: it is the time of its lease.
         heard_monotonic: When this server heard of that: whichever of the two makes the answer older counts, so that no
@@ -19,10 +21,7 @@ class Standing:
         lag_epochs: How many complete epochs the copy is known to lack.
     """
 
-    epoch: int = 0
-    commit_time_ms: int = 0
-    watermark_ms: int = 0
-    generation: int = 0
+    stamp: EpochStamp = NO_EPOCH
     assignment_version: int = 0
     as_of_ms: int = 0
     heard_monotonic: float = 0.0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from keyhole.encoding.codec import EntryRange, StateCodec
 from keyhole.encoding.storage_key import are_storage_keys
@@ -109,16 +112,12 @@ class Table:
             sequence: See Copy.publish.
         """
         apart = {
-            group: Standing(
-                position.epoch,
-                position.commit_time_ms,
-                position.watermark_ms,
-                # The owner's, not the marker's: readers prefer the owner of the highest generation and version.
-                standing.generation,
-                standing.assignment_version,
+            # The generation is the owner's, not the marker's: readers prefer the owner of the highest one and version.
+            group: dataclasses.replace(
+                standing, stamp=msgspec.structs.replace(position.stamp, generation=standing.stamp.generation)
             )
             for group, position in positions.items()
-            if position.epoch > standing.epoch
+            if position.epoch > standing.stamp.epoch
         }
         self.owned.publish(snapshot, groups, standing, apart, sequence)
 

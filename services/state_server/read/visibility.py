@@ -32,4 +32,4 @@ class Visibility:
         now_ms = self._latest_ms
         # What had expired when the epoch was committed, by which it may have been removed or begun anew, is not shown
         # by a clock that is behind.
-        return lambda standing: visible(Moment(max(now_ms, standing.commit_time_ms), standing.watermark_ms))
+        return lambda stamp: visible(Moment(max(now_ms, stamp.commit_time_ms), stamp.watermark_ms))

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from keyhole.changelog.base import Changelog, Partition
 from keyhole.changelog.readable import await_readable
 from keyhole.errors import KafkaUnreachable
-from keyhole.model.epoch import Run
+from keyhole.model.epoch import EpochStamp, Run
 from keyhole.protocol.control import QueryControl
 from keyhole.protocol.membership import groups_of
 from services.state_server.fence import Fence
 from services.state_server.host_settings import HostSettings
-from services.state_server.read.standing import Lease, Standing
+from services.state_server.read.standing import Lease
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.standby import StandbyCopies
 from services.state_server.replica.take_over import StateShare, TakeOvers
@@ -73,7 +73,7 @@ class Ownership:
         self.standbys.start()
 
     async def assign(
-        self, run: Run, version: int, shares: Sequence[StateShare], standing: Standing, wait_seconds: float
+        self, run: Run, version: int, shares: Sequence[StateShare], complete: EpochStamp, wait_seconds: float
     ) -> bool:
         """Owns and follows these key groups from now on. Returns whether all that are to be owned are ready.
 
@@ -89,7 +89,7 @@ class Ownership:
             if version != self._fence.version or self.take_overs.current is None:
                 await self.take_overs.stop()
                 self._fence.version = version
-                self.take_overs.begin(run, version, shares, standing)
+                self.take_overs.begin(version, shares, complete)
             under_way = self.take_overs.current
         assert under_way is not None
         return await self.take_overs.ended_within(under_way, wait_seconds)

@@ -171,7 +171,7 @@ class StandbyCopies:
                 state.groups.reached_the_end(group)
                 continue
             pieces.setdefault(name, []).append(item)
-            if item.marker is None or item.marker.commit_time_ms < oldest_ms:
+            if item.marker is None or item.marker.stamp.commit_time_ms < oldest_ms:
                 state.groups.fell_behind(group)
         for name, of in pieces.items():
             apply_pieces(self._hosted[name].store, self._hosted[name].positions, of)

@@ -6,7 +6,6 @@ At most one take-over of a query is under way. The next assignment stops it.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 from keyhole.changelog.base import Changelog
 from keyhole.changelog.settings import DELETE_RETENTION_MS
-from keyhole.model.epoch import Run
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.standing import Lease, Standing
@@ -75,10 +74,10 @@ class TakeOvers:
         """Whether a restore is running."""
         return self.current is not None and not self.current.task.done()
 
-    def begin(self, run: Run, version: int, shares: Sequence[StateShare], standing: Standing) -> None:
+    def begin(self, version: int, shares: Sequence[StateShare], complete: EpochStamp) -> None:
         """Begins one; the one before must have been stopped."""
         stop = threading.Event()
-        task = asyncio.create_task(self._take_over(run, version, shares, standing, stop))
+        task = asyncio.create_task(self._take_over(version, shares, complete, stop))
         self.current = TakeOver(task, stop)
 
     async def ended_within(self, under_way: TakeOver, seconds: float) -> bool:
@@ -113,7 +112,7 @@ class TakeOvers:
             _log.info("a restore ended", extra={"query": self._query, "why": str(error)})
 
     async def _take_over(
-        self, run: Run, version: int, shares: Sequence[StateShare], standing: Standing, stop: threading.Event
+        self, version: int, shares: Sequence[StateShare], complete: EpochStamp, stop: threading.Event
     ) -> None:
         await self._states.open([share.descriptor for share in shares], self._standbys.forget)
         hosted = self._states.hosted
@@ -128,9 +127,7 @@ class TakeOvers:
             state.table.ready = groups <= state.table.groups
         self._settings.changed()
         views = await self._thread.call(self._restore, wanted, stop)
-        self._states.publish(
-            views, dataclasses.replace(standing, generation=run.generation, assignment_version=version)
-        )
+        self._states.publish(views, Standing(complete, version))
         for state in hosted.values():
             state.table.ready = True
             # Until now they were answered from what was followed.

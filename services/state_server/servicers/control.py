@@ -10,10 +10,10 @@ import grpc
 import pyarrow as pa
 
 from keyhole.changelog.base import Changelog
-from keyhole.encoding.envelope import Moment
 from keyhole.errors import MalformedRequest
 from keyhole.protocol.failpoints import Step
 from keyhole.rpc.convert import descriptor_from_proto
+from keyhole.rpc.convert_stamps import complete_stamp, written_stamp
 from keyhole.rpc.convert_writes import base_to_proto, receipt_from_proto, receipt_to_proto, run_from_proto
 from keyhole.rpc.version import check
 from keyhole.v1 import state_server_pb2 as pb
@@ -21,7 +21,6 @@ from keyhole.v1 import state_server_pb2_grpc
 from services.state_server.host import QueryHost
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.dump import dump
-from services.state_server.read.standing import Standing
 from services.state_server.registry import Registry
 from services.state_server.replica.take_over import StateShare
 from services.state_server.write.attempts import Attempt
@@ -62,9 +61,8 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
             StateShare(descriptor_from_proto(s.descriptor), frozenset(s.key_groups), frozenset(s.standby_key_groups))
             for s in request.states
         ]
-        standing = Standing(request.complete_epoch, request.complete_commit_time_ms, request.complete_watermark_ms)
         wait = min(request.wait_ms / 1000, _MAX_WAIT_SECONDS)
-        ready = await host.assign(run, request.assignment_version, states, standing, wait)
+        ready = await host.assign(run, request.assignment_version, states, complete_stamp(request), wait)
         restored, total = host.progress()
         return pb.AssignResponse(ready=ready, restored_records=restored, records_to_restore=total)
 
@@ -100,10 +98,9 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
     async def ReadBase(self, request: pb.ReadBaseRequest, context: _Context) -> pb.ReadBaseResponse:  # noqa: N802 - gRPC
         """What the tasks of an aggregating state merge with."""
         run = run_from_proto(request.run)
-        moment = Moment(request.commit_time_ms, request.watermark_ms)
-        context = CommitContext(request.epoch, moment, moment)
+        epoch = CommitContext.of(written_stamp(request))
         bases = await self._registry.host(run).read_base(
-            run, request.incarnation, request.assignment_version, request.state, context, request.storage_keys
+            run, request.incarnation, request.assignment_version, request.state, epoch, request.storage_keys
         )
         return pb.ReadBaseResponse(bases=map(base_to_proto, bases))
 
@@ -201,10 +198,7 @@ def _decoder(chunk: bytes) -> Callable[[], tuple[list[bytes], list[bytes | None]
 
 def _epoch_to_commit(host: QueryHost, request: pb.CommitRequest) -> EpochToCommit:
     return EpochToCommit(
-        request.epoch,
-        request.run.generation,
-        request.commit_time_ms,
-        request.watermark_ms,
+        written_stamp(request),
         request.offsets_hash,
         {
             part.state: StateToCommit(

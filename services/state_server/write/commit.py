@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keyhole.changelog.base import ChangelogWriter, Marker, Partition, PartitionChanges
-from keyhole.encoding.envelope import Moment, layout_of
+from keyhole.encoding.envelope import layout_of
 from keyhole.errors import NotOwner, OutcomeUnknown, StageLost
-from keyhole.model.epoch import Position
+from keyhole.model.epoch import EpochStamp, Position
 from keyhole.protocol.failpoints import Step, StepObserver
 from keyhole.protocol.receipts import GroupReceipt
 from keyhole.stores.base import Snapshot
@@ -34,10 +34,7 @@ class StateToCommit:
 class EpochToCommit:
     """What a Commit message asks for (state_server.proto): one epoch of a query, with the winners of each state."""
 
-    epoch: int
-    generation: int
-    commit_time_ms: int
-    watermark_ms: int
+    stamp: EpochStamp
     offsets_hash: int
     states: Mapping[str, StateToCommit]
     next_watermark_ms: int = 0
@@ -143,15 +140,15 @@ def _carry_out(
     observer: StepObserver,
     deadline_seconds: float,
 ) -> list[GroupCommitted]:
-    observer.reached(Step.SERVER_BEFORE_TRANSACTION, epoch.epoch)
+    observer.reached(Step.SERVER_BEFORE_TRANSACTION, epoch.stamp.epoch)
     offsets = writer.commit(plan.changes, deadline_seconds)
-    observer.reached(Step.SERVER_TRANSACTION_COMMITTED, epoch.epoch)
+    observer.reached(Step.SERVER_TRANSACTION_COMMITTED, epoch.stamp.epoch)
     try:
         write_to_stores(plan.changes, offsets, hosted)
     except StageLost as error:
         # Rows that could be read a moment ago. They are in the changelog: from there the stores must get them.
-        raise OutcomeUnknown(f"epoch {epoch.epoch} is committed, and could not be written to a store") from error
-    observer.reached(Step.SERVER_STORE_WRITTEN, epoch.epoch)
+        raise OutcomeUnknown(f"epoch {epoch.stamp.epoch} is committed, and could not be written to a store") from error
+    observer.reached(Step.SERVER_STORE_WRITTEN, epoch.stamp.epoch)
     return [
         GroupCommitted(*item.partition, offsets[item.partition], item.marker.checksum, already=False)
         for item in plan.changes
@@ -164,12 +161,8 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: StateReplica, part: St
     if foreign := staged.keys() - state.groups.owned:
         raise NotOwner(f"{len(foreign)} key groups of state {name} are staged here and not owned; stage them again")
     # Complete mode also empties the key groups that got no rows. And a replay may lack all rows of a key group.
-    committed = {group for group in state.groups.owned if state.position(group).epoch >= epoch.epoch}
-    this = CommitContext(
-        epoch.epoch,
-        Moment(epoch.commit_time_ms, epoch.watermark_ms),
-        Moment(epoch.commit_time_ms, max(epoch.watermark_ms, epoch.next_watermark_ms)),
-    )
+    committed = {group for group in state.groups.owned if state.position(group).epoch >= epoch.stamp.epoch}
+    this = CommitContext.of(epoch.stamp, epoch.next_watermark_ms)
     snapshot = state.store.snapshot()
     try:
         plan.make_room(staged.values())
@@ -181,8 +174,8 @@ def _plan_state(plan: _Plan, epoch: EpochToCommit, state: StateReplica, part: St
         for group in sorted(state.groups.owned if part.replace or gc is not None else staged.keys() | committed):
             rows, position = staged.get(group), state.position(group)
             checksum = rows.checksum & 0xFFFF_FFFF_FFFF_FFFF if rows is not None else 0
-            if position.epoch >= epoch.epoch:
-                plan.already.append(_already(state, group, position, epoch.epoch, checksum))
+            if position.epoch >= epoch.stamp.epoch:
+                plan.already.append(_already(state, group, position, epoch.stamp.epoch, checksum))
                 continue
             merged = rows.merged() if rows is not None else {}
             written = changes(merged, snapshot, group, state.merge, this, replace=part.replace)
@@ -211,13 +204,5 @@ def _already(state: StateReplica, group: int, position: Position, epoch: int, ch
 def _partition_changes(
     epoch: EpochToCommit, state: StateReplica, group: int, written: Iterable[EntryChange], checksum: int
 ) -> PartitionChanges:
-    marker = Marker(
-        epoch.epoch,
-        epoch.generation,
-        epoch.commit_time_ms,
-        epoch.watermark_ms,
-        checksum,
-        epoch.offsets_hash,
-        layout=layout_of(state.descriptor),
-    )
+    marker = Marker(epoch.stamp, checksum, epoch.offsets_hash, layout=layout_of(state.descriptor))
     return PartitionChanges(Partition(state.descriptor.state, group), written, marker)

@@ -149,11 +149,11 @@ class EpochWriter:
             raise
         self._settings.counts.commit_seconds.observe(self._settings.clock.monotonic() - began)
         self._count_committed(epoch, committed)
-        standing = Standing(epoch.epoch, epoch.commit_time_ms, epoch.watermark_ms, epoch.generation, version)
+        standing = Standing(epoch.stamp, version)
         self._states.publish(views, standing)
         self._lease.confirm()
-        self.attempts.drop_committed(epoch.epoch)
-        self._settings.observer.reached(Step.SERVER_COMMITTED, epoch.epoch)
+        self.attempts.drop_committed(epoch.stamp.epoch)
+        self._settings.observer.reached(Step.SERVER_COMMITTED, epoch.stamp.epoch)
         return committed
 
     def _count_committed(self, epoch: EpochToCommit, committed: Sequence[GroupCommitted]) -> None:
@@ -166,7 +166,7 @@ class EpochWriter:
                     rows.committed_bytes += receipt.bytes
         self.counts.committed += 1
         self.counts.replayed += len(new) < len(committed)
-        self.counts.committed_epoch = epoch.epoch
+        self.counts.committed_epoch = epoch.stamp.epoch
 
     def _commit_on_thread(
         self, epoch: EpochToCommit, deadline_seconds: float

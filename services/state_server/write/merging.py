@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from zlib import crc32
 
 from keyhole.encoding.envelope import Moment
+from keyhole.model.epoch import EpochStamp
 
 StoredValue = bytes | None
 """A row, or None, which deletes the key."""
@@ -77,6 +78,12 @@ class CommitContext(NamedTuple):
     number: int
     moment: Moment
     written: Moment
+
+    @classmethod
+    def of(cls, stamp: EpochStamp, next_watermark_ms: int = 0) -> CommitContext:
+        """Of the epoch, and the watermark after it."""
+        moment = Moment(stamp.commit_time_ms, stamp.watermark_ms)
+        return cls(stamp.epoch, moment, moment._replace(watermark_ms=max(stamp.watermark_ms, next_watermark_ms)))
 
 
 class RowMerge:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from keyhole.changelog.base import Partition, PartitionChanges
-from keyhole.model.epoch import Position
+from keyhole.changelog.records import position_after
 from keyhole.stores.base import Advance, Batch
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.spill import SpooledRows
@@ -71,13 +71,4 @@ def _apply(state: StateReplica, items: Sequence[PartitionChanges], offsets: Mapp
 
 
 def _advance(state: StateReplica, item: PartitionChanges, marker_offset: int) -> Advance:
-    marker = item.marker
-    after = Position(
-        marker_offset + 1,
-        marker.epoch,
-        marker.generation,
-        marker.checksum,
-        marker.commit_time_ms,
-        marker.watermark_ms,
-    )
-    return Advance(state.position(item.partition.key_group), after)
+    return Advance(state.position(item.partition.key_group), position_after(item.marker, marker_offset))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from keyhole.model.epoch import Position
+from keyhole.model.epoch import EpochStamp, Position
 from keyhole.model.state import StateDescriptor
 
 
@@ -36,17 +36,13 @@ class Marker:
     """The last record of an epoch in a partition, and what it says.
 
     Attributes:
-        commit_time_ms: Milliseconds since 1970, UTC; the coordinator's clock.
-        watermark_ms: Event-time watermark; 0: none.
+        stamp: Of the epoch.
         checksum: Over the epoch's staged rows of this key group (see model.epoch.Position).
         offsets_hash: Hash of the batch's source offsets.
         layout: Of the partition's values (keyhole.encoding.envelope.layout_of).
     """
 
-    epoch: int
-    generation: int
-    commit_time_ms: int
-    watermark_ms: int
+    stamp: EpochStamp
     checksum: int
     offsets_hash: int
     layout: int = 1

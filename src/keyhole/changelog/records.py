@@ -19,7 +19,7 @@ from keyhole.encoding.envelope import PLAIN, WITH_VERSIONS
 from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
 from keyhole.errors import TopicMismatch
 from keyhole.hints import ready
-from keyhole.model.epoch import Position
+from keyhole.model.epoch import EpochStamp, Position
 
 MARKER_KEY = b"\x00"
 """No storage key is as short: they begin with two bytes of key group. Compaction keeps each partition's last marker."""
@@ -27,13 +27,12 @@ MARKER_KEY = b"\x00"
 
 @ready
 class _MarkerRecord(msgspec.Struct):
-    """JSON. 64-bit hashes are hexadecimal text: many JSON readers have only doubles."""
+    """JSON, with the fields of the epoch's stamp beside these, after the layout.
+
+    64-bit hashes are hexadecimal text: many JSON readers have only doubles.
+    """
 
     layout: int
-    epoch: int
-    generation: int
-    commit_time_ms: int
-    watermark_ms: int
     checksum: str
     offsets_hash: str
 
@@ -46,15 +45,12 @@ class _Layout(msgspec.Struct):
 def encode_marker(marker: Marker) -> bytes:
     """The value of a marker's record."""
     return msgspec.json.encode(
-        _MarkerRecord(
-            layout=marker.layout,
-            epoch=marker.epoch,
-            generation=marker.generation,
-            commit_time_ms=marker.commit_time_ms,
-            watermark_ms=marker.watermark_ms,
-            checksum=f"{marker.checksum:016x}",
-            offsets_hash=f"{marker.offsets_hash:016x}",
-        )
+        {
+            "layout": marker.layout,
+            **msgspec.structs.asdict(marker.stamp),
+            "checksum": f"{marker.checksum:016x}",
+            "offsets_hash": f"{marker.offsets_hash:016x}",
+        }
     )
 
 
@@ -75,10 +71,7 @@ def decode_marker(value: bytes | None, partition: Partition, offset: int) -> Mar
             )
         read = msgspec.json.decode(value or b"", type=_MarkerRecord)
         return Marker(
-            epoch=read.epoch,
-            generation=read.generation,
-            commit_time_ms=read.commit_time_ms,
-            watermark_ms=read.watermark_ms,
+            stamp=msgspec.json.decode(value or b"", type=EpochStamp),
             checksum=int(read.checksum, 16),
             offsets_hash=int(read.offsets_hash, 16),
             layout=layout,
@@ -89,14 +82,7 @@ def decode_marker(value: bytes | None, partition: Partition, offset: int) -> Mar
 
 def position_after(marker: Marker, offset: int) -> Position:
     """Where a copy stands that has applied everything up to the marker at this offset."""
-    return Position(
-        offset=offset + 1,
-        epoch=marker.epoch,
-        generation=marker.generation,
-        checksum=marker.checksum,
-        commit_time_ms=marker.commit_time_ms,
-        watermark_ms=marker.watermark_ms,
-    )
+    return Position.after(offset, marker.stamp, marker.checksum)
 
 
 class Records(NamedTuple):

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from keyhole.coordinator.server_link import state_commit
 from keyhole.errors import ReplayDiffers
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord
 from keyhole.protocol.decisions import Proceed
 from keyhole.protocol.epochs import EpochBatch
 from keyhole.protocol.receipts import StageOrder
+from keyhole.rpc.convert_stamps import put_written_stamp
 from keyhole.rpc.convert_writes import run_to_proto
 from keyhole.v1 import state_server_pb2 as pb
 
@@ -19,18 +21,17 @@ _log = logging.getLogger(__name__)
 
 
 def commit_requests(
-    batch: EpochBatch, order: StageOrder, proceed: Proceed, commit_time_ms: int
+    batch: EpochBatch, order: StageOrder, proceed: Proceed, stamp: EpochStamp
 ) -> dict[str, pb.CommitRequest]:
     """By server that owns a key group, the Commit of what was staged as `order` said."""
     # Others among the targets only follow.
     owners = {index for routes in order.routes.values() for index in routes}
     next_watermark_ms = batch.next_watermark_ms() if batch.next_watermark_ms else batch.watermark_ms
-    return {
+    requests = {
         target.server: pb.CommitRequest(
             run=run_to_proto(order.run),
             incarnation=target.incarnation,
             assignment_version=order.assignment_version,
-            epoch=order.epoch,
             round=order.round,
             states=[
                 state_commit(
@@ -40,14 +41,15 @@ def commit_requests(
                 )
                 for plan in batch.states
             ],
-            commit_time_ms=commit_time_ms,
-            watermark_ms=batch.watermark_ms,
             next_watermark_ms=next_watermark_ms,
             offsets_hash=batch.offsets_hash,
         )
         for index, target in enumerate(order.targets)
         if index in owners
     }
+    for request in requests.values():
+        put_written_stamp(stamp, request)
+    return requests
 
 
 class Committed:

@@ -145,9 +145,7 @@ class Coordinator:
                 raise
             finally:
                 self._counts.note_membership(self._run.run.generation, self._run.membership)
-            complete = self._run.complete
-            commit_time_ms = complete.commit_time_ms if complete is not None else 0
-            self._counts.note_epoch(result, commit_time_ms, self._clock.monotonic() - began)
+            self._counts.note_epoch(result, self._clock.monotonic() - began)
             return result
 
     def _epoch_of(self, batch: EpochBatch) -> Epoch:

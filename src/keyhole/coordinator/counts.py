@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from keyhole.clock import Clock
 from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram
+from keyhole.model.epoch import NO_EPOCH
 from keyhole.protocol.epochs import EpochResult
 from keyhole.protocol.membership import Membership
 
@@ -18,7 +19,7 @@ class QueryCounts:
     """The epochs of one query, as its coordinator runs them."""
 
     def __init__(self) -> None:
-        self.complete_epoch = self.commit_time_ms = 0
+        self.complete = NO_EPOCH
         self.epochs = self.replayed = self.rounds = 0
         self.failed: defaultdict[str, int] = defaultdict(int)
         self.seconds = Histogram(BY_NAME["keyhole_job_epoch_seconds"].buckets)
@@ -41,13 +42,12 @@ class QueryCounts:
         self.assignment_version = membership.assignment.version
         self.members = len(membership.members)
 
-    def note_epoch(self, result: EpochResult, commit_time_ms: int, seconds: float) -> None:
+    def note_epoch(self, result: EpochResult, seconds: float) -> None:
         """An epoch is complete, which took so long."""
         self.epochs += 1
         self.replayed += result.replayed
         self.rounds += result.rounds
-        self.complete_epoch = result.epoch
-        self.commit_time_ms = commit_time_ms
+        self.complete = result.stamp
         self.seconds.observe(seconds)
         self.fenced = False
 

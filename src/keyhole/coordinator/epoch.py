@@ -22,6 +22,7 @@ from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.run import QueryRun
 from keyhole.errors import CommitError, EpochFailed, Fenced, KeyholeError, UnavailableError, by_reason
+from keyhole.model.epoch import EpochStamp
 from keyhole.protocol.control import CompleteRecord, QueryRecord
 from keyhole.protocol.decisions import Proceed, Restage, decide
 from keyhole.protocol.epochs import EpochBatch, EpochResult
@@ -120,7 +121,7 @@ class Epoch:
             return self._suspect(proceed.suspects)
         self._observer.reached(Step.DRIVER_STAGED, self._number)
         self._time.decide()
-        commits = commit_requests(self._batch, order, proceed, self._time.ms)
+        commits = commit_requests(self._batch, order, proceed, self._stamp())
         self._observer.reached(Step.DRIVER_BEFORE_COMMIT, self._number)
         with self._counts.phase("commit", self._clock):
             answers = self._commit(order, commits)
@@ -131,22 +132,23 @@ class Epoch:
         with self._counts.phase("complete", self._clock):
             replayed = self._record_complete([of for of in answers.values() if isinstance(of, pb.CommitResponse)])
         self._observer.reached(Step.DRIVER_COMPLETE, self._number)
-        return EpochResult(self._number, replayed, number + 1)
+        return EpochResult(self._stamp(), replayed, number + 1)
+
+    def _stamp(self) -> EpochStamp:
+        return EpochStamp(self._number, self._run.run.generation, self._time.ms, self._batch.watermark_ms)
 
     def _order(self, number: int) -> StageOrder:
         membership = self._run.membership
         assignment = membership.assignment
         return StageOrder(
             run=self._run.run,
-            epoch=self._number,
+            stamp=self._stamp(),
             round=number,
             assignment_version=assignment.version,
             targets=tuple(membership.members[server].target for server in assignment.servers),
             routes=dict(assignment.owners),
             deadline_seconds=max(1.0, self._deadline - self._clock.monotonic()),
             descriptors=dict(self._run.descriptors),
-            commit_time_ms=self._time.ms,
-            watermark_ms=self._batch.watermark_ms,
             credentials=self._config.credentials,
             empties=self._number == self._record.reset_epoch,
         )
@@ -221,15 +223,5 @@ class Epoch:
         evolved = self._number == self._record.evolved_epoch
         committed.report_differences(evolved=evolved, strict=self._context.strict)
         batch = self._batch
-        self._run.record_complete(
-            CompleteRecord(
-                self._number,
-                self._run.run.generation,
-                self._time.ms,
-                batch.watermark_ms,
-                batch.offsets_hash,
-                markers,
-                batch.offsets,
-            )
-        )
+        self._run.record_complete(CompleteRecord.of(self._stamp(), batch.offsets_hash, markers, batch.offsets))
         return committed.replayed

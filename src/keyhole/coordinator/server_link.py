@@ -16,6 +16,7 @@ from keyhole.protocol.membership import Held, Sighting
 from keyhole.protocol.receipts import Target
 from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.convert import descriptor_to_proto
+from keyhole.rpc.convert_stamps import put_complete_stamp
 from keyhole.rpc.convert_writes import receipt_to_proto, run_to_proto
 from keyhole.rpc.status import from_rpc_error
 from keyhole.rpc.version import PROTOCOL_VERSION, check
@@ -100,11 +101,9 @@ class ServerLink:
                 )
                 for share in states
             ],
-            complete_epoch=complete.epoch if complete else 0,
-            complete_commit_time_ms=complete.commit_time_ms if complete else 0,
-            complete_watermark_ms=complete.watermark_ms if complete else 0,
             wait_ms=round(wait_seconds * 1000),
         )
+        put_complete_stamp(complete, request)
         answer = self._call(lambda: self._stub.Assign(request, timeout=_ASK_SECONDS + wait_seconds))
         return answer.ready, answer.restored_records, answer.records_to_restore
 
@@ -124,10 +123,9 @@ class ServerLink:
         request = pb.ConfirmRequest(
             run=run_to_proto(run),
             assignment_version=version,
-            complete_epoch=complete.epoch if complete else 0,
-            complete_commit_time_ms=complete.commit_time_ms if complete else 0,
             alone=alone,
         )
+        put_complete_stamp(complete, request)
         answer = self._call(lambda: self._stub.Confirm(request, timeout=_ASK_SECONDS))
         return Confirmed(answer.incarnation, {of.state: frozenset(of.key_groups) for of in answer.warm})
 

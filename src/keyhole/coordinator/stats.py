@@ -149,7 +149,9 @@ class JobStats:
         queries, spark = self.counts.all()
         self._names.note((self._application, name) for name in (*queries, *spark))
         for name, counts in queries.items():
-            _tell_query(figures, self._names.label((self._application, name)), counts, self._age(counts.commit_time_ms))
+            _tell_query(
+                figures, self._names.label((self._application, name)), counts, self._age(counts.complete.commit_time_ms)
+            )
         for name, of in spark.items():
             _tell_spark(figures, self._names.label((self._application, name)), of, self._age(of.watermark_ms))
         checked = self.counts.checked()
@@ -172,7 +174,7 @@ class JobStats:
 
 
 def _tell_query(figures: Figures, labels: tuple[str, str], counts: QueryCounts, commit_age_seconds: float) -> None:
-    figures.add(f"{_JOB}_complete_epoch", labels, counts.complete_epoch)
+    figures.add(f"{_JOB}_complete_epoch", labels, counts.complete.epoch)
     figures.add(f"{_JOB}_complete_epochs_total", labels, counts.epochs)
     figures.add(f"{_JOB}_replayed_epochs_total", labels, counts.replayed)
     figures.add(f"{_JOB}_epoch_rounds_total", labels, counts.rounds)
@@ -184,7 +186,7 @@ def _tell_query(figures: Figures, labels: tuple[str, str], counts: QueryCounts, 
     figures.add(f"{_JOB}_distrusted_servers_total", labels, counts.distrusted)
     figures.add(f"{_JOB}_fenced", labels, counts.fenced)
     figures.observed(f"{_JOB}_epoch_seconds", labels, counts.seconds)
-    if counts.commit_time_ms:
+    if counts.complete.commit_time_ms:
         figures.add(f"{_JOB}_commit_age_seconds", labels, commit_age_seconds)
     for phase, seconds in list(counts.phase_seconds.items()):
         figures.add(f"{_JOB}_phase_seconds_total", (*labels, phase), seconds)

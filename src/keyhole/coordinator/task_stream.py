@@ -111,7 +111,7 @@ class _ServerStream:
             incarnation=target.incarnation,
             assignment_version=order.assignment_version,
             state=state,
-            epoch=order.epoch,
+            epoch=order.stamp.epoch,
             round=order.round,
             partition=partition,
             attempt_id=attempt_id,

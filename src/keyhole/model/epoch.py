@@ -1,10 +1,12 @@
-"""Where a writer is: its run, and a key group's position in the changelog. Frozen values, pure."""
+"""A writer's run, what an epoch is known by, and a key group's position in the changelog. Frozen values, pure."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import msgspec
+
+from keyhole.hints import ready
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -16,8 +18,30 @@ class Run(msgspec.Struct, frozen=True):
     run_id: str
 
 
+@ready
+class EpochStamp(msgspec.Struct, frozen=True):
+    """What an epoch is known by wherever it goes: in markers, complete records, and the answers of copies.
+
+    Attributes:
+        generation: Of the run that wrote it.
+        commit_time_ms: When the coordinator decided to commit it, milliseconds since 1970, UTC; 0: none.
+        watermark_ms: Event-time watermark, milliseconds since 1970; 0: none.
+    """
+
+    epoch: int
+    generation: int
+    commit_time_ms: int
+    watermark_ms: int
+
+
+NO_EPOCH = EpochStamp(epoch=0, generation=0, commit_time_ms=0, watermark_ms=0)
+"""Before the first epoch."""
+
+
 class Position(NamedTuple):
     """How far a copy of one key group has followed its changelog partition.
+
+    Its fields are flat, in this order: stores keep them so, those of users' own engines too.
 
     Attributes:
         offset: The next changelog offset to read.
@@ -34,6 +58,16 @@ class Position(NamedTuple):
     checksum: int
     commit_time_ms: int = 0
     watermark_ms: int = 0
+
+    @classmethod
+    def after(cls, marker_offset: int, stamp: EpochStamp, checksum: int) -> Position:
+        """Of a copy that has applied everything up to the marker at this offset."""
+        return cls(marker_offset + 1, stamp.epoch, stamp.generation, checksum, stamp.commit_time_ms, stamp.watermark_ms)
+
+    @property
+    def stamp(self) -> EpochStamp:
+        """That of the last marker applied."""
+        return EpochStamp(self.epoch, self.generation, self.commit_time_ms, self.watermark_ms)
 
 
 START = Position(offset=0, epoch=0, generation=0, checksum=0)

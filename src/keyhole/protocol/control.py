@@ -19,6 +19,7 @@ import msgspec
 
 from keyhole.errors import ProtocolMismatch
 from keyhole.hints import ready
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
@@ -85,8 +86,8 @@ class QueryRecord(msgspec.Struct, frozen=True):
 
 
 @ready
-class CompleteRecord(msgspec.Struct, frozen=True):
-    """The last epoch that is committed on every server.
+class CompleteRecord(EpochStamp, frozen=True):
+    """The last epoch that is committed on every server. The fields of its stamp are the first of the record.
 
     Attributes:
         offsets_hash: Of the batch's source offsets.
@@ -95,14 +96,21 @@ class CompleteRecord(msgspec.Struct, frozen=True):
         told_ms: When this record was written; it is written again every second while the query is idle.
     """
 
-    epoch: int
-    generation: int
-    commit_time_ms: int
-    watermark_ms: int
     offsets_hash: int
     markers: dict[str, list[int]]
     offsets: str = ""
     told_ms: int = 0
+
+    @classmethod
+    def of(cls, stamp: EpochStamp, offsets_hash: int, markers: dict[str, list[int]], offsets: str) -> CompleteRecord:
+        """That the epoch of this stamp is complete."""
+        of_stamp = msgspec.structs.asdict(stamp)
+        return cls(**of_stamp, offsets_hash=offsets_hash, markers=markers, offsets=offsets)
+
+    @property
+    def stamp(self) -> EpochStamp:
+        """Of the epoch, apart from the record."""
+        return EpochStamp(*(getattr(self, field) for field in EpochStamp.__struct_fields__))
 
 
 @ready

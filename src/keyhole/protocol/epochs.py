@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.receipts import PartitionReceipt, StageOrder
 
@@ -53,8 +54,19 @@ class EpochBatch:
 
 @dataclass(frozen=True)
 class EpochResult:
-    """`replayed`: at least one key group had been committed by an earlier run. `rounds`: 1 where nothing failed."""
+    """What became of a batch.
 
-    epoch: int
+    Attributes:
+        stamp: Of its epoch, which is complete.
+        replayed: At least one key group had been committed by an earlier run.
+        rounds: 1 where nothing failed.
+    """
+
+    stamp: EpochStamp
     replayed: bool
     rounds: int
+
+    @property
+    def epoch(self) -> int:
+        """Its number."""
+        return self.stamp.epoch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from keyhole.hints import ready
-from keyhole.model.epoch import Run
+from keyhole.model.epoch import EpochStamp, Run
 from keyhole.model.state import StateDescriptor
 from keyhole.security.credentials import PLAIN, Credentials
 
@@ -25,21 +25,19 @@ class StageOrder(msgspec.Struct, frozen=True):
         routes: By state, one index into `targets` per key group.
         deadline_seconds: How long one partition may take to stage.
         descriptors: By state, as it was settled at the run's start: what the rows are encoded by.
-        commit_time_ms, watermark_ms: Of the epoch: what has expired by then is not merged with.
+        stamp: Of the epoch: what has expired by then is not merged with.
         credentials: What tasks show to the servers: names of files, which each executor has for itself.
         empties: The epoch takes the place of all that its states hold: nothing is merged with that.
     """
 
     run: Run
-    epoch: int
+    stamp: EpochStamp
     round: int
     assignment_version: int
     targets: tuple[Target, ...]
     routes: dict[str, tuple[int, ...]]
     deadline_seconds: float
     descriptors: dict[str, StateDescriptor]
-    commit_time_ms: int = 0
-    watermark_ms: int = 0
     credentials: Credentials = PLAIN
     empties: bool = False
 

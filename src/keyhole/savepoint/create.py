@@ -214,7 +214,7 @@ class _Attempt:
         starts = {part: START._replace(offset=after[part]) for part in behind}
         for piece in reader.read(starts, behind, self._settings.kafka_deadline_seconds):
             if piece.marker is not None:
-                oldest_ms = min(oldest_ms, piece.marker.commit_time_ms)
+                oldest_ms = min(oldest_ms, piece.marker.stamp.commit_time_ms)
         age_ms = now_ms - oldest_ms
         if age_ms > self._settings.limit_ms:
             raise SavepointMismatch(

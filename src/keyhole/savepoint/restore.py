@@ -356,10 +356,7 @@ def _moved(storage_key: bytes, before: StateCodec, after: StateCodec) -> bytes:
 def _marker(query: SavedQuery, of: StateDescriptor) -> Marker:
     complete = query.complete
     return Marker(
-        epoch=complete.epoch,
-        generation=complete.generation,
-        commit_time_ms=complete.commit_time_ms,
-        watermark_ms=complete.watermark_ms,
+        stamp=complete.stamp,
         # Of no epoch's rows: the epoch is not run again, as the checkpoint says that it is done.
         checksum=0,
         offsets_hash=complete.offsets_hash,

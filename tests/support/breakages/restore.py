@@ -37,7 +37,7 @@ RESTORE = (
         "a copy that falls behind compaction shows states that never existed",
         "restore",
         _STANDBY,
-        "            if item.marker is None or item.marker.commit_time_ms < oldest_ms:\n",
+        "            if item.marker is None or item.marker.stamp.commit_time_ms < oldest_ms:\n",
         "            if item.marker is None:\n",
         ("test_standby_gaps.py",),
     ),

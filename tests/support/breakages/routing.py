@@ -95,8 +95,8 @@ ROUTING = (
         "keys are answered together though one of them is before min_epoch",
         "routing",
         _BOUNDS,
-        "            self._check_epoch(min(standing.epoch for standing in standings), min_epoch)\n",
-        "            self._check_epoch(max(standing.epoch for standing in standings), min_epoch)\n",
+        "            self._check_epoch(min(standing.stamp.epoch for standing in standings), min_epoch)\n",
+        "            self._check_epoch(max(standing.stamp.epoch for standing in standings), min_epoch)\n",
         ("test_table.py",),
     ),
     Breakage(

@@ -37,8 +37,8 @@ TTL = (
         "a reader whose clock is behind sees what the epoch's commit has found expired",
         "ttl",
         _VISIBILITY,
-        "visible(Moment(max(now_ms, standing.commit_time_ms), standing.watermark_ms))",
-        "visible(Moment(now_ms, standing.watermark_ms))",
+        "visible(Moment(max(now_ms, stamp.commit_time_ms), stamp.watermark_ms))",
+        "visible(Moment(now_ms, stamp.watermark_ms))",
         ("test_expired_reads.py",),
     ),
     Breakage(

@@ -22,6 +22,7 @@ from keyhole.encoding.value_types import optional, value_type
 from keyhole.errors import ConflictError, RequestError, ValueMismatch
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.receipts import StageOrder, Target
+from keyhole.rpc.convert_stamps import put_written_stamp
 from keyhole.rpc.convert_writes import base_from_proto, run_to_proto
 from keyhole.rpc.frames import portions
 from keyhole.rpc.status import from_rpc_error
@@ -317,11 +318,9 @@ class BaseReader:
             incarnation=target.incarnation,
             assignment_version=order.assignment_version,
             state=self._state,
-            epoch=order.epoch,
             storage_keys=keys,
-            commit_time_ms=order.commit_time_ms,
-            watermark_ms=order.watermark_ms,
         )
+        put_written_stamp(order.stamp, request)
         stub = state_server_pb2_grpc.StateServerStub(self._connect(target.address))
         try:
             return stub.ReadBase(request, timeout=order.deadline_seconds).bases

@@ -1,0 +1,45 @@
+"""EpochStamp <-> the messages of keyhole.v1 that bear its fields: what an epoch is known by on the wire. Lossless,
+pure."""
+
+from __future__ import annotations
+
+from keyhole.model.epoch import NO_EPOCH, EpochStamp
+from keyhole.v1 import state_pb2, stats_pb2
+from keyhole.v1 import state_server_pb2 as pb
+
+
+def put_stamp(stamp: EpochStamp, message: state_pb2.Source | stats_pb2.StateCopy) -> None:
+    """Sets what an answer, or the figures of a copy, say of their epoch."""
+    message.epoch = stamp.epoch
+    message.generation = stamp.generation
+    message.commit_time_ms = stamp.commit_time_ms
+    message.watermark_ms = stamp.watermark_ms
+
+
+def put_written_stamp(stamp: EpochStamp, message: pb.CommitRequest | pb.ReadBaseRequest) -> None:
+    """Sets which epoch is written. Its generation is that of the message's run."""
+    message.epoch = stamp.epoch
+    message.commit_time_ms = stamp.commit_time_ms
+    message.watermark_ms = stamp.watermark_ms
+
+
+def written_stamp(message: pb.CommitRequest | pb.ReadBaseRequest) -> EpochStamp:
+    """The inverse."""
+    return EpochStamp(message.epoch, message.run.generation, message.commit_time_ms, message.watermark_ms)
+
+
+def put_complete_stamp(stamp: EpochStamp | None, message: pb.AssignRequest | pb.ConfirmRequest) -> None:
+    """Sets which epoch is complete; None: none is. Its generation is not said, nor its watermark by a Confirm."""
+    stamp = stamp or NO_EPOCH
+    message.complete_epoch = stamp.epoch
+    message.complete_commit_time_ms = stamp.commit_time_ms
+    if isinstance(message, pb.AssignRequest):
+        message.complete_watermark_ms = stamp.watermark_ms
+
+
+def complete_stamp(message: pb.AssignRequest) -> EpochStamp:
+    """The inverse, but for the generation: it is that of the message's run, which the owner is to answer for."""
+    generation = message.run.generation
+    return EpochStamp(
+        message.complete_epoch, generation, message.complete_commit_time_ms, message.complete_watermark_ms
+    )
