@@ -51,6 +51,8 @@ class Plan:
         standbys: Copies per key group, beside the owner.
         spark: The driver has Spark.
         executors: With Spark: how many processes run the tasks; 0: the driver's own.
+        reader_pause_seconds: Each reader waits up to so long between two reads. Readers and whom they ask take most
+            of an episode's processor time.
         staged_bytes: What a server keeps of staged rows in memory; the others go to disk. 0: as many as by default.
         plant: A bug that the state servers get, or several (tests/fault/planted.py); empty: none.
         plant_driver: The same of a driver with Spark, one or several (tests/fault/planted_driver.py).
@@ -70,6 +72,7 @@ class Plan:
     spark: bool = False
     executors: int = 0
     pace_seconds: float = 0.2
+    reader_pause_seconds: float = 0.06
     staged_bytes: int = 0
     plant: str = ""
     plant_driver: str = ""

@@ -25,6 +25,8 @@ from tests.fault.workload import BY_CLOCK, names
 _FIRST_EPOCH_SECONDS = 600.0
 _REST_SECONDS = 600.0
 _COPIES_SECONDS = 30.0
+# All steps so far are read each time.
+_LOOK_SECONDS = 0.5
 
 _decoder = msgspec.json.Decoder(EpochStep | Pinned | Dealt | Ended)
 
@@ -54,7 +56,7 @@ def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, mac
         watch = Watch(list(cluster.processes.values()), note)
         if not _await(lambda: _complete(cluster) >= 1, _FIRST_EPOCH_SECONDS):
             raise AssertionError(f"no epoch was completed within {_FIRST_EPOCH_SECONDS:g} s; {events} {directory}")
-        readers = Readers(cluster.proxy, cluster.application, plan.states, plan.seed, note)
+        readers = Readers(cluster.proxy, cluster.application, plan.states, plan.seed, note, plan.reader_pause_seconds)
         faults = _schedule(plan, cluster) if faults is None else faults
         injector.run(faults, plan.seconds, _Pace(cluster).keep)
         final = _rest(cluster)
@@ -173,5 +175,5 @@ def _await(done: Callable[[], bool], timeout_seconds: float) -> bool:
     while time.monotonic() < until:
         if done():
             return True
-        time.sleep(0.2)
+        time.sleep(_LOOK_SECONDS)
     return False

@@ -20,7 +20,6 @@ from tests.fault.questions import claim, drawn, entries_of, get_many, row_of, sc
 from tests.fault.recount import Question, ScanOf, Told
 
 _TIMEOUT_SECONDS = 2.0
-_PAUSE_SECONDS = (0.0, 0.06)
 
 Note = Callable[[Read | FailedRead], None]
 
@@ -55,14 +54,18 @@ class Readers:
 
     Args:
         note: Called on that thread.
+        pause_seconds: Each waits up to so long between two reads.
     """
 
-    def __init__(self, target: str, application: str, states: Sequence[str], seed: int, note: Note) -> None:
+    def __init__(
+        self, target: str, application: str, states: Sequence[str], seed: int, note: Note, pause_seconds: float
+    ) -> None:
         self._target = target
         self._application = application
         self._states = states
         self._note = note
         self._seed = seed
+        self._pause_seconds = pause_seconds
         self._closed = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="fault-readers", daemon=True)
         self._thread.start()
@@ -88,7 +91,7 @@ class Readers:
                 # All states are fed by one query, or else by queries that are each at an epoch of their own.
                 seen[state] = max(seen[state], *(claim.epoch for claim in event.claims))
             self._note(event)
-            await asyncio.sleep(draw.uniform(*_PAUSE_SECONDS))
+            await asyncio.sleep(draw.uniform(0.0, self._pause_seconds))
 
     async def _ask(
         self, stub: Any, reader: str, state: str, questions: tuple[Question, ...], asked: Asked

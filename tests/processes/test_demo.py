@@ -1,9 +1,8 @@
-"""`keyhole demo`, as a person runs it: it counts right even while it is being killed, and leaves nothing behind."""
+"""`keyhole demo`, broken off or killed: it ends in time, and leaves nothing behind."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import socket
 import subprocess
@@ -47,35 +46,6 @@ def end(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
     """The exit code, where it comes in time."""
     process.send_signal(number)
     return process.wait(END_SECONDS + GRACE_SECONDS)
-
-
-def test_every_key_agrees_though_server_and_driver_are_killed(tmp_path: Path) -> None:
-    # What has waited while a busy machine started Spark again is to be caught up with, too.
-    few = ["--sensors", "300", "--rate", "200"]
-    command = [*KEYHOLE, "demo", "--seconds", "20", *few, "--verify", "--chaos", "--json"]
-    done = subprocess.run(
-        command,
-        env=environ(tmp_path, KEYHOLE_READINGS_MALFORMED="0.02", KEYHOLE_TEMPERATURE_MONITOR_DEFAULT_THRESHOLD="1.03"),
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    # 303 sensors, each with a log of alerts; of 12 of them a threshold of their own; and what all batches have read of
-    # the thresholds.
-    assert (result["keys"], result["agreed"], result["mismatches"]) == (619, 619, 0)
-    assert all(result["rejected_by_topic"][topic] > 0 for topic in ("readings", "thresholds"))
-    assert sorted(result["states"]) == ["alerts", "sensors", "thresholds"]
-    assert all(entries > 0 for entries in result["states"].values()), result["states"]
-    assert result["events"] > 1000
-    assert result["epochs"] > 1
-    assert 0 < result["freshness_p50_ms"] <= result["freshness_p99_ms"]
-    assert "chaos: kill -9 of the state server\nstarting server again" in done.stderr
-    assert "chaos: kill -9 of the driver\nstarting job again" in done.stderr
-    assert len(ports_in(done.stderr)) == 4
-    assert_nothing_is_left(tmp_path, done.stderr)
 
 
 @pytest.mark.parametrize("started", ["Kafka", "state server"])

@@ -33,6 +33,8 @@ KEYS = 40
 PATIENCE = 600
 # Executors are counted on with each that is lost; these are as many servers as can be told apart by their ports.
 EXECUTORS = 10
+# A look goes through all of the machine's processes.
+_LOOK_SECONDS = 1.0
 
 
 @dataclass
@@ -149,7 +151,7 @@ class Cluster:
             assert self.driver.exit_code is None, f"the driver ended before {what}:\n{self.driver.output()[-4000:]}"
             log = self.driver.output()[-3000:]
             assert time.monotonic() < until, f"no {what} within {timeout_seconds} s ({last}); driver:\n{log}"
-            time.sleep(0.2)
+            time.sleep(_LOOK_SECONDS)
 
     def _tend(self) -> None:
         for executor in self.executors().keys() - self.servers.keys():

@@ -74,7 +74,7 @@ class Replicated:
             except KeyholeError as error:
                 last = error.message
             assert time.monotonic() < until, last
-            time.sleep(0.1)
+            time.sleep(0.5)
 
     def shares(self) -> list[int]:
         """How many key groups each replica can answer for, smallest first."""

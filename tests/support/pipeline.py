@@ -29,6 +29,8 @@ from tests.support.counting_job import MADE_IN_TASKS, STATE
 
 # Nothing takes this long on an idle machine; on a busy one starting Spark alone may take a minute.
 PATIENCE_SECONDS = 600
+# Most looks ask for all keys, by a client of their own, of processes that have more to do.
+_LOOK_SECONDS = 0.5
 _EVENTS_PER_KILL = 200
 _EVENTS_PER_EPOCH = 100
 
@@ -193,7 +195,7 @@ class Pipeline:
             if time.monotonic() > until:
                 log = self.driver.output()[-3000:] if self.driver else ""
                 raise AssertionError(f"no {what} within {PATIENCE_SECONDS} s ({last}); driver:\n{log}")
-            time.sleep(0.2)
+            time.sleep(_LOOK_SECONDS)
 
     def lose_store(self) -> None:
         """The server is killed, and its directory deleted."""

@@ -29,8 +29,7 @@ WITH_SPARK = (
 
 # Longest first, by what their names begin with; all others come after these, in the order of their names.
 LONGEST = (
-    "tests/fault/test_driver_faults.py::test_with_spark_nothing_is_lost_nothing_twice_and_no_answer_is_wrong[6-executors]",
-    "tests/fault/test_faults.py::test_under_any_schedule_of_faults_nothing_is_lost_nothing_twice_and_no_answer_is_wrong[5]",
+    "tests/fault/test_driver_faults.py::test_with_spark_nothing_is_lost_nothing_twice_and_no_answer_is_wrong[1679-executors]",
     "tests/fault/test_driver_faults.py::",
     "tests/fault/test_planted.py::test_a_planted_bug_of_each_kind_that_only_spark_has_is_caught",
     "tests/fault/test_faults.py::",
