@@ -131,6 +131,7 @@ def counted_until(query: StreamingQuery, epoch: int) -> int:
     return sum(sum(of.values()) for of in json.loads(progress.sources[0].endOffset).values())
 
 
+PER_TRIGGER = 200
 EVENTS = [300, 400, 200, 200]
 """Of which the second are being counted as the savepoint is taken; the others are counted by the changed job."""
 
@@ -160,13 +161,13 @@ class Summed:
     last: Mapping[str, Answer]
 
 
-def summed(scenario: Scenario, job: Job, changed: Job, at: str = "", per_trigger: int = 100, **options: Any) -> Summed:
+def summed(scenario: Scenario, job: Job, changed: Job, at: str = "", **options: Any) -> Summed:
     """Args:
     at: Where the savepoint and the checkpoints are; empty: in the scenario's directory.
     options: What the changed job declares otherwise, beside another name and other key groups.
     """
     service, application, directory = scenario.service, scenario.application, at or str(scenario.directory)
-    source, sums = Source(service.bootstrap_servers, f"events-{application}", per_trigger), list[tuple[Any, Any]]()
+    source, sums = Source(service.bootstrap_servers, f"events-{application}", PER_TRIGGER), list[tuple[Any, Any]]()
     kafka = ["--bootstrap-servers", service.bootstrap_servers]
     path, copy = f"{directory}/savepoint", f"{application}-copy"
 
@@ -211,7 +212,7 @@ def stateless(scenarios: Scenarios) -> Summed:
 def in_an_object_store(scenarios: Scenarios, object_store: ObjectStore) -> Summed:
     scenario = scenarios()
     with reaching(object_store, scenario.spark):
-        return summed(scenario, STATEFUL, STATEFUL, at=object_store.at(scenario.application), per_trigger=200)
+        return summed(scenario, STATEFUL, STATEFUL, at=object_store.at(scenario.application))
 
 
 @pytest.fixture(scope="module", params=["stateful", "stateless", "in_an_object_store"])
