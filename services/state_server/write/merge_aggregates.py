@@ -5,8 +5,15 @@ from __future__ import annotations
 from zlib import crc32
 
 from keyhole.encoding.envelope import DIGEST_BYTES, Aggregate, decode_aggregate
-from keyhole.errors import DuplicateKey
-from services.state_server.write.merging import CommitContext, EntryChange, RowMerge, Stored, StoredValue, StoredValues
+from services.state_server.write.merging import (
+    CommitContext,
+    EntryChange,
+    RowMerge,
+    Stored,
+    StoredValue,
+    StoredValues,
+    check_both_delete,
+)
 
 
 class Aggregating(RowMerge):
@@ -20,11 +27,9 @@ class Aggregating(RowMerge):
         self._name = name
 
     def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
-        if row is None and other is None:
-            return None
-        raise DuplicateKey(
-            f"state {self._name} got two rows of one key in one epoch: its rows came from two tasks", state=self._name
-        )
+        message = f"state {self._name} got two rows of one key in one epoch: its rows came from two tasks"
+        check_both_delete(row, other, message, self._name)
+        return None
 
     def with_stored(self, rows: StoredValues, stored: Stored, context: CommitContext) -> list[EntryChange]:
         keys = sorted(rows)

@@ -13,9 +13,17 @@ from keyhole.encoding.envelope import DELETED, UNORDERED_DELETION
 from keyhole.encoding.reducers import Reduce, RowFields, mergings
 from keyhole.encoding.row_codec import encode_row
 from keyhole.encoding.value_types import optional, value_type
-from keyhole.errors import DuplicateKey, StaleDescriptor, ValueMismatch
+from keyhole.errors import StaleDescriptor, ValueMismatch
 from keyhole.model.state import StateDescriptor
-from services.state_server.write.merging import CommitContext, EntryChange, RowMerge, Stored, StoredValue, StoredValues
+from services.state_server.write.merging import (
+    CommitContext,
+    EntryChange,
+    RowMerge,
+    Stored,
+    StoredValue,
+    StoredValues,
+    check_both_delete,
+)
 
 Rank = Callable[[bytes], Any]
 """A row's rank under `order_by`: anything that compares."""
@@ -31,13 +39,12 @@ class Upsert(RowMerge):
         self._name = name
 
     def staged(self, row: StoredValue, other: StoredValue) -> StoredValue:
-        if row is None and other is None:
-            return None
-        raise DuplicateKey(
+        message = (
             f"state {self._name} got two rows of one key in one epoch, and nothing says which of them counts. Name a "
-            "column with order_by=, or aggregate to one row per key first",
-            state=self._name,
+            "column with order_by=, or aggregate to one row per key first"
         )
+        check_both_delete(row, other, message, self._name)
+        return None
 
     def with_stored(self, rows: StoredValues, stored: Stored, context: CommitContext) -> list[EntryChange]:
         return sorted(rows.items())

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from zlib import crc32
 
 from keyhole.encoding.envelope import Moment
+from keyhole.errors import DuplicateKey
 from keyhole.model.epoch import EpochStamp
 
 StoredValue = bytes | None
@@ -84,6 +85,16 @@ class CommitContext(NamedTuple):
         """Of the epoch, and the watermark after it."""
         moment = Moment(stamp.commit_time_ms, stamp.watermark_ms)
         return cls(stamp.epoch, moment, moment._replace(watermark_ms=max(stamp.watermark_ms, next_watermark_ms)))
+
+
+def check_both_delete(row: StoredValue, other: StoredValue, message: str, state: str) -> None:
+    """Of two staged rows of one key, where an epoch takes one.
+
+    Raises:
+        DuplicateKey: One of them doesn't delete the key. With the message.
+    """
+    if row is not None or other is not None:
+        raise DuplicateKey(message, state=state)
 
 
 class RowMerge:

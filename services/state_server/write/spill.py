@@ -173,6 +173,30 @@ class Spool:
             self._room.take_disk(-self._end)
 
 
+class ChangesRoom:
+    """Where the changes of an epoch are until they are committed: in memory, or on disk where rows of it are there.
+
+    Then memory holds the changes of one key group at a time.
+    """
+
+    def __init__(self) -> None:
+        self._spool: Spool | None = None
+
+    def make(self, spools: Iterable[Spool | None]) -> None:
+        """On disk from now on, if some of these are the rows' spools. None: rows in memory."""
+        if self._spool is None:
+            self._spool = next((spool.for_changes() for spool in spools if spool is not None), None)
+
+    def keep(self, changes: list[EntryChange], *, in_memory: bool) -> Iterable[EntryChange]:
+        """The changes of a key group. `in_memory`: the rows are there of which they were made."""
+        return changes if self._spool is None or in_memory else self._spool.keep(changes)
+
+    def close(self) -> None:
+        """The epoch is committed, or not. Idempotent."""
+        if self._spool is not None:
+            self._spool.close()
+
+
 class SpooledRows:
     """Rows of a spool as something to iterate over, any number of times. `bytes`: about what they take in memory."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys
+from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys, group_of
 from keyhole.errors import KeyTooLong, MalformedRequest, StageLost
 from keyhole.protocol.receipts import GroupReceipt
 from services.state_server.write.merging import Merge, StoredValue
 from services.state_server.write.spill import Extent, Spool, StagingRoom
+from services.state_server.write.ttl_gc import Written
 
 _CHECKSUM_MASK = (1 << 64) - 1
 
@@ -169,7 +170,7 @@ class StagedAttempt:
 
 
 def _receipt(prefix: bytes, group: StagedGroup) -> GroupReceipt:
-    return GroupReceipt(int.from_bytes(prefix, "big"), group.count, group.bytes, group.checksum & _CHECKSUM_MASK)
+    return GroupReceipt(group_of(prefix), group.count, group.bytes, group.checksum & _CHECKSUM_MASK)
 
 
 def winners(attempts: Iterable[StagedAttempt], expected: Sequence[GroupReceipt], name: str) -> dict[int, StagedGroup]:
@@ -183,10 +184,16 @@ def winners(attempts: Iterable[StagedAttempt], expected: Sequence[GroupReceipt],
     for attempt in attempts:
         for prefix, group in attempt.groups.items():
             held.append(_receipt(prefix, group))
-            groups[int.from_bytes(prefix, "big")] = group
+            groups[group_of(prefix)] = group
     if sorted(held, key=_by_group) != sorted(expected, key=_by_group):
         raise StageLost(f"the rows staged here of state {name} are not those to commit; they must be staged again")
     return groups
+
+
+def amount_of(groups: Collection[StagedGroup]) -> Written:
+    """How much is staged in these key groups, about."""
+    entries = sum(len(rows.rows) if rows.spool is None else rows.count for rows in groups)
+    return Written(entries, sum(rows.bytes for rows in groups))
 
 
 def _by_group(receipt: GroupReceipt) -> tuple[int, int]:

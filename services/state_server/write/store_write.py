@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from keyhole.changelog.base import Partition, PartitionChanges
 from keyhole.changelog.records import position_after
+from keyhole.errors import OutcomeUnknown, StageLost
 from keyhole.stores.base import Advance, Batch
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.spill import SpooledRows
@@ -24,12 +25,16 @@ def write_to_stores(
         offsets: Of the markers, by partition.
 
     Raises:
-        StageLost, StoreFull: Rows on disk can't be read back, or a store takes no more. Each key group is wholly at
-            this epoch or wholly at the one before.
+        OutcomeUnknown, StoreFull: Rows on disk can't be read back, though they could a moment ago, or a store takes no
+            more. The changelog has them; each key group is wholly at this epoch or wholly at the one before.
     """
     for name, state in hosted.items():
         for items in portions([item for item in written if item.partition.state == name]):
-            _apply(state, items, offsets)
+            try:
+                _apply(state, items, offsets)
+            except StageLost as error:
+                epoch = items[0].marker.stamp.epoch
+                raise OutcomeUnknown(f"epoch {epoch} is committed, and could not be written to a store") from error
 
 
 def portions(written: Sequence[PartitionChanges]) -> Iterator[list[PartitionChanges]]:

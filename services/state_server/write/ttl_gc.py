@@ -207,3 +207,40 @@ def beside(written: list[EntryChange], swept: list[EntryChange]) -> list[EntryCh
         return written
     own = {key for key, _ in written}
     return sorted([*written, *(change for change in swept if change[0] not in own)])
+
+
+class StateGc:
+    """What an epoch does of it in one state: passes over a part, and adds what is found to the epoch's own changes.
+
+    Args:
+        sweeper: None: nothing of the state expires.
+        written: None: this epoch does not look; what it writes is passed later.
+    """
+
+    def __init__(
+        self, sweeper: Sweeper | None, stored: Stored, context: CommitContext, written: Written | None
+    ) -> None:
+        self._sweeper = sweeper
+        self._pass: GcPass | None = None
+        if sweeper is not None and written is not None:
+            self._pass = sweeper.begin(stored, context, written)
+        elif sweeper is not None:
+            sweeper.begin_anew()
+
+    @property
+    def looks(self) -> bool:
+        """It is to be shown all key groups that may be written, ascending: see GcPass.of."""
+        return self._pass is not None
+
+    def with_expired(self, key_group: int, changes: list[EntryChange]) -> list[EntryChange]:
+        """What is to be written to a key group: the epoch's own changes, and what has expired in it. See `beside`."""
+        if self._sweeper is not None:
+            self._sweeper.wrote(changes)
+        if self._pass is None:
+            return changes
+        return beside(changes, self._pass.of(key_group, written=bool(changes)))
+
+    def done(self) -> None:
+        """The epoch is committed, with what was found."""
+        if self._sweeper is not None and self._pass is not None:
+            self._sweeper.done(self._pass)

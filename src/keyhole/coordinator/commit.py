@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from keyhole.coordinator.server_link import state_commit
 from keyhole.errors import ReplayDiffers
 from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
@@ -14,7 +13,7 @@ from keyhole.protocol.decisions import Proceed
 from keyhole.protocol.epochs import EpochBatch
 from keyhole.protocol.receipts import StageOrder
 from keyhole.rpc.convert_stamps import put_written_stamp
-from keyhole.rpc.convert_writes import run_to_proto
+from keyhole.rpc.convert_writes import run_to_proto, state_commit_to_proto
 from keyhole.v1 import state_server_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ def commit_requests(
             assignment_version=order.assignment_version,
             round=order.round,
             states=[
-                state_commit(
+                state_commit_to_proto(
                     plan.descriptor.state,
                     proceed.commits[target.server][plan.descriptor.state],
                     plan.replace or order.empties,

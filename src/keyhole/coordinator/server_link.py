@@ -11,13 +11,12 @@ from keyhole.errors import DeadlineExceeded, ServerLost
 from keyhole.model.epoch import Run
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord
-from keyhole.protocol.decisions import ServerCommit
 from keyhole.protocol.membership import Held, Sighting
 from keyhole.protocol.receipts import Target
 from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.convert import descriptor_to_proto
 from keyhole.rpc.convert_stamps import put_complete_stamp
-from keyhole.rpc.convert_writes import receipt_to_proto, run_to_proto
+from keyhole.rpc.convert_writes import run_to_proto
 from keyhole.rpc.status import from_rpc_error
 from keyhole.rpc.version import PROTOCOL_VERSION, check
 from keyhole.security.credentials import PLAIN, Credentials
@@ -143,12 +142,3 @@ class ServerLink:
             raise ServerLost(f"the link to server {self.address} was closed: it is gone") from error
         self.responsive = True
         return answer
-
-
-def state_commit(state: str, commit: ServerCommit, replace: bool) -> pb.StateCommit:
-    return pb.StateCommit(
-        state=state,
-        winners=[pb.Winner(partition=p, attempt_id=a) for p, a in commit.winners],
-        receipts=map(receipt_to_proto, commit.groups),
-        replace=replace,
-    )

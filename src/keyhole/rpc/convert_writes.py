@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from keyhole.encoding.envelope import Base
 from keyhole.model.epoch import Run
+from keyhole.protocol.decisions import ServerCommit
 from keyhole.protocol.receipts import GroupReceipt
 from keyhole.v1 import state_server_pb2
 
@@ -31,6 +32,16 @@ def receipt_to_proto(receipt: GroupReceipt) -> state_server_pb2.KeyGroupReceipt:
 def receipt_from_proto(message: state_server_pb2.KeyGroupReceipt) -> GroupReceipt:
     """The receipt of a message that `receipt_to_proto` made."""
     return GroupReceipt(message.key_group, message.rows, message.bytes, message.checksum)
+
+
+def state_commit_to_proto(state: str, commit: ServerCommit, replace: bool) -> state_server_pb2.StateCommit:
+    """One state's part of a Commit. `replace`: its rows are all that the state holds from now on."""
+    return state_server_pb2.StateCommit(
+        state=state,
+        winners=[state_server_pb2.Winner(partition=p, attempt_id=a) for p, a in commit.winners],
+        receipts=map(receipt_to_proto, commit.groups),
+        replace=replace,
+    )
 
 
 def base_to_proto(base: Base | None) -> state_server_pb2.Base:

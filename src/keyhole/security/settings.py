@@ -35,15 +35,9 @@ class CallerSettings:
     @property
     def credentials(self) -> Credentials:
         """What it brings to others."""
-        return Credentials(
-            tls=self.tls == "on",
-            tls_ca=self.tls_ca,
-            tls_certificate=self.tls_certificate,
-            tls_key=self.tls_key,
-            tls_server_name=self.tls_server_name,
-            token_file=self.token_file,
-            plaintext=self.plaintext,
-        )
+        # The settings have the names of what they are.
+        given = {name: getattr(self, name) for name in Credentials.__struct_fields__}
+        return Credentials(**(given | {"tls": self.tls == "on"}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ KINDS = (
         "an older release takes a deletion in the changelog for a row",
         "kinds",
         "services/state_server/write/commit.py",
-        ", layout=layout_of(state.descriptor))\n",
+        ", layout=layout_of(descriptor))\n",
         ", layout=1)\n",
         ("test_ordered_deletions.py",),
     ),

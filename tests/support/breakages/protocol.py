@@ -113,8 +113,8 @@ PROTOCOL = (
         "an epoch that is delivered again is committed again",
         "protocol",
         _COMMIT,
-        "            if position.epoch >= epoch.stamp.epoch:\n                plan.already",
-        "            if position.epoch > epoch.stamp.epoch:\n                plan.already",
+        "            if position.epoch >= number:\n",
+        "            if position.epoch > number:\n",
         ("test_commit.py",),
     ),
     Breakage(

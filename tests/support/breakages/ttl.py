@@ -69,8 +69,8 @@ TTL = (
         "an epoch that is run again removes what has expired since",
         "ttl",
         "services/state_server/write/commit.py",
-        "            amount = None if part.replace or committed else _amount(staged.values())\n",
-        "            amount = None if part.replace else _amount(staged.values())\n",
+        "None if part.replace or committed else amount)\n",
+        "None if part.replace else amount)\n",
         ("test_sweep.py",),
     ),
 )
