@@ -1,0 +1,237 @@
+"""Values that come as JSON, in the forms that docs/values.md gives: the inverse of ValueType.to_json. Pure.
+
+    double       12.5, "NaN"                    decimal(9,2)   "1.50", 1.5
+    timestamp    "2026-11-21T10:00:00+00:00", 1763719200000000 (microseconds)
+    binary       "AP/+" (base64)                struct<a:int>  {"a": 1}, [1]
+
+Each type takes what `to_json` writes of it, and what SQL makes of it more easily: numbers for times, an object for a
+map. What fits no form is refused without being quoted: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+from keyhole.encoding.row_codec import encode_row
+from keyhole.encoding.value_types import DAYS, MICROS, Convert, optional, value_type
+from keyhole.errors import ValueMismatch
+from keyhole.model.state import StateDescriptor, ValueSchema
+from keyhole.model.type_names import TypeName, parsed
+
+_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
+# So many digits come through a float of 64 bits unchanged, whatever they are.
+_EXACT_DIGITS = 15
+
+
+def _float(value: Any) -> Any:
+    return _FLOATS.get(value, value) if type(value) is str else value
+
+
+def _decimal(value: Any) -> Any:
+    if type(value) is str and _DECIMAL.fullmatch(value):
+        return Decimal(value)
+    if type(value) is float:
+        found = Decimal(repr(value))
+        return found if len(found.as_tuple().digits) <= _EXACT_DIGITS else value
+    return value if type(value) is int else None
+
+
+def _binary(value: Any) -> Any:
+    try:
+        return base64.b64decode(value, validate=True) if type(value) is str else None
+    except binascii.Error:
+        return None
+
+
+def _date(value: Any) -> Any:
+    return date.fromisoformat(value) if type(value) is str else None
+
+
+def _timestamp(value: Any) -> Any:
+    if type(value) is not str:
+        return None
+    moment = datetime.fromisoformat(value)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _timestamp_ntz(value: Any) -> Any:
+    return datetime.fromisoformat(value) if type(value) is str else None
+
+
+_PYTHON: Mapping[str, Convert] = {
+    "float": _float,
+    "double": _float,
+    "decimal": _decimal,
+    "binary": _binary,
+    "date": _date,
+    "timestamp": _timestamp,
+    "timestamp_ntz": _timestamp_ntz,
+}
+"""From JSON to what a person would give in Python: of the other types JSON has that already."""
+
+_NUMBERS: Mapping[str, range] = {"date": DAYS, "timestamp": MICROS, "timestamp_ntz": MICROS}
+"""Of types that may also stand as they are stored: days or microseconds since 1970."""
+
+
+@functools.cache
+def json_reader(name: str) -> Convert:
+    """From a value of this type as JSON holds it, other than null, to what MessagePack can hold.
+
+    What it returns raises ValueError or OverflowError where the value has no form of the type.
+
+    Raises:
+        ValueMismatch: No such type, or one that a state can't hold.
+    """
+    value_type(name)
+    return _reader(parsed(name))
+
+
+def _reader(of: TypeName) -> Convert:
+    match of.kind:
+        case "array":
+            return _array(*_parts(of))
+        case "map":
+            return _map(of.parts[0].kind, *_parts(of))
+        case "struct":
+            return _struct(of.names, _parts(of))
+    return _scalar(of.kind, f"decimal({of.digits[0]},{of.digits[1]})" if of.kind == "decimal" else of.kind)
+
+
+def _parts(of: TypeName) -> list[Convert]:
+    return [_reader(part) for part in of.parts]
+
+
+def _scalar(kind: str, name: str) -> Convert:
+    from_given, to_python, numbers = value_type(name).from_given, _PYTHON.get(kind), _NUMBERS.get(kind)
+    if to_python is None:
+        return from_given
+
+    def read(value: Any) -> Any:
+        if numbers is not None and type(value) is int and value in numbers:
+            return value
+        return from_given(to_python(value))
+
+    return read
+
+
+def _array(element: Convert) -> Convert:
+    each = optional(element)
+
+    def read(value: Any) -> Any:
+        if type(value) is not list:
+            raise ValueError("no array")
+        return [each(one) for one in value]
+
+    return read
+
+
+def _map(key_kind: str, key: Convert, value: Convert) -> Convert:
+    """Pairs, or an object: there, keys are text, which a string is, and a whole number can be read from."""
+    on_value = optional(value)
+    from_text: Callable[[str], Any] | None = {
+        "string": str,
+        **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _whole),
+    }.get(key_kind)
+
+    def read(given: Any) -> Any:
+        if type(given) is dict and from_text is not None:
+            return [(key(from_text(k)), on_value(v)) for k, v in given.items()]
+        if type(given) is not list or not all(type(pair) is list and len(pair) == 2 for pair in given):
+            raise ValueError("no array of pairs")
+        pairs = [(key(k), on_value(v)) for k, v in given]
+        if len({repr(k) for k, _ in pairs}) < len(pairs):
+            raise ValueError("a key twice")
+        return pairs
+
+    return read
+
+
+def _whole(text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise ValueError("no whole number")
+    return int(text)
+
+
+def _struct(names: Sequence[str], fields: Sequence[Convert]) -> Convert:
+    """An object, where a field that isn't there is null (Spark's to_json leaves nulls out), or all fields in order."""
+    by_name = {name: optional(field) for name, field in zip(names, fields, strict=True)}
+
+    def read(given: Any) -> Any:
+        if type(given) is list and len(given) == len(names):
+            return [field(value) for field, value in zip(by_name.values(), given, strict=True)]
+        if type(given) is not dict or not given.keys() <= by_name.keys():
+            raise ValueError("no object of these fields")
+        return [field(given.get(name)) for name, field in by_name.items()]
+
+    return read
+
+
+class JsonRows:
+    """The rows of one state, as they come in JSON: one element per field. Thread-safe.
+
+    Raises:
+        ValueMismatch: A type of the state's can't be held.
+    """
+
+    def __init__(self, descriptor: StateDescriptor) -> None:
+        self._state = f"{descriptor.application}/{descriptor.state}"
+        schemas = (*descriptor.earlier, descriptor.value)
+        self._readers = {schema.version: self._reader(schema) for schema in schemas}
+
+    def _reader(self, schema: ValueSchema) -> Callable[[list[Any]], list[Any]]:
+        fields = [(field.name, field.type, field.nullable, json_reader(field.type)) for field in schema.fields]
+
+        def read(values: list[Any]) -> list[Any]:
+            if len(values) != len(fields):
+                raise ValueMismatch(
+                    f"a row of schema version {schema.version} of state {self._state} has {len(fields)} fields, and "
+                    f"{len(values)} came",
+                    state=self._state,
+                )
+            found = []
+            for (name, kind, nullable, convert), value in zip(fields, values, strict=True):
+                if value is None:
+                    if not nullable:
+                        raise ValueMismatch(f"field {name} of state {self._state} is null, and may not be", field=name)
+                    found.append(None)
+                    continue
+                try:
+                    found.append(convert(value))
+                except (ValueError, OverflowError, ArithmeticError):
+                    # Not as the cause: it may hold the value.
+                    raise ValueMismatch(
+                        f"field {name} of state {self._state} is a {kind}, and what came is none in any of its forms; "
+                        "see docs/values.md",
+                        field=name,
+                    ) from None
+            return found
+
+        return read
+
+    def stored(self, version: int, values: list[Any]) -> list[Any]:
+        """The fields as they are stored, in a row of that schema version.
+
+        Raises:
+            ValueMismatch: Another number of fields, a value that isn't of its type, or an unknown version.
+        """
+        read = self._readers.get(version)
+        if read is None:
+            raise ValueMismatch(
+                f"state {self._state} has no schema version {version}; it has {', '.join(map(str, self._readers))}",
+                state=self._state,
+                version=version,
+            )
+        return read(values)
+
+    def row(self, version: int, values: list[Any]) -> bytes:
+        """A stored row of that schema version. Raises as `stored`."""
+        return encode_row(version, self.stored(version, values))

@@ -1,0 +1,314 @@
+"""Each row of a source counts once in a key group, whatever drivers and owners die, and whatever Kafka refuses.
+
+The world: a source whose rows belong to key groups, drivers that send them batch by batch (any number of them awake at
+once, each in any order, with refusals), one updates log per key group, and owners that apply it, keep their position
+now and then, and start again from there. An amount counted twice or never shows in a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from keyhole.protocol.seen import FeedPosition, SeenFloor, SeenRows
+from keyhole.protocol.updates import (
+    MAX_SUB,
+    PUT,
+    BoundaryRecord,
+    Record,
+    SourceRow,
+    UpdateRecord,
+    decode,
+    encode,
+)
+
+SOURCE = "orders"
+KEY_GROUPS = 2
+
+
+def update(partition: int, offset: int, sub: int = 0, amount: int = 1) -> UpdateRecord:
+    return UpdateRecord(SOURCE, partition, offset, sub, PUT, 1, ["k"], None, [amount])
+
+
+@dataclass
+class Driver:
+    """One run of the job, in one batch: what it has read at its start, and what of it was not acknowledged yet."""
+
+    start: dict[int, int]
+    ends: dict[int, int]
+    unsent: list[UpdateRecord]
+    boundaries: list[tuple[int, BoundaryRecord]] = field(default_factory=list)
+
+
+class Owner:
+    """Applies one log. Its position and its sum are kept together, as one write of the changelog is."""
+
+    def __init__(self, log: list[bytes]) -> None:
+        self._log = log
+        self._kept = (FeedPosition(), 0)
+        self.start_again()
+
+    def start_again(self) -> None:
+        position, self.sum = self._kept
+        self.next = position.next
+        self.seen = SeenRows(position)
+        self.seen.refill((at, decode(self._log[at])) for at in range(position.refill, position.next))
+
+    def keep(self) -> None:
+        self._kept = (self.seen.position(self.next), self.sum)
+
+    def apply(self, most: int) -> None:
+        for at in range(self.next, min(self.next + most, len(self._log))):
+            record = decode(self._log[at])
+            if isinstance(record, BoundaryRecord):
+                self.seen.reach(record)
+            elif self.seen.take(record.row, at):
+                assert record.value is not None
+                self.sum += record.value[0]
+            self.next = at + 1
+
+    def expected(self) -> int:
+        """Of the distinct rows in what it has applied of its log."""
+        rows = {}
+        for value in self._log[: self.next]:
+            if isinstance(record := decode(value), UpdateRecord):
+                assert record.value is not None
+                rows[record.row] = record.value[0]
+        return sum(rows.values())
+
+
+class RealTimeLane(RuleBasedStateMachine):
+    """See the module's text."""
+
+    @initialize(partitions=st.integers(1, 2))
+    def begin(self, partitions: int) -> None:
+        self.source: list[list[list[tuple[int, UpdateRecord]]]] = [[] for _ in range(partitions)]
+        self.amount = 1
+        self.logs: list[list[bytes]] = [[] for _ in range(KEY_GROUPS)]
+        self.committed: dict[int, int] = {}
+        self.drivers: list[Driver] = []
+        self.owners = [Owner(log) for log in self.logs]
+
+    @rule(where=st.integers(0, 9), groups=st.lists(st.integers(0, KEY_GROUPS - 1), max_size=2))
+    def a_record_comes_to_the_source(self, where: int, groups: list[int]) -> None:
+        partition = where % len(self.source)
+        rows = []
+        for sub, group in enumerate(groups):  # none: a filter drops it; two: it was exploded
+            self.amount *= 2  # so that no two sums are alike
+            rows.append((group, update(partition, len(self.source[partition]), sub, self.amount)))
+        self.source[partition].append(rows)
+
+    @rule()
+    def the_source_gets_a_partition(self) -> None:
+        if len(self.source) < 3:
+            self.source.append([])
+
+    @rule()
+    def a_driver_starts(self) -> None:
+        """Beside those that are there: they sleep, and may wake."""
+        if len(self.drivers) < 3:
+            self.drivers.append(self._batch())
+
+    def _batch(self) -> Driver:
+        start = dict(self.committed)
+        ends = {partition: len(records) for partition, records in enumerate(self.source)}
+        unsent = [
+            (partition, offset) for partition, end in ends.items() for offset in range(start.get(partition, 0), end)
+        ]
+        rows = [row for partition, offset in unsent for _, row in self.source[partition][offset]]
+        return Driver(start, ends, rows)
+
+    def _group(self, row: UpdateRecord) -> int:
+        return next(group for group, one in self.source[row.partition][row.offset] if one is row)
+
+    @rule(which=st.integers(0, 9), choices=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=6))
+    def a_driver_sends(self, which: int, choices: list[tuple[int, bool]]) -> None:
+        """In any order, which is more than Spark does; what is refused stays unsent, and later ones pass."""
+        if self.drivers:
+            driver = self.drivers[which % len(self.drivers)]
+            for index, acknowledged in choices:
+                if driver.unsent:
+                    row = driver.unsent[index % len(driver.unsent)]
+                    self.logs[self._group(row)].append(encode(row))
+                    if acknowledged:  # else it is in the log, and its driver doesn't know
+                        driver.unsent.remove(row)
+
+    @rule(which=st.integers(0, 9))
+    def a_driver_commits_its_batch(self, which: int) -> None:
+        """Where all was acknowledged. One that had slept may set the offset log back."""
+        if self.drivers:
+            driver = self.drivers[which % len(self.drivers)]
+            if not driver.unsent:
+                self.committed = dict(driver.ends)
+                boundary = BoundaryRecord(SOURCE, 0, driver.ends)
+                kept = driver.boundaries + [(group, boundary) for group in range(KEY_GROUPS)]
+                self.drivers[self.drivers.index(driver)] = after = self._batch()
+                after.boundaries = kept
+
+    @rule(which=st.integers(0, 9), choice=st.integers(0, 9))
+    def a_driver_writes_a_boundary(self, which: int, choice: int) -> None:
+        """At any time after, or never; behind rows of the next batch, too."""
+        if self.drivers and (driver := self.drivers[which % len(self.drivers)]).boundaries:
+            group, boundary = driver.boundaries.pop(choice % len(driver.boundaries))
+            self.logs[group].append(encode(boundary))
+
+    @rule(which=st.integers(0, 9))
+    def a_driver_is_killed(self, which: int) -> None:
+        if self.drivers:
+            self.drivers.pop(which % len(self.drivers))
+
+    @rule(group=st.integers(0, KEY_GROUPS - 1), most=st.integers(1, 5))
+    def an_owner_applies(self, group: int, most: int) -> None:
+        self.owners[group].apply(most)
+
+    @rule(group=st.integers(0, KEY_GROUPS - 1))
+    def an_owner_keeps_its_position(self, group: int) -> None:
+        self.owners[group].keep()
+
+    @rule(group=st.integers(0, KEY_GROUPS - 1))
+    def an_owner_is_killed(self, group: int) -> None:
+        """Whoever follows starts from what was kept."""
+        self.owners[group].start_again()
+
+    @invariant()
+    def each_row_that_was_applied_counts_once(self) -> None:
+        for owner in getattr(self, "owners", []):
+            assert owner.sum == owner.expected()
+
+    def teardown(self) -> None:
+        """A last driver sends all, and all is applied."""
+        if not hasattr(self, "owners"):
+            return
+        for row in self._batch().unsent:
+            self.logs[self._group(row)].append(encode(row))
+        total = [0] * KEY_GROUPS
+        for records in self.source:
+            for group, row in (pair for rows in records for pair in rows):
+                assert row.value is not None
+                total[group] += row.value[0]
+        for owner in self.owners:
+            owner.apply(len(self.logs[0]) + len(self.logs[1]))
+        assert [owner.sum for owner in self.owners] == total
+
+
+SETTINGS = settings(max_examples=200, stateful_step_count=40, deadline=None)
+RealTimeLane.TestCase.settings = SETTINGS
+TestRealTimeLane = RealTimeLane.TestCase
+
+
+class HighestOnly(SeenRows):
+    """What was thought of first: what is below the highest row of its partition is a repetition."""
+
+    def __init__(self, position: FeedPosition | None = None) -> None:
+        super().__init__(position)
+        self._highest: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def take(self, row: SourceRow, at: int) -> bool:
+        name, number = (row.source, row.partition), (row.offset, row.sub)
+        if number <= self._highest.get(name, (-1, -1)):
+            return False
+        self._highest[name] = number
+        return True
+
+
+class RefilledFromTheLastBoundary(SeenRows):
+    """What was thought of next: what stands before the last boundary in the log is forgotten by it."""
+
+    def refill(self, records: Iterable[tuple[int, Record]]) -> None:
+        rows = list(records)
+        last = max((at for at, record in rows if isinstance(record, BoundaryRecord)), default=0)
+        super().refill((at, record) for at, record in rows if at >= last)
+
+
+class ForgetsAtItsStart(SeenRows):
+    """A planted bug: nothing is read again."""
+
+    def refill(self, records: Iterable[tuple[int, Record]]) -> None:
+        pass
+
+
+class ForgetsWithoutFloor(SeenRows):
+    """A planted bug: a boundary drops what is below it, and whoever wakes late is believed."""
+
+    def reach(self, boundary: BoundaryRecord) -> None:
+        super().reach(boundary)
+        for seen in self._partitions.values():
+            seen.floor = 0
+
+
+def _applied(rule: type[SeenRows], log: list[Record], killed_at: int) -> list[int]:
+    """The offsets of the source whose rows count, where the owner keeps its position at `killed_at` and is killed."""
+    counted = []
+    seen = rule()
+    for at, record in enumerate(log):
+        if at == killed_at:
+            position = seen.position(at)
+            seen = rule(position)
+            seen.refill((behind, log[behind]) for behind in range(position.refill, position.next))
+        if isinstance(record, BoundaryRecord):
+            seen.reach(record)
+        elif seen.take(record.row, at):
+            counted.append(record.offset)
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("log", "killed_at", "wrong"),
+    [
+        pytest.param([0, 2, 0, 1, 2], -1, HighestOnly, id="kafka_refuses_1_and_takes_2_and_the_batch_is_sent_again"),
+        pytest.param([0, 1, 1], 2, ForgetsAtItsStart, id="the_owner_and_the_driver_are_killed"),
+        pytest.param([0, 1, "ends at 1", 1], 3, RefilledFromTheLastBoundary, id="a_boundary_behind_rows_of_the_next"),
+        pytest.param([0, "ends at 1", 0, 1], -1, ForgetsWithoutFloor, id="a_task_that_has_slept_sends_what_it_had"),
+    ],
+)
+def test_a_simpler_rule_counts_a_row_twice_or_never(
+    log: list[int | str], killed_at: int, wrong: type[SeenRows]
+) -> None:
+    ends = BoundaryRecord(SOURCE, 0, {0: 1})
+    records: list[Record] = [update(0, one) if isinstance(one, int) else ends for one in log]
+    once = sorted({one for one in log if isinstance(one, int)})
+    assert sorted(_applied(SeenRows, records, killed_at)) == once
+    assert sorted(_applied(wrong, records, killed_at)) != once
+
+
+def test_a_row_is_known_by_source_partition_offset_and_sub() -> None:
+    seen = SeenRows()
+    rows = [
+        SourceRow(source, partition, offset, sub)
+        for source in "ab"
+        for partition in (0, 1)
+        for offset in (0, 1)
+        for sub in (0, MAX_SUB)
+    ]
+    assert [seen.take(row, at) for at, row in enumerate(rows)] == [True] * 16
+    assert [seen.take(row, at) for at, row in enumerate(rows, 16)] == [False] * 16
+
+
+def test_a_position_names_the_oldest_row_above_the_floors() -> None:
+    seen = SeenRows()
+    for at, offset in enumerate([4, 2, 3], 10):
+        seen.take(SourceRow("a", 0, offset, 0), at)
+    assert seen.position(13) == FeedPosition(13, 10, {})
+    seen.reach(BoundaryRecord("a", 0, {0: 3, 7: 100}))
+    assert seen.position(14) == FeedPosition(14, 10, {"a": {0: SeenFloor(3, 0), 7: SeenFloor(100, 0)}})
+    seen.reach(BoundaryRecord("a", 0, {0: 5}))
+    assert (seen.position(15).refill, seen.remembered) == (15, 0)
+    seen.reach(BoundaryRecord("a", 0, {0: 4}))  # of a driver that had slept
+    assert seen.position(16).floors["a"][0] == (5, 0)
+
+
+def test_without_boundaries_memory_is_bounded_and_what_is_given_up_counts_as_seen() -> None:
+    seen = SeenRows(most=10)
+    for offset in range(0, 22, 2):
+        assert seen.take(SourceRow("a", 0, offset, 0), offset)
+    assert (seen.remembered, seen.assumed) == (6, {("a", 0): 5})
+    assert not seen.take(SourceRow("a", 0, 9, 0), 30), "it was not sent, and can't be told from one that was"
+    assert seen.take(SourceRow("a", 0, 11, 0), 31)
+    assert not seen.take(SourceRow("a", 0, 20, 0), 32)
+    again = SeenRows(seen.position(33), most=10)
+    assert not again.take(SourceRow("a", 0, 9, 0), 33)

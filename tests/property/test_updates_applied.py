@@ -1,0 +1,323 @@
+"""What updates come to depends on their log alone: not on how it is cut into polls, on commits, or on who was killed.
+
+Each kind of state against a model that knows nothing of merging; the owner commits and dies anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.storage_key import group_of
+from keyhole.errors import (
+    KeyholeError,
+    KeyMismatch,
+    KeyTooLong,
+    MalformedRequest,
+    NullKey,
+    TooLarge,
+    Unsupported,
+    ValueMismatch,
+)
+from keyhole.model.epoch import START, Position
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.seen import FeedPosition
+from keyhole.protocol.updates import DELETE, PUT, BoundaryRecord, Record, SourceRow, UpdateRecord, decode, encode
+from keyhole.stores.base import Advance, Batch
+from keyhole.stores.memory import MemoryEngine
+from keyhole.stores.overlay import Overlay, OverlaySnapshot
+from services.state_server.write.updates import AppliedUpdates, GroupFeed, LoggedUpdate, UpdateLimits
+from tests.support.states import descriptor
+
+LIMITS = UpdateLimits(key_bytes=100, row_bytes=200)
+N = ValueSchema(1, (ValueField("n", "bigint"),))
+ORDERED = ValueSchema(1, (ValueField("n", "bigint"), ValueField("at", "bigint")))
+MAP_KEY = (KeyColumn("m", KeyType.INT),)
+KEYS, MAP_KEYS = ["a", "b"], [1, 2]
+
+Entries = dict[tuple[Any, ...], tuple[Any, ...]]
+
+
+class Owner:
+    """Applies the log of one key group; its changelog is `kept`."""
+
+    def __init__(self, of: StateDescriptor) -> None:
+        self.of = of
+        self._store = MemoryEngine().open("app", of.state, "topic")
+        self._kept = (FeedPosition(), 0)
+        self._log: list[LoggedUpdate] = []
+        self.start_again()
+
+    def start_again(self) -> None:
+        position, time_ms = self._kept
+        self.overlay = Overlay()
+        self.feed = GroupFeed(self.of, 0, position, time_ms, LIMITS)
+        self.feed.refill(self._log[position.refill : position.next])
+
+    def apply(self, log: list[LoggedUpdate], end: int) -> AppliedUpdates:
+        self._log = log
+        snapshot = self._store.snapshot()
+        done = self.feed.apply(log[self.feed.next : end], snapshot, self.overlay)
+        snapshot.close()
+        self.overlay = done.overlay
+        return done
+
+    def commit(self) -> None:
+        snapshot = self._store.snapshot()
+        before = snapshot.positions().get(0, START)
+        snapshot.close()
+        changes = self.overlay.of(0)
+        puts = [(key, row) for key, row in changes if row is not None]
+        after = Position(before.offset + 1, self.feed.next, 1, 0)
+        self._store.apply(Batch(puts, [key for key, row in changes if row is None], {0: Advance(before, after)}))
+        self._kept = (self.feed.position(), self.feed.time_ms)
+        self.overlay = self.overlay.without(self.overlay)
+
+    def entries(self) -> list[tuple[bytes, bytes]]:
+        return list(OverlaySnapshot(self._store.snapshot(), self.overlay).items(0))
+
+
+def _value(entries: Entries, record: UpdateRecord) -> None:
+    if record.operation == DELETE:
+        entries.pop(tuple(record.key), None)
+    else:
+        entries[tuple(record.key)] = tuple(record.value or ())
+
+
+def _map(entries: Entries, record: UpdateRecord) -> None:
+    if record.operation == DELETE and record.map_key is None:
+        for name in [name for name in entries if name[0] == record.key[0]]:
+            del entries[name]
+        return
+    name = (*record.key, *(record.map_key or ()))
+    if record.operation == DELETE:
+        entries.pop(name, None)
+    else:
+        entries[name] = tuple(record.value or ())
+
+
+def _sum(entries: Entries, record: UpdateRecord) -> None:
+    name = tuple(record.key)
+    if record.operation == DELETE:
+        entries.pop(name, None)
+    else:
+        assert record.value is not None
+        entries[name] = (entries.get(name, (0,))[0] + record.value[0],)
+
+
+def _list(entries: Entries, record: UpdateRecord) -> None:
+    held = [name for name in sorted(entries) if name[0] == record.key[0]]
+    if record.operation == DELETE:
+        for name in held:
+            del entries[name]
+        return
+    position = held[-1][1] + 1 if held else 0
+    entries[record.key[0], position] = tuple(record.value or ())
+    for name in [*held, (record.key[0], position)][:-3]:
+        del entries[name]
+
+
+@dataclass(frozen=True)
+class Kind:
+    of: StateDescriptor
+    model: Callable[[Entries, UpdateRecord], None]
+    has_map_key: bool = False
+
+
+KINDS = {
+    "value": Kind(descriptor(key_groups=1, value=N), _value),
+    "broadcast": Kind(descriptor(key_groups=1, value=N, kind=StateKind.BROADCAST), _value),
+    "map": Kind(descriptor(key_groups=1, value=N, kind=StateKind.MAP, map_key=MAP_KEY), _map, has_map_key=True),
+    "sum": Kind(descriptor(key_groups=1, value=N, kind=StateKind.REDUCING, reducers=("sum",)), _sum),
+    "list": Kind(descriptor(key_groups=1, value=N, kind=StateKind.LIST, max_length=3), _list),
+}
+
+
+@st.composite
+def logs(draw: st.DrawFn, has_map_key: bool, value: st.SearchStrategy[list[Any]]) -> list[LoggedUpdate]:
+    """Updates of one source, some repeated, boundaries that hold, a clock that jumps."""
+    records: list[Record] = []
+    sent = 0
+    for _ in range(draw(st.integers(0, 14))):
+        match draw(st.integers(0, 9)):
+            case 0:
+                records.append(BoundaryRecord("s", 0, {0: sent}))
+            case 1 | 2 if sent:
+                again = draw(st.integers(0, sent - 1))
+                records.append(next(one for one in records if isinstance(one, UpdateRecord) and one.offset == again))
+            case _:
+                operation = DELETE if draw(st.integers(0, 4)) == 0 else PUT
+                needs_map = has_map_key and (operation == PUT or draw(st.booleans()))
+                map_key = [draw(st.sampled_from(MAP_KEYS))] if needs_map else None
+                row = draw(value) if operation == PUT else None
+                records.append(UpdateRecord("s", 0, sent, 0, operation, 1, [draw(st.sampled_from(KEYS))], map_key, row))
+                sent += 1
+    times = st.integers(0, 40)
+    return [LoggedUpdate(at, draw(times), encode(record)) for at, record in enumerate(records)]
+
+
+CUTS = st.lists(st.one_of(st.integers(1, 4), st.sampled_from(["commit", "kill"])), max_size=20)
+
+
+def _run(of: StateDescriptor, log: list[LoggedUpdate], cuts: list[int | str]) -> list[tuple[bytes, bytes]]:
+    owner = Owner(of)
+    for cut in cuts:
+        if cut == "commit":
+            owner.commit()
+        elif cut == "kill":
+            owner.start_again()
+        elif isinstance(cut, int):
+            owner.apply(log, min(owner.feed.next + cut, len(log)))
+    owner.apply(log, len(log))
+    return owner.entries()
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(deadline=None)
+@given(data=st.data())
+def test_updates_come_to_what_a_model_says_wherever_owners_commit_and_die(name: str, data: st.DataObject) -> None:
+    kind = KINDS[name]
+    log = data.draw(logs(kind.has_map_key, st.tuples(st.integers(-5, 5)).map(list)))
+    codec, model = StateCodec(kind.of), Entries()
+    seen: set[SourceRow] = set()
+    for update in log:
+        record = decode(update.value)
+        if isinstance(record, UpdateRecord) and record.row not in seen:
+            seen.add(record.row)
+            kind.model(model, record)
+    found = _run(kind.of, log, data.draw(CUTS))
+    rows = {}
+    for key, row in found:
+        whole = (codec.key(key), ()) if not kind.of.entry_key else codec.entry(key)
+        if kind.of.kind is StateKind.BROADCAST:
+            whole = (codec.entries.decode(key[2:]), ())
+        rows[whole[0] + whole[1]] = tuple(codec.decode_row(row).asdict().values())
+    assert rows == model
+
+
+EXPIRING = {
+    "value": descriptor(key_groups=1, value=N, ttl_ms=10),
+    "sum": descriptor(key_groups=1, value=N, kind=StateKind.REDUCING, reducers=("sum",), ttl_ms=10),
+    "list": descriptor(key_groups=1, value=N, kind=StateKind.LIST, ttl_ms=10, max_length=3),
+    "map": descriptor(key_groups=1, value=N, kind=StateKind.MAP, map_key=MAP_KEY, ttl_ms=10),
+}
+
+
+@pytest.mark.parametrize("name", EXPIRING)
+@settings(deadline=None)
+@given(data=st.data())
+def test_what_expires_goes_by_the_log_s_timestamps_whoever_applies_it(name: str, data: st.DataObject) -> None:
+    of = EXPIRING[name]
+    log = data.draw(logs(bool(of.map_key), st.tuples(st.integers(-5, 5)).map(list)))
+    assert _run(of, log, data.draw(CUTS)) == _run(of, log, [])
+
+
+def test_a_sum_begins_anew_where_the_stored_one_has_expired_by_the_log() -> None:
+    of = EXPIRING["sum"]
+    log = [
+        LoggedUpdate(at, time, encode(UpdateRecord("s", 0, at, 0, PUT, 1, ["a"], None, [1])))
+        for at, time in enumerate([100, 109, 105, 130, 120])
+    ]
+    owner, codec, sums = Owner(of), StateCodec(of), []
+    for end in range(1, 6):
+        owner.apply(log, end)
+        ((_, entry),) = owner.entries()
+        sums.append(codec.decode_row(entry[8:])["n"])
+    # A timestamp that goes back counts as the latest one: the log's time never does.
+    assert (sums, owner.feed.time_ms) == ([1, 2, 3, 1, 2], 130)
+
+
+def _ordered(**changes: object) -> StateDescriptor:
+    return descriptor(key_groups=1, value=ORDERED, order_by="at", keep_deleted_ms=1000, **changes)
+
+
+def test_with_order_by_what_comes_late_changes_nothing_and_a_deletion_has_its_order() -> None:
+    owner = Owner(_ordered())
+
+    def seen(*steps: tuple[int, list[int]]) -> list[int]:
+        start = owner.feed.next
+        log = owner._log + [
+            LoggedUpdate(at, 1, encode(UpdateRecord("s", 0, at, 0, operation, 1, ["a"], None, value)))
+            for at, (operation, value) in enumerate(steps, start)
+        ]
+        done = owner.apply(log, len(log))
+        assert not done.refused
+        codec = StateCodec(owner.of)
+        return [codec.decode_row(row)["n"] for _, row in owner.entries() if not row.startswith(b"\xc1")]
+
+    assert seen((PUT, [1, 10]), (PUT, [2, 5])) == [1]
+    assert seen((DELETE, [7])) == [1]
+    assert seen((DELETE, [20])) == []
+    assert seen((PUT, [3, 15])) == []
+    owner.commit()
+    owner.start_again()
+    assert seen((PUT, [4, 19])) == []
+    assert seen((PUT, [5, 21])) == [5]
+
+
+BAD: list[tuple[str, StateDescriptor, Record | bytes, type[KeyholeError]]] = [
+    ("no_record", KINDS["value"].of, b"{}", ValueMismatch),
+    ("key_of_another_type", KINDS["value"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, [7], None, [1]), KeyMismatch),
+    ("null_key", KINDS["value"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, [None], None, [1]), NullKey),
+    ("too_many_key_columns", KINDS["value"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, ["a", "b"], None, [1]), KeyMismatch),
+    ("no_key", KINDS["value"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, [], None, [1]), KeyMismatch),
+    ("no_row", KINDS["value"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, ["a"], None, None), MalformedRequest),
+    ("no_map_key", KINDS["map"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, ["a"], None, [1]), MalformedRequest),
+    ("map_key", KINDS["map"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, ["a"], ["x"], [1]), KeyMismatch),
+    ("no_such_version", KINDS["value"].of, UpdateRecord("s", 0, 0, 0, PUT, 9, ["a"], None, [1]), ValueMismatch),
+    ("no_such_value", KINDS["value"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, ["a"], None, ["x"]), ValueMismatch),
+    (
+        "deletion_with_a_row",
+        KINDS["value"].of,
+        UpdateRecord("s", 0, 0, 0, DELETE, 1, ["a"], None, [1]),
+        MalformedRequest,
+    ),
+    ("deletion_without_order", _ordered(), UpdateRecord("s", 0, 0, 0, DELETE, 1, ["a"], None, None), MalformedRequest),
+    ("deletion_of_no_order", _ordered(), UpdateRecord("s", 0, 0, 0, DELETE, 1, ["a"], None, ["x"]), ValueMismatch),
+    ("long_key", KINDS["value"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, ["a" * 200], None, [1]), KeyTooLong),
+    (
+        "large_row",
+        descriptor(key_groups=1, value=ValueSchema(1, (ValueField("s", "string"),))),
+        UpdateRecord("s", 0, 0, 0, PUT, 1, ["a"], None, ["x" * 300]),
+        TooLarge,
+    ),
+]
+
+
+@pytest.mark.parametrize(("of", "record", "error"), [one[1:] for one in BAD], ids=[one[0] for one in BAD])
+def test_what_does_not_fit_is_refused_alone_and_once(
+    of: StateDescriptor, record: Record | bytes, error: type[KeyholeError]
+) -> None:
+    bad = record if isinstance(record, bytes) else encode(record)
+    value: list[Any] = ["x"] if of.value.fields[0].type == "string" else [1, 1][: len(of.value.fields)]
+    good = encode(UpdateRecord("s", 0, 1, 0, PUT, 1, ["a"], [1] if of.map_key else None, value))
+    log = [LoggedUpdate(0, 1, bad), LoggedUpdate(1, 1, good), LoggedUpdate(2, 1, bad)]
+    owner = Owner(of)
+    done = owner.apply(log, 3)
+    assert done.applied == 1
+    refused = [(one.update.offset, type(one.why)) for one in done.refused]
+    # What is no record has no identity: it can't be known again.
+    assert refused == [(0, error)] if not isinstance(record, bytes) else [(0, error), (2, error)]
+    assert len(owner.entries()) == 1
+
+
+def test_an_update_in_another_key_group_s_partition_is_refused() -> None:
+    of = descriptor(value=N)
+    codec = StateCodec(of)
+    elsewhere = next(name for name in map(str, range(100)) if group_of(codec.storage_key(name)) == 3)
+    feed = GroupFeed(of, 0, FeedPosition(), 0, LIMITS)
+    log = [LoggedUpdate(0, 1, encode(UpdateRecord("s", 0, 0, 0, PUT, 1, [elsewhere], None, [1])))]
+    done = feed.apply(log, MemoryEngine().open("a", "s", "t").snapshot(), Overlay())
+    assert [type(one.why) for one in done.refused] == [KeyMismatch]
+    assert (len(done.overlay), feed.next) == (0, 1)
+
+
+def test_a_state_whose_class_only_the_job_has_is_fed_by_no_updates() -> None:
+    with pytest.raises(Unsupported, match="aggregated by a class of the job's"):
+        GroupFeed(descriptor(kind=StateKind.AGGREGATING), 0, FeedPosition(), 0, LIMITS)
