@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from jobs.vital_signs.chunks import CHUNK_US, SECOND_US, Chunk, is_name
 from jobs.vital_signs.files import Files
+from keyhole.errors import InvalidConfiguration
 
 _SCHEMA = pa.schema(
     [
@@ -80,7 +81,7 @@ def write_blob(files: Files, blob: Blob) -> str:
 
     Raises:
         ValueError: The patient or the signal is no name.
-        InvalidConfiguration, OSError: As Files.write.
+        InvalidConfiguration: As Files.write. Or the file is there, and damaged: it stays as it is.
     """
     seconds = (blob.end_us - blob.start_us) // SECOND_US
     name = f"{_folder_of(blob.patient, blob.signal)}/{seconds}s/{blob.start_us}.parquet"
@@ -102,7 +103,7 @@ def stored_chunks(files: Files, patient: str, signal: str, begin_us: int, end_us
 
     Raises:
         ValueError: The patient or the signal is no name.
-        InvalidConfiguration, OSError: As Files.read.
+        InvalidConfiguration: As Files.read. Or a file is damaged.
     """
     folder = _folder_of(patient, signal)
     for of_length in files.names(folder):
@@ -131,6 +132,16 @@ def _chunks_in(files: Files, name: str) -> Iterator[Chunk]:
     if data is not None and not data.endswith(_PARQUET):
         # An object store is asked for its size, and then for so many bytes: it was replaced by a longer one meanwhile.
         data = files.read(name)
-    if data is not None:
+    if data is None:
+        return
+    try:
         table = pq.read_table(pa.BufferReader(data), columns=["start_us", "samples"])
-        yield from map(Chunk, table["start_us"].to_pylist(), table["samples"].to_pylist())
+    except (pa.ArrowException, OSError) as error:
+        # Whoever writes over it would hide that what it had is lost.
+        file = "/".join(name.split("/")[-2:])
+        raise InvalidConfiguration(
+            f"the file {file} of a signal is damaged ({len(data)} bytes, and no whole Parquet file): its disk or store "
+            "has lost a part. Move it away, or put a copy of it there; a job that failed by it runs its batch again",
+            file=file,
+        ) from error
+    yield from map(Chunk, table["start_us"].to_pylist(), table["samples"].to_pylist())

@@ -67,7 +67,10 @@ def files_at(place: str | Path, environ: Mapping[str, str] = os.environ) -> File
 
 
 class Folder:
-    """On a disk, or a volume that is mounted. Errors are the operating system's."""
+    """On a disk, or a volume that is mounted. What was written is there after the power was lost.
+
+    Each method raises InvalidConfiguration where the disk is full, or fails.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -76,30 +79,60 @@ class Folder:
         """It is made with its first file."""
 
     def read(self, name: str) -> bytes | None:
-        try:
-            return (self._path / name).read_bytes()
-        except FileNotFoundError:
-            return None
+        with self._told("read"):
+            try:
+                return (self._path / name).read_bytes()
+            except FileNotFoundError:
+                return None
 
     def write(self, name: str, data: bytes) -> None:
         path = self._path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the others, so that renaming it is atomic; two attempts of a task must not write the same one.
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
+        with self._told("written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Beside the others, so that renaming it is atomic; two attempts of a task must not write the same one.
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
+                try:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    file.close()
+                    Path(file.name).replace(path)
+                except BaseException:
+                    with contextlib.suppress(FileNotFoundError):
+                        Path(file.name).unlink()
+                    raise
+            self._keep_names(path.parent)
+
+    def _keep_names(self, folder: Path) -> None:
+        """On the disk: that of the file, and of all folders in which it is, whoever has made them."""
+        while True:
+            of = os.open(folder, os.O_RDONLY)
             try:
-                file.write(data)
-                file.close()
-                Path(file.name).replace(path)
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    Path(file.name).unlink()
-                raise
+                os.fsync(of)
+            finally:
+                os.close(of)
+            if folder in (self._path.parent, folder.parent):
+                return
+            folder = folder.parent
 
     def names(self, name: str) -> list[str]:
+        with self._told("listed"):
+            try:
+                return sorted(path.name for path in (self._path / name).iterdir())
+            except FileNotFoundError:
+                return []
+
+    @contextmanager
+    def _told(self, done: str) -> Iterator[None]:
+        """The system's error names the file, and so the patient."""
         try:
-            return sorted(path.name for path in (self._path / name).iterdir())
-        except FileNotFoundError:
-            return []
+            yield
+        except OSError as error:
+            raise InvalidConfiguration(
+                f"{self._path} can't be {done} ({error.strerror or type(error).__name__}): whoever writes or reads the "
+                "files must have rights there, and the disk room for them",
+                path=str(self._path),
+            ) from error
 
 
 class Bucket:

@@ -1,4 +1,7 @@
-"""A sum over a savepoint, a changed job and a restart is the recount: nothing is lost, and nothing counted twice."""
+"""A sum over a savepoint, a changed job and a restart is the recount: nothing is lost, and nothing counted twice.
+
+Before each restore the checkpoint that the savepoint was taken of is removed, and the savepoint is moved.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -19,11 +23,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from keyhole.cli.main import main
 from keyhole.errors import KeyholeError, SavepointMismatch
 from keyhole.model.read import Answer
 from keyhole.spark import queryable
+from keyhole.spark.running import ROCKSDB
 from keyhole.spark.sink import Sink
 from tests.support.micro_batches import session_settings
 from tests.support.object_store import ObjectStore, reaching
@@ -107,6 +113,29 @@ STATEFUL = Job(lambda events: events.groupBy("k").agg(f.sum("v").alias("v")), va
 STATELESS = Job(lambda events: events, reducing, stateful=False)
 
 
+class Summing(StatefulProcessor):
+    """Of each key the sum, which Spark remembers, with a schema whose place it notes."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._sum = handle.getValueState("sum", "v bigint")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        from pyspark.sql import Row
+
+        (before,) = self._sum.get() or (0,)
+        after = before + sum(row.v for row in rows)
+        self._sum.update((after,))
+        yield Row(k=key[0], v=after)
+
+    def close(self) -> None:
+        pass
+
+
+PROCESSOR = Job(
+    lambda events: events.groupBy("k").transformWithState(Summing(), "k string, v bigint", "Update", "None"),
+    value,
+    stateful=True,
+)
 CHANGED = Job(lambda events: events.withColumn("n", f.lit(1)), reducing, stateful=False)
 
 
@@ -187,6 +216,7 @@ def summed(scenario: Scenario, job: Job, changed: Job, at: str = "", **options: 
         query.processAllAvailable()
         counted = counted_until(query, saved["epoch"])
     read(application, STATE)
+    path = moved_away(directory, path)
     arguments = ["--application", copy, "--key-groups", f"{STATE}=12", "--rename", f"{STATE}=totals"]
     (restored,) = done("restore", path, *arguments, "--checkpoint", f"{QUERY}={directory}/new", *kafka)
     for seed, events in enumerate(EVENTS[2:], start=3):
@@ -196,6 +226,15 @@ def summed(scenario: Scenario, job: Job, changed: Job, at: str = "", **options: 
             query.processAllAvailable()
         last = read(copy, "totals")
     return Summed(scenario, source, path, copy, saved, counted, restored, unsaved, sums, last)
+
+
+def moved_away(directory: str, savepoint: str) -> str:
+    """Where the savepoint is from then on, when the checkpoint that it was taken of is no more."""
+    files, root = fsspec.core.url_to_fs(directory)
+    files.rm(f"{root}/old", recursive=True)
+    files.mv(f"{root}/savepoint", f"{root}/moved", recursive=True)
+    assert not files.exists(f"{root}/old")
+    return savepoint.replace(f"{directory}/savepoint", f"{directory}/moved")
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +254,14 @@ def in_an_object_store(scenarios: Scenarios, object_store: ObjectStore) -> Summe
         return summed(scenario, STATEFUL, STATEFUL, at=object_store.at(scenario.application))
 
 
-@pytest.fixture(scope="module", params=["stateful", "stateless", "in_an_object_store"])
+@pytest.fixture(scope="module")
+def processor(scenarios: Scenarios) -> Summed:
+    scenario = scenarios()
+    with session_settings(scenario.spark, ROCKSDB):
+        return summed(scenario, PROCESSOR, PROCESSOR)
+
+
+@pytest.fixture(scope="module", params=["stateful", "stateless", "processor", "in_an_object_store"])
 def either(request: pytest.FixtureRequest) -> Summed:
     return request.getfixturevalue(request.param)  # type: ignore[no-any-return]  # one of those above
 
@@ -229,7 +275,7 @@ def test_a_savepoint_in_an_object_store_has_sparks_checkpoint_and_nothing_lies_h
     in_an_object_store: Summed, object_store: ObjectStore
 ) -> None:
     names = object_store.names(in_an_object_store.scenario.application)
-    assert {"savepoint/manifest.json", f"savepoint/checkpoints/{QUERY}/metadata", "new/metadata"} <= set(names)
+    assert {"moved/manifest.json", f"moved/checkpoints/{QUERY}/metadata", "new/metadata"} <= set(names)
     assert [name for name in names if name.endswith(".tmp")] == []
     assert list(in_an_object_store.scenario.directory.iterdir()) == []
 

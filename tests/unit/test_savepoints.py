@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -180,6 +181,23 @@ def take_with_checkpoint(
         (checkpoint / name).write_text(text)
     settings = CreateSettings(kafka_deadline_seconds=1)
     create("app", application.changelog, target, {"main": Folder(str(checkpoint))}, ManualClock(), settings)
+
+
+def test_what_spark_notes_of_its_schemas_says_where_they_are_now_though_the_old_checkpoint_is_gone(
+    application: Application, saved: Folder, options: RestoreOptions, tmp_path: Path
+) -> None:
+    old, new, moved = tmp_path / "old", Path(options.checkpoints["main"]), tmp_path / "moved"
+    schema, notes = "state/0/_stateSchema/default/0_schema", "state/0/_metadata/v2/0"
+
+    def text(of: Path) -> str:
+        return f'v2\n{{"stateStoreInfo":[{{"stateSchemaFilePaths":["file:{of}/{schema}"]}}]}}'
+
+    take_with_checkpoint(application, saved, old, {notes: text(old), schema: "of the state"})
+    shutil.rmtree(old)
+    Path(saved.path).rename(moved)
+    bring_back(Folder(str(moved)), MemoryKafka(), options)
+    assert (new / notes).read_text() == text(new)
+    assert (new / schema).read_text() == "of the state"
 
 
 def test_a_checkpoint_gets_its_metadata_when_all_the_rest_is_there(

@@ -1,4 +1,4 @@
-"""Blobs' files in a folder, and the same in an object store, which says no, is not there, or is broken off."""
+"""Blobs' files in a folder whose disk is full, and in an object store, which says no, isn't there, or is broken off."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ import pytest
 
 from jobs.vital_signs.archive import Archive
 from jobs.vital_signs.blobs import Blob, stored_chunks, write_blob
-from jobs.vital_signs.chunks import SECOND_US
+from jobs.vital_signs.chunks import SECOND_US, Chunk
 from jobs.vital_signs.files import Bucket, Files, Folder, files_at
 from keyhole.errors import InvalidConfiguration
 from keyhole.local.ports import free_ports
+from tests.support.disks import small_disk
 from tests.support.object_store import ObjectStore
 from tests.support.vital_signs import BEGIN_US, BLOB_US, KEY, chunk
 from tests.support.waiting import LONG_SECONDS
@@ -107,6 +108,73 @@ def test_a_url_where_no_files_can_be_is_refused_and_not_repeated_with_what_may_b
     with pytest.raises(InvalidConfiguration, match=r"can be in a folder .*, or in an object store") as refused:
         files_at(url)
     assert "word" not in refused.value.message
+
+
+# A disk that says no, or forgets
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_file_has_what_it_had_and_says_so_without_a_patients_name(
+    tmp_path: Path,
+) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        files = files_at(disk / "files")
+        name = write_blob(files, blob(0))
+        before = sorted(path for path in disk.rglob("*") if path.is_file())
+        closed = Blob(*KEY, BEGIN_US, BEGIN_US + BLOB_US, tuple(noise(second) for second in range(60)))
+        for then in (closed, closed._replace(patient="patient-2")):
+            with pytest.raises(InvalidConfiguration, match="can't be written") as full:
+                write_blob(files, then)
+            assert str(disk / "files") in full.value.message
+            assert "No space left on device" in full.value.message
+            assert "patient" not in full.value.message
+        assert sorted(path for path in disk.rglob("*") if path.is_file()) == before
+        assert list(stored_chunks(files, *KEY, BEGIN_US, BEGIN_US + 1)) == [chunk(0)]
+        assert files.read(name.replace(KEY[0], "patient-2")) is None
+
+
+def noise(second: int) -> Chunk:
+    """That no encoding makes small."""
+    return Chunk(BEGIN_US + second * SECOND_US, os.urandom(30_000))
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_epoch_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or else a machine that loses its power has half a file, or none, of chunks that are in the list no more."""
+    done: list[tuple[str, str]] = []
+    synced, renamed = os.fsync, Path.replace
+
+    def fsync(of: int) -> None:
+        done.append(("synced", str(Path(f"/proc/self/fd/{of}").readlink().relative_to(tmp_path))))
+        synced(of)
+
+    def replace(path: Path, target: Path) -> Path:
+        done.append(("renamed", str(path.relative_to(tmp_path))))
+        return renamed(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    files_at(tmp_path / "files").write("a/b/c", b"x")
+    (_, part), *others = done
+    assert part.startswith("files/a/b/.")
+    assert others == [("renamed", part), *(("synced", folder) for folder in ("files/a/b", "files/a", "files", "."))]
+
+
+def test_a_file_that_is_damaged_is_told_by_its_name_and_not_its_patients(place: str) -> None:
+    files = files_at(place)
+    name = write_blob(files, blob(0))
+    whole = files.read(name)
+    assert whole is not None
+    for damaged in (b"", whole[:-1], whole[: len(whole) // 2], whole[:-40] + bytes(36) + b"PAR1"):
+        files.write(name, damaged)
+        for use in (
+            lambda: list(stored_chunks(files, *KEY, BEGIN_US, BEGIN_US + 1)),
+            lambda: write_blob(files, blob(0)),
+        ):
+            with pytest.raises(InvalidConfiguration, match=f"60s/{BEGIN_US}.parquet of a signal is damaged") as told:
+                use()
+            assert "patient" not in told.value.message
+        assert files.read(name) == damaged
 
 
 # An object store that says no, or nothing
@@ -276,6 +344,23 @@ def test_an_upload_of_which_a_part_is_refused_leaves_what_was_there(object_store
         refused(broken, [lambda files: files.write("new", b"x" * LARGE)])
         files.write("old", b"old")
         refused(broken, [lambda files: files.write("old", b"x" * LARGE)])
+    assert (files.read("new"), files.read("old")) == (None, b"old")
+
+
+@pytest.mark.parametrize("size", [1_000, LARGE], ids=["small", "large"])
+def test_an_upload_whose_end_fails_leaves_what_was_there(object_store: ObjectStore, size: int) -> None:
+    """The store takes all of the bytes, and then says no to the request that makes an object of them."""
+
+    def answer(command: str, path: str) -> tuple[int, str] | None:
+        ending = (command == "POST" and "uploadId" in path) or (command == "PUT" and "?" not in path)
+        return (403, "AccessDenied") if ending else None
+
+    files: Files = Bucket(object_store.at("ends").replace("s3a", "s3"), object_store.environ)
+    with between(object_store, answer) as server:
+        broken = files_at(object_store.at("ends"), server.environ)
+        refused(broken, [lambda files: files.write("new", b"x" * size)])
+        files.write("old", b"old")
+        refused(broken, [lambda files: files.write("old", b"x" * size)])
     assert (files.read("new"), files.read("old")) == (None, b"old")
 
 

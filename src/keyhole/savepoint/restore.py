@@ -34,6 +34,7 @@ from keyhole.protocol.control import record
 from keyhole.savepoint.folder import Folder, check_file, copy_file
 from keyhole.savepoint.listing import load
 from keyhole.savepoint.manifest import SavedQuery, Savepoint
+from keyhole.savepoint.operator_metadata import moving
 from keyhole.savepoint.plan import (
     Plan,
     PlannedQuery,
@@ -345,7 +346,17 @@ class _Restore:
                     file.write(data)
             return
         for laid, saved in sorted(self._laid(query).items(), key=lambda names: names[0] == _METADATA):
-            copy_file(self._source, f"{checkpoint.prefix}/{saved}", target, laid)
+            lay_file(self._source, f"{checkpoint.prefix}/{saved}", target, laid)
+
+
+def lay_file(source: Folder, name: str, target: Folder, laid: str) -> None:
+    """Copies a file of Spark's checkpoint, which says then that it lies where it does."""
+    moved = moving(laid)
+    if moved is None:
+        copy_file(source, name, target, laid)
+        return
+    with target.writing(laid) as file:
+        file.write(moved(source.read(name), target.path))
 
 
 def _moved(storage_key: bytes, before: StateCodec, after: StateCodec) -> bytes:
