@@ -19,7 +19,7 @@ Stored = tuple[int, int]
 
 
 class Small(NamedTuple):
-    """What a rule must know of a payment to tell whether it is small."""
+    """What a rule must know of a payment to decide whether it is small."""
 
     time_ms: int
     cents: int
@@ -28,8 +28,8 @@ class Small(NamedTuple):
 def candidates(known: Mapping[Stored, int], new: Mapping[Stored, int]) -> Iterator[tuple[Stored, list[Small]]]:
     """The payments that may be large, with those before them that may be small; of each pair one half is new.
 
-    Of the small ones of one second only the lowest is told: as rules begin at full seconds, a rule for which another
-    one is small takes the lowest for small, too. So it is at most 61 for each, however busy the account is.
+    Of the small ones of one second only the lowest counts: as rules begin at full seconds, a rule for which another one
+    is small takes the lowest for small, too. So it is at most 61 for each, however busy the account is.
 
     Args:
         known, new: Payments of one account, by cents; new ones have just come.

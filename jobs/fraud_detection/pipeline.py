@@ -63,7 +63,7 @@ def _is_name(column: str) -> str:
     return rf"{column} rlike r'\A{NAME}\z' and {column} not in {NO_NAMES}"
 
 
-# In this order; the first that fails is told. A record that is no JSON object has none of the fields.
+# In this order; the first that fails is the reason. A record that is no JSON object has none of the fields.
 _PAYMENTS_RULES = {
     _is_name("account"): "account is no name",
     _is_name("merchant"): "merchant is no name",
@@ -162,8 +162,8 @@ def paired(of: DataFrame, processor: QueryableProcessor) -> DataFrame:
 
     Needs `spark.sql.streaming.stateStore.providerClass` to be RocksDB's.
     """
-    # Without the column that the watermark is on, Spark drops no late rows in front of the processor, which tells them
-    # apart itself: they are in no pair, but in the totals.
+    # Without the column that the watermark is on, Spark drops no late rows in front of the processor, which knows them
+    # itself: they are in no pair, but in the totals.
     return processor.transform(of.withWatermark("time", DELAY).drop("time"), OUTPUT, time_mode="eventTime")
 
 

@@ -25,7 +25,7 @@ SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 
-# Within the job's delay of 10 seconds with room to spare, or far behind: such are too late for pairs, never for totals.
+# Within the job's delay of 10 seconds with room to spare, or far behind: too late for pairs, never for totals.
 LATEST_MS = 5 * SECOND_MS
 TOO_LATE_MS = (2 * MINUTE_MS, 20 * MINUTE_MS)
 

@@ -174,7 +174,7 @@ def counted(
 
 
 def alerts_of(recount: Recount) -> Expected:
-    """By account, as readers are told."""
+    """By account, as readers get it."""
     found: defaultdict[str, dict[tuple[int, int], tuple[int, ...]]] = defaultdict(dict)
     for alert in recount.alerts:
         found[alert.account][alert.time_ms, alert.payment] = (alert.cents,)
@@ -190,7 +190,7 @@ def totals_of(recount: Recount) -> Expected:
 
 
 def agreeing(client: Client, subject: VerifiedJob, state: str, expected: Expected) -> int:
-    """How many entries readers are told as expected."""
+    """How many entries readers get as expected."""
     agreed = 0
     for key, of in expected.items():
         told = client.scan(APPLICATION, state, key, min_epoch=subject.epoch)

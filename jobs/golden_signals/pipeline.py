@@ -35,7 +35,7 @@ _RECORD = {
 KEPT_FOR = timedelta(days=7)
 _IS_REQUEST = f"duration between 0 and {LONGEST_US} and status between 100 and 599 and cpu is null and memory is null"
 _IS_LOAD = "cpu between 0 and 1000 and memory between 0 and 1000 and duration is null and status is null"
-# In this order; the first that fails is told. A record that is no JSON object has none of the fields.
+# In this order; the first that fails is the reason. A record that is no JSON object has none of the fields.
 _RULES = {
     rf"service rlike r'\A{NAME}\z' and service not in {NO_NAMES}": "service is no name",
     f"time >= 0 and time < {END_OF_TIME_MS}": "time is no number of milliseconds from 1970 to 2099",

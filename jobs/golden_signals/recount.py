@@ -1,4 +1,4 @@
-"""Measures the records again, with all durations kept and sorted, to compare what readers are told.
+"""Measures the records again, with all durations kept and sorted, to compare what readers get.
 
 Imports nothing of the job, of its sketch, nor Spark.
 """

@@ -2,7 +2,7 @@
 
 Percentiles are of a DDSketch (Masson, Rim and Lee, VLDB 2019): it counts durations in bins that grow by a constant
 factor. So a percentile is within RELATIVE_ERROR of the exact one, whatever the durations are. Two sketches are merged
-by adding their bins' counts, which is exact: the order of rows and of merges can't be told from what comes out.
+by adding their bins' counts, which is exact: what comes out doesn't depend on the order of rows and of merges.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Durations:
 
     @classmethod
     def of(cls, counts: Counts) -> Durations:
-        """As they were counted."""
+        """Durations that give these counts, and go on from them."""
         made = cls()
         made._zeros = counts.zeros
         for number, count in enumerate(counts.bins, start=counts.first_bin):
@@ -147,7 +147,6 @@ class GoldenSignals:
     commutative = True
 
     def create(self) -> Accumulator:
-        """Nothing yet."""
         return Accumulator()
 
     def add(self, accumulator: Accumulator, row: Measurement) -> Accumulator:

@@ -108,7 +108,7 @@ class Machine:
         psutil.cpu_percent()  # what it returns the first time means nothing
 
     def load(self) -> Load:
-        """Doesn't block."""
+        """The load since the last look, in thousandths. Does not block."""
         return Load(_permille(psutil.cpu_percent()), _permille(psutil.virtual_memory().percent))
 
 

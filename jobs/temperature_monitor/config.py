@@ -16,7 +16,7 @@ class TemperatureMonitorConfig(TopicJobConfig):
         thresholds_topic: Of the updates of thresholds, of one partition. Their query's checkpoint is beside the
             other one, with `-thresholds` behind its name.
         default_threshold: The ratio above which a jump is an alert where its sensor has no threshold of its own; below
-            1.0: there are no alerts of such a sensor. May change with a new run.
+            1.0: there are no alerts of that sensor. May change with a new run.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_TEMPERATURE_MONITOR_"

@@ -37,7 +37,7 @@ _READING = {"sensor": "string", "time": "string", "temperature": "double"}
 _UPDATE = {"sensor": "string", "ratio": "double"}
 _TIME = r"\A(19[7-9]|20\d)\d-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?Z\z"
 _HAS_SENSOR = {f"octet_length(sensor) between 1 and {MAX_SENSOR_BYTES}": "no sensor, or one that is too long"}
-# In this order; the first that fails is told. A record that is no JSON object has none of the fields.
+# In this order; the first that fails is the reason. A record that is no JSON object has none of the fields.
 _READING_RULES = {
     **_HAS_SENSOR,
     "abs(temperature) < double('infinity')": "no finite temperature",

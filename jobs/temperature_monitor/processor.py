@@ -52,7 +52,7 @@ class Statistics(NamedTuple):
     time_ms: int
 
     def with_reading(self, temperature: float, time_ms: int) -> Statistics:
-        """And one more."""
+        """The statistics with one reading more."""
         readings = self.readings + 1
         return Statistics(
             temperature,

@@ -1,7 +1,7 @@
 """The states' formulas once more, with dicts: what a reading is, and what readings make. Imports nothing of the job.
 
-What depends on how Spark cut the stream into batches is told by its own log of them: which records each has, its
-watermark, and which epoch of the thresholds it reads.
+What depends on how Spark cut the stream into batches is in its own log of them: which records each has, its watermark,
+and which epoch of the thresholds it reads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """As readers get it."""
+    """One alert, with the fields that readers get, in their order."""
 
     time_ms: int
     last: float
@@ -54,7 +54,7 @@ class Sensor:
 
     @property
     def mean(self) -> float:
-        """To the last digit."""
+        """The mean of the temperatures, correctly rounded (math.fsum)."""
         return math.fsum(self.temperatures) / len(self.temperatures)
 
 
@@ -95,7 +95,7 @@ def _is_finite(number: float | None) -> bool:
 def _moment(time: str) -> datetime | None:
     try:
         return datetime.fromisoformat(time) if _TIME.fullmatch(time) else None
-    except ValueError:  # no such day
+    except ValueError:  # the day doesn't exist
         return None
 
 
@@ -111,7 +111,7 @@ def thresholds_of(updates: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def default_of(setting: str | None) -> float | None:
-    """The default threshold that the job was told, by its README; None where there is none."""
+    """The default threshold that the job was given, by its README; None where there is none."""
     return ratio if setting is not None and (ratio := float(setting)) >= 1.0 else None
 
 
@@ -119,7 +119,7 @@ class Recount:
     """What the states should hold, batch by batch.
 
     Args:
-        default_threshold: Of sensors without one of their own; None: such a sensor has no alerts.
+        default_threshold: Of sensors without one of their own; None: these have no alerts.
     """
 
     def __init__(self, default_threshold: float | None = None) -> None:

@@ -2,8 +2,8 @@
 
 Seattle and San Francisco are a year of hourly temperatures (NOAA's for 2010, which vega_datasets ships in Fahrenheit),
 an hour every tenth of a second, over and over. Beside them a fleet of synthetic sensors walks at random, and a probe
-only rises, so that a reader can tell which of its readings an answer shows. All readings say that they were made when
-they are sent: the cities' years would make the watermark run away from the others.
+only rises, so that a reader sees which of its readings an answer shows. All readings say that they were made when they
+are sent: the cities' years would make the watermark run away from the others.
 
 Into a second topic go thresholds of a few sensors: some at once, and then a change every two seconds. Among them are
 some that are broken.

@@ -120,7 +120,7 @@ def count(subject: VerifiedJob, readings: BatchLogs, updates: BatchLogs, newest:
 
 
 def compare(client: Client, counted: Counted, epoch: int) -> RecountVerdict:
-    """With what readers are told, all of it as of the epoch."""
+    """With what readers get, all of it as of the epoch."""
     recount = counted.recount
     sensors = asked(client, APPLICATION, STATE, {sensor: sensor for sensor in counted.seen}, epoch)
     agreed = [
@@ -164,7 +164,7 @@ def _in_order(subject: VerifiedJob, ends: dict[int, int]) -> Sequence[Message]:
 
 
 def _place(message: Message) -> tuple[int, int]:
-    """Its partition and offset."""
+    """Where the record is: its partition and offset."""
     partition, offset = message.partition(), message.offset()
     assert partition is not None
     assert offset is not None

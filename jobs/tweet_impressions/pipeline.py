@@ -25,7 +25,7 @@ DELAY = "10 minutes"
 END_OF_TIME_MS = 4_102_444_800_000
 
 _EVENT = {"tweet": "bigint", "kind": "string", "time": "bigint"}
-# In this order; the first that fails is told. A record that is no JSON object has none of the fields.
+# In this order; the first that fails is the reason. A record that is no JSON object has none of the fields.
 _RULES = {
     "tweet is not null": "tweet is no whole number of 64 bits",
     "kind in ('impression', 'click')": "kind is neither impression nor click",

@@ -1,4 +1,4 @@
-"""Counts the records again, with a dict, to compare what readers are told. Imports nothing of the job, nor Spark.
+"""Counts the records again, with a dict, to compare what readers get. Imports nothing of the job, nor Spark.
 
 Of late events Spark promises one thing (Structured Streaming guide, "Handling Late Data and Watermarking"). With a
 delay of d, an hour that ends at E takes events until (newest event time seen) - d reaches E. Later ones may be counted

@@ -42,7 +42,6 @@ class TopTweets:
         self._size = size
 
     def create(self) -> Best:
-        """Nothing yet."""
         return ()
 
     def add(self, accumulator: Best, row: Ranked) -> Best:

@@ -75,7 +75,7 @@ def by_tweet(answers: Mapping[TweetHour, Answer]) -> dict[int, list[tuple[dateti
 
 
 def as_ranges(client: Client, tweet: int, hours: Sequence[datetime], epoch: int) -> list[tuple[datetime, object]]:
-    """What two range queries tell of a tweet's hours, which meet in the middle."""
+    """What two range queries give of a tweet's hours, which meet in the middle."""
     first, middle, end = hours[0], hours[len(hours) // 2], hours[-1] + timedelta(hours=1)
     told = [
         client.scan(APPLICATION, TWEET_HOURS, tweet, start=start, stop=stop, min_epoch=epoch)

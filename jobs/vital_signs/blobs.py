@@ -33,7 +33,7 @@ _SCHEMA = pa.schema(
 
 _LENGTH = re.compile("[0-9]+s")
 _PARQUET = b"PAR1"
-"""What such a file ends with."""
+"""What a file of samples ends with."""
 
 
 class Blob(NamedTuple):

@@ -45,7 +45,7 @@ class Calibration(NamedTuple):
     offset: float
 
 
-# The pulse wave and the oxygen saturation, of which more is told than that they are there.
+# The pulse wave and the oxygen saturation, of which more is computed than that they are there.
 PULSE, SATURATION = "pleth", "spo2"
 
 # The recordings are of a converter of 10 bits and don't say of what range: 5 V, that of the usual board, is assumed.

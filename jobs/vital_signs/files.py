@@ -159,7 +159,7 @@ class Bucket:
             )
 
     def check_there(self) -> None:
-        """Raises InvalidConfiguration where there is no such bucket, nobody answers, or it isn't ours to list."""
+        """Raises InvalidConfiguration where the bucket doesn't exist, nobody answers, or it isn't ours to list."""
         self.names("-")  # which is no patient
         try:
             found = self._fs.get_file_info(self._bucket)

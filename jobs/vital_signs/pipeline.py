@@ -27,7 +27,7 @@ _CHUNK = {"patient": "string", "signal": "string", "start": "bigint", "samples":
 
 _NAMED = r"{name} rlike r'\A{NAME}\z' and {name} not in {NO_NAMES}"
 _SIZE = "octet_length(samples)"
-# In this order; the first that fails is told. A record that is no JSON object has none of the fields.
+# In this order; the first that fails is the reason. A record that is no JSON object has none of the fields.
 _RULES = {
     **{_NAMED.format(name=name, NAME=NAME, NO_NAMES=NO_NAMES): f"{name} is no name" for name in KEY},
     f"start_us between 0 and {END_OF_TIME_US - 1}": "start is no number of microseconds from 1970 to 2099",

@@ -59,11 +59,11 @@ OUTPUT = (
 class VitalSigns(StatefulProcessor):
     """Event time; a chunk that begins at or before the watermark is too late, and dropped.
 
-    Any signal is kept. Of the pulse wave the rates are told, and of the oxygen saturation how high it is.
+    Any signal is kept. Of the pulse wave the rates are computed, and of the oxygen saturation how high it is.
 
     `segments` is written only: of what is stored there, only the segments that a chunk can still touch are needed, and
-    those are in `open_segments`. `recent` has the chunks of the last minute, where more is told of them; readers need
-    neither.
+    those are in `open_segments`. `recent` has the chunks of the last minute, where more is computed of them; readers
+    need neither.
 
     Args:
         blob_us: How long a blob is: whole seconds. May change with a new run.

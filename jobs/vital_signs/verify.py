@@ -103,7 +103,7 @@ def of_kind(recorded: Mapping[Signal, Recorded], name: str) -> dict[Signal, Reco
 
 
 def segments_agree(subject: VerifiedJob, client: Client, signal: Signal, of: Recorded) -> Iterator[bool]:
-    """All of the signal's segments; and those that tell the gaps of the middle of the run, by one range query."""
+    """All of the signal's segments; and those that show the gaps of the middle of the run, by one range query."""
     told = client.scan(APPLICATION, SEGMENTS, signal, min_epoch=subject.epoch)
     yield [(entry.map_key, entry.value.end_us) for entry in told] == of.segments()
 

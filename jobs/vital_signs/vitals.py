@@ -65,7 +65,7 @@ def vitals(volts: Floats, rate_hz: float) -> Vitals:
 
 
 def beats(volts: Floats, rate_hz: float) -> Floats:
-    """When the heart beats, in seconds from the first sample; empty where no plausible beats can be told."""
+    """When the heart beats, in seconds from the first sample; empty where there are no plausible beats."""
     risen = volts - _moving_average(volts, max(1, round(_AVERAGE_SECONDS * rate_hz)))
     height = float(np.percentile(risen, 98))
     best, best_spread = np.empty(0), np.inf

@@ -70,7 +70,7 @@ class ClientProxy:
         """Serves until it is to stop, then drains.
 
         Raises:
-            InvalidConfiguration: The discovery refuses to tell any server, as it did from the start.
+            InvalidConfiguration: The discovery is refused its answer, as it was from the start.
         """
         draining = self._rpc.run_until(stopping, self._config.drain_seconds, self._end_streams)
         serving = asyncio.ensure_future(draining)

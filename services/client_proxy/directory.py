@@ -42,7 +42,7 @@ class Directory:
         self._codecs: dict[StateName, tuple[StateDescriptor, StateCodec]] = {}
         self._remembered: dict[StateName, StateDescriptor] = {}
         self._views: dict[str, ServerView] = {}
-        # Their last holder has let go of them: they aren't away, but gone, once nobody else tells of them.
+        # Their last holder has let go of them: they aren't away, but gone, once nobody else names them.
         self._let_go: set[StateName] = set()
         self._discovered = False
         self.silent_calls = 0
@@ -66,7 +66,7 @@ class Directory:
 
     @property
     def following(self) -> asyncio.Task[None]:
-        """Ends only with the error of a discovery that refuses to tell; known after `start`."""
+        """Ends only with the error of a discovery that is refused its answer; known after `start`."""
         assert self._task is not None
         return self._task
 
@@ -77,11 +77,11 @@ class Directory:
 
     @property
     def tables(self) -> dict[StateName, RouteTable]:
-        """Of all states that are held by any server, or were, and were not let go of. Not to be changed."""
+        """The route tables of all states that a server holds, or held and did not let go of. Not to be changed."""
         return self._tables
 
     def link(self, address: str) -> ServerConnection | None:
-        """None: not discovered any more."""
+        """The link to the server at this address; None: it is not discovered any more."""
         return self._links.get(address)
 
     def suspect(self, address: str) -> None:

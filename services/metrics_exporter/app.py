@@ -85,10 +85,10 @@ class MetricsExporter:
         self._task = asyncio.get_running_loop().create_task(self._look())
 
     async def follow_until(self, stopping: asyncio.Event) -> None:
-        """Until it is told to stop.
+        """Serves until `stopping` is set.
 
         Raises:
-            InvalidConfiguration: A discovery refuses to tell anybody, as it did from the start.
+            InvalidConfiguration: A discovery is refused its answer, as it was from the start.
         """
         told = asyncio.ensure_future(stopping.wait())
         following = [targets.following for targets in self._targets]
@@ -208,7 +208,7 @@ async def serve(config: MetricsExporterConfig, stopping: asyncio.Event) -> None:
 
     Raises:
         PortTaken: See MetricsExporter.start.
-        InvalidConfiguration: See `discoveries`; or a discovery refuses to tell anybody, as it did from the start.
+        InvalidConfiguration: See `discoveries`; or a discovery is refused its answer, as it was from the start.
     """
     found = discoveries(config)
     offsets = TopicOffsets(config.bootstrap_servers) if config.bootstrap_servers else None

@@ -56,11 +56,11 @@ class ScrapeTarget:
 
     @property
     def age_seconds(self) -> float:
-        """Of the last answer; infinite: there was none."""
+        """The age of the last answer; infinite: there was none."""
         return self._clock.monotonic() - self._answered_monotonic
 
     def forget(self) -> None:
-        """Its last answer is no longer told."""
+        """Whether its last answer is too old to be exposed."""
         self.answer = None
 
     async def close(self) -> None:
@@ -127,7 +127,7 @@ class Targets:
 
     @property
     def following(self) -> asyncio.Task[None]:
-        """Ends only with the error of a discovery that refuses to tell; known after `start`."""
+        """Ends only with the error of a discovery that is refused its answer; known after `start`."""
         assert self._task is not None
         return self._task
 

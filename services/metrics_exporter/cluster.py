@@ -14,7 +14,7 @@ _P = "keyhole_cluster"
 
 Name = tuple[str, str]
 
-# A state that no server tells of any more: its key groups have no owner, and that is told for so long.
+# A state that no server has any more: its key groups have no owner, and that is exposed for so long.
 REMEMBERED_SECONDS = 3600.0
 
 
@@ -32,10 +32,10 @@ class ServerHoldings:
 
 @dataclass
 class Memory:
-    """Which states there are, and how many key groups they have: also those that no server tells of any more.
+    """Which states there are, and how many key groups they have: also those that no server has any more.
 
     Attributes:
-        seen: By (application, state): the key groups, and when a server told of it last, monotonic.
+        seen: By (application, state): the key groups, and when a server had it last, in monotonic seconds.
     """
 
     seen: dict[Name, tuple[int, float]] = field(default_factory=dict)

@@ -92,7 +92,7 @@ class KafkaLook:
 
     @property
     def age_seconds(self) -> float:
-        """Of what was found; infinite: nothing was."""
+        """The age of what was found; infinite: nothing was."""
         return self._clock.monotonic() - self._found_monotonic
 
     def start(self) -> None:

@@ -55,7 +55,7 @@ class Views:
         self._memory = Memory()
 
     def make(self, answers: Sequence[ScrapedAnswer], found: Found, now_ms: int, now_monotonic: float) -> ScrapeView:
-        """Of these answers, and of what Kafka said."""
+        """Makes the view of these answers, and of what Kafka said."""
         figures = Figures()
         held = [
             ServerHoldings(answer.stats.name, copy)

@@ -149,7 +149,7 @@ class StateServer:
 
     def _follow(self, registry: Registry, settings: HostSettings, application: str, share: Share) -> None:
         member = self._members[application]
-        # It may have been told to leave a query since it said this.
+        # It may have left a query since it said this.
         for query in {descriptor.query for descriptor in share if not member.has_left(descriptor.query)}:
             host = registry.host_of(application, query, self._changelog, settings)
             states = [

@@ -146,7 +146,7 @@ def check_newest(run: Run, last: Run) -> None:
 
 
 def fenced(run: Run, by: Run) -> Fenced:
-    """What a run is told that was superseded."""
+    """The error that a superseded run gets."""
     return Fenced(
         f"run {run.generation} of query {run.query!r} has been superseded by run {by.generation} (run id {by.run_id}); "
         "it must stop. Is the job running twice?",

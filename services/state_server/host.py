@@ -75,24 +75,26 @@ class QueryHost:
 
     @property
     def ready(self) -> bool:
-        """It has been given key groups, to own or to follow, and all of them can be read."""
+        """Whether it has been given key groups, to own or to follow, and all of them can be read."""
         return self._states.ready
 
     @property
     def owning(self) -> bool:
-        """It owns key groups, and its coordinator was heard of within the lease: somebody could take them over."""
+        """Whether it owns key groups, and its coordinator was heard of within the lease: somebody could take them
+        over.
+        """
         return not self.alone and not self.lease.expired and any(table.assigned for table in self._states.tables)
 
     @property
     def states(self) -> list[str]:
-        """Those that it has stores of."""
+        """The states that it has stores of."""
         return sorted(self._states.hosted)
 
     @property
     def running(self) -> bool:
         """A run is alive: heard of within the lease, or about to be given what is restored here.
 
-        Where no run speaks to this server (a replica), the control topic has told of one within that time.
+        Where no run speaks to this server (a replica), the control topic has a word of one within that time.
         """
         if self._ownership.take_overs.under_way:
             return True
@@ -102,7 +104,7 @@ class QueryHost:
 
     @property
     def idle(self) -> bool:
-        """Its run is not alive, and has left it nothing to own or to follow: nobody needs it.
+        """Whether nobody needs it: its run is not alive, and has left it nothing to own or to follow.
 
         Not so between a run's grant and its first assignment, however long that takes.
         """
@@ -216,7 +218,7 @@ class QueryHost:
     async def close(self, *, destroy: bool = False) -> None:
         """Stops a restore, lets all else that is under way end, and closes the stores.
 
-        Whoever still speaks to it is told what a server tells that has not seen the run: NotReady.
+        Whoever still speaks to it gets what a server answers that has not seen the run: NotReady.
 
         Args:
             destroy: Deletes what the stores have on disk, too.

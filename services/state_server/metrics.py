@@ -45,7 +45,7 @@ class StoreSizes:
     until_monotonic: float = float("-inf")
 
     async def read(self, tables: Mapping[_Name, Table]) -> Mapping[_Name, StoreSize]:
-        """By (application, state). Those that were closed meanwhile are missing."""
+        """The sizes by (application, state). Stores that were closed meanwhile are missing."""
         now = self.clock.monotonic()
         if now >= self.until_monotonic or tables.keys() - self.known.keys():
             self.until_monotonic = now + _SIZES_SECONDS

@@ -49,7 +49,8 @@ class Registry:
         self.server = server
         self.incarnation = incarnation
         self._address = address
-        # Told to end: it goes on owning and answering until its key groups have been taken over. Then it closes.
+        # It was sent SIGTERM: it goes on owning and answering until its key groups have been taken over. Then it
+        # closes.
         self.draining = False
         self.closing = False
         self.replica = replica
@@ -72,12 +73,12 @@ class Registry:
 
     @property
     def ready(self) -> bool:
-        """It has key groups, and all of them can be read."""
+        """Whether it has key groups, and all of them can be read."""
         return bool(self._hosts) and not self.draining and all(host.ready for host in self._hosts.values())
 
     @property
     def hosts(self) -> Mapping[tuple[str, str], QueryHost]:
-        """By application and query, in the order in which they came."""
+        """The hosts by application and query, in the order in which they came."""
         return self._hosts
 
     @property
@@ -86,11 +87,11 @@ class Registry:
         return any(host.owning for host in self._hosts.values())
 
     def on_retire(self, callback: Callable[[str, str], None]) -> None:
-        """Who else is told, by application and query, what is to be retired, before anything is done (on a replica)."""
+        """Is called with what is to be retired, by application and query, before anything is done (on a replica)."""
         self._on_retire = callback
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Who else is told of changes (the health service)."""
+        """Is called after each change (by which the health service hears of it)."""
         self._on_change = callback
 
     def changed(self) -> None:
@@ -100,7 +101,7 @@ class Registry:
         self._on_change()
 
     def next_change(self) -> asyncio.Event:
-        """Set at the next change. Take it before looking: a change while one looks, or tells, is then not missed."""
+        """Set at the next change. Take it before looking: a change while one looks, or sends, is then not missed."""
         return self._change
 
     def table(self, application: str, state: str) -> Table:
@@ -166,7 +167,7 @@ class Registry:
         return self._hosts[key]
 
     def status(self) -> query_pb2.ServerStatus:
-        """With sizes, read from the stores."""
+        """The server's status, with sizes, which are read from the stores."""
         return query_pb2.ServerStatus(
             server=self.server,
             address=self._address(),
@@ -251,7 +252,7 @@ class Registry:
     def _left(self, name: _Name, task: asyncio.Task[None]) -> None:
         del self._leaving[name]
         if not self.closing:
-            self.changed()  # a store that was just being opened may have been told of since
+            self.changed()  # a store that was just being opened may have been announced since
         application, query = name
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a query was not forgotten in order", extra={"query": query}, exc_info=error)

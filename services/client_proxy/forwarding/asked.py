@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class Asked:
-    """Tells a Forwarding what comes of it. `places`: of its keys in the frame; None: it has them all."""
+    """Hands a Forwarding what comes of a frame to one server. `places`: of its keys in the frame; None: it has them
+    all.
+    """
 
     __slots__ = ("_forwarding", "_heard", "_left", "_loop", "_places", "_timer", "address", "overdue", "segment")
 

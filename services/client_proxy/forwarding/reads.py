@@ -126,7 +126,9 @@ class ProxyReads:
         ]
 
     async def codec(self, name: StateName, deadline: float) -> StateCodec:
-        """Of a state that is, or becomes, known in time. Raises UnknownApplication, UnknownState, NoServer."""
+        """The codec of a state that is, or becomes, known in time. Raises UnknownApplication, UnknownState,
+        NoServer.
+        """
         await self.known(name, deadline)
         return self._directory.codec(name)
 

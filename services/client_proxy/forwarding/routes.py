@@ -104,7 +104,7 @@ def no_server(name: StateName, table: RouteTable) -> NoServer:
 
 
 def key_too_long(name: StateName, table: RouteTable) -> KeyTooLong:
-    """The servers that hold the state take no such key."""
+    """The error for keys that the servers of the state don't take."""
     most = table.max_key_bytes
     return KeyTooLong(
         f"a key of state {'/'.join(name)} is longer than its servers take: {most} bytes, encoded", max_key_bytes=most

@@ -60,7 +60,7 @@ class Scanning:
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
 
     async def pages(self) -> AsyncGenerator[pb.ScanResponse]:
-        """At least one. Close it.
+        """The pages of the scan, at least one. Close the iterator.
 
         Raises:
             UnknownApplication, UnknownState, KeyMismatch, NullKey, Unsupported: The request is wrong.
@@ -174,7 +174,7 @@ class Scanning:
 
     def _too_late(self) -> KeyholeError:
         tried = self._tried
-        # One that was asked again a moment ago is not silent: what it said before tells more.
+        # One that was asked again a moment ago is not silent: what it said before says more.
         asked_just_now = self._hope if tried.cause is not None and self._loop.time() < self._due else ""
         silent = ", ".join(sorted(tried.under_way - {asked_just_now}))
         if tried.bound is not None or not silent:

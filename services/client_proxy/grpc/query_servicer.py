@@ -203,7 +203,9 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         return await self._reads.many(request, self._deadline(context), most_bytes)
 
     async def codec(self, name: StateName, context: _Context) -> StateCodec:
-        """Of a state that is, or becomes, known within the caller's time. Raises UnknownApplication, UnknownState."""
+        """The codec of a state that is, or becomes, known within the caller's time. Raises UnknownApplication,
+        UnknownState.
+        """
         return await self._reads.codec(name, self._deadline(context))
 
     def _deadline(self, context: _Context) -> float:

@@ -8,7 +8,7 @@
     POST /v1/{application}/{state}:batchGet   the values of several keys
     GET  /healthz, /readyz                    the loop turns; a state server was reached, and nobody stops the proxy
 
-docs/reads.md tells it to readers.
+docs/reads.md has it for readers.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class HttpReads:
 
     async def _read(self, request: web.Request, key: str | None) -> web.Response:
         caller, name = self._caller(request), _name(request)
-        # Nothing is told before; which of the two verbs is needed only the state's kind says.
+        # Nothing is looked up before; which of the two verbs is needed only the state's kind says.
         _check_sees(caller, name)
         asked = http_requests.parameters(request.query.items(), one_key=True)
         deadline = self._deadline(asked)
@@ -271,7 +271,7 @@ async def _problems(request: web.Request, handler: Callable[[web.Request], Await
     except KeyholeError as error:
         return _problem(error)
     except web.HTTPException as refused:
-        # What the HTTP library refuses by itself: no such path or method, a body that is too large or too late.
+        # What the HTTP library refuses by itself: an unknown path or method, a body that is too large or too late.
         what = problem(MalformedRequest(_WHY.get(refused.status, refused.reason)))
         headers = {"Allow": refused.headers["Allow"]} if "Allow" in refused.headers else {}
         response = web.Response(

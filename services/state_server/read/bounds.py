@@ -13,7 +13,7 @@ class BoundsCheck:
     """See the module's text. Used by the event loop's thread alone.
 
     Args:
-        name: Application and state, as errors tell them.
+        name: Application and state, as errors name them.
         lease: Of the state's query: how old it is, is how old the owner's copy is.
     """
 

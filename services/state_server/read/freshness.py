@@ -56,6 +56,6 @@ def _own(position: Position, as_of_ms: int = 0, heard_monotonic: float = 0.0) ->
 
 
 def most_common(found: Mapping[int, Standing]) -> Standing:
-    """What most key groups stand for: it is told once, the others apart."""
+    """What most key groups stand for: it is sent once, the others apart."""
     counted = Counter(found.values())
     return counted.most_common(1)[0][0] if counted else Standing()

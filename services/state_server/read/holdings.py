@@ -1,4 +1,4 @@
-"""What one server holds of a state, as it tells those who route by it, or ask what there is."""
+"""What one server holds of a state, as it sends it to those who route by it, or ask what there is."""
 
 from __future__ import annotations
 

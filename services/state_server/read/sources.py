@@ -23,13 +23,13 @@ class Sources:
         return self._lease.confirmed_ms, self._lease.expired
 
     def owner(self, standing: Standing) -> state_pb2.Source:
-        """Of answers of the owner's copy."""
+        """The source of answers of the owner's copy."""
         return self._source(
             state_pb2.ROLE_OWNER, standing, as_of_ms=self._lease.confirmed_ms, unconfirmed=self._lease.expired
         )
 
     def standby(self, standing: Standing) -> state_pb2.Source:
-        """Of answers of the standby's copy."""
+        """The source of answers of the standby's copy."""
         return self._source(state_pb2.ROLE_STANDBY, standing, as_of_ms=standing.as_of_ms, unconfirmed=False)
 
     def _source(

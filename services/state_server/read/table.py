@@ -82,7 +82,7 @@ class Table:
 
     @property
     def groups(self) -> frozenset[int]:
-        """Those that it answers for as their owner."""
+        """The key groups that it answers for as their owner."""
         return self.owned.groups
 
     @property
@@ -92,7 +92,7 @@ class Table:
 
     @property
     def standing(self) -> Standing:
-        """As of which epoch the owned copy is published."""
+        """What the owned copy stands for: the epoch as of which it is published."""
         return self.owned.standing
 
     def publish(
@@ -201,7 +201,7 @@ class Table:
             raise self.key_too_long(max(map(len, keys)))
 
     def key_too_long(self, size: int) -> KeyTooLong:
-        """Of a key of so many bytes."""
+        """The error for a key of so many bytes."""
         return KeyTooLong(
             f"a key of state {self.name} takes {size} bytes; the store takes {self.store.max_key_bytes}, so no such "
             "key can be in it",
@@ -235,7 +235,7 @@ class Table:
         return NotOwner(f"server {self.server} does not own that key group of state {self.name}", server=self.server)
 
     def source(self) -> state_pb2.Source:
-        """Of the owner's answers now."""
+        """The source of the owner's answers now."""
         return self.owned.source()
 
     def close(self) -> None:

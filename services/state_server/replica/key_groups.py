@@ -28,17 +28,17 @@ class KeyGroups:
         self._state: dict[int, KeyGroupState] = {}
 
     def state(self, group: int) -> KeyGroupState:
-        """In which one it is."""
+        """The state that the key group is in."""
         return self._state.get(group, _S.ABSENT)
 
     @property
     def owned(self) -> Set[int]:
-        """Those that may be written. Not to be kept: it changes."""
+        """The key groups that may be written. Not to be kept: the set changes."""
         return self._in[_S.OWNER]
 
     @property
     def shown(self) -> frozenset[int]:
-        """Those that the standby copy answers for."""
+        """The key groups that the standby copy answers for."""
         return self._of(SHOWN)
 
     @property

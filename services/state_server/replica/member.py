@@ -52,7 +52,7 @@ class Lingering:
 
 
 class ReplicaMember:
-    """One replica's part in one application. On a thread of its own, which only waits and tells.
+    """One replica's part in one application. On a thread of its own, which only waits and calls `tell`.
 
     Args:
         tell: Is given the whole share whenever it has changed. Called on the event loop that this was made in.

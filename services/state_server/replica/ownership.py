@@ -1,7 +1,7 @@
 """Which key groups of one query this server owns and follows: as it is assigned them, releases them, or loses them.
 
 An owned key group becomes a followed one when it is released, or when the control topic says that others own it: a
-server that was replaced while nobody could tell it steps down. Coroutines run on the event loop.
+server that was replaced while it could not be reached steps down. Coroutines run on the event loop.
 """
 
 from __future__ import annotations
@@ -153,10 +153,10 @@ class Ownership:
     async def _heard(self, control: QueryControl) -> None:
         """The control topic says what the states are, and who owns what.
 
-        A server that was replaced while nobody could tell it steps down.
+        A server that was replaced while it could not be reached steps down.
         """
         known = self._fence.run.generation
-        # Else its coordinator has told it, and this may be older.
+        # Else it has it from its coordinator, and this may be older.
         if control.generation > known or (control.generation == known and not self._fence.version):
             for name, state in list(self._states.hosted.items()):
                 descriptor = control.states.get(name)

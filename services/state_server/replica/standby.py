@@ -49,8 +49,8 @@ class StandbyCopies:
     Args:
         hosted: The host's states by name; the host adds and removes them.
         thread: The host's.
-        heard: Is told of the query's records in the control topic, on the event loop, whenever they change.
-        changed: Is told, on the event loop, when other key groups are shown, or have caught up.
+        heard: Is called with the query's records in the control topic, on the event loop, whenever they change.
+        changed: Is called, on the event loop, when other key groups are shown, or have caught up.
     """
 
     def __init__(

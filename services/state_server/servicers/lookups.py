@@ -54,6 +54,6 @@ def look_up_apart(
 
 
 def storage_key(table: Table, key: pb.Key) -> bytes:
-    """Raises KeyMismatch or NullKey: it is no key of the state."""
+    """The storage key of a request's key. Raises KeyMismatch or NullKey where it is no key of the state."""
     values = key_from_proto(key)
     return table.codec.storage_key(values if len(values) != 1 else values[0])

@@ -35,7 +35,7 @@ class RoundAttempts:
         self._staged: dict[Attempt, StagedAttempt] = {}
 
     def names(self) -> list[Attempt]:
-        """Those that are staged whole."""
+        """The attempts that are staged whole."""
         return list(self._staged)
 
     def held(self) -> list[StagedAttempt]:

@@ -16,7 +16,7 @@ _BASE_BYTES = 8 << 20
 
 
 def read_bases(state: StateReplica, context: CommitContext, keys: Sequence[bytes]) -> list[Base | None]:
-    """Those of the first keys, as many as a message may have; None: the key had none.
+    """The bases of the first keys, as many as a message may have; None: the key had none.
 
     Raises:
         MalformedRequest: A key that is no storage key of the state.

@@ -63,7 +63,7 @@ class QueryStates:
         self._lease = lease
         self._thread = thread
         self._settings = settings
-        # Those that the log has told of.
+        # Those that are in the log already.
         self._unusable: dict[str, StateDescriptor] = {}
         self._views_taken = 0
 
@@ -88,7 +88,7 @@ class QueryStates:
         return {name: state.table.groups for name, state in self.hosted.items()}
 
     def state(self, name: str) -> StateReplica:
-        """Raises NotOwner where nothing of it is here."""
+        """The state of that name. Raises NotOwner where nothing of it is here."""
         state = self.hosted.get(name)
         if state is None:
             raise NotOwner(f"server {self._settings.server} holds nothing of state {self._application}/{name}")
@@ -100,7 +100,7 @@ class QueryStates:
         Where it ends early, each state is hosted, or not: nothing of it is open then.
 
         Args:
-            forget: Is told which state's store is about to be closed.
+            forget: Is called with the state whose store is about to be closed.
 
         Raises:
             StateConflict: Another query feeds one of them here. The control topic lets no two, unless it was deleted.
@@ -139,7 +139,7 @@ class QueryStates:
             check_feeder(other.descriptor, descriptor)
 
     async def evolve(self, state: StateReplica, descriptor: StateDescriptor) -> None:
-        """From now on rows are merged and told by the newer descriptor; those that watch hear of it before any row.
+        """From now on rows are merged and sent by the newer descriptor; those that watch hear of it before any row.
 
         Raises:
             ValueMismatch: It can't be used; see StateCodec. The state stays as it is.
@@ -153,7 +153,7 @@ class QueryStates:
     def tolerated(self, descriptor: StateDescriptor) -> Iterator[None]:
         """Where the control topic has a state that can't be used, as an earlier version of Keyhole let it be declared.
 
-        The query's other states don't suffer from it, and nobody waits for an answer: the log tells it, once.
+        The query's other states don't suffer from it, and nobody waits for an answer: it is logged, once.
         """
         try:
             yield
@@ -163,7 +163,9 @@ class QueryStates:
                 _log.error("a state can't be used", extra={"query": self._query, "why": error.message})
 
     def views(self) -> list[PublishedView]:
-        """Of all states. Taken on the host thread, before anything else happens to the stores or to what is owned."""
+        """Views of all states. Taken on the host thread, before anything else happens to the stores or to what is
+        owned.
+        """
         self._views_taken += 1
         return [
             PublishedView(

@@ -29,7 +29,7 @@ class Spillable(Protocol):
     def memory_bytes(self) -> int: ...
 
     def spill(self) -> None:
-        """Raises Overloaded where there is no room."""
+        """Moves its rows from memory to disk. Raises Overloaded where there is no room."""
 
 
 class StagingRoom:
@@ -122,7 +122,9 @@ class Spool:
         self._decode = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]]).decode
 
     def write(self, rows: Iterable[EntryChange]) -> list[Extent]:
-        """Raises Overloaded: nothing of these rows counts; what was written before is unharmed."""
+        """Writes the rows behind those before. Raises Overloaded: none of them counts then, those before are
+        unharmed.
+        """
         return [self._write(self._encode(block)) for block in _blocks(rows)]
 
     def _write(self, data: bytes) -> Extent:

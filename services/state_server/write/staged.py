@@ -174,7 +174,7 @@ def _receipt(prefix: bytes, group: StagedGroup) -> GroupReceipt:
 
 
 def winners(attempts: Iterable[StagedAttempt], expected: Sequence[GroupReceipt], name: str) -> dict[int, StagedGroup]:
-    """The staged rows of an epoch by key group, checked against what the coordinator was told.
+    """The staged rows of an epoch by key group, checked against the coordinator's receipts.
 
     Raises:
         StageLost: This is not exactly what the receipts say.

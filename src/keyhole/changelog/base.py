@@ -272,4 +272,4 @@ class Changelog(Protocol):
     def control_tail(self) -> ControlTail: ...
 
     def replicas(self, group: str) -> ReplicaGroup:
-        """Args: group: Its name. Each group holds every key group once; two groups hold two copies."""
+        """The group of replicas of that name. Each group holds every key group once; two groups hold two copies."""

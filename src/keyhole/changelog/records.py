@@ -3,7 +3,7 @@
     a change     key = storage key (3 bytes or more), value = row, or null: deleted
     a marker     key = MARKER_KEY (1 byte), value = JSON
 
-docs/changelog.md tells the same to those who read a changelog in another language.
+docs/changelog.md has the same for those who read a changelog in another language.
 """
 
 from __future__ import annotations

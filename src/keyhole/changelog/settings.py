@@ -22,7 +22,7 @@ open can be read, by whichever query of the application, and the query whose dri
 for a long time. A driver that is suspended for longer in an append is fenced, and starts again."""
 
 CONTROL_TRANSACTION_MOST_SECONDS = CONTROL_TRANSACTION_TIMEOUT_MS // 1000 + 10
-"""In which Kafka has ended it: it looks for such ones every 10 s."""
+"""In which Kafka has ended a transaction that is open for too long: it looks for them every 10 s."""
 
 MAX_ROW_BYTES = 16 << 20
 """The largest record that a changelog takes, key and value together."""
@@ -53,7 +53,7 @@ def topic_name(application: str, state: str) -> str:
 
 
 def refused_name(topic: str, why: str) -> InvalidConfiguration:
-    """For a topic that Kafka does not make for its name's sake."""
+    """The error for a topic that Kafka does not make because of its name."""
     return InvalidConfiguration(
         f"Kafka makes no topic {topic}: {why}. It tells no two names apart that differ only in . and _, as those of "
         "application a_b with state c, and of a with b_c: choose another application or state name",
@@ -67,7 +67,7 @@ def transactional_id(application: str, query: str) -> str:
 
 
 def replicas(brokers: int) -> int:
-    """As many copies as the cluster has brokers for, up to three."""
+    """How many copies a topic gets: as many as the cluster has brokers for, up to three."""
     return min(_MAX_REPLICAS, brokers)
 
 

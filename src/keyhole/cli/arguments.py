@@ -15,11 +15,11 @@ _AS_LISTED = "as `keyhole states` lists them"
 
 
 def parser_of_all() -> argparse.ArgumentParser:
-    """Of all commands. What it gives has `run`: a function of what it gave, which returns the exit code."""
+    """The parser of all commands. What it gives has `run`: a function of what it gave, which returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="keyhole", description="Queryable state for Spark.", epilog="keyhole COMMAND --help tells more of each."
+        prog="keyhole", description="Queryable state for Spark.", epilog="keyhole COMMAND --help says more of each."
     )
-    parser.add_argument("--version", action=Version, nargs=0, help="tell which Keyhole this is")
+    parser.add_argument("--version", action=Version, nargs=0, help="print Keyhole's version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_reads(commands)
     _add_savepoint(commands)
@@ -46,7 +46,7 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     common.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
     _add_credentials(common)
     states = commands.add_parser("states", parents=[common], help="list the states that can be read")
-    describe = commands.add_parser("describe", parents=[common], help="tell what a state is and who holds it")
+    describe = commands.add_parser("describe", parents=[common], help="show what a state is and who holds it")
     describe.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
     get = commands.add_parser("get", parents=[common], help="look keys up")
     get.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)

@@ -36,7 +36,7 @@ class OutputFormat:
         tables.show(Console(), [tables.as_said(row) for row in rows], title)
 
     def before_the_first_epoch(self, path: str) -> None:
-        """Tells a person what "found: False" doesn't say then; a program has `epoch`."""
+        """Says to a person what "found: False" leaves open then; a program has `epoch`."""
         if not self.as_json:
             what = f"{path}: epoch 0: no epoch is complete yet, so that nothing is known of any key"
             Console(stderr=True).print(what, markup=False, highlight=False, soft_wrap=True)

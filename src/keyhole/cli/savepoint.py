@@ -20,7 +20,7 @@ from keyhole.savepoint.restore import restore as restore_savepoint
 
 
 def create(options: argparse.Namespace, output: OutputFormat) -> int:
-    """Takes one, and tells what is in it."""
+    """Takes a savepoint, and prints what is in it."""
     target = Folder(options.to)
     savepoint = create_savepoint(
         options.application,
@@ -70,7 +70,7 @@ def _listed_row(listed: Listed) -> dict[str, Any]:
 
 
 def restore(options: argparse.Namespace, output: OutputFormat) -> int:
-    """Makes an application of it, and tells what it has."""
+    """Makes an application of a savepoint, and prints what it has."""
     source = Folder(options.path)
     chosen = RestoreOptions(
         application=options.application or "",

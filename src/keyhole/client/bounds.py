@@ -21,7 +21,7 @@ _MOST_MS = (1 << 32) - 1
 
 
 def seconds_of(name: str, duration: Duration) -> float:
-    """As a number of seconds, 49 days at most.
+    """The duration as a number of seconds, 49 days at most.
 
     Args:
         name: The argument's, for the message.

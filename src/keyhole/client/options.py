@@ -65,7 +65,7 @@ class RequestedRead(NamedTuple):
 
 
 def defaults(timeout: Duration) -> RequestedRead:
-    """Of a client whose reads take `timeout` at most, where they name no timeout of their own."""
+    """The options of a read that names none, of a client with this timeout."""
     return RequestedRead(Stale.WHEN_NEEDED, None, 0, timeout)
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 from keyhole.security.settings import CallerSettings, SecuritySettings
 
 DEFAULT_PROXY_PORT = 7400
-# By custom: a proxy answers over HTTP only where it is told to.
+# By custom: a proxy answers over HTTP only where `http` is set.
 DEFAULT_HTTP_PORT = 7402
 DEFAULT_STATE_SERVER_PORT = 7410
 DEFAULT_EXPORTER_PORT = 7420
@@ -36,7 +36,7 @@ class StateServerConfig(SecuritySettings):
         stores: A TOML file that says which states are kept in another store, directory or with other limits.
         lease_seconds: Without word from its coordinator for this long, its answers say `unconfirmed`.
         max_staged_bytes: Of rows in memory, of all epochs under way; beyond it, they go to files in `directory`.
-        max_spilled_bytes: Of rows in such files; beyond it, staging is refused as overloaded.
+        max_spilled_bytes: Of rows in these files; beyond it, staging is refused as overloaded.
         max_restore_seconds_without_progress: How long a restore may stand still before it is an error.
         drain_seconds: How long SIGTERM waits, at most, until others have taken its key groups over.
         kafka_wait_seconds: How long it looks for Kafka at its start before it ends with an error.
@@ -142,7 +142,7 @@ class JobConfig(SecuritySettings):
         epoch_deadline_seconds: How long one epoch may take, lost servers and restores included, before the query ends.
         server_wait_seconds: How long a run waits at its start for the servers that don't answer yet, once one does.
         proxy: host:port of a client proxy; only for jobs that read states.
-        stats: host:port on which the driver tells its figures to the metrics exporter; empty: on none.
+        stats: host:port on which the metrics exporter asks the driver for its figures; empty: on none.
         metrics: host:port of its own /metrics; empty: none.
     """
 
@@ -165,8 +165,8 @@ class KafkaConfig:
 
     Attributes:
         port: Where clients in its own network come.
-        advertise: host:port that they are told to come back to; default: the machine's name and the port.
-        outside: host:port that clients outside of its network are told to come back to; empty: there are none.
+        advertise: host:port that the broker gives clients to come back to; default: the machine's name and the port.
+        outside: The same for clients outside of its network; empty: there are none.
         outside_port: Where those come.
         directory: Its data and settings.
         heap_megabytes: The Java heap's maximum.

@@ -1,4 +1,4 @@
-"""What the settings of every job that reads a topic, and of every such job's source, begin with."""
+"""The settings that every job has which reads a topic, and those of every job's source."""
 
 from __future__ import annotations
 

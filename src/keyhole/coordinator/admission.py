@@ -30,9 +30,9 @@ def agreed(run: QueryRun, judge: Callable[[QueryControl], _Result]) -> _Result:
     """What is made of the records of the control topic, without taking the query over.
 
     Args:
-        judge: Called once more where it refuses what was read at once: behind a transaction that is open, such as that
-            of a driver which died in it, records may be missing. Those that it lets through are judged again by whoever
-            has taken the query.
+        judge: Called once more where it refuses what was read at once: behind a transaction that is open, as that of a
+            driver which died in it, records may be missing. Those that it lets through are judged again by whoever has
+            taken the query.
 
     Raises:
         ConflictError: What `judge` raises of all that is on record.

@@ -1,4 +1,4 @@
-"""The second phase of an epoch: what each state server is told to commit, and what all of them say once they have."""
+"""The second phase of an epoch: what each state server is to commit, and what all of them say once they have."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Committed:
         return markers
 
     def report_differences(self, *, evolved: bool, strict: bool) -> None:
-        """Tells the log of key groups that had other rows of the epoch than the replay gave.
+        """Logs key groups that had other rows of the epoch than the replay gave.
 
         Args:
             evolved: Rows are written otherwise since, so that all of them differ.

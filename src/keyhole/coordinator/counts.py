@@ -1,4 +1,4 @@
-"""What a job counts of its queries. Each query's is written by its own threads; the one that tells it only reads."""
+"""What a job counts of its queries. Each query's is written by its own threads; the one that exposes it only reads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class QueryCounts:
             self.phase_seconds[name] += clock.monotonic() - began
 
     def note_membership(self, generation: int, membership: Membership) -> None:
-        """As the query's run knows it now."""
+        """Keeps the membership as the query's run knows it now."""
         self.generation = generation
         self.assignment_version = membership.assignment.version
         self.members = len(membership.members)
@@ -53,7 +53,7 @@ class QueryCounts:
 
 
 class SparkCounts:
-    """The batches of one query, as Spark tells of them.
+    """The batches of one query, as Spark reports them.
 
     Attributes:
         sources: The next record that is read, by topic and partition.
@@ -83,7 +83,7 @@ class JobCounts:
         self._checked: dict[str, tuple[int, int]] = {}
 
     def query(self, name: str) -> QueryCounts:
-        """Of one query, over all of its runs in this process."""
+        """The counts of one query, over all of its runs in this process."""
         with self._lock:
             return self._queries.setdefault(name, QueryCounts())
 

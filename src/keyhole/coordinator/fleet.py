@@ -28,7 +28,7 @@ class Addresses(Protocol):
     """host:port of each state server now. Called often, and quick; any thread.
 
     Raises:
-        InvalidConfiguration: Nothing was ever found, and who was asked refuses to tell.
+        InvalidConfiguration: Nothing was ever found, and a discovery was refused its answer.
     """
 
     def __call__(self) -> Collection[str]: ...
@@ -61,7 +61,7 @@ class Fleet:
         self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="keyhole-coordinator")
 
     def addresses(self) -> list[str]:
-        """Those that are known now."""
+        """The addresses of servers that are known now."""
         return sorted(self._addresses())
 
     def link(self, target: Target) -> ServerLink:
@@ -114,7 +114,7 @@ class Fleet:
     ) -> dict[str, _Result | KeyholeError]:
         """As `each`, for short questions; but who did not answer the last one in time is not waited for.
 
-        Such a server goes on being asked, one question of a kind at a time. Once it answers it counts again.
+        A silent server goes on being asked, one question of a kind at a time. Once it answers it counts again.
         """
         asked: dict[str, Future[_Result | KeyholeError]] = {}
         for name, (link, call) in calls.items():

@@ -55,6 +55,6 @@ _OF_APPLICATION: dict[tuple[str, str], Turns] = {}
 
 
 def turns_of(bootstrap_servers: str, application: str) -> Turns:
-    """Those of this process for an application's control topic."""
+    """The turns that queries of this process take at an application's control topic."""
     # In one step, as queries begin at the same time.
     return _OF_APPLICATION.setdefault((bootstrap_servers, application), Turns())

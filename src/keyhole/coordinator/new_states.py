@@ -1,7 +1,7 @@
 """Declares new states: a state is the query's that declares it first, however many start at once.
 
 A state that the control topic doesn't know is declared under one transactional.id that all queries share, so by one at
-a time. Whoever opens it fences whoever had it before, and can read what was declared until then. docs/protocol.md tells
+a time. Whoever opens it fences whoever had it before, and can read what was declared until then. docs/protocol.md says
 why that decides it. Queries of one process wait for each other, as fencing each other would cost them tries.
 """
 

@@ -1,4 +1,4 @@
-"""Takes what Spark tells of a batch (StreamingQueryProgress, as JSON) into a query's counts. Pure."""
+"""Takes what Spark reports of a batch (StreamingQueryProgress, as JSON) into a query's counts. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keyhole.metrics.catalogue import SPARK_PHASES
 
 
 def note_progress(counts: SparkCounts, progress: Mapping[str, Any]) -> None:
-    """One batch has ended. Whatever a version of Spark doesn't tell stays as it was."""
+    """One batch has ended. Whatever a version of Spark doesn't report stays as it was."""
     phases: Mapping[str, float] = progress.get("durationMs") or {}
     if "addBatch" not in phases:
         return  # nothing new had come: no batch was run

@@ -37,7 +37,7 @@ class QueryLog:
     """See the module's text. Not thread-safe.
 
     Args:
-        opened: What others are told of this run.
+        opened: What others can read of this run.
         deadline_seconds: Of each request to Kafka.
         open_seconds: For what stands behind a transaction that Kafka must end.
     """
@@ -102,7 +102,7 @@ class QueryLog:
         return check_restored(read_control(records, self._query))
 
     def append(self, records: Mapping[str, bytes | None]) -> None:
-        """In one transaction.
+        """Writes all of the records in one transaction.
 
         Raises:
             Fenced: A newer run has opened the log.
@@ -130,7 +130,7 @@ class QueryLog:
         self.append(record("assignment", self._query, assignment))
 
     def complete(self, complete: CompleteRecord) -> CompleteRecord:
-        """Records that an epoch is complete; returns it as it is on record, with the time at which it was told."""
+        """Records that an epoch is complete; returns the record, with the time at which it was written."""
         told = msgspec.structs.replace(complete, told_ms=self._clock.now_ms())
         self.append(record("complete", self._query, told))
         return told

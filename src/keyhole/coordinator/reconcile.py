@@ -1,9 +1,9 @@
 """The reconcile loop: compares who should own and follow each key group with what the servers hold, and closes the gap.
 
 Each turn looks at the servers, plans one change (keyhole.protocol.plan), and carries it out: fence, grant, release,
-record the assignment, assign. The order of these steps is what makes it safe; docs/protocol.md tells why. A grant is on
+record the assignment, assign. The order of these steps is what makes it safe; docs/protocol.md says why. A grant is on
 record before a server may write under it, whoever is on record is fenced before anyone takes over, and an assignment is
-on record before any server is told of it.
+on record before any server gets it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Reconciler:
         self._begun = False
         self._seen: Mapping[str, Sighting] = {}
         self._seen_before: Mapping[str, Sighting] = {}
-        # What servers have told of their copies, and under which assignment; replaced as a whole, by any thread.
+        # What servers have reported of their copies, and under which assignment; replaced as a whole, by any thread.
         self._told: tuple[int, Mapping[str, Held]] = (0, {})
         # What was planned from last and needed no change: most epochs find all of it as it was.
         self._unchanging: object = None
@@ -77,7 +77,8 @@ class Reconciler:
         Returns:
             The members that are gone, don't answer, or have forgotten this run.
         """
-        # Of two looks: one that was missed once could still take over, and who is told to be alone may end at once.
+        # Of two looks: one that was missed once could still take over, and a server that hears that it is alone may end
+        # at once.
         sightings = (*self._seen_before.items(), *self._seen.items())
         able = {name for name, sighting in sightings if not (sighting.draining or sighting.replica)}
         warm = self._calls.confirm(run, membership, complete, able)

@@ -1,7 +1,7 @@
 """One run of a query: takes its next generation, the fencing token of all that it writes, and holds the query until a
 newer run takes it over.
 
-The order of the steps is what makes it safe; docs/protocol.md tells why. No Commit is sent before a transactional write
+The order of the steps is what makes it safe; docs/protocol.md says why. No Commit is sent before a transactional write
 to the control topic has succeeded after the servers took their grants. So a driver that was superseded finds out before
 it can do harm, and a server that was superseded holds a fenced grant.
 """
@@ -98,7 +98,7 @@ class QueryRun:
         """Takes the query over from any earlier run, which can record nothing from now on.
 
         Args:
-            spark_query_id: What others are told of this run, beside its process; empty: none.
+            spark_query_id: What others can read of this run, beside its process; empty: none.
 
         Raises:
             KafkaUnreachable: Also where what earlier runs have recorded can't be read yet. May be called again.
@@ -114,7 +114,7 @@ class QueryRun:
         return control
 
     def be_fenced(self, error: Fenced) -> Fenced:
-        """`fenced`, from now on: the error, and who has taken the query over, as far as the control topic tells."""
+        """`fenced`, from now on: the error, and who has taken the query over, as far as the control topic has it."""
         try:
             who, facts = taken_over_by(self.known(), self.run)
         except KeyholeError as unread:
@@ -201,7 +201,7 @@ class QueryRun:
         self.complete = self._log.complete(complete)
 
     def repeat_complete(self) -> None:
-        """Tells those who follow the control topic that the last complete epoch is still the last one."""
+        """Says to those who follow the control topic that the last complete epoch is still the last one."""
         if self.complete is not None:
             self.record_complete(self.complete)
 

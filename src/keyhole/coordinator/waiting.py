@@ -1,4 +1,4 @@
-"""Waiting for state servers: what is told of it meanwhile, and when it is given up."""
+"""Waiting for state servers: what is logged of it meanwhile, and when it is given up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Waiting:
         self._told = clock.monotonic()
 
     def go_on(self, seen: Mapping[str, Sighting], waiting_for: KeyholeError | None) -> None:
-        """Returns when it is time to look once more. The log is told now and then.
+        """Returns when it is time to look once more. Now and then the wait is logged.
 
         Args:
             seen: The servers that answer now.

@@ -67,7 +67,7 @@ class BatchLogs:
         return {int(partition): end for partition, end in partitions.items()}
 
     def await_ends(self, ends: Mapping[int, int], seconds: float) -> int:
-        """Waits for the last finished batch to end there, in each partition; which one that is.
+        """Waits for the last finished batch to end there, in each partition; returns that batch's number.
 
         Raises:
             TimeoutError: It doesn't within so many seconds.

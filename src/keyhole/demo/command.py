@@ -25,7 +25,7 @@ SHOWN = ("seattle", "san-francisco", *(f"sensor-{number}" for number in range(10
 
 
 def run_demo(options: RunOptions, *, sensors: int, rate: int) -> int:
-    """As `run_locally`.
+    """Runs the demo's job as `run_locally` does, with the table of its answers.
 
     Args:
         sensors: Of the synthetic fleet.

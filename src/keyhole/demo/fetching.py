@@ -14,7 +14,7 @@ from keyhole.local.stack import Jars
 
 
 def fetch_jars(console: Console, environ: Mapping[str, str]) -> Jars:
-    """From the cache, where nothing is shown, or from the registry with a progress bar; without a terminal with a line.
+    """Has the jars from the cache, where nothing is shown, or from the registry, with a progress bar or a line.
 
     Raises:
         JarsUnavailable: As `keyhole.local.jars.fetch`.

@@ -42,7 +42,7 @@ class Recent:
         self._ages: deque[FreshnessSample] = deque(maxlen=_MOST_AGES)
 
     def note(self, answer: Answer, now_ms: float) -> None:
-        """Takes an answer for the probe, and when it came. Of what was sent before the first one nothing is told."""
+        """Takes an answer for the probe, and when it came. What was sent before the first one is not counted."""
         if not answer.found or answer.value.readings <= self._shown[0]:
             return
         (readings, time_ms), self._shown = self._shown, (answer.value.readings, answer.value.time_ms)
@@ -57,7 +57,9 @@ class Recent:
                 self._ages.append((now_ms, now_ms - sent_ms))
 
     def median_ms(self, now_ms: float) -> float | None:
-        """Of the readings that were first shown in the last RECENT_SECONDS; None: there were none."""
+        """The median delay, in milliseconds, of readings that were first shown in the last RECENT_SECONDS; None: there
+        were none.
+        """
         while self._ages and now_ms - self._ages[0][0] > RECENT_SECONDS * 1000:
             self._ages.popleft()
         return percentile((age_ms for _, age_ms in self._ages), 0.5)
@@ -77,7 +79,7 @@ def sent(bootstrap_servers: str, topic: str, partition: int, probe: str) -> list
 def ages_ms(sent: Iterable[FreshnessSample], first_shown: Sequence[FreshnessSample]) -> list[float]:
     """The age of each reading that was sent while somebody looked, at the first answer that shows it or a later one.
 
-    What was waiting before the first answer tells how long the start took, and what no answer has shown yet tells
+    What was waiting before the first answer shows how long the start took, and what no answer has shown yet shows
     nothing: both are left out.
     """
     if not first_shown:
@@ -92,6 +94,6 @@ def ages_ms(sent: Iterable[FreshnessSample], first_shown: Sequence[FreshnessSamp
 
 
 def percentile(values: Iterable[float], fraction: float) -> float | None:
-    """By nearest rank, to a tenth; None of nothing."""
+    """The percentile by nearest rank, to a tenth; None where there are no values."""
     ordered = sorted(values)
     return round(ordered[max(0, math.ceil(fraction * len(ordered)) - 1)], 1) if ordered else None

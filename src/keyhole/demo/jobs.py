@@ -62,12 +62,12 @@ class JobDescription:
 
     @property
     def prefix(self) -> str:
-        """Of the names of the job's settings."""
+        """What the names of the job's settings begin with."""
         return self.settings.PREFIX
 
     @property
     def source_prefix(self) -> str:
-        """Of the names of the source's settings."""
+        """What the names of the source's settings begin with."""
         return self.source_settings.PREFIX
 
     @property
@@ -138,7 +138,7 @@ def described(name: str) -> JobDescription:
     """What a job says of itself.
 
     Raises:
-        ModuleNotFoundError: There is no such job.
+        ModuleNotFoundError: There is no job of that name.
         InvalidConfiguration: Its description is another job's.
     """
     job: JobDescription = importlib.import_module(f"{_JOBS}.{name}.{_DESCRIPTION}").JOB

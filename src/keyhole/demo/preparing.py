@@ -14,7 +14,7 @@ _WHAT = "preparing Kafka's and Spark's classes for a quick start, once for this 
 
 
 def prepare_classes(console: Console, environ: Mapping[str, str], java: Java, kafka_jars: Sequence[Path]) -> None:
-    """Nothing is shown where there are archives. What can't be made is told; all works without, and begins later."""
+    """Nothing is shown where there are archives. What can't be made is shown; all works without, and begins later."""
     makes = missing(java, kafka_jars, environ)
     if not makes:
         return

@@ -1,4 +1,4 @@
-"""What a job's recount needs: its source topic once more, by a plain consumer, and a verdict on what readers are told.
+"""What a job's recount needs: its source topic once more, by a plain consumer, and a verdict on what readers get.
 
 Each job has its own `verify` module, which runs in a process of its own. Imports nothing of Keyhole but the client, so
 that a mistake of Keyhole's can't hide here.
@@ -56,7 +56,7 @@ class VerifiedJob:
 
     @property
     def ends(self) -> dict[int, int]:
-        """By partition, the offset up to which the epoch has the topic."""
+        """The offset up to which the epoch has the topic, by partition."""
         return self.batches.ends(self.epoch - 1)
 
     @property
@@ -65,7 +65,7 @@ class VerifiedJob:
         return BatchLogs(self.checkpoint, self.logs)
 
     def beside(self, state: str) -> BatchLogs:
-        """Of another query of the job, which feeds the state, and whose checkpoint is beside that one's."""
+        """The batch logs of the job's other query, which feeds the state, and whose checkpoint is beside this one's."""
         return BatchLogs(self.checkpoint.with_name(f"{self.checkpoint.name}-{state}"), self.logs)
 
 
@@ -111,10 +111,10 @@ def main(check: Check, arguments: Sequence[str] | None = None) -> int:
     """A job's `verify` as a program: prints the verdict as one line of JSON.
 
     Returns:
-        The exit code: 1 where something differs, 2 where it can't be told.
+        The exit code: 1 where something differs, 2 where it can't be found out.
     """
     parser = argparse.ArgumentParser(
-        description="Counts a job's source topic again, and compares what readers are told."
+        description="Counts a job's source topic again, and compares it with what readers get."
     )
     parser.add_argument("--proxy", required=True, metavar="HOST:PORT,...")
     parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
@@ -124,7 +124,7 @@ def main(check: Check, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--logs", required=True, type=Path, help="copies of the logs of its batches")
     parser.add_argument("--files", required=True, help="where the job writes files, if it does: a folder, or s3://...")
     parser.add_argument("--more-topics", default="{}", type=json.loads, metavar="JSON", help="what else the job reads")
-    parser.add_argument("--settings", default="{}", type=json.loads, metavar="JSON", help="what the job was told")
+    parser.add_argument("--settings", default="{}", type=json.loads, metavar="JSON", help="the job's settings")
     options = vars(parser.parse_args(arguments))
     try:
         with Client(options.pop("proxy"), timeout=_ANSWER_SECONDS) as client:
@@ -137,7 +137,7 @@ def main(check: Check, arguments: Sequence[str] | None = None) -> int:
 
 
 def topic_ends(bootstrap_servers: str, topic: str) -> dict[int, int]:
-    """By partition, the offset after its last record."""
+    """The offset after the last record, by partition."""
     consumer = _consumer(bootstrap_servers)
     try:
         partitions = consumer.list_topics(topic, _ASK_SECONDS).topics[topic].partitions

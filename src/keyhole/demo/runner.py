@@ -73,7 +73,7 @@ class LiveView(Protocol):
         """What a person sees at this moment; called several times a second."""
 
     def result(self, stack: Stack) -> dict[str, object]:
-        """What --json tells beside what it tells of every job."""
+        """What --json has beside what it has of every job."""
 
 
 def run_locally(job: JobDescription, view: LiveView, options: RunOptions) -> int:

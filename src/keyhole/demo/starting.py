@@ -15,7 +15,7 @@ _FIRST = "its process starts"
 
 
 def step(said: str, batches: BatchLogs) -> str:
-    """For a person.
+    """How far the start is, in words for a person.
 
     Args:
         said: All that the job's process has printed.

@@ -11,7 +11,7 @@ from keyhole.errors import InvalidConfiguration
 
 
 class Discovery(Protocol):
-    """Tells the addresses of the servers, now and after every change."""
+    """The addresses of the servers, as they are now and after every change."""
 
     def addresses(self) -> AsyncIterator[frozenset[str]]:
         """The whole set of host:port, at once and after every change; never ends by itself.
@@ -20,7 +20,7 @@ class Discovery(Protocol):
         while (a DNS server) repeats no set, and raises nothing.
 
         Raises:
-            InvalidConfiguration: Nothing was ever known, and who was asked refuses to tell.
+            InvalidConfiguration: Nothing was ever known, and the source has refused to answer.
         """
 
 

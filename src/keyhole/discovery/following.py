@@ -21,21 +21,23 @@ class Telling(Protocol):
         """All that it knows of, as of now."""
 
     def refused(self, error: KeyholeError) -> None:
-        """Who is asked refuses to tell. It goes on asking."""
+        """The source was refused an answer. It goes on asking."""
 
 
 class AddressSource(Protocol):
     """One place where addresses come from."""
 
     def follow(self, telling: Telling, closed: threading.Event) -> None:
-        """Tells at once and after every change, in a thread of its own, until `closed` is set. Raises nothing."""
+        """Reports the addresses at once and after every change, in a thread of its own, until `closed` is set. Raises
+        nothing.
+        """
 
     def interrupt(self) -> None:
         """`closed` was just set: what `follow` waits for outside is broken off. Any thread."""
 
 
 class FollowedServers:
-    """The union of fixed addresses and of what the sources tell. Thread-safe; its threads start with its first use.
+    """The union of fixed addresses and of what the sources find. Thread-safe; its threads start with its first use.
 
     Args:
         fixed: host:port of servers that are always there.
@@ -54,17 +56,17 @@ class FollowedServers:
         self._closed = threading.Event()
 
     def known(self) -> frozenset[str]:
-        """All that is known now; empty where nothing was told yet. Does not wait.
+        """All that is known now; empty where nothing was found yet. Does not wait.
 
         Raises:
-            InvalidConfiguration: Nothing was ever told by one who refuses to.
+            InvalidConfiguration: A source was refused an answer, and never had one.
         """
         self._start()
         with self._changed:
             return self._now() or frozenset()
 
     def wait(self, seconds: float) -> frozenset[str]:
-        """As `known`, once every source has told something; what is known by then, if that takes longer."""
+        """As `known`, once every source has found something; what is known by then, if that takes longer."""
         self._start()
         until = time.monotonic() + seconds
         with self._changed:

@@ -154,11 +154,11 @@ class Lifetime:
     keep_deleted_ms: int = 0
 
     def stamp(self, now: Moment) -> bytes:
-        """Of a row that is written now."""
+        """When a row expires that is written now: STAMP_BYTES bytes."""
         return self._stamp(self.ttl_ms, now) if self.ttl_ms else NEVER
 
     def entries(self, now: Moment) -> Callable[[bytes], bytes]:
-        """From a row, or a deletion as it is staged, that is written now, to its entry."""
+        """The function from a row, or a deletion as it is staged, that is written now, to its entry."""
         row, deleted = self.stamp(now), self._stamp(self.keep_deleted_ms, now)
         if self.ttl_ms:
             return lambda value: (deleted if value.startswith(DELETED) else row) + value
@@ -185,7 +185,7 @@ class Lifetime:
         ]
 
     def is_deletion(self, entry: bytes) -> bool:
-        """Of a state with `order_by`."""
+        """Whether an entry of a state with `order_by` is a deletion that is remembered."""
         return entry.startswith(DELETED, STAMP_BYTES if self.ttl_ms else 0)
 
     def stamp_of(self, entry: bytes) -> bytes:
@@ -217,7 +217,7 @@ class Lifetime:
 
 
 def lifetime(descriptor: StateDescriptor) -> Lifetime | None:
-    """None: entries live until they are deleted, and deletions are not remembered.
+    """How long entries live; None: until they are deleted, and deletions are not remembered.
 
     Those of a state with `order_by` may have been, also where they are not any more.
     """
@@ -241,7 +241,7 @@ class Visible:
         self._deletions = deletions
 
     def row(self, entry: bytes) -> bytes | None:
-        """Of one entry; None: it has expired, or says that there is none."""
+        """The row of one entry; None: it has expired, or says that there is none."""
         if self._lives_from is not None:
             if _FIRST_STAMP <= entry < self._lives_from:
                 return None
@@ -251,7 +251,7 @@ class Visible:
         return _aggregate_row(entry) if self._aggregates else entry
 
     def rows(self, entries: list[bytes | None]) -> list[bytes | None]:
-        """Of many; None: it is not there, has expired, or says that there is none."""
+        """The rows of many entries, in their order; None: it is not there, has expired, or says that there is none."""
         if self._lives_from is not None:
             entries = living(entries, self._lives_from)
         if self._deletions:
@@ -261,7 +261,7 @@ class Visible:
 
 
 def visible(descriptor: StateDescriptor) -> Callable[[Moment], Visible] | None:
-    """By the moment as of which something is read; None: what is stored is the row."""
+    """What readers see, by the moment as of which they read; None: what is stored is the row."""
     lives = lifetime(descriptor)
     aggregates, deletions = descriptor.kind is StateKind.AGGREGATING, bool(descriptor.order_by)
     if lives is not None and lives.ttl_ms:

@@ -105,7 +105,7 @@ class KeyCodec:
         return b"".join(_ENCODE[column.type](value) for column, value in zip(self.columns, first, strict=False))
 
     def encode_values(self, values: Sequence[Any]) -> bytes:
-        """As `encode`, of values that were checked."""
+        """The encoded key, of values that `check` has passed; raises nothing."""
         return b"".join(_ENCODE[column.type](value) for column, value in zip(self.columns, values, strict=True))
 
     def decode(self, data: bytes) -> tuple[KeyValue, ...]:

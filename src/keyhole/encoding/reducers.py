@@ -77,7 +77,8 @@ class Reducer:
 
     Attributes:
         takes: The types that it takes, in words.
-        stored: From a column's type to the type of the field that it is merged into; None: it takes no such column.
+        stored: From a column's type to the type of the field that it is merged into; None: it doesn't take a column of
+            that type.
         reduce: Makes the function that merges the field at a place of the rows; the other place is that of the field
             which it goes `by`, if it does.
         onto: Likewise with the stored row, where that is another thing.
@@ -275,7 +276,9 @@ def problems(reducers: Mapping[str, object]) -> Iterator[str]:
 
 
 def mergings(fields: Sequence[ValueField], reducers: Sequence[str]) -> list[Merging]:
-    """Of each field, by its reducer. In a row the fields stand after one other thing, the schema's version."""
+    """How each field is merged, by its reducer. In a row the fields stand after one other thing, the schema's
+    version.
+    """
     places = {field.name: Place(field, position) for position, field in enumerate(fields, start=1)}
     made = []
     for field, text in zip(fields, reducers, strict=True):

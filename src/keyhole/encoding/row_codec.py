@@ -56,7 +56,7 @@ def earlier_row(schema: ValueSchema, places: Sequence[Origin], kinds: Sequence[V
 def upgrade(
     newest: type[Row], fields: int, places: Sequence[Origin], kinds: Sequence[ValueType]
 ) -> Callable[[Row], Row]:
-    """From a row of an earlier schema, of so many fields, to one of the newest."""
+    """The function from a row of an earlier schema, of so many fields, to one of the newest."""
     # What a field can be taken from: the old row's fields, and after them the defaults.
     defaults: list[Any] = []
     taken: list[int] = []

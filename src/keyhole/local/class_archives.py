@@ -61,7 +61,7 @@ def _make(path: Path, make: Make) -> str:
         with tempfile.TemporaryDirectory(prefix="making-", dir=path.parent) as directory:
             made = Path(directory, path.name)
             make(made)
-            # A Java that makes none, such as one without an archive of its own, won't do it the next time either.
+            # A Java that makes none, as one without an archive of its own, won't do it the next time either.
             made.touch()
             made.replace(path)
     except (OSError, KeyholeError, subprocess.TimeoutExpired) as error:

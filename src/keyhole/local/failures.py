@@ -1,4 +1,6 @@
-"""What is told of a process that has failed: the one line that says why, the end of its log, and where the whole is."""
+"""What is shown of a process that has failed: the one line that says why, the end of its log, and where the whole
+is.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def reason(output: str, exit_code: int | None) -> str:
 
 
 def tell(what: str, exit_code: int | None, output: str, log: Path, keep_in: Path) -> str:
-    """For a person.
+    """The message for a person about a process that has failed.
 
     Args:
         what: Has happened, as the beginning of a sentence.

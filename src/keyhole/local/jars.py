@@ -91,7 +91,7 @@ def fetch(kind: JarSet, cache_dir: Path, progress: Progress | None = None) -> li
 
 
 def fetch_jars(jars: Sequence[Jar], cache_dir: Path, progress: Progress | None = None) -> list[Path]:
-    """As `fetch`, for a list of one's own."""
+    """Fetches the jars of a list of one's own, as `fetch` does."""
     missing = [jar for jar in jars if not _is_cached(jar, cache_dir)]
     if missing:
         try:

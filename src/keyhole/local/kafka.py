@@ -33,7 +33,7 @@ class LocalKafka:
         port: Where clients connect; 0: a free one, the same for the life of this object.
         heap_megabytes: The Java heap's maximum.
         settings: Broker settings that come before the built-in ones.
-        relayed: Further ports to listen on, each with the port that clients who come there are told to come back to:
+        relayed: Further ports to listen on, each with the port that the broker gives clients there to come back to:
             that of a relay in between, which leads here.
         more: Listeners beside those.
         options: Of its JVMs. Default: those by which they take their classes from this machine's archive, if it has
@@ -173,7 +173,7 @@ class LocalKafka:
 
 
 def archive_of_kafka(environ: Mapping[str, str], java: Path, jars: Sequence[Path]) -> Path:
-    """Of the broker's classes. See keyhole.class_archive."""
+    """The archive of the broker's classes (keyhole.class_archive)."""
     return archive_path(environ, "kafka", java, jars)
 
 

@@ -43,10 +43,10 @@ def main(arguments: list[str], environ: Mapping[str, str]) -> int:
 
 
 def listeners(config: KafkaConfig, hostname: str) -> list[Listener]:
-    """Of the broker itself, of the clients beside it, and of those outside of its network, if there are any.
+    """The listeners of the broker itself, the clients beside it, and those outside of its network, if there are any.
 
-    The end of a transaction is a message of the broker to itself. Were it sent to the address that clients are told,
-    no reader would see what is committed while that leads nowhere: as a Service's may for a while, when its pod is new.
+    The end of a transaction is a message of the broker to itself. Were it sent to the address that clients get, no
+    reader would see what is committed while that leads nowhere: as a Service's may for a while, when its pod is new.
     """
     itself = Listener("ITSELF", "127.0.0.1", _ITSELF_PORT, f"127.0.0.1:{_ITSELF_PORT}")
     inside = Listener("PLAINTEXT", "", config.port, config.advertise or f"{hostname}:{config.port}")

@@ -56,7 +56,7 @@ _LOG4J = """\
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where clients come, and where (host:port) they are told to come back to. `host` empty: on all addresses.
+    """Where clients come, and the host:port that the broker gives them to come back to. `host` empty: on all addresses.
 
     Attributes:
         protocol: Of Kafka's security protocols; what it needs is among the broker's settings.

@@ -75,7 +75,7 @@ def in_pyspark(coordinate: str) -> bool:
 
 
 def version_in_pyspark(artifact: str) -> str:
-    """Of an artifact that PySpark ships."""
+    """The version of an artifact that PySpark ships."""
     (version,) = _versions_in_pyspark(artifact)
     return version
 

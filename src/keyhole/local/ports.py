@@ -88,7 +88,7 @@ class Reservations:
 class Claims:
     """Which ports this process has chosen. Thread-safe.
 
-    Each is a lock on one byte of a file that all processes of a user have in common. The operating system gives such
+    Each is a lock on one byte of a file that all processes of a user have in common. The operating system gives these
     locks back when their process ends, however it ends, and a child that was forked has none of them.
 
     Args:
@@ -103,7 +103,7 @@ class Claims:
         self._ports: OrderedDict[int, None] = OrderedDict()  # as they were taken
 
     def take(self, port: int) -> bool:
-        """False: it is another process's, or was taken here before."""
+        """Claims the port. False: it is another process's, or was taken here before."""
         with self._lock:
             if self._process != os.getpid():
                 self._process = os.getpid()

@@ -78,7 +78,9 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it. Whoever sees the end leaves nothing of its group."""
+        """The exit code; None while it runs; negative: the signal that ended it. Whoever sees the end leaves nothing of
+        its group.
+        """
         code = self._process.poll()
         if code is not None:
             self._sweep()

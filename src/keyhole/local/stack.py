@@ -67,7 +67,7 @@ class Stack:
         jars: What the JVMs load.
         java: What they run on.
         environ: The base of the children's environments; KEYHOLE_* in it are left out: the stack sets them.
-        say: Is told each step, for a person.
+        say: Is called with each step, in words for a person.
         uninterrupted: Entered while a child is started and taken note of: a KeyboardInterrupt between the two would
             leave a child that nobody ends before this process has ended.
     """
@@ -194,7 +194,9 @@ class Stack:
         self._children[name].kill()
 
     def check(self) -> None:
-        """Raises MachineError, with the end of its log, where a child has ended by itself."""
+        """Passes where all children run. Raises MachineError, with the end of its log, where one has ended by
+        itself.
+        """
         self._check(self._children)
 
     def _check(self, names: Iterable[str]) -> None:

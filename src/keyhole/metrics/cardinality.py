@@ -1,13 +1,11 @@
-"""How many states, queries and topics one process tells apart in its metrics, so that nobody gets any number of series.
-Pure.
-"""
+"""How many states, queries and topics have series of their own in one process's metrics: never more than this. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 MOST_STATES = 100
-"""Of so many states a process tells the figures apart; those of all others are put together, as OTHER."""
+"""So many states have series of their own in one process; the figures of all others are put together, as OTHER."""
 
 MOST_STATES_OF_ALL = 500
 """The same for the exporter, over all processes."""
@@ -22,11 +20,11 @@ OTHER = "other"
 """The label of what is put together."""
 
 RANGES = 8
-"""A state's key groups are told in so many ranges."""
+"""A state's key groups are counted in so many ranges."""
 
 
 class Kept:
-    """Which states, or queries, are told apart: the first ones that came, for as long as the process lives.
+    """Which states, or queries, have series of their own: the first ones that came, for as long as the process lives.
 
     Otherwise a counter would move between a name and OTHER. Not thread-safe.
     """

@@ -94,7 +94,9 @@ LABELS: Mapping[str, Label] = MappingProxyType(
         "status": Label("`reached`, `silent` or `lost`", 3, "3"),
         "where": Label("`memory` or `disk`", 2, "2"),
         "topic": Label(
-            "a source's topic", MOST_TOPICS + 1, f"{MOST_TOPICS}, with their queries if these are known, then `{OTHER}`"
+            "a source's topic",
+            MOST_TOPICS + 1,
+            f"{MOST_TOPICS}, each with its query if that is a label, then `{OTHER}`",
         ),
         "range": Label(f"key groups, `first-last`; {RANGES} of them", RANGES, str(RANGES)),
         "component": Label("`state_server`, `client_proxy` or `job`", 3, "3"),
@@ -193,7 +195,7 @@ _STATE_SERVER = (
     *_process(_SERVER, "server"),
     _refused(_SERVER, "server"),
     _gauge(_SERVER, "ready", "", "server", "1: it has key groups, and all of them can be read."),
-    _gauge(_SERVER, "draining", "", "server", "1: it was asked to end, and waits until others have its key groups."),
+    _gauge(_SERVER, "draining", "", "server", "1: it was sent SIGTERM, and waits until others have its key groups."),
     # What it holds.
     _gauge(_SERVER, "held", "states", "server", "Of how many states it holds key groups."),
     _gauge(_SERVER, "assigned", "key_groups", _COPY, "Key groups that it was given, to own or to follow."),
@@ -203,9 +205,11 @@ _STATE_SERVER = (
     _gauge(_SERVER, "store", "bytes", _STATE, "Bytes that its store takes."),
     # How fresh that is.
     _gauge(_SERVER, "copy", "epoch", _COPY, "The epoch that its answers stand for.", _MIN),
-    _gauge(_SERVER, "commit_time", "seconds", _COPY, "When that epoch was committed: seconds since 1970.", _MIN),
-    _gauge(_SERVER, "commit_age", "seconds", _COPY, "How long ago that epoch was committed.", _MAX),
-    _gauge(_SERVER, "watermark_age", "seconds", _COPY, "Age of the epoch's watermark, where there is one.", _MAX),
+    _gauge(
+        _SERVER, "commit_time", "seconds", _COPY, "When its answers' epoch was committed: seconds since 1970.", _MIN
+    ),
+    _gauge(_SERVER, "commit_age", "seconds", _COPY, "How long ago its answers' epoch was committed.", _MAX),
+    _gauge(_SERVER, "watermark_age", "seconds", _COPY, "Age of its answers' watermark, where there is one.", _MAX),
     _gauge(_SERVER, "standby_lag", "epochs", _STATE, "Complete epochs that a followed key group lacks, at most.", _MAX),
     _gauge(_SERVER, "standby_lag", "seconds", _STATE, "How long ago a followed copy was whole, at most.", _MAX),
     _gauge(_SERVER, "lease_age", "seconds", _HOST, "How long ago its coordinator was heard of.", _MAX),
@@ -215,31 +219,31 @@ _STATE_SERVER = (
     _gauge(_SERVER, "to_restore", "records", _STATE, "Changelog records that the last restore has to read."),
     # Writing.
     _counter(_SERVER, "staged", "rows", _STATE, "Rows that tasks have staged, those of lost attempts included."),
-    _counter(_SERVER, "staged", "bytes", _STATE, "Bytes of these, keys and values."),
+    _counter(_SERVER, "staged", "bytes", _STATE, "Bytes of staged rows, keys and values."),
     _counter(_SERVER, "committed", "rows", _STATE, "Rows that were committed."),
-    _counter(_SERVER, "committed", "bytes", _STATE, "Bytes of these, keys and values."),
+    _counter(_SERVER, "committed", "bytes", _STATE, "Bytes of committed rows, keys and values."),
     _gauge(_SERVER, "staged", "epoch", _HOST, "The last epoch that rows were staged of.", _MAX),
     _gauge(_SERVER, "committed", "epoch", _HOST, "The last epoch that it has committed.", _MAX),
     _counter(_SERVER, "committed", "epochs", _HOST, "Epochs that it has committed."),
-    _counter(_SERVER, "replayed", "epochs", _HOST, "Of these, those that an earlier run had committed already."),
+    _counter(_SERVER, "replayed", "epochs", _HOST, "Committed epochs that an earlier run had committed already."),
     _counter(_SERVER, "failed", "commits", f"{_HOST} reason", "Commits that failed; they are tried again."),
     _histogram(_SERVER, "commit", "seconds", "server", "What a commit takes here, Kafka included.", _EPOCH_SECONDS),
     _gauge(_SERVER, "staging", "bytes", "server where", "Staged rows that are not committed yet."),
     # Reading.
     _counter(_SERVER, "lookup", "keys", _STATE, "Keys that were looked up."),
-    _counter(_SERVER, "lookup", "frames", _STATE, "Requests that these came in."),
+    _counter(_SERVER, "lookup", "frames", _STATE, "Requests that the looked-up keys came in."),
     _counter(_SERVER, "failed", "reads", f"{_STATE} reason", "Keys, or scans, that were refused."),
     _histogram(_SERVER, "lookup", "seconds", "server", "What a frame of lookups takes here.", _CALL_SECONDS),
     _histogram(_SERVER, "frame", "keys", "server", "Keys per frame of lookups.", _FRAME_KEYS),
     _counter(_SERVER, "finished", "scans", _STATE, "Scans that have ended, however."),
     _counter(_SERVER, "scanned", "entries", _STATE, "Entries that scans have sent."),
-    _counter(_SERVER, "scanned", "bytes", _STATE, "Bytes of these, keys and values."),
+    _counter(_SERVER, "scanned", "bytes", _STATE, "Bytes of scanned entries, keys and values."),
     _gauge(_SERVER, "open", "scans", "server", "Scans under way."),
     _histogram(_SERVER, "scan", "seconds", "server", "What a scan takes, its reader's pauses included.", _CALL_SECONDS),
     # The disk.
     _gauge(_SERVER, "disk", "bytes", "server", "Size of the file system that its stores are on."),
-    _gauge(_SERVER, "disk_free", "bytes", "server", "What of it is free for this process."),
-    _gauge(_SERVER, "disk_used", "bytes", "server", "What its stores take of it, together."),
+    _gauge(_SERVER, "disk_free", "bytes", "server", "Free bytes of that file system, for this process."),
+    _gauge(_SERVER, "disk_used", "bytes", "server", "Bytes of that file system that its stores take, together."),
     _gauge(_SERVER, "store_limit", "bytes", "server", "The most that one state's store may take, by its settings."),
 )
 
@@ -249,7 +253,7 @@ _CLIENT_PROXY = (
     *_process(_PROXY, "proxy"),
     _refused(_PROXY, "proxy"),
     _counter(_PROXY, "lookup", "keys", _PROXY_STATE, "Keys that were looked up."),
-    _counter(_PROXY, "lookup", "frames", _PROXY_STATE, "Requests that these came in."),
+    _counter(_PROXY, "lookup", "frames", _PROXY_STATE, "Requests that the looked-up keys came in."),
     _counter(_PROXY, "failed", "reads", f"{_PROXY_STATE} reason", "Keys, or scans, that got no answer."),
     _counter(_PROXY, "route_hit", "keys", _PROXY_STATE, "Keys that the first copy they were sent to has answered."),
     _counter(_PROXY, "route_missed", "keys", _PROXY_STATE, "Keys that had to be sent to another copy, or again."),
@@ -276,8 +280,8 @@ _JOB_METRICS = (
         "checked",
         "records",
         "application topic",
-        "Records that the job has looked at, those that it could not take among them, as of the last complete epoch. "
-        "Counted where these are: of the same topics, from 0 on with each start, and as often.",
+        "Records that the job has looked at, rejected ones included, as of the last complete epoch. Counted as those "
+        "are: of the same topics, from 0 on with each start, and again where a batch or task is run again.",
     ),
     _counter(
         _JOB,
@@ -285,22 +289,24 @@ _JOB_METRICS = (
         "records",
         "application topic",
         "Records that the job could not take, and put into the dead-letter topic, as of the last complete epoch. No "
-        "exact number: it begins at 0 with each start, and a batch or task that is run again counts its own again; by "
-        "the dead letters' headers they can be counted.",
+        "exact number: it begins at 0 with each start, and a batch or task that is run again counts its own again. "
+        "The exact one is that of the dead letters' distinct headers.",
     ),
     # The coordinator.
     _gauge(_JOB, "complete", "epoch", _QUERY, "The last epoch that is complete on all servers.", _MAX),
     _counter(_JOB, "complete", "epochs", _QUERY, "Epochs that were completed."),
-    _counter(_JOB, "replayed", "epochs", _QUERY, "Of these, those that an earlier run had committed in part."),
-    _counter(_JOB, "epoch", "rounds", _QUERY, "Rounds that these took; more than epochs: servers were lost."),
+    _counter(_JOB, "replayed", "epochs", _QUERY, "Completed epochs that an earlier run had committed in part."),
+    _counter(
+        _JOB, "epoch", "rounds", _QUERY, "Rounds that completed epochs took; more than epochs: servers were lost."
+    ),
     _counter(
         _JOB, "failed", "epochs", f"{_QUERY} reason", "Epochs that were given up; the query ends, or tries again."
     ),
     _histogram(_JOB, "epoch", "seconds", _QUERY, "From a batch's arrival at the sink to its end.", _EPOCH_SECONDS),
-    _counter(_JOB, "phase", "seconds", f"{_QUERY} phase", f"Of that, in {', '.join(PHASES)}."),
+    _counter(_JOB, "phase", "seconds", f"{_QUERY} phase", f"Time that epochs took, by phase: {', '.join(PHASES)}."),
     _gauge(_JOB, "commit_age", "seconds", _QUERY, "How long ago the last complete epoch was committed.", _MAX),
     _gauge(_JOB, "run", "generation", _QUERY, "The run's generation: it grows with every start.", _MAX),
-    _gauge(_JOB, "assignment", "version", _QUERY, "Of the assignment; it grows whenever key groups move.", _MAX),
+    _gauge(_JOB, "assignment", "version", _QUERY, "The assignment's version; it grows whenever key groups move.", _MAX),
     _gauge(_JOB, "member", "servers", _QUERY, "State servers that may write now."),
     _counter(_JOB, "distrusted", "servers", _QUERY, "How often a server had to be given another grant, or replaced."),
     _gauge(_JOB, "fenced", "", _QUERY, "1: a newer run has taken the query over.", _MAX),
@@ -308,40 +314,51 @@ _JOB_METRICS = (
     _counter(_JOB, "run", "batches", _QUERY, "Batches that Spark has run.", prefix="spark"),
     _gauge(_JOB, "batch", "number", _QUERY, "Spark's id of the last batch.", _MAX, prefix="spark"),
     _histogram(_JOB, "batch", "seconds", _QUERY, "What a batch takes.", _EPOCH_SECONDS, prefix="spark"),
-    _counter(_JOB, "phase", "seconds", f"{_QUERY} phase", "Of that, by Spark's own phases.", prefix="spark"),
+    _counter(
+        _JOB, "phase", "seconds", f"{_QUERY} phase", "Time that batches took, by Spark's own phases.", prefix="spark"
+    ),
     _counter(_JOB, "input", "rows", _QUERY, "Rows that Spark has read.", prefix="spark"),
-    _gauge(_JOB, "input", "rows_per_second", _QUERY, "The rate at which they came, last.", prefix="spark"),
-    _gauge(_JOB, "processed", "rows_per_second", _QUERY, "The rate at which Spark takes them, last.", prefix="spark"),
+    _gauge(_JOB, "input", "rows_per_second", _QUERY, "The rate at which rows came, last.", prefix="spark"),
+    _gauge(_JOB, "processed", "rows_per_second", _QUERY, "The rate at which Spark took rows, last.", prefix="spark"),
     _gauge(_JOB, "watermark_age", "seconds", _QUERY, "Age of the query's watermark.", _MAX, prefix="spark"),
     _gauge(_JOB, "state", "rows", _QUERY, "Rows that Spark keeps as state of its own.", prefix="spark"),
-    _gauge(_JOB, "state_memory", "bytes", _QUERY, "Memory of these.", prefix="spark"),
-    _counter(_JOB, "state_updated", "rows", _QUERY, "Rows of these that were written.", prefix="spark"),
+    _gauge(_JOB, "state_memory", "bytes", _QUERY, "Memory of Spark's own state.", prefix="spark"),
+    _counter(_JOB, "state_updated", "rows", _QUERY, "Rows of Spark's own state that were written.", prefix="spark"),
     _counter(_JOB, "state_dropped", "rows", _QUERY, "Rows that came after the watermark.", prefix="spark"),
-    _counter(_JOB, "state_commit", "seconds", _QUERY, "What committing these takes, tasks added up.", prefix="spark"),
+    _counter(
+        _JOB,
+        "state_commit",
+        "seconds",
+        _QUERY,
+        "What committing Spark's own state takes, tasks added up.",
+        prefix="spark",
+    ),
 )
 
 _BY_STATE = "application state"
 
 _EXPORTER_METRICS = (
     *_process(_EXPORTER, ""),
-    _gauge(_EXPORTER, "up", "", "component target", "1: it answered when it was last asked."),
-    _gauge(_EXPORTER, "answer_age", "seconds", "component target", "How old its exposed figures are.", _MAX),
-    _gauge(_EXPORTER, "ask", "seconds", "component target", "How long it took to answer, last.", _MAX),
-    _counter(_EXPORTER, "failed", "asks", "component target", "How often it did not answer in time, or at all."),
-    _gauge(_EXPORTER, "discovered", "targets", "component", "How many are discovered."),
+    _gauge(_EXPORTER, "up", "", "component target", "1: the target answered when it was last asked."),
+    _gauge(_EXPORTER, "answer_age", "seconds", "component target", "Age of what is exposed of the target.", _MAX),
+    _gauge(_EXPORTER, "ask", "seconds", "component target", "How long the target took to answer, last.", _MAX),
+    _counter(
+        _EXPORTER, "failed", "asks", "component target", "How often the target did not answer in time, or at all."
+    ),
+    _gauge(_EXPORTER, "discovered", "targets", "component", "How many targets are discovered."),
     _gauge(_EXPORTER, "unknown", "metrics", "component", "Metrics that are left out: of another version."),
     _gauge(_EXPORTER, "scrape", "seconds", "", "What the last scrape took."),
     _gauge(_EXPORTER, "view_age", "seconds", "", "How long ago the answers were last put together."),
     _gauge(_EXPORTER, "kafka_up", "", "", "1: Kafka answered when it was last asked."),
-    _gauge(_EXPORTER, "kafka_age", "seconds", "", "How old the exposed figures of Kafka are."),
+    _gauge(_EXPORTER, "kafka_age", "seconds", "", "Age of what is exposed of Kafka."),
     # What shows from all answers together.
     _gauge(_EXPORTER, "known", "states", "", "States that there are.", prefix="cluster"),
     _gauge(_EXPORTER, "all", "key_groups", _BY_STATE, "Key groups that the state has.", prefix="cluster"),
     _gauge(_EXPORTER, "unowned", "key_groups", _BY_STATE, "Key groups that no server owns.", prefix="cluster"),
-    _gauge(_EXPORTER, "unreadable", "key_groups", _BY_STATE, "Those that nobody answers for.", prefix="cluster"),
-    _gauge(_EXPORTER, "contested", "key_groups", _BY_STATE, "Those that several say they own.", prefix="cluster"),
-    _gauge(_EXPORTER, "followed", "key_groups", _BY_STATE, "Those with at least one standby.", prefix="cluster"),
-    _gauge(_EXPORTER, "restoring", "key_groups", _BY_STATE, "Those that are being restored.", prefix="cluster"),
+    _gauge(_EXPORTER, "unreadable", "key_groups", _BY_STATE, "Key groups that nobody answers for.", prefix="cluster"),
+    _gauge(_EXPORTER, "contested", "key_groups", _BY_STATE, "Key groups that several say they own.", prefix="cluster"),
+    _gauge(_EXPORTER, "followed", "key_groups", _BY_STATE, "Key groups with at least one standby.", prefix="cluster"),
+    _gauge(_EXPORTER, "restoring", "key_groups", _BY_STATE, "Key groups that are being restored.", prefix="cluster"),
     _gauge(
         _EXPORTER,
         "range",
@@ -350,11 +367,35 @@ _EXPORTER_METRICS = (
         "How many of a range of key groups a server owns, or follows.",
         prefix="cluster",
     ),
-    _gauge(_EXPORTER, "oldest", "epoch", _BY_STATE, "What readers get at least.", _MIN, prefix="cluster"),
+    _gauge(_EXPORTER, "oldest", "epoch", _BY_STATE, "The epoch that readers get at least.", _MIN, prefix="cluster"),
     _gauge(_EXPORTER, "commit_age", "seconds", _BY_STATE, "Age of what readers get, at most.", _MAX, prefix="cluster"),
-    _gauge(_EXPORTER, "watermark_age", "seconds", _BY_STATE, "Age of its watermark.", _MAX, prefix="cluster"),
-    _gauge(_EXPORTER, "staleness", "seconds", _BY_STATE, "How long ago it was whole, at most.", _MAX, prefix="cluster"),
-    _gauge(_EXPORTER, "standby_lag", "epochs", _BY_STATE, "The most that a standby lacks.", _MAX, prefix="cluster"),
+    _gauge(
+        _EXPORTER,
+        "watermark_age",
+        "seconds",
+        _BY_STATE,
+        "Age of the watermark of what readers get, at most.",
+        _MAX,
+        prefix="cluster",
+    ),
+    _gauge(
+        _EXPORTER,
+        "staleness",
+        "seconds",
+        _BY_STATE,
+        "How long ago what readers get was whole, at most.",
+        _MAX,
+        prefix="cluster",
+    ),
+    _gauge(
+        _EXPORTER,
+        "standby_lag",
+        "epochs",
+        _BY_STATE,
+        "Complete epochs that a standby lacks, at most.",
+        _MAX,
+        prefix="cluster",
+    ),
     # Kafka.
     _gauge(
         _EXPORTER,
@@ -370,7 +411,7 @@ _EXPORTER_METRICS = (
         "records",
         _BY_STATE,
         "Offsets in the state's changelog, from first to last: at most so many records, compaction has removed some. "
-        "Kafka's own metrics have its bytes (kafka.log, Size): its client for Python can't ask for them.",
+        "Its bytes are in Kafka's own metrics (kafka.log, Size): its client for Python can't ask for them.",
         prefix="kafka",
     ),
 )

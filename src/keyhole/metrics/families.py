@@ -43,7 +43,7 @@ class Figures:
         self.counted(name, labels, histogram.counts, histogram.sum)
 
     def counted(self, name: str, labels: tuple[str, ...], counts: Sequence[int], sum_: float) -> None:
-        """A histogram, as a process has told it. One that has other buckets than the catalogue is left out."""
+        """A histogram, as another process has sent it. One that has other buckets than the catalogue is left out."""
         of = self._histograms.setdefault(name, {}).setdefault(labels, Histogram(BY_NAME[name].buckets))
         if len(counts) == len(of.counts):
             of.counts = [a + b for a, b in zip(of.counts, counts, strict=True)]
@@ -100,7 +100,7 @@ def version() -> str:
 def _resident_bytes() -> int:
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # not Linux: the highest it ever was, which macOS tells in bytes and others in KiB
+    except OSError:  # not Linux: the highest it ever was, which macOS gives in bytes and others in KiB
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 

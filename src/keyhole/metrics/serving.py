@@ -1,4 +1,4 @@
-"""How a process tells its figures: the service Stats, and a /metrics of its own."""
+"""How a process exposes its figures: the service Stats, and a /metrics of its own."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Entries(msgspec.Struct, frozen=True):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """Without the map keys: the elements of a list."""
+        """The values without the map keys, in order: the elements of a list."""
         return tuple(entry.value for entry in self.entries)
 
     @property

@@ -90,7 +90,7 @@ class StateDescriptor(msgspec.Struct, frozen=True):
         max_length: Kind LIST: how many elements a key has at most, the last ones; 0: any number.
         keep_deleted_ms: With `order_by`: how long a deletion is remembered, with its order; 0: deletions have none, and
             count whatever the rows' orders.
-        class_version: Of the job's class that makes what is stored (an aggregator, operator or codec), 1 to 255; 0:
+        class_version: Of the job's class that makes what is stored (an aggregator, operator or codec), 1 to 255. 0:
             there is none, or an earlier release has recorded the state, to which all were of version 1.
     """
 

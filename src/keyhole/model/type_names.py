@@ -51,7 +51,7 @@ def parsed(name: str) -> TypeName:
 
 
 def not_stored(name: str, why: str = "") -> ValueMismatch:
-    """For a type that a state can't hold."""
+    """The error for a type that a state can't hold."""
     return ValueMismatch(f"a state can't hold values of type {name}{why and f': {why}'}; see docs/values.md", type=name)
 
 

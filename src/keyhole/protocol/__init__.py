@@ -15,7 +15,7 @@ driver commits once the receipts cover the batch. What makes it hold when proces
 
 Here are the decisions and the records, as functions on frozen values: no sockets, clocks, threads or Kafka, and no
 library but msgspec (a contract in pyproject.toml). keyhole.coordinator carries them out in the driver,
-services/state_server on the other side, keyhole.changelog has the topics. docs/protocol.md tells the reasons.
+services/state_server on the other side, keyhole.changelog has the topics. docs/protocol.md has the reasons.
 
 Messages (protos/keyhole/v1/state_server.proto), and who has their content:
 
@@ -88,7 +88,7 @@ Invariants, and the tests that hold them:
     5. Each key group takes an epoch once, whatever is sent again, lost or killed.
        tests/property/test_protocol.py: TestProtocol, TestReducingProtocol
        tests/unit/test_schedules.py: test_a_transaction_whose_end_is_not_seen_counts_once_whether_it_was_applied_or_not
-    6. A key group's next owner is on record, and told, only after the last one was fenced or has answered Release.
+    6. A key group's next owner is on record, and gets it, only after the last one was fenced or has answered Release.
        tests/unit/test_handover.py:
        test_a_key_group_is_on_record_for_and_told_to_its_next_owner_only_after_the_last_one_has_answered_release
     7. An idle driver that can't write to the control topic confirms nobody: once it may be replaced, its leases pass.

@@ -113,7 +113,7 @@ def _able(names: Sequence[str], of: Sequence[str], owner: str) -> list[str]:
 def _evened(of: list[str], able: Sequence[str], load: Counter[str]) -> bool:
     """Moves the copy of the server that follows most to the one that follows least, if that makes it more even.
 
-    Each such step makes the sum of squares of the loads smaller: they come to an end.
+    Each step makes the sum of squares of the loads smaller: they come to an end.
     """
     if not of or not able:
         return False

@@ -29,12 +29,14 @@ _BEGINS = b'{"pin":'
 
 
 def broadcast_folder(application: str, state: str) -> str:
-    """Of what batches have read of a broadcast state."""
+    """The folder of what batches have read of a broadcast state."""
     return f"{BROADCASTS}/{application}.{state}"
 
 
 def subtasks_folder(state: str) -> str:
-    """Of how many subtasks an operator state has had. The state is the query's own, so of the query's application."""
+    """The folder of how many subtasks an operator state has had. The state is the query's own, so of its
+    application.
+    """
     return f"{PINNED}/subtasks/{state}"
 
 

@@ -41,7 +41,7 @@ class OpenedRecord(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> str:
-        """In words, as far as it is known."""
+        """Who it is, in words for a person, as far as that is known."""
         parts = [f"run id {self.run_id}"]
         if self.host:
             parts.append(f"process {self.process} on {self.host}")
@@ -66,8 +66,8 @@ class QueryRecord(msgspec.Struct, frozen=True):
         reset_epoch: The epoch that replaces all that its states held (`on_new_checkpoint="reset"`); 0: none.
         first_epoch: Where the epochs of this checkpoint begin; those before it came from another one.
         stateful: Spark keeps state of its own for the query: its checkpoint is part of a savepoint.
-        evolved_epoch: The first epoch after the schema of a state has changed last: an earlier version of the job may
-            have committed it in some key groups, and its rows can't be compared with those; 0: none.
+        evolved_epoch: The first epoch after the schema of a state has changed last; 0: none. An earlier version of the
+            job may have committed it in some key groups, and its rows can't be compared with those.
         bootstrap: The name of the bootstrap that the states began with; empty: they began empty.
     """
 
@@ -81,7 +81,7 @@ class QueryRecord(msgspec.Struct, frozen=True):
 
     @property
     def bootstraps(self) -> bool:
-        """It is the record of the bootstrap itself, which has no checkpoint: no stream has followed yet."""
+        """Whether it is the record of the bootstrap itself, which has no checkpoint: no stream has followed yet."""
         return not self.spark_query_id
 
 

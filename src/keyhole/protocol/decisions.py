@@ -1,7 +1,7 @@
 """What the coordinator decides of batches and epochs, as functions on frozen values: no sockets, no clocks, no Kafka.
 
-The protocol is told in docs/protocol.md; each function here is one of its decisions. Who owns what is plan.py's, whose
-a state is registration.py's.
+docs/protocol.md describes the protocol; each function here is one of its decisions. Who owns what is plan.py's, whose a
+state is registration.py's.
 """
 
 from __future__ import annotations

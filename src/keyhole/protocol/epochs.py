@@ -68,5 +68,5 @@ class EpochResult:
 
     @property
     def epoch(self) -> int:
-        """Its number."""
+        """The number of the epoch that the batch became."""
         return self.stamp.epoch

@@ -65,13 +65,13 @@ class Membership:
     def assigned(
         self, opened: Mapping[str, Member], assignment: AssignmentRecord, goal: Mapping[str, Owners]
     ) -> Membership:
-        """The assignment is on record, the servers have yet to be told. A failure begins again with this assignment."""
+        """The assignment is on record, the servers have yet to get it. A failure begins again with this assignment."""
         after = Membership({**self.members, **opened}, assignment, settled=False, goal=goal)
         # A copy that is followed before and after stays as warm as it is.
         return after.heard({name: held for name, held in self.warm.items() if name not in opened})
 
     def heard(self, warm: Mapping[str, Held]) -> Membership:
-        """Servers have told which of their copies are warm; of the others it is known from before."""
+        """Servers have reported which of their copies are warm; of the others it is known from before."""
         told = {
             name: {state: groups & followed_by(self.assignment, name, state) for state, groups in held.items()}
             for name, held in warm.items()

@@ -1,4 +1,4 @@
-"""How to get from one membership to the next. Pure. docs/protocol.md tells it with its reasons.
+"""How to get from one membership to the next. Pure. docs/protocol.md has the reasons.
 
 A change is forced where a server was lost: what it owned gets another owner at once, a warm standby if there is one.
 All else is planned: a key group moves only to a server whose copy is warm, so that no reader waits for a restore.
@@ -84,7 +84,7 @@ def plan_change(
     fence = tuple(grant.grant for grant in old_grants if grant.grant not in kept_grants)
     # Whose grant alone is broken has all that was committed but for the last epoch: nobody is better.
     stay = kept | (unchanged & set(able))
-    # What a server that was restarted has told of its copies counts no more.
+    # What a server reported of its copies before it was restarted counts no more.
     warm = {name: held for name, held in current.warm.items() if name in unchanged}
     states = {name: _State.of(current, name, needs[name], {*kept, *able}, warm) for name in needs}
     owners = {name: state.taken_over(stay, able) for name, state in states.items()}

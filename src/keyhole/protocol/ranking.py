@@ -49,7 +49,7 @@ class Ranking(NamedTuple):
 
 
 def rankings(key_groups: int, told: list[tuple[ServerView, Holding]]) -> list[Ranking]:
-    """By key group, of what the servers have told of one state. Those whose connection is lost don't count."""
+    """By key group, of what the servers have reported of one state. Those whose connection is lost don't count."""
     claims: list[list[Claim]] = [[] for _ in range(key_groups)]
     for view, holding in told:
         if view.lost:

@@ -1,6 +1,6 @@
 """Which server answers for which key group, computed from what the servers say of themselves. Pure.
 
-Every server tells the whole of what it holds whenever that changes. A reader keeps the last word of each server
+Every server sends the whole of what it holds whenever that changes. A reader keeps the last word of each server
 (ServerView), and derives all routes anew from all views: the result depends on the last words alone, never on their
 order.
 """
@@ -24,7 +24,7 @@ class Routes(msgspec.Struct, frozen=True):
 
     Attributes:
         addresses: By key group; empty where nobody is to be asked.
-        sole: The address of all key groups, empty if there is no such one: whole frames go there unread.
+        sole: The address of all key groups, empty if they have several: whole frames go there unread.
     """
 
     addresses: tuple[str, ...]

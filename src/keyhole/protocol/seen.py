@@ -81,7 +81,7 @@ class _SeenPartition:
 class SeenRows:
     """The rows that one key group has applied. Not thread-safe.
 
-    Where no boundary comes, memory stays bounded all the same: above `most` numbers of a partition of a source, the
+    Where no boundary comes, memory stays bounded all the same. Above `most` numbers of a partition of a source, the
     lower half is given up, and the rows below it that were not seen yet count as seen. `assumed` says so.
 
     Args:

@@ -14,7 +14,8 @@ StateName: TypeAlias = tuple[str, str]
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """What one server says of one state in one role: a server that owns some key groups and follows others tells two.
+    """What one server says of one state in one role: a server that owns some key groups and follows others sends two of
+    them.
 
     Attributes:
         key_groups: Those that it answers for, or will once it is ready.

@@ -247,7 +247,7 @@ async def _told(caller: Caller, answer: Awaitable[Any]) -> Any:
 
 
 def discreet(caller: Caller, error: KeyholeError) -> KeyholeError:
-    """Without the names of what else there is, for callers who may see only some of it."""
+    """The error without the names of what else there is, for callers who may see only some of it."""
     if caller.is_anybody or not isinstance(error, (UnknownApplication, UnknownState)):
         return error
     return type(error)("there is no such state; `keyhole states` lists those that you may read")

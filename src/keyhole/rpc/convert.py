@@ -145,7 +145,7 @@ def bounds_to_proto(bounds: ReadBounds) -> query_pb2.ReadOptions | None:
 
 
 def bounds_from_proto(message: query_pb2.ReadOptions) -> ReadBounds:
-    """Raises Unsupported for a policy that this version does not know."""
+    """The bounds of a request's options. Raises Unsupported for a policy that this version does not know."""
     if message.stale not in _STALE_BACK:
         raise Unsupported(f"the policy for stale reads {message.stale} is not known here; update this side")
     return ReadBounds(message.min_epoch, _STALE_BACK[message.stale], message.max_staleness_ms)

@@ -24,7 +24,7 @@ def put_written_stamp(stamp: EpochStamp, message: pb.CommitRequest | pb.ReadBase
 
 
 def written_stamp(message: pb.CommitRequest | pb.ReadBaseRequest) -> EpochStamp:
-    """The inverse."""
+    """The stamp that `put_written_stamp` has set, of the generation of the message's run."""
     return EpochStamp(message.epoch, message.run.generation, message.commit_time_ms, message.watermark_ms)
 
 

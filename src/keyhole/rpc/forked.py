@@ -60,7 +60,7 @@ def fork_support() -> bool:
 
 
 def check() -> None:
-    """Raises Unsupported: gRPC can't be used in this process."""
+    """Passes where gRPC can be used in this process. Raises Unsupported where it can't."""
     if process.cut_off:
         raise Unsupported(
             "this process was forked from one that had a connection of gRPC open, and gRPC does not work in it. Close "

@@ -50,7 +50,7 @@ Failure: TypeAlias = KeyholeError | AskAgain
 
 
 def as_error(failure: Failure) -> KeyholeError:
-    """As it is sent, for whoever takes errors alone."""
+    """The failure as an error, for whoever takes errors alone."""
     if not isinstance(failure, AskAgain):
         return failure
     return NotReady(failure.why, **{_ASK_AGAIN: "true"} | ({_FULL: "true"} if failure.full else {}))
@@ -63,7 +63,7 @@ def failure_from_proto(message: error_pb2.Error) -> Failure:
 
 
 def frame_is_full(state: str) -> AskAgain:
-    """Of the keys of a frame that are to be asked for in another one. `state`: application/state."""
+    """The failure of keys of a frame that are to be asked for in another one. `state`: application/state."""
     return AskAgain(
         f"the values of other keys of state {state} fill this response: ask for those that failed so in another frame, "
         "of fewer keys",
@@ -72,7 +72,7 @@ def frame_is_full(state: str) -> AskAgain:
 
 
 def value_too_large(state: str, size: int, what: str = "the value of a key") -> TooLarge:
-    """It can't be carried, however few are asked for."""
+    """The error for a value that can't be carried, however few are asked for."""
     return TooLarge(
         f"{what} of state {state} takes {size:,} bytes, and {MAX_VALUE_BYTES:,} is the most that a message carries: "
         "make it smaller, or split it over several keys",
@@ -149,7 +149,7 @@ def failed_together(failures: Mapping[int, Failure]) -> list[tuple[Failure, list
 
 
 def failures_to_proto(failures: Mapping[int, Failure]) -> list[query_pb2.LookupFailure]:
-    """By index; keys that failed together share one message."""
+    """The failures by the index of their keys; keys that failed together share one message."""
     return [
         query_pb2.LookupFailure(indexes=indexes, error=to_proto(as_error(failure)))
         for failure, indexes in failed_together(failures)
@@ -174,7 +174,7 @@ def portions(sizes: Iterable[int], most_bytes: int = FRAME_BYTES) -> Iterator[sl
 
 
 def check_values(state: str, values: Sequence[bytes], what: str) -> None:
-    """Raises TooLarge where one of them can't be carried."""
+    """Passes where each value can be carried. Raises TooLarge where one can't."""
     largest = max(map(len, values), default=0)
     if largest > MAX_VALUE_BYTES:
         raise value_too_large(state, largest, what)

@@ -1,4 +1,4 @@
-"""Tells a state server that queries are over, for `keyhole retire` and for whoever runs many queries on one server."""
+"""Retires queries on a state server, for `keyhole retire` and for whoever runs many queries on one server."""
 
 from __future__ import annotations
 

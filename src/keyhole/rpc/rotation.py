@@ -51,7 +51,7 @@ class Renewing:
         return tuple(of.versioned()[1] if of else 0 for of in (self._material, self._token))  # type: ignore[return-value]
 
     def metadata(self, given: Any) -> Any:
-        """With the token, if there is one."""
+        """The metadata with the token, if there is one."""
         if self._token is None:
             return given
         return (*(given or ()), ("authorization", f"Bearer {self._token.get()}"))
@@ -136,7 +136,7 @@ class RenewedAioChannel:
         return method
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """Of the channel for a call that begins now."""
+        """The state of the channel for a call that begins now."""
         state: grpc.ChannelConnectivity = self.current().channel.get_state(try_to_connect)
         return state
 
@@ -147,7 +147,7 @@ class RenewedAioChannel:
         await self.close()
 
     async def close(self, grace: float | None = None) -> None:
-        """Also those that were replaced."""
+        """Closes the channel, and those that were replaced."""
         for held in (*self._replaced, self._held):
             await held.channel.close(grace)
 

@@ -29,7 +29,7 @@ def scan_range(codec: StateCodec, request: query_pb2.ScanRequest) -> EntryRange:
 
 
 def check_has_entries(descriptor: StateDescriptor) -> None:
-    """Raises Unsupported: The state has one value per key, which Get gives."""
+    """Passes where a key of the state has entries. Raises Unsupported where it has one value, which Get gives."""
     if not descriptor.entry_key:
         raise Unsupported(
             f"state {descriptor.application}/{descriptor.state} is of kind {descriptor.kind}: it has one value per "

@@ -16,7 +16,7 @@ def watched(files: TlsFiles) -> Reloading[Material]:
 
 
 def server_credentials(material: Reloading[Material], *, require_client_certificate: bool) -> grpc.ServerCredentials:
-    """For a port. gRPC asks at each handshake, on a thread of its own (works with grpc.aio too; docs/adr).
+    """The credentials of a port. gRPC asks at each handshake, on a thread of its own (grpc.aio, too; docs/adr).
 
     Args:
         require_client_certificate: One of the material's authority.
@@ -39,7 +39,7 @@ def server_credentials(material: Reloading[Material], *, require_client_certific
 
 
 def channel_credentials(material: Material) -> grpc.ChannelCredentials:
-    """For one connection after the other, until the material changes."""
+    """The credentials of one connection after the other, until the material changes."""
     return grpc.ssl_channel_credentials(material.authority or None, material.key or None, material.certificate or None)
 
 

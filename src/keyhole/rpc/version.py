@@ -9,7 +9,9 @@ PROTOCOL_VERSION = 3
 
 
 def check(theirs: int, who: str) -> None:
-    """Raises ProtocolMismatch: `who` speaks another version. 0: it is from before there were any."""
+    """Passes where `who` speaks this version; raises ProtocolMismatch where not. 0: it is from before there were
+    any.
+    """
     if theirs == PROTOCOL_VERSION:
         return
     older = f"{who} speaks version {theirs}" if theirs else f"{who} speaks a version before 1"

@@ -96,7 +96,7 @@ def create(
     _check_empty(target)
     why = ""
     for _ in range(settings.attempts):
-        # First: it tells what is left of this one, or of another one, wherever this ends.
+        # First: by it one sees what is left of this one, or of another one, wherever this ends.
         target.write_whole(INCOMPLETE, msgspec.json.encode({"application": application, "began_ms": clock.now_ms()}))
         target.clear(but=INCOMPLETE)
         try:

@@ -47,7 +47,7 @@ class Folder:
             raise InvalidConfiguration(f"no folder can be at {path}: {error}", path=path) from error
 
     def check_there(self) -> None:
-        """Raises InvalidConfiguration where there is no such folder; an object store knows none without a file."""
+        """Raises InvalidConfiguration where the folder doesn't exist; an object store knows none without a file."""
         with self._told("listed"):
             self._fs.invalidate_cache()
             if self._fs.isdir(self._root):
@@ -84,7 +84,7 @@ class Folder:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[BinaryIO]:
-        """Raises FileNotFoundError where there is no such file."""
+        """The file, open for reading. Raises FileNotFoundError where it doesn't exist."""
         try:
             file = self._fs.open(self._at(name), "rb")
         except FileNotFoundError:
@@ -95,7 +95,7 @@ class Folder:
             yield file
 
     def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError where there is no such file."""
+        """The file's bytes. Raises FileNotFoundError where it doesn't exist."""
         with self.reading(name) as file:
             return file.read()
 
@@ -174,12 +174,12 @@ class HashingFile:
         """Whoever opened the file flushes it."""
 
     def saved(self, path: str, rows: int = 0) -> SavedFile:
-        """What was written so far, as the manifest tells it."""
+        """What was written so far, as it stands in the manifest."""
         return SavedFile(path, self.bytes, self._hash.hexdigest(), rows)
 
 
 def copy_file(source: Folder, name: str, target: Folder, path: str) -> SavedFile:
-    """Raises FileNotFoundError where the source has no such file."""
+    """Copies the file. Raises FileNotFoundError where the source doesn't have it."""
     with source.reading(name) as file, target.writing(path) as written:
         hashing = HashingFile(written)
         while data := file.read(_CHUNK_BYTES):

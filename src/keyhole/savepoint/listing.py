@@ -1,4 +1,4 @@
-"""Finds savepoints, and tells whether they are sound."""
+"""Finds savepoints, and checks whether they are sound."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def listing(folder: Folder, *, checksums: bool) -> list[Listed]:
     """The folder itself where it is a savepoint; else those directly in it, by name.
 
     Raises:
-        InvalidConfiguration: There is no such folder, or it can't be read.
+        InvalidConfiguration: The folder doesn't exist, or can't be read.
     """
     folder.check_there()
     if _is_one(folder):

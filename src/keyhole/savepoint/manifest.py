@@ -2,7 +2,7 @@
 
     {"format": 1, "sha256": "...", "savepoint": {...}}      the checksum is of the bytes of the object after it
 
-docs/savepoints.md tells the same to those who read one in another language.
+docs/savepoints.md has the same for those who read one in another language.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Savepoint(msgspec.Struct, frozen=True):
 
     @property
     def files(self) -> tuple[SavedFile, ...]:
-        """Of all states and checkpoints: every file but the manifest."""
+        """The files of all states and checkpoints: every file but the manifest."""
         checkpoints = [query.checkpoint.files for query in self.queries if query.checkpoint is not None]
         return tuple(file for files in (*(state.files for state in self.states), *checkpoints) for file in files)
 

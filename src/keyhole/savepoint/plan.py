@@ -200,7 +200,9 @@ def check_target(plan: Plan, records: Mapping[str, bytes]) -> bool:
 
 
 def begin_records(plan: Plan) -> dict[str, bytes | None]:
-    """What tells, from before the first row until after the last, that the application can't be started yet."""
+    """The records that say, from before the first row until after the last, that the application can't be started
+    yet.
+    """
     return {
         key: value
         for query in plan.queries

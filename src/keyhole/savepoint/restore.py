@@ -55,7 +55,7 @@ _READER = "savepoint"  # of the control topic; it never opens it, so that it fen
 _RESTORING = "*restore"
 _METADATA = "metadata"
 
-# Longer than another's claim takes, most of which is the making of topics: then the next attempt is told of it.
+# Longer than another's claim takes, most of which is the making of topics: then the next attempt hears of it.
 _ATTEMPTS, _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 4, 1.0, 8.0
 
 
@@ -84,7 +84,7 @@ def restore(source: Folder, plan: Plan, changelog: Changelog, clock: Clock, dead
         SavepointMismatch, TopicMismatch: The target is in use, or can't be restored into. Nothing was changed, unless
             that came about after this has begun.
         Fenced: Another process has begun the same restore meanwhile, and goes on with it; or jobs and restores are
-            begun all the time. May be called again: then it is told whose the target is.
+            begun all the time. May be called again: then it finds whose the target is.
         KafkaUnreachable, OutcomeUnknown: May be called again, and goes on.
     """
     backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
@@ -95,7 +95,7 @@ def restore(source: Folder, plan: Plan, changelog: Changelog, clock: Clock, dead
         except Fenced as error:
             if attempt.claimed or not left:
                 raise _overtaken(plan, error, claimed=attempt.claimed) from error
-            # Two that begin at the same moment may have ended each other: the next look tells who has the application.
+            # Two that begin at the same moment may have ended each other: the next look finds who has the application.
             _log.info("a restore is begun again", extra={"application": plan.application, "why": error.message})
             clock.sleep(backoff.next())
         except (KafkaUnreachable, OutcomeUnknown) as error:
@@ -182,7 +182,7 @@ class _Restore:
         try:
             records = read()
         except ChangelogRecreated:
-            records = {}  # no such topic
+            records = {}  # the topic doesn't exist
         begun = check_target(self._plan, records)
         admin = self._changelog.admin()
         there = [state.descriptor for state in self._plan.states if admin.check(state.descriptor, self._deadline)]

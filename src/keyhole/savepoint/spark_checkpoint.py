@@ -123,8 +123,9 @@ def _log_entries(names: Iterable[str], folder: str, batch: int) -> list[str]:
 
 
 def _pinned(source: Folder, names: Iterable[str], batch: int) -> list[str]:
-    """What was last settled of each thing (spark.driver.pins): of a broadcast state, what the next batch's updates are
-    told from; of an operator state, how many subtasks there have been. And the file that has its content, if another.
+    """What was last settled of each thing (spark.driver.pins), and the file that has its content, if another. Of a
+    broadcast state, that is what the next batch's updates are compared with; of an operator state, how many subtasks
+    there have been.
     """
     last: dict[str, int] = {}
     for name in names:

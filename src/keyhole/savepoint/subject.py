@@ -107,7 +107,7 @@ def check_checkpoints(subject: Subject, given: Set[str]) -> None:
         given: The queries whose Spark checkpoint is at hand.
 
     Raises:
-        SavepointMismatch: A query needs its checkpoint, or there is no such query.
+        SavepointMismatch: A query needs its checkpoint, or the savepoint doesn't have the query.
     """
     names = [query.query for query in subject.queries]
     unknown = sorted(given - set(names))

@@ -21,7 +21,7 @@ class Audit:
         refused: How many, by reason: UNAUTHENTICATED, PERMISSION_DENIED.
 
     Args:
-        on_refusal: Is told each reason, for a metric.
+        on_refusal: Is called with the reason of each refusal, for a metric.
     """
 
     def __init__(

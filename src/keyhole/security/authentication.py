@@ -189,7 +189,9 @@ class Caller:
         return self._access is None
 
     def check(self, verb: Verb, application: str, state: str) -> None:
-        """Raises PermissionDenied: it may not. The audit log has it. Whether there is such a state isn't told."""
+        """Passes where the caller may. Raises PermissionDenied where not, whether or not the state exists. The audit
+        log has it.
+        """
         if not self.may(verb, application, state):
             raise self.denied(verb, application, state)
 
@@ -214,12 +216,12 @@ class Caller:
         return self._access is None or self._now().may_see(application, state)
 
     def check_everywhere(self, *verbs: Verb) -> None:
-        """Raises PermissionDenied: no entry allows one of the verbs for all states."""
+        """Passes where an entry allows one of the verbs for all states. Raises PermissionDenied where none does."""
         if self._access is not None and not any(self._now().may_everywhere(verb) for verb in verbs):
             raise self.denied(verbs[0], "*", "*")
 
     def check_infrastructure(self) -> None:
-        """Raises PermissionDenied: it is neither of the platform, nor an administrator, nor does it write any state."""
+        """Passes for the platform, administrators, and those that write a state. Raises PermissionDenied for others."""
         if self._access is None:
             return
         rights = self._now()

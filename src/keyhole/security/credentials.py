@@ -69,7 +69,8 @@ def read_token(path: str) -> str:
     """The token in a file.
 
     Raises:
-        InvalidConfiguration: It can't be read, is empty, or holds anything but one token. What it holds isn't told.
+        InvalidConfiguration: It can't be read, is empty, or holds anything but one token. The message has nothing of
+            its content.
     """
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - bounded: a wrong path may be endless

@@ -39,10 +39,10 @@ IDENTITY_KINDS = ("token", "certificate", "jwt")
 class Verb(StrEnum):
     """What is done.
 
-    READ: look keys up. SCAN: read the entries of a key. WATCH: be told changes. ADMIN: see the servers, and all that a
-    copy holds (`keyhole status`, `keyhole verify`). WRITE: what an application's driver and tasks say to state servers.
-    PLATFORM: what proxies and the metrics exporter ask of servers; it includes all reads. METRICS: the figures alone,
-    under /metrics and Stats.
+    READ: look keys up. SCAN: read the entries of a key. WATCH: get changes as they come. ADMIN: see the servers, and
+    all that a copy holds (`keyhole status`, `keyhole verify`). WRITE: what an application's driver and tasks say to
+    state servers. PLATFORM: what proxies and the metrics exporter ask of servers; it includes all reads. METRICS: the
+    figures alone, under /metrics and Stats.
     """
 
     READ = "read"
@@ -114,7 +114,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def identities(self) -> set[str]:
-        """Those that are named in full, to compare with those that there are."""
+        """The identities that are named in full, to compare with those that there are."""
         return {who for entry in self.allow for who in entry.who if "*" not in who}
 
 

@@ -53,7 +53,7 @@ class Reloading(Generic[_T]):
         return self.versioned()[0]
 
     def versioned(self) -> tuple[_T, int]:
-        """With a number that grows whenever it changes."""
+        """What was read last, with a number that grows whenever it changes."""
         if time.monotonic() >= self._next:
             with self._lock:
                 self._look()

@@ -1,4 +1,4 @@
-"""What a deployable is told of TLS, tokens and rights, as frozen values."""
+"""The settings of TLS, tokens and rights that a deployable has, as frozen values."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class WebTokens:
 
 
 def keys_of(where: str) -> Keys:
-    """From a file, read again when it changes, or an https URL, fetched again every five minutes.
+    """The keys in a file, read again when it changes, or at an https URL, fetched again every five minutes.
 
     Raises:
         InvalidConfiguration: The file holds no keys, or the URL isn't https. One that doesn't answer yet is no error:

@@ -70,7 +70,7 @@ def changes_schema(state: str, batch: spark.StructType) -> spark.StructType:
         batch: The batch's schema.
 
     Raises:
-        InvalidConfiguration: The batch is no queryable processor's, or its processor exposes no such state.
+        InvalidConfiguration: The batch is no queryable processor's, or its processor doesn't expose the state.
     """
     schemas = _exposed(batch)
     if state not in schemas:

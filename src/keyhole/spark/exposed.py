@@ -25,7 +25,7 @@ STATE_COLUMN = "_keyhole_state"
 CHANGES_COLUMN = "_keyhole_changes"
 
 KEY_PREFIX = "_keyhole_key_"
-"""Before the names of the grouping key's columns, where it is told of rows that hold them packed."""
+"""Before the names of the grouping key's columns, where rows hold them packed."""
 
 GROUPING_KEY = "keyhole.grouping_key"
 """In the metadata of a column: it holds this one, counted from 0, of the columns that the operator groups by."""
@@ -113,7 +113,7 @@ class ExposedState:
 
     @property
     def title(self) -> str:
-        """In what the user is told of it."""
+        """What messages to the user call the state."""
         return f"state {self.variable!r}" + (f" (exposed as {self.name!r})" if self.alias_of else "")
 
     def __str__(self) -> str:
@@ -156,7 +156,9 @@ def output_schema(own: spark.StructType, key: spark.StructType, exposed: Sequenc
 
 
 def exposed_in(output: spark.StructType) -> Mapping[str, spark.StructType] | None:
-    """By exposed state, the schema of its change rows, of which the operator's output tells; None: it is none."""
+    """By exposed state, the schema of its change rows, from the operator's output; None: it is no processor's
+    output.
+    """
     for field in output.fields:
         if field.name == CHANGES_COLUMN and _EXPOSED in field.metadata:
             schemas: Mapping[str, str] = field.metadata[_EXPOSED]

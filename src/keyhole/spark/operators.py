@@ -42,8 +42,9 @@ class Operator(Protocol):
     same elements: nothing here may depend on time or chance. What a method raises ends the query. Elements are plain
     data, as MessagePack holds it (a tuple comes back as a list; a set, say, is refused).
 
-    Where their shape or meaning has changed, an operator has a `version`, a whole number that grows (default: 1), and
-    upgrade(elements, version): makes of all elements that an earlier version of a subtask held those of this one.
+    Where their shape or meaning has changed, an operator has a `version`, a whole number that grows (default: 1), and a
+    method upgrade(elements, version). It makes of all elements that an earlier version of a subtask held those of this
+    one.
     """
 
     def process(self, subtask: Subtask, elements: list[Any], rows: Iterator[Any]) -> Sequence[Any]:

@@ -93,7 +93,7 @@ class QueryableProcessor:
 
     @functools.cached_property
     def ttls(self) -> Mapping[str, Ttl | None]:
-        """By exposed state, the ttl that it, or else the processor, gives it; None: none.
+        """The ttl of each exposed state, that it, or else the processor, gives it; None: none.
 
         Runs `init` and `close` of a copy of the processor, once, as Spark does again when a query starts.
 
@@ -122,7 +122,7 @@ class QueryableProcessor:
             output_mode, time_mode, initial_state: As transformWithState takes them.
 
         Raises:
-            InvalidConfiguration: The data has no such key column, or a name is taken; or as `ttls`.
+            InvalidConfiguration: The data lacks a key column, or a name is taken; or as `ttls`.
             ValueMismatch: As `states`. Also in the task, where the processor puts a value into an exposed state that
                 Spark would store as another one, or as null: as text in the error that ends the query.
             Exception: As `ttls`.
@@ -138,7 +138,7 @@ class QueryableProcessor:
         time_mode: str = "none",
         initial_state: GroupedData | None = None,
     ) -> DataFrame:
-        """The same with `transformWithStateInPandas`, for a processor that takes and gives pandas data frames.
+        """As `transform`, with `transformWithStateInPandas`: for a processor that takes and gives pandas data frames.
 
         Raises:
             InvalidConfiguration, ValueMismatch: As `transform`; also where a key column is of type timestamp.

@@ -38,7 +38,7 @@ ROCKSDB: Mapping[str, str] = MappingProxyType(
 
 # With it begins Spark's account of the query's offsets and its whole plan, under which the reason is out of sight.
 _PLAN = "\n=== Streaming Query ==="
-# An error of ours that a task has raised: Spark tells it under the stacks of all that it has come through.
+# An error of ours that a task has raised: Spark prints it under the stacks of all that it has come through.
 _OF_A_TASK = re.compile(r"^keyhole\.errors\.\w+: (.+)$", re.MULTILINE)
 _LOOK_SECONDS = 0.2
 _TOPIC_SECONDS = 60.0
@@ -94,7 +94,7 @@ def records(spark: SparkSession, bootstrap_servers: str, config: TopicJobConfig)
 
     Raises:
         KafkaUnreachable: No broker answers.
-        InvalidConfiguration: There is no such topic, or the checkpoint can't be written to.
+        InvalidConfiguration: The topic doesn't exist, or the checkpoint can't be written to.
     """
     await_topic(bootstrap_servers, config.topic, _TOPIC_SECONDS)
     require_writable(spark, config.checkpoint)
@@ -155,7 +155,7 @@ def run_job(name: str, start: Callable[[Mapping[str, str]], StreamingQuery | Seq
         start: Starts Spark and the query, or the queries, from the environment.
 
     Returns:
-        The process's exit code; 1 where a query has failed: the others are stopped, and what ended it is told.
+        The process's exit code; 1 where a query has failed: the others are stopped, and what ended it is printed.
     """
     logs.tell_crashes()
     try:

@@ -91,7 +91,7 @@ def _checkpoint_writing(checkpoint: str, jars: Sequence[Path]) -> Mapping[str, s
     scheme = urlsplit(checkpoint).scheme
     if scheme in ("", "file"):
         return FILE_CHECKPOINTS
-    if scheme != "s3a":  # by Spark's default; what it can't reach, it tells
+    if scheme != "s3a":  # by Spark's default; what it can't reach, it says
         return {}
     if not any(jar.name.startswith(_S3_CONNECTOR) for jar in jars):
         raise InvalidConfiguration(
@@ -103,15 +103,16 @@ def _checkpoint_writing(checkpoint: str, jars: Sequence[Path]) -> Mapping[str, s
 
 
 def java_options(directory: Path, more: Sequence[str]) -> str:
-    """Those of the driver's JVM, as Spark takes them."""
+    """The options of the driver's JVM, as Spark takes them."""
     # A JVM that is killed leaves its temporary files behind, where they belong to nobody.
     options = [f"-Djava.io.tmpdir={directory}", "-XX:-UsePerfData", STACKS, *more]
     return " ".join(f'"{option}"' for option in options)
 
 
 def archive_of_spark(environ: Mapping[str, str]) -> Path | None:
-    """Of the classes of the Spark that a session here runs on (keyhole.class_archive); None: it is nowhere to be found,
-    and its session will say so."""
+    """The archive of the classes of the Spark that a session here runs on (keyhole.class_archive); None: it is nowhere
+    to be found, and its session will say so.
+    """
     java = Path(environ["JAVA_HOME"], "bin", "java") if environ.get("JAVA_HOME") else shutil.which("java")
     jars = list(Path(_find_spark_home(), "jars").glob("*.jar"))
     try:

@@ -28,7 +28,7 @@ from keyhole.spark.write_path.stream_runs import MakeCoordinator, StreamRuns
 _log = logging.getLogger(__name__)
 
 OnCommit = Callable[[int], object]
-"""Is told an epoch that is complete: all servers have it, and readers see it."""
+"""Is called with the number of an epoch that is complete: all servers have it, and readers see it."""
 
 OnRows = Callable[[DataFrame, int], object]
 """Gets the batch, and its id, once its epoch is complete."""
@@ -131,12 +131,12 @@ class Sink:
 
         Raises:
             KeyMismatch, ValueMismatch: The batch's columns don't fit the declaration.
-            InvalidConfiguration: Called outside of a streaming query, or two sinks share a query name; the query feeds
-                a reducing state with more than what is new, or has no checkpoint location of its own; Spark's Python
-                workers can't load Keyhole; or KEYHOLE_JOB_SERVERS is wrong.
+            InvalidConfiguration: Called outside of a streaming query, or two sinks share a query name. The query feeds
+                a reducing state with more than what is new, or has no checkpoint location of its own. Spark's Python
+                workers can't load Keyhole. KEYHOLE_JOB_SERVERS is wrong.
             KeyholeError: As Coordinator.run_epoch. Nothing of the batch is visible, or all of it will be: the query may
                 be started again.
-            Exception: What `on_commit` raised. The epoch is complete; the restarted query tells it again.
+            Exception: What `on_commit` raised. The epoch is complete; the restarted query calls it with that again.
         """
         self._failure = None
         try:

@@ -31,7 +31,7 @@ def make_engine(store: str, limits: StoreLimits, options: Mapping[str, object]) 
         options: What that engine knows beside them.
 
     Raises:
-        InvalidConfiguration: There is no such store, a library of its is missing, or it doesn't know an option.
+        InvalidConfiguration: There is no store of that name, a library of its is missing, or it doesn't know an option.
         StoreFormat, StoreLocked, StoreFull: See StoreEngine.
     """
     factory = _factory(store)

@@ -94,7 +94,6 @@ class OverlaySnapshot:
         return row
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
-        """As base.Snapshot."""
         # From the store first, whatever stands over it: a closed one must be noticed.
         rows = self._base.get_many(storage_keys)
         overlay = self._overlay
@@ -105,7 +104,6 @@ class OverlaySnapshot:
         return rows
 
     def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], bool]:
-        """As base.Snapshot."""
         if not any(key in self._overlay for key in storage_keys):
             return self._base.get_first(storage_keys, most_bytes)
         return first_rows(map(self.get, storage_keys), most_bytes)
@@ -113,7 +111,6 @@ class OverlaySnapshot:
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """As base.Snapshot."""
         first, end = bounds(key_group, start, stop)
         over = [(key, row) for key, row in self._overlay.of(key_group) if first <= key and (end is None or key < end)]
         stored = self._base.items(key_group, start, stop, descending=descending)
@@ -124,7 +121,6 @@ class OverlaySnapshot:
         return self._base.positions()
 
     def close(self) -> None:
-        """Idempotent."""
         self._base.close()
 
 

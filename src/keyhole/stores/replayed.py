@@ -1,4 +1,4 @@
-"""A state as its changelog tells it, up to an offset of each key group, in a store of this process's own.
+"""A state as its changelog has it, up to an offset of each key group, in a store of this process's own.
 
 What savepoints are made from, and what copies are compared with. Memory is bounded by the reader's pieces and the
 largest epoch; the store takes the room that the state takes.

@@ -43,7 +43,7 @@ def check_batch(batch: Batch, max_key_bytes: int) -> None:
     Raises:
         KeyTooLong: A storage key is longer than `max_key_bytes`.
         InternalError: A key group is written to without an Advance. The caller's bug: after a crash, the position would
-            not tell which records the store holds.
+            not say which records the store holds.
     """
     keys = [key for key, _ in batch.puts]
     keys += batch.deletes

@@ -29,8 +29,9 @@ _FRAME = 3  # a border and two blanks, for each column; and one border more
 
 
 def age(source: Source, now: datetime) -> str:
-    """How long ago it was that the copy held all that was complete; docs/reads.md tells it from how long ago its epoch
-    was committed."""
+    """How long ago it was that the copy held all that was complete; docs/reads.md says how it differs from how long ago
+    its epoch was committed.
+    """
     return "-" if source.as_of is None else f"{max(0.0, (now - source.as_of).total_seconds()):.1f} s"
 
 

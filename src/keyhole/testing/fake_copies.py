@@ -31,7 +31,8 @@ MAX_KEY_BYTES = 511
 
 @dataclass(eq=False)
 class HostedState:
-    """One copy of a state on the fake. Change it at will; call `FakeServer.changed` after what ownership streams tell.
+    """One copy of a state on the fake. Change it at will; call `FakeServer.changed` after a change of what ownership
+    streams send.
 
     Attributes:
         confirmed: Owner: whether its coordinator was heard of within the lease.
@@ -55,7 +56,7 @@ class HostedState:
         self.key_groups = self.key_groups or frozenset(range(self.descriptor.key_groups))
 
     def put(self, key: Any, row: bytes) -> None:
-        """`row` as the codec encodes it."""
+        """Sets the value of a key. `row`: as keyhole.encoding.row_codec.encode_row makes it."""
         self.rows[self.codec.storage_key(key)] = row
 
     def source(self, server: str) -> state_pb2.Source:
@@ -142,7 +143,7 @@ class StateCopies:
         return [value_of(state, key, options) for key, state in zip(keys, chosen, strict=True)], chosen
 
     def chosen(self, keys: list[bytes], options: pb.ReadOptions) -> list[HostedState]:
-        """Of all keys, before any is answered: one that can't be fails the request."""
+        """The copy that answers each key, chosen before any is answered: one that can't be fails the request."""
         if self._refuse is not None:
             raise self._refuse
         check_consistency(options)
@@ -176,7 +177,7 @@ def entries_of(state: HostedState, within: EntryRange, request: pb.ScanRequest) 
 
 
 def value_of(state: HostedState, key: bytes, options: pb.ReadOptions) -> bytes:
-    """As the request wants it; empty: there is none."""
+    """The value in the request's format; empty: there is none."""
     row = state.rows.get(key, b"")
     return state.codec.row_to_json(row).encode() if row and options.format == pb.VALUE_FORMAT_JSON else row
 

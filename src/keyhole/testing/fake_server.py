@@ -34,7 +34,7 @@ PAGE_ENTRIES = 3
 
 
 class FakeServer:
-    """Make and use it inside one event loop.
+    """A state server that answers reads from dictionaries. Make and use it inside one event loop.
 
     Attributes:
         states: By application and state: what it owns.
@@ -102,7 +102,7 @@ class FakeServer:
     def follow(
         self, descriptor: StateDescriptor, rows: Mapping[Any, bytes] | None = None, key_groups: Iterable[int] = ()
     ) -> HostedState:
-        """As `host`, a standby copy."""
+        """Adds a standby copy of a state; its arguments are those of `host`."""
         state = HostedState(descriptor, key_groups=frozenset(key_groups), role=Role.STANDBY)
         for key, row in (rows or {}).items():
             state.put(key, row)
@@ -111,7 +111,7 @@ class FakeServer:
         return state
 
     def copies(self, name: tuple[str, str]) -> list[HostedState]:
-        """Of one state, what it owns before what it follows."""
+        """The copies of one state, what it owns before what it follows."""
         return [copies[name] for copies in (self.states, self.standbys) if name in copies]
 
     def all_copies(self) -> list[HostedState]:
@@ -145,7 +145,7 @@ class FakeServer:
         )
 
     async def ownership(self) -> AsyncIterator[state_server_pb2.Ownership]:
-        """Now and after every change."""
+        """What the server holds, now and after every change."""
         while True:
             change = self._change
             yield state_server_pb2.Ownership(

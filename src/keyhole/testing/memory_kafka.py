@@ -99,7 +99,9 @@ class MemoryKafka:
             raise KafkaUnreachable("the Kafka in memory was told to be down")
 
     def check_name(self, name: str) -> None:
-        """Raises InvalidConfiguration: another topic's is the same to Kafka."""
+        """Passes where Kafka would make a topic of this name. Raises InvalidConfiguration where another's is the same
+        to it.
+        """
         self.reach()
         with self._lock:
             for other in self._topics:
@@ -120,7 +122,7 @@ class MemoryKafka:
             return found.id
 
     def topic_id(self, name: str) -> str | None:
-        """None: there is no such topic."""
+        """The topic's id; None: the topic doesn't exist."""
         self.reach()
         with self._lock:
             found = self._topics.get(name)
@@ -185,7 +187,7 @@ class MemoryKafka:
             self._lock.notify_all()
 
     def ends(self, parts: Iterable[tuple[str, int]]) -> list[int]:
-        """As `end` for each; -1: there is no such topic. Nothing is raised."""
+        """As `end` for each; -1: the topic doesn't exist. Nothing is raised."""
         with self._lock:
             return [self._topics[name].ends[number] if name in self._topics else -1 for name, number in parts]
 

@@ -159,7 +159,7 @@ class Writer:
 
     def _stage(self, batch: pa.RecordBatch, order: StageOrder) -> list[PartitionReceipt]:
         """What a Spark task does, for the one partition that there is."""
-        # Lazily: what is wrong with the rows is then told by the receipt, as of a task.
+        # Lazily: what is wrong with the rows is then in the receipt, as of a task.
         rows = (encode(some, order.descriptors[self._state]) for some in [batch] if some.num_rows)
         return [stage_partition(order, self._state, 0, next(self._attempts), rows, self._channel)]
 

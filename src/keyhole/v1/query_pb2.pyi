@@ -707,7 +707,7 @@ Global___ServerStatus: _TypeAlias = ServerStatus  # noqa: Y015
 @_typing.final
 class StateHolding(_message.Message):
     """What one server holds of one state in one role (source.role); a server that is owner of some key groups and standby
-    of others tells two of them.
+    of others sends two of them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

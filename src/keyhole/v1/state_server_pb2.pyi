@@ -528,7 +528,7 @@ class CommitRequest(_message.Message):
     next_watermark_ms: _builtins.int
     """The watermark after the batch's rows: what is written lives by event time from then on."""
     offsets_hash: _builtins.int
-    """Of the batch's source offsets, to tell a replay from another batch."""
+    """A hash of the batch's source offsets: a replay has the same, another batch has not."""
     @_builtins.property
     def run(self) -> Global___Run: ...
     @_builtins.property
@@ -656,7 +656,7 @@ class ConfirmResponse(_message.Message):
     WARM_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     draining: _builtins.bool
-    """It was told to end, and waits for its key groups to be taken over."""
+    """It was sent SIGTERM, and waits for its key groups to be taken over."""
     @_builtins.property
     def warm(self) -> _containers.RepeatedCompositeFieldContainer[Global___WarmKeyGroups]:
         """The standby copies that have caught up: they could take over at once."""

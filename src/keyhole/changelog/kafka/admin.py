@@ -102,7 +102,7 @@ class Topics:
             raise as_ours(error_of(exception), self._bootstrap_servers, f"describe topic {topic}") from exception
 
     def check_new(self, topic: str, partitions: int, deadline: Deadline) -> None:
-        """Raises InvalidConfiguration: Kafka would not make such a topic, which there is not."""
+        """Raises InvalidConfiguration where Kafka would not make the topic, which must not exist yet."""
         self._create(topic, partitions, deadline, validate_only=True)
 
     def _create(self, topic: str, partitions: int, deadline: Deadline, *, validate_only: bool = False) -> None:
@@ -119,7 +119,7 @@ class Topics:
             error = error_of(exception)
             if error.code() == KafkaError.TOPIC_EXCEPTION:
                 raise refused_name(topic, error.str()) from exception
-            # Somebody else was faster: the check that follows tells whether it is the right one.
+            # Somebody else was faster: the check that follows finds out whether it is the right one.
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise as_ours(error, self._bootstrap_servers, doing) from exception
 
@@ -135,7 +135,7 @@ class Topics:
             time.sleep(_RETRY_SECONDS)
 
     def check(self, topic: str, partitions: int, found: TopicDescription, deadline: Deadline) -> None:
-        """Raises TopicMismatch: it is not as ChangelogAdmin.ensure would make it."""
+        """Compares the topic with what ChangelogAdmin.ensure would make. Raises TopicMismatch where it differs."""
         doing = f"read the settings of topic {topic}"
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:

@@ -1,4 +1,4 @@
-"""Admin clients of librdkafka that end where they are told to.
+"""Admin clients of librdkafka that end in the thread that closes them.
 
 A client answers in a thread of its own, which then runs Python, and at times Python's garbage collection with it. Where
 that collects the client itself, librdkafka finds that it is ended in its own thread, and aborts the process
@@ -27,7 +27,7 @@ class Admin:
 
     @property
     def client(self) -> AdminClient:
-        """To be called at once, and not to be kept."""
+        """The client itself: to be called at once, and not to be kept in a variable."""
         assert self._client is not None, "it is closed"
         return self._client
 

@@ -19,7 +19,7 @@ _LOGIN = "org.apache.kafka.common.security"
 
 
 def client_settings(bootstrap_servers: str) -> dict[str, str]:
-    """For librdkafka; `bootstrap.servers` is among them.
+    """The settings of a librdkafka client; `bootstrap.servers` is among them.
 
     Raises:
         InvalidConfiguration: The file can't be read, or has what is no setting for it; no value is in the message.
@@ -29,7 +29,7 @@ def client_settings(bootstrap_servers: str) -> dict[str, str]:
 
 
 def java_settings(bootstrap_servers: str) -> dict[str, str]:
-    """For Kafka's Java clients, as Spark's connector has them; `bootstrap.servers` is among them.
+    """The settings of Kafka's Java clients, as Spark's connector has them; `bootstrap.servers` is among them.
 
     Raises:
         InvalidConfiguration: As `client_settings`; or a setting has no counterpart in Java.

@@ -79,7 +79,7 @@ class Deadline:
 
 
 def common_settings(bootstrap_servers: str) -> Settings:
-    """For every client. Raises as keyhole.changelog.kafka.brokers.client_settings."""
+    """The settings that every client has. Raises as keyhole.changelog.kafka.brokers.client_settings."""
     return {
         # A broker's address may be one where nobody is any more, and nothing says so (a pod that is gone). By default
         # a client waits 30 s for it before it asks for the name again, and a follower is behind for as long.
@@ -111,7 +111,7 @@ def _on_error(error: KafkaError) -> None:
 class TopicNames:
     """Asks brokers for their topics, and knows why they let nobody in. Blocks; one thread.
 
-    librdkafka tells of the latter beside the call, which only ends as one without an answer.
+    librdkafka reports a refusal beside the call, which only ends as one without an answer.
     """
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -206,7 +206,7 @@ def outcome_unknown(transactional_id: str, why: object) -> OutcomeUnknown:
 
 
 def as_ours(error: KafkaError, bootstrap_servers: str, doing: str) -> KeyholeError:
-    """For calls that change nothing, or may be repeated."""
+    """What an error of librdkafka's means, as one of ours: of a call that changes nothing, or may be repeated."""
     if error.code() in _REFUSED:
         return InvalidConfiguration(
             f"Kafka at {bootstrap_servers} refuses to {doing}: {error.str()} ({error.name()})",

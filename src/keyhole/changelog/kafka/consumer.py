@@ -40,7 +40,7 @@ def runs(messages: Sequence[Message]) -> Iterator[RecordRun]:
         by_part[message.topic(), message.partition()].append(message)  # type: ignore[index]  # both are known
     for part, of_part in by_part.items():
         start = 0
-        # Never compared with None by ==, which such an error answers by raising something somewhere later.
+        # Never compared with None by ==: an error of librdkafka's answers that by raising something somewhere later.
         for at, error in [(at, error) for at, error in enumerate(map(Message.error, of_part)) if error is not None]:
             ended = error.code() == KafkaError._PARTITION_EOF
             yield RecordRun(part, of_part[start:at], of_part[at].offset() if ended else None, None if ended else error)
@@ -63,7 +63,7 @@ def offset_of(message: Message) -> int:
 
 
 def consumer_settings(bootstrap_servers: str) -> Settings:
-    """For a consumer of committed records that belongs to no group."""
+    """The settings of a consumer of committed records that belongs to no group."""
     return {
         **common_settings(bootstrap_servers),
         # librdkafka wants one; nothing is ever stored under it.
@@ -88,7 +88,7 @@ def consumer_settings(bootstrap_servers: str) -> Settings:
 
 
 def following_settings(bootstrap_servers: str) -> Settings:
-    """For a consumer that stays."""
+    """The settings of a consumer that stays at the end, and waits there for more."""
     return {
         **consumer_settings(bootstrap_servers),
         # New records come at once. Only "nothing more" takes this long; asking more often would keep brokers busy, and

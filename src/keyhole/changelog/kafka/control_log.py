@@ -49,7 +49,7 @@ class KafkaControlLog:
     def read_decided(self, deadline_seconds: float) -> Mapping[str, bytes]:
         deadline = Deadline(deadline_seconds)
         part = (self._topic, _PARTITION)
-        self._log.ends([part], deadline.left)  # which says so where there is no such topic
+        self._log.ends([part], deadline.left)  # which says so where the topic doesn't exist
         with closing(TopicOffsets(self._bootstrap_servers)) as offsets:
             # Also of transactions that are open: what is committed ends before the first of them.
             written = offsets.ends({self._topic: [_PARTITION]}, deadline.left)
@@ -91,7 +91,7 @@ class KafkaControlLog:
                 )
                 raise unreachable(self._bootstrap_servers, f"complete a transaction on {self._topic}", why)
             time.sleep(backoff.next())
-            with suppress(KafkaUnreachable):  # at the deadline, or shortly away: what is waited for is told
+            with suppress(KafkaUnreachable):  # at the deadline, or shortly away: what is waited for is in the error
                 end = self._log.ends([part], deadline.left)[part]
         return end
 

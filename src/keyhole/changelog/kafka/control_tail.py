@@ -79,7 +79,7 @@ class KafkaControlTail:
             if not ended:
                 self._remember(message)
         # A writer that died in a transaction hides what came after until Kafka has given it up. Whoever has only just
-        # begun to follow is told what there is.
+        # begun to follow gets what there is.
         if (ended and not self._whole) or (self._read and self._between_transactions()):
             return self._handed_out()
         return {} if self._whole else None
@@ -87,7 +87,7 @@ class KafkaControlTail:
     def _between_transactions(self) -> bool:
         """Whether what has been read ends with a transaction's last record. False: that isn't known.
 
-        Kafka tells of the end only after waiting in vain for more, and that end is where the first transaction begins
+        Kafka reports the end only after waiting in vain for more, and that end is where the first transaction begins
         that is still open, which may stand among the records of another one. But of a transaction that has been read in
         part, a record is still to come, and the marker that commits it: two offsets below the log's end. Each of
         Kafka's answers has that end, so it is looked up here, not asked for.
@@ -98,7 +98,9 @@ class KafkaControlTail:
         return self._end - 1 <= self._next_offset
 
     def _begin_anew(self) -> None:
-        """The topic is gone, or another one: it is read from its start, and what it lacks is told as deleted then."""
+        """The topic is gone, or another one: it is read from its start, and what it lacks is handed out as deleted
+        then.
+        """
         self._consumer.close()
         self._begin()
 

@@ -28,7 +28,7 @@ class TopicOffsets:
         self._admin = Admin(bootstrap_servers)
 
     def ends(self, topics: Mapping[str, Collection[int]], timeout_seconds: float) -> dict[tuple[str, int], int]:
-        """By (topic, partition), the offset after the last record. Partitions that don't exist are missing.
+        """The offset after the last record, by (topic, partition). Partitions that don't exist are missing.
 
         Raises:
             KafkaUnreachable: No answer in time.
@@ -37,7 +37,7 @@ class TopicOffsets:
         return self._offsets(topics, _LATEST, Deadline(timeout_seconds))
 
     def starts(self, topics: Mapping[str, Collection[int]], timeout_seconds: float) -> dict[tuple[str, int], int]:
-        """The same of the first offset."""
+        """The first offset that is still there, by (topic, partition); as `ends`, and with its errors."""
         return self._offsets(topics, _EARLIEST, Deadline(timeout_seconds))
 
     def _offsets(
@@ -80,7 +80,7 @@ def _unknown(error: KafkaException) -> bool:
 
 
 def await_partitions(bootstrap_servers: str, topics: Mapping[str, int], deadline: Deadline) -> None:
-    """Until all partitions of new topics answer. Blocks.
+    """Returns once all partitions of new topics answer. Blocks.
 
     A broker names a partition's leader before that has opened the partition's log. Of a producer that wrote meanwhile
     the first records were seen to be lost without a word. The likely way: a first request is refused and a later one

@@ -173,7 +173,7 @@ class CommittedLog:
 
 
 def _within(run: RecordRun, end: int) -> RecordRun:
-    """What of it is before the end, which it tells if it reaches it."""
+    """What of the run is before the end; its own `end` is set if it reaches that."""
     records = run.records
     if records and offset_of(records[-1]) >= end - 1:
         return RecordRun(run.part, [record for record in records if offset_of(record) < end], end)

@@ -50,11 +50,11 @@ def make_topics(bootstrap_servers: str, topics: Mapping[str, int], deadline_seco
 
 
 def await_topic(bootstrap_servers: str, topic: str, deadline_seconds: float) -> None:
-    """Until it is there: what makes it may have started at the same time as what reads it. Blocks.
+    """Returns once the topic is there: what makes it may have started at the same time as what reads it. Blocks.
 
     Raises:
         KafkaUnreachable: No broker answers in time.
-        InvalidConfiguration: The brokers have no such topic.
+        InvalidConfiguration: The brokers don't have the topic in time.
     """
     names = TopicNames(bootstrap_servers)
     deadline = Deadline(deadline_seconds)

@@ -98,7 +98,7 @@ class _Followed:
     Attributes:
         position: Of the last piece that was handed out.
         next_offset: No record before it is to come.
-        ordered_anew: It was followed already when it was asked for again, and has not told since that it is at its end.
+        ordered_anew: It was followed already when it was asked for again, and has not reached its end since.
     """
 
     def __init__(self, partition: Partition, position: Position) -> None:
@@ -136,7 +136,7 @@ class _Followed:
             )
 
     def told_again(self) -> list[Reached]:
-        """Kafka tells an end once only; whoever asks for the partition again is to hear of it too."""
+        """Kafka reports an end once only; whoever asks for the partition again is to hear of it too."""
         if not (self.ordered_anew and self._at_end):
             return []
         self.ordered_anew = False

@@ -29,7 +29,7 @@ class TopicWatch:
         self._asked_monotonic = float("-inf")
 
     def lost(self, topics: Iterable[str]) -> list[str]:
-        """Those of them that are gone, or are not those they were when first looked at; each is told once.
+        """Those of them that are gone, or are not those they were when first looked at; each is returned once.
 
         One that was never there is not lost.
         """

@@ -50,7 +50,7 @@ class _Sent:
     def complete(self) -> bool:
         """There are offsets for all; maybe for more, as others may write to the partition, too.
 
-        Records of which librdkafka only believes that they were taken have none: await_partitions tells how that comes.
+        Records of which librdkafka only believes that they were taken have none: await_partitions says how that comes.
         """
         return self.first >= 0 and self.last - self.first >= self.count - 1
 
@@ -212,7 +212,7 @@ class Transactions:
                 return
 
     def _refused(self, error: KafkaError, deadline: Deadline) -> KeyholeError:
-        """What to raise for an error before the commit was asked for, or that tells that it wasn't."""
+        """What to raise for an error before the commit was asked for, or one that says that it wasn't."""
         if is_fenced(error):
             return fenced(self._id)
         if error.fatal():

@@ -124,7 +124,7 @@ class Connection:
                 reads = self._reads(application, state)
             try:
                 reads.submit(batch)
-            except Exception:  # noqa: BLE001 - the top of a loop: nobody else would tell those who wait
+            except Exception:  # noqa: BLE001 - the top of a loop: nobody else would end the waits
                 _log.exception("lookups could not be started")
                 batch.fail(InternalError("the lookup could not be started, by a bug; the client's log has the cause"))
 

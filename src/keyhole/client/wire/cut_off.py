@@ -1,4 +1,4 @@
-"""Which reads are sent again, and what a caller is told whose read was sent again in vain. Pure."""
+"""Which reads are sent again, and the error of a read that was sent again in vain. Pure."""
 
 from __future__ import annotations
 

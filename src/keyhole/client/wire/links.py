@@ -76,7 +76,7 @@ class Link:
         return False
 
     async def close(self, error: KeyholeError) -> None:
-        """Its lookups that are under way fail with the error, and its calls are cancelled."""
+        """Closes the link: lookups that are under way fail with the error, and calls are cancelled."""
         await self.stream.close(error)
         await self._channel.close()
 
@@ -165,7 +165,7 @@ class CallAttempts:
         if self._links.gives_up():
             raise told(error, self._count, None)
         if link.cause is None:
-            # It lives: what it has told may be so for another moment.
+            # It lives: what it has said may be so for another moment.
             await self._pause(self._loop.time() + pause_seconds(), error)
 
     def told(self, error: KeyholeError) -> KeyholeError:

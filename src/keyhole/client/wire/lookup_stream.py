@@ -36,7 +36,7 @@ class LookupStream:
         channel: Stays the caller's to close, after `close`.
         target: Its address, for messages.
         heard: Called at every response, before it is handed out: the other side lives.
-        broken: Called where a stream ends that was to go on, with why, before those are told who wait for an answer.
+        broken: Called where a stream ends that was to go on, with why, before the lookups under way fail.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LookupStream:
     async def _leave(self, runner: asyncio.Task[None]) -> None:
         """Nobody waits for an answer: the other side ends the stream.
 
-        Of a call that is cancelled gRPC tells the event loop later, by when that may be closed.
+        Of a call that is cancelled gRPC notifies the event loop later, by when that may be closed.
         """
         self._leaving = True
         self._ready.set()
@@ -164,7 +164,7 @@ class LookupStream:
                 self._ready.set()
         except grpc.RpcError as error:
             lost = status.from_rpc_error(error, self._target)
-        except Exception:  # noqa: BLE001 - the top of a loop: whoever waits must be told
+        except Exception:  # noqa: BLE001 - the top of a loop: whoever waits must hear of it
             _log.exception("a response could not be handed out", extra={"address": self._target})
             lost = InternalError(f"a response of {self._target} could not be handed out; the log has the cause")
         else:

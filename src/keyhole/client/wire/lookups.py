@@ -31,7 +31,7 @@ class Waiter(Protocol):
     """What waits for one answer: a future, or a slot of a `get_many`."""
 
     def done(self) -> bool:
-        """True: nobody waits any more."""
+        """Whether nobody waits any more."""
 
     def set_result(self, result: Answer, /) -> None: ...
 
@@ -185,11 +185,11 @@ class BatchSink:
             if answers.failures or answers.source_of or not self._answer_alike(waiters, answers):
                 self._answer_each(start, waiters, answers)
         except StaleDescriptor as error:
-            # Nobody was told anything yet: what was asked for together is to be of one schema.
+            # Nobody has an answer yet: what was asked for together is to be of one schema.
             self._on_newer(self._batch.part(start, len(waiters)), error)
 
     def _answer_alike(self, waiters: Sequence[Waiter], answers: Answers) -> bool:
-        """From one source. False: a row can't be read, and nobody was told anything. Raises StaleDescriptor."""
+        """From one source. False: a row can't be read, and nobody has got an answer. Raises StaleDescriptor."""
         decode = self._codec.decode_row
         try:
             rows = [decode(value) if value else None for value in answers.values]

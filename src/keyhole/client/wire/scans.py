@@ -53,7 +53,9 @@ class Scan:
             raise MalformedRequest(f"limit is {self.limit}; it must be 1 or more, and None means all entries")
 
     def request(self, codec: StateCodec) -> pb.ScanRequest:
-        """Raises Unsupported where the state has no entries, KeyMismatch or NullKey where a value does not fit."""
+        """The scan as a request. Raises Unsupported where the state has no entries, KeyMismatch or NullKey where a
+        value does not fit.
+        """
         check_has_entries(codec.descriptor)
         request = pb.ScanRequest(
             state=pb.StateRef(application=self.application, state=self.state),
@@ -162,7 +164,7 @@ class _Answer:
         return Entries(tuple(self._entries), self.source)
 
     def too_late(self, error: DeadlineExceeded) -> DeadlineExceeded:
-        """What the caller is told."""
+        """The error that the caller gets."""
         if self.source is None:
             return error
         told = DeadlineExceeded(

@@ -53,7 +53,8 @@ class Segment:
     Attributes:
         keys: Storage keys, at least one. Not changed after `add`.
         deadline: On the clock of the caller's `now`, seconds.
-        dropped: Set it where nobody wants the answers any more: what was not sent is not sent, and nobody is told.
+        dropped: Set it where nobody wants the answers any more: what was not sent is not sent, and nobody gets an
+            answer.
     """
 
     keys: Sequence[bytes]
@@ -76,7 +77,7 @@ class Part(NamedTuple):
 
 
 class _Nobody:
-    """Takes the answers of a segment that was told already that its deadline has passed."""
+    """Takes the answers of a segment that has failed already, as its deadline has passed."""
 
     def answered(self, start: int, answers: Answers) -> None: ...
 
@@ -84,7 +85,7 @@ class _Nobody:
 
 
 GONE = Segment((), _Nobody(), math.inf)
-"""In place of a segment that was told already."""
+"""In place of a segment that has its answer or error already."""
 
 
 def take(waiting: deque[Part], limit: int) -> tuple[list[Part], int]:

@@ -78,7 +78,7 @@ class StateReads:
             batch.fail(error)
 
     async def codec(self, deadline: float) -> StateCodec:
-        """By the descriptor as it was told last. Raises KeyholeError where it can't be had in time."""
+        """The codec of the descriptor that a server sent last. Raises KeyholeError where it can't be had in time."""
         if self._codec is None:
             try:
                 descriptor = await self._ask(self._application, self._state, deadline - self._loop.time())
@@ -109,7 +109,7 @@ class StateReads:
             batch.fail(told(error, batch.attempts, None))
             return
         batch.cut_off = error
-        # One that lives has told of somebody else, and may tell the same in a moment.
+        # One that lives has named somebody else, and may name the same in a moment.
         self._wait(batch, 0.0 if link.cause is not None else self._loop.time() + pause_seconds(), error)
 
     def _wait(self, batch: LookupBatch, until: float, why: KeyholeError | None) -> None:
@@ -118,7 +118,7 @@ class StateReads:
         elif until >= batch.deadline and why is not None:
             batch.fail(told(why, batch.attempts, None))
         elif not all(waiter.done() for waiter in batch.waiters):
-            # Never from here: whoever loses a stream goes on to tell others.
+            # Never from here: whoever loses a stream goes on to fail other reads.
             self._waiting[batch] = self._loop.call_at(until, self._resume, batch)
 
     def _resume(self, batch: LookupBatch) -> None:

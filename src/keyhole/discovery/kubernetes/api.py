@@ -54,7 +54,7 @@ ConnectApi = Callable[[], Api]
 
 
 def connect_api() -> Api:
-    """As the pod's service account where this runs in a pod, else by the file that KUBECONFIG names.
+    """Connects as the pod's service account where this runs in a pod, else by the file that KUBECONFIG names.
 
     Raises:
         InvalidConfiguration: There is neither, or the client library is not installed.
@@ -157,7 +157,7 @@ class PodSource:
         try:
             response = self._get("watch", watch="true", allowWatchBookmarks="true", resourceVersion=self._version)
         except Exception as error:
-            # Who may list but not watch is to be told so at the start.
+            # Who may list but not watch is to hear of it at the start.
             may_watch = self._watched or not (isinstance(error, _Answered) and error.status in _REFUSALS)
             if listed and may_watch:
                 telling.found(self._set.addresses())

@@ -212,9 +212,10 @@ class _Connection(asyncio.Protocol):
         self._look_for_error()
 
     def _look_for_error(self) -> None:
-        """What comes after something that is no request is none either, but aiohttp would make an error of each piece
+        """What comes after something that is no request is none either. But aiohttp would make an error of each piece
         of it, with four times its text in it, and keep them all: 2 GB after a thousand connections (measured). And the
-        error knows the frames that know the error, which only the collector would find."""
+        error knows the frames that know the error, which only the collector would find.
+        """
         waiting = self._inner._messages  # type: ignore[attr-defined]  # aiohttp's, not public
         error = getattr(waiting[-1][0], "exc", None) if waiting else None
         if isinstance(error, HttpProcessingError):

@@ -5,9 +5,9 @@ grpcio 1.85 frees what it has allocated for a batch of a call's operations only 
 With streams that are begun and given up, anybody makes a server grow for as long as he likes. The scattered pieces keep
 the allocator from giving back what is free around them.
 
-Here a batch is always run to its end, and only then is it told to whoever waits, if anyone does. That needs parts of
-grpcio that aren't public; tests/rpc/test_limits.py shows that they do what they should with the locked version.
-Where another version has them no more, it is left as it is.
+Here a batch is always run to its end, and only then does whoever waits hear of it, if anyone does. That needs parts of
+grpcio that aren't public; tests/rpc/test_limits.py shows that they do what they should with the locked version. Where
+another version has them no more, it is left as it is.
 
 Library: grpcio. Seen with 1.85. May go once that issue is fixed in the oldest grpcio that pyproject.toml allows, and
 tests/rpc/test_limits.py passes without it.
@@ -28,7 +28,7 @@ _Execute = Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
 
 
 def mend() -> None:
-    """For all calls of this process, as server and as client. Idempotent."""
+    """Mends all calls of this process, as server and as client. Idempotent."""
     execute: _Execute | None = getattr(_cygrpc, "execute_batch", None)
     if execute is None:
         _log.warning("this version of grpcio is not known: callers who go away may cost memory")

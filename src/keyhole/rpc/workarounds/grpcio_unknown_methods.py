@@ -8,7 +8,7 @@ UNIMPLEMENTED.
 That needs parts of grpcio that aren't public; tests/rpc/test_limits.py shows that they do what they should, and
 where another version of grpcio has them no more, servers fail at their start.
 
-Library: grpcio. Seen with 1.85. May go once the oldest grpcio that pyproject.toml allows answers such a call, and
+Library: grpcio. Seen with 1.85. May go once the oldest grpcio that pyproject.toml allows answers this call, and
 tests/rpc/test_limits.py passes with `grpc.aio.server`.
 """
 

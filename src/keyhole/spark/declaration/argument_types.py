@@ -1,6 +1,6 @@
 """Whether what a user gives to queryable's functions is of the type it must be. Pure.
 
-Python lets anything through, and what comes of it would only be told by the first batch, in other words.
+Python lets anything through, and what comes of it would only show in the first batch, in other words.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_ELEMENTS = (1 << 63) - 1
 
 
 def columns(names: Columns) -> tuple[str, ...]:
-    """As a tuple. What can't be the names of columns stands in it alone, for `wrong_types` to tell of."""
+    """The names as a tuple. What can't be the names of columns stands in it alone, for `wrong_types` to find."""
     return tuple(names) if isinstance(names, Sequence) and not isinstance(names, (str, bytes)) else (names,)
 
 
@@ -54,5 +54,5 @@ def wrong_types(of: Declaration) -> Iterator[str]:
 
 
 def _told(value: object) -> str:
-    """Of what a user has given by mistake: what it is, and where that helps, which one."""
+    """What a user has given by mistake, in words: its type and, where that helps, its value."""
     return repr(value) if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"

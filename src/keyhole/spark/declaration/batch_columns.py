@@ -1,4 +1,4 @@
-"""The columns of a batch that a state reads: which these are, and whether Spark and Python tell them apart."""
+"""The columns of a batch that a state reads: which these are, and whether they are several to Spark and Python too."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def column_of(
                 column=name,
             )
     if role != "op" and name.lower().startswith(PREFIX):
-        # It would be taken for what a row does, say, and nobody told.
+        # It would be taken for what a row does, say, without a word.
         raise error(
             f"state {declaration.state!r}: {role} column {name!r}: names that begin with {PREFIX} are Keyhole's; "
             "rename it",
@@ -86,7 +86,7 @@ def check_told_apart(declaration: Declaration, schema: spark.StructType, by_case
     """Of the columns that are read. Those of the same name are `column_of`'s business.
 
     Args:
-        by_case: Whether Spark tells columns apart whose names differ by case alone; asked where there are such.
+        by_case: Whether columns whose names differ by case alone are several to Spark; called only where there are any.
 
     Raises:
         KeyMismatch, ValueMismatch: Two columns are one to Spark.
@@ -126,5 +126,5 @@ def check_all_columns(what: str, rows: DataFrame) -> None:
 
 
 def case_sensitive(rows: DataFrame) -> bool:
-    """Whether Spark tells columns apart whose names differ by case alone."""
+    """Whether columns whose names differ by case alone are several to Spark."""
     return rows.sparkSession.conf.get("spark.sql.caseSensitive") == "true"

@@ -30,7 +30,7 @@ class Declaration:
         replaces: Of a list, whether an epoch's rows of a key take the place of those before.
         result: Of an aggregating state, the schema of the result, which is the value, as Spark writes it.
         encoded: The job encodes the value itself.
-        versioned: The codec, if there is one, has a version, which readers are told of each value.
+        versioned: The codec, if there is one, has a version, which readers get with each value.
         class_version: See StateDescriptor.
         keep_deleted_ms: See StateDescriptor.
         defaults: By field of the value, what rows have in it that were written before there was the field.

@@ -31,7 +31,7 @@ def struct(what: str, schema: str | spark.StructType) -> spark.StructType:
         what: For the error.
 
     Raises:
-        InvalidConfiguration: It is no such schema.
+        InvalidConfiguration: It is no schema, or one without columns.
     """
     try:
         made = spark.StructType.fromDDL(schema) if isinstance(schema, str) else schema

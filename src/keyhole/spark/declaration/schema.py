@@ -26,12 +26,12 @@ def describe(
     """The state's descriptor, without a topic id.
 
     Args:
-        by_case: Whether Spark tells columns apart whose names differ by case alone; asked where there are such.
+        by_case: Whether columns whose names differ by case alone are several to Spark; called only where there are any.
 
     Raises:
         KeyMismatch: A key column is missing, or of a type that can't be a key, or has a name that can't be.
-        ValueMismatch: A value column is missing, or has a name that can't be, or is of a type that can't be stored, or
-            reduced, or there is none; or a default does not fit its field.
+        ValueMismatch: There is no value column. Or one is missing, has a name that can't be, or is of a type that can't
+            be stored or reduced. Or a default does not fit its field.
     """
     check_told_apart(declaration, schema, by_case)
     key = tuple(key_column(declaration, "key", name, schema) for name in declaration.key)

@@ -16,7 +16,7 @@ from keyhole.spark.declaration.class_version import check_class, version_of
 from keyhole.spark.declaration.rows import rows_of
 
 ENCODED = "value"
-"""The field of such a state's value that holds them: binary."""
+"""The field that holds these bytes, in the value of a state with a codec: binary."""
 
 VERSION = "version"
 """The field beside it, of a codec that has a version: int."""
@@ -34,9 +34,8 @@ class ValueCodec(Protocol):
     that is run again must give the same bytes: nothing here may depend on time or chance. What it raises ends the
     query.
 
-    A codec may have a `version`, a whole number that grows, where readers must tell bytes of one form from those of
-    another. Each value then has a second field, `version`: that of the codec that made it, or 1 where that one named
-    none.
+    A codec may have a `version`, a whole number that grows, for readers to know by which form the bytes were made. Each
+    value then has a second field, `version`: that of the codec that made it, or 1 where that one named none.
     """
 
     def encode(self, row: Any) -> bytes:

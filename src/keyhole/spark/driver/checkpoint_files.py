@@ -25,10 +25,10 @@ class CheckpointFiles(Protocol):
     def has(self, name: str) -> bool: ...
 
     def read(self, name: str) -> bytes | None:
-        """None: there is no such file."""
+        """The file's content; None: it doesn't exist."""
 
     def create(self, name: str, content: bytes) -> bool:
-        """False: there is such a file, which stays as it is."""
+        """Whether the file was made; False: there is one, which stays as it is."""
 
     def delete(self, name: str) -> None:
         """Deletes a file; one that isn't there is no error."""
@@ -118,7 +118,7 @@ class HadoopFiles:
         self._folder = folder
         self._files = manager.create(folder, configuration)
         self._files.mkdirs(folder)
-        # An object store that decides itself, as it has a file, whether there was such a one.
+        # An object store that decides by itself, when it takes a file, whether there was one of that name.
         self._store = folder.getFileSystem(configuration)
         self._decides = bool(self._store.hasPathCapability(folder, _UNLESS_THERE))
         self._streams = jvm.org.apache.commons.io.IOUtils
@@ -140,7 +140,7 @@ class HadoopFiles:
             return False
         if self._decides:
             return self._put(name, content)
-        # What another process has made meanwhile stays as well: where the file system can tell, this fails then.
+        # What another process has made meanwhile stays as well: where the file system notices, this fails then.
         stream = self._files.createAtomic(self._of(name), False)
         _write(stream, content, stream.cancel)
         return True

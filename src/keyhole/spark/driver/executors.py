@@ -33,7 +33,7 @@ class Executor(NamedTuple):
 def live_executors(context: SparkContext) -> list[Executor]:
     """The executors that the driver knows to be alive. In local mode the driver itself is executor 0.
 
-    Not getExecutorMemoryStatus, which tells neither ids nor, for a while, that an executor is gone.
+    Not getExecutorMemoryStatus, which has no ids, and for a while still has executors that are gone.
     """
     summaries = context._jsc.sc().statusStore().executorList(True)
     found = [summaries.apply(index) for index in range(summaries.size())]
@@ -51,11 +51,11 @@ class ServerAddresses:
     Args:
         servers: As discovery_of takes them. An entry with {executor} or {host} in it (Python's format, "{host}:7410",
             "127.0.0.1:245{executor:02d}") stands for one server per executor.
-        executors: Asked at most once a second, and only where there are such.
+        executors: Called at most once a second, and only where an entry names them.
 
     Raises:
         InvalidConfiguration: What an entry says can't be the address of a server; when called: nothing was ever found,
-            and who was asked for servers refuses to tell.
+            and a discovery was refused its answer.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ServerAddresses:
         """Looks for servers; that there are none yet is no error.
 
         Raises:
-            InvalidConfiguration: Who is asked for them refuses to tell.
+            InvalidConfiguration: A discovery was refused its answer.
         """
         if self._others is not None:
             self._others.wait(seconds)

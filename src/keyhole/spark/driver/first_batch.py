@@ -106,7 +106,7 @@ def check_told(python: str, ask: Callable[[], Iterable[tuple[str, str, str]]]) -
 
 
 def probe() -> Callable[[Iterable[object]], Iterator[tuple[str, str, str]]]:
-    """A function that tells what a Worker is. It has nothing of this module, which the worker may not have."""
+    """A function that finds out what a Worker is. It uses nothing of this module, which the worker may not have."""
 
     def loads(_: Iterable[object]) -> Iterator[tuple[str, str, str]]:
         import importlib

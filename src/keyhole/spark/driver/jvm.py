@@ -2,7 +2,7 @@
 
 PySpark names a class of the JVM for nearly everything that it does with columns, functions and sessions. Py4J asks the
 JVM for it each time, and the JVM looks for it in all packages that are imported there: 280 jars for each that has no
-such class. That was a sixth of the time that the driver's thread took for a small batch.
+class of that name. That was a sixth of the time that the driver's thread took for a small batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Spark knows of the micro-batch that foreachBatch is running: it tells Python only the data and a number."""
+"""What Spark knows of the micro-batch that foreachBatch is running: it gives Python only the data and a number."""
 
 from __future__ import annotations
 

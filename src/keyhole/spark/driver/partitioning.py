@@ -79,7 +79,8 @@ def shuffle_partitions(batch: ClassicDataFrame, key_groups: int) -> int:
 
 
 def layout_of(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
-    """How Spark has hashed the batch's rows to partitions, in the batch's own column names; None: in no such way.
+    """How Spark has hashed the batch's rows to partitions, in the batch's own column names; None: it hasn't, or by
+    something else.
 
     Of what a queryable processor gives out, in the names of the key that is packed there, with KEY_PREFIX.
 

@@ -60,7 +60,7 @@ class BatchPins:
         return last
 
     def content(self, pin: Pin) -> bytes:
-        """Its content, wherever it is.
+        """The pin's content, from whichever batch's file has it.
 
         Raises:
             CheckpointMismatch: It isn't there.

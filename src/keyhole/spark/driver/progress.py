@@ -1,4 +1,4 @@
-"""Hears what Spark tells of each batch, and keeps the figures of it: see keyhole.coordinator.progress."""
+"""Hears what Spark reports of each batch, and keeps the figures of it: see keyhole.coordinator.progress."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ProgressListener:
         """Part of the interface that Spark calls; there is no figure to keep."""
 
     def onQueryTerminated(self, event: JavaObject) -> None:  # noqa: N802 - Spark's name
-        """The last that is told of a query."""
+        """The last event of a query: nothing comes after it."""
         if event.runId().toString() == self._run_id:
             self.leave()
 
@@ -55,7 +55,7 @@ class ProgressListener:
 
 
 def follow_progress(query: JavaObject, run_id: str, counts: SparkCounts) -> None:
-    """Keeps the figures of one run, until Spark tells that it has ended: what it told before that is not lost.
+    """Keeps the figures of one run, until Spark reports that it has ended: what it reported before that is not lost.
 
     Args:
         query: The JVM's StreamExecution. Its own session is the one that the user started it in; the one of the batch

@@ -118,7 +118,7 @@ class Aggregation:
         return accumulator
 
     def check(self, state: str, accumulator: Any) -> None:
-        """Raises ValueMismatch where it would not come back as what it is."""
+        """Passes where the accumulator comes back from MessagePack as what it is; else raises ValueMismatch."""
         if not hasattr(self.aggregator, "encode"):
             check_plain(state, "an accumulator of the aggregator", accumulator, "give the aggregator encode and decode")
 
@@ -285,7 +285,7 @@ class BaseReader:
         self._connect = connect
 
     def bases(self, keys: Sequence[bytes]) -> dict[bytes, Base]:
-        """By storage key; those that had none are missing, as are all where the epoch empties the state.
+        """The bases by storage key; keys that had none are missing, as are all where the epoch empties the state.
 
         Raises:
             NotTaken: An owner did not answer.

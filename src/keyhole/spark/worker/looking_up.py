@@ -19,7 +19,7 @@ from keyhole.spark.worker.settings import hasten_rows
 
 # How large values are is known once the first ones are there.
 _FIRST_KEYS, _MOST_KEYS, _GROWTH = 64, 4_096, 4
-# Of the values that are asked for at once, as far as can be told before; and of those in one batch of Arrow's.
+# Of the values that are asked for at once, as far as that is known before; and of those in one batch of Arrow's.
 _BYTES = 16 << 20
 
 GetMany = Callable[[Sequence[Any]], Sequence[Answer]]
@@ -36,6 +36,14 @@ def looked_up(
     credentials: Credentials,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
+    """In a task: the rows with the state's values beside them. One client serves all tasks of a worker.
+
+    Args:
+        state: Its application, and its name.
+        key: The key's columns.
+        target: The name of the column of the values.
+        value: The type of that column.
+    """
     hasten_rows()
     client = _client(proxy, timeout, credentials)
 

@@ -27,7 +27,7 @@ from keyhole.spark.worker.state_requests import MOST_KEYS, ManyKeysClient
 
 MOST_WAITING_ROWS = 1024
 """Of keys that wait for others."""
-# They tell what the processor asks for.
+# Their methods say what the processor asks for.
 _FIRST_KEYS = 4
 
 

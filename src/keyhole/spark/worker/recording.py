@@ -33,7 +33,7 @@ class Recorder:
     """Keeps the changes of the key at hand, of each entry the last, and packs those of the keys before.
 
     Args:
-        exposed: The states whose changes are told.
+        exposed: The states whose changes are recorded.
         key_schema: Of the grouping key.
     """
 

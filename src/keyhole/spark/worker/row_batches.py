@@ -28,7 +28,7 @@ Call = tuple[Mode, Any, Any]
 
 
 def use_larger_batches() -> None:
-    """From now on, in this process. Idempotent."""
+    """From now on rows leave this process in larger batches. Idempotent."""
     serializer: Any = TransformWithStateInPySparkRowSerializer
     serializer.load_stream = calls
     serializer.dump_stream = write
@@ -60,6 +60,7 @@ def _first(of: tuple[Any, Row]) -> Any:
 
 
 def write(self: Any, results: Iterator[Any], stream: IO[bytes]) -> Any:
+    """In place of a serializer's dump_stream: the same rows, in batches of another size."""
     dump: Any = ArrowStreamUDFSerializer.dump_stream
     return dump(self, _batches(results), stream)
 

@@ -37,7 +37,7 @@ _HEAD = struct.Struct("!ii")
 class ManyKeysClient(StatefulProcessorApiClient):
     """Spark's client of the state server that a task has, which it takes the place of.
 
-    What the state server refuses of an update is told with the next question, and fails the task as ever.
+    What the state server refuses of an update comes back with the next question, and fails the task as ever.
     """
 
     def __init__(self, client: StatefulProcessorApiClient) -> None:

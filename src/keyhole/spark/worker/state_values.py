@@ -1,8 +1,8 @@
 """Values that a stateful processor gives to its state, as Spark stores them, for Arrow.
 
-Spark pickles such a value and converts it by the state's schema. What doesn't fit it stores as null (an int in a field
-of type double), cut off (an int that is too large), or as text, and says nothing. A copy of such a value would differ
-from the state, so here it is an error; of what does fit, the copy is what Spark stores.
+Spark pickles a value and converts it by the state's schema. What doesn't fit it stores as null (an int in a field of
+type double), cut off (an int that is too large), or as text, and says nothing. A copy of that value would differ from
+the state, so here it is an error; of what does fit, the copy is what Spark stores.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ SUBTASK = "subtask"
 """The key of every operator state: int, from 0."""
 
 _LOST = "lost"
-# Beside it: a receipt of the server that did not tell what the subtask held; else null.
+# Beside it: a receipt of the server that did not answer what the subtask held; else null.
 
 KEY_SCHEMA = spark.StructType([spark.StructField(SUBTASK, spark.IntegerType(), nullable=False)])
 HELD_SCHEMA = spark.StructType(
@@ -166,7 +166,7 @@ def held_rows(batches: Iterable[pa.RecordBatch], descriptor: StateDescriptor) ->
     """What the subtasks hold, of HELD_SCHEMA, as state servers take it: STORAGE_KEY and VALUE.
 
     Raises:
-        NotTaken: A server did not tell what a subtask held.
+        NotTaken: A server did not answer what a subtask held.
     """
     codec = StateCodec(descriptor)
     for batch in batches:

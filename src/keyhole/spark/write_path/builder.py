@@ -51,7 +51,7 @@ _RESERVED_STATES = ("control",)  # its changelog would be the application's cont
 
 
 class QueryOptions(TypedDict, total=False):
-    """What the query takes; keyhole.spark.queryable tells what each means."""
+    """What the query takes; keyhole.spark.queryable says what each means."""
 
     on_new_checkpoint: OnNewCheckpoint
     strict: bool
@@ -146,7 +146,7 @@ def refuse_unknown(
     known: Collection[str] = tuple(StateOptions.__annotations__),
     remedy: str = "",
 ) -> None:
-    """Raises TypeError, as Python does, where an option is not known; told with what may have been meant.
+    """Raises TypeError, as Python does, where an option is not known; the message has what may have been meant.
 
     Args:
         function: Of queryable.

@@ -30,8 +30,8 @@ _HASH_CHARACTERS = 20
 def directory_name(application: str, state: str) -> str:
     """A file name for any pair of strings: readable, at most 143 bytes, of `a-z 0-9 _ - .` only, one to one.
 
-    The hash (80 bits of SHA-256 over both names) makes it one to one, also on file systems that don't tell upper from
-    lower case; the rest is for the reader.
+    The hash (80 bits of SHA-256 over both names) makes it one to one, also on file systems to which upper and lower
+    case are the same; the rest is for the reader.
     """
     readable = [re.sub("[^a-z0-9_-]", "_", name.lower())[:_READABLE_CHARACTERS] for name in (application, state)]
     # The length keeps ("a", "bc") and ("ab", "c") apart.
@@ -67,7 +67,7 @@ def at_limit(path: Path, limit_bytes: int) -> StoreFull:
 
 
 def free_bytes(path: Path) -> int:
-    """Free on the path's file system, for this user; 0 where it can't be told."""
+    """The bytes that are free on the path's file system, for this user; 0 where that isn't known."""
     while not path.exists() and path != path.parent:
         path = path.parent
     try:

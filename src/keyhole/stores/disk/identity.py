@@ -63,8 +63,10 @@ def check_described(path: Path, found: Mapping[bytes, bytes], identity: Identity
 
 
 def encode_position(position: Position) -> bytes:
+    """The position as it is stored: POSITION_BYTES bytes."""
     return _POSITION.pack(*position)
 
 
 def decode_position(encoded: bytes) -> Position:
+    """The position of the bytes that `encode_position` gave."""
     return Position(*_POSITION.unpack(encoded))

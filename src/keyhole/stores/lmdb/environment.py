@@ -73,7 +73,7 @@ class OpenEnvironment:
         """Makes the data file as long as its last page says (sparse). Called after every commit.
 
         LMDB doesn't write pages that a transaction both took and freed; where these are the last ones, the file ends
-        before them. A file that is too short could then no longer be told from one that was cut off.
+        before them. A file that is too short would then look like one that was cut off.
         """
         expected = _expected_bytes(self.env)
         if self.data_file.stat().st_size < expected:

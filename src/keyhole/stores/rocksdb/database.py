@@ -1,7 +1,7 @@
 """One RocksDB database as a store needs it: rocksdict's calls with Keyhole's errors, which never wait for a compaction
 while they hold the interpreter's lock.
 
-One column family, told apart by the first byte, so that one batch, one snapshot and one log hold all of it:
+One column family, in three parts by the first byte, so that one batch, one snapshot and one log hold all of it:
 
     "m" name           "format", "topic_id", "application", "state": the identity
     "p" key group      2 bytes, big-endian -> position
@@ -66,12 +66,14 @@ class Database:
         self._no_slowdown.no_slowdown = True
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """Of now. Gives the interpreter's lock up once, for all of them."""
+        """The values of many keys as they are now, None where there is none. Gives the interpreter's lock up once, for
+        all of them.
+        """
         with errors_told(self.path):
             return cast("list[bytes | None]", self._rdict.get(cast("list[Any]", keys)))
 
     def view(self) -> DatabaseView:
-        """Of now; unchanged by later writes. Never waits for one."""
+        """The database as it is now, unchanged by later writes. Never waits for one."""
         with errors_told(self.path):
             while True:
                 sequence = self._rdict.latest_sequence_number()
@@ -80,7 +82,8 @@ class Database:
                     return view
 
     def get_many_of(self, view: DatabaseView, keys: list[bytes]) -> list[bytes | None]:
-        """Of then. As long as nothing was written since, now is then, and RocksDB looks for all of them at once.
+        """The values of many keys as of the view. As long as nothing was written since, RocksDB looks for all of them
+        at once.
 
         Else one by one: rocksdict has no more for snapshots. That, and few keys, is the faster way where the blocks are
         in memory; but it holds the interpreter's lock where they are not.
@@ -194,7 +197,7 @@ class Database:
             self._rdict.compact_range(None, None)
 
     def taken_bytes(self) -> int:
-        """In files and in memory."""
+        """The bytes that it takes in files and in memory."""
         return self.number("total-sst-files-size") + self.number("size-all-mem-tables")
 
     def number(self, property_name: str) -> int:
@@ -203,7 +206,7 @@ class Database:
             return self._rdict.property_int_value(f"rocksdb.{property_name}") or 0
 
     def close(self) -> None:
-        """Idempotent. What can't be written into a file any more is in the log."""
+        """Closes the files. What can't be written into a file any more is in the log. Idempotent."""
         try:
             self._rdict.close()
         except Exception as error:  # noqa: BLE001 - rocksdict raises nothing narrower

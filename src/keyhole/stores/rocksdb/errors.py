@@ -1,4 +1,6 @@
-"""RocksDB's errors as Keyhole's. rocksdict raises bare `Exception`s; the text of RocksDB's status tells them apart."""
+"""RocksDB's errors as Keyhole's. rocksdict raises bare `Exception`s, which only differ by the text of RocksDB's
+status.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _OF_THE_MACHINE = (
 
 
 def says_absent(error: Exception) -> bool:
-    """Whether a snapshot says with it that it has no such key."""
+    """Whether a snapshot says with it that it doesn't have the key."""
     return str(error) == _ABSENT
 
 

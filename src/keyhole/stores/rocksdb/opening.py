@@ -127,9 +127,10 @@ def _open_rdict(path: Path, tuning: Tuning, *, create: bool) -> Rdict:
 
 
 def _options(tuning: Tuning) -> Options:
-    """Chosen for states that are larger than the memory they are given. Measured with 1,000,000 rows in one file of
-    44 MB and a cache of 8 MiB: 190,000 gets/s with indexes and filters in partitions, 8,000 with one of each per file,
-    which push each other out of the cache."""
+    """Chosen for states that are larger than the memory they are given. Measured with 1,000,000 rows in one file of 44
+    MB and a cache of 8 MiB: 190,000 gets/s with indexes and filters in partitions. It was 8,000 with one of each per
+    file, which push each other out of the cache.
+    """
     blocks = BlockBasedOptions()
     blocks.set_block_cache(tuning.cache)
     blocks.set_bloom_filter(_BLOOM_BITS_PER_KEY, False)

@@ -108,12 +108,12 @@ class KeyholeContainers:
 
     @property
     def proxy_address(self) -> str:
-        """host:port of the proxy, for this process. For containers: `proxy.inside_address`."""
+        """Where this process finds the proxy, as host:port. For containers: `proxy.inside_address`."""
         return self.proxy.address
 
     @property
     def bootstrap_servers(self) -> str:
-        """Of Kafka, for this process. For containers: `kafka.inside_address`."""
+        """Where this process finds Kafka, as host:port. For containers: `kafka.inside_address`."""
         return self.kafka.address
 
     def client(self, *, timeout: float = 5.0) -> Client:
@@ -121,7 +121,7 @@ class KeyholeContainers:
         return Client(self.proxy_address, timeout=timeout)
 
     def config(self, application: str) -> JobConfig:
-        """For a Writer, or for a Spark job in this process: `queryable.value(..., config=...)`."""
+        """The configuration of a Writer, or of a Spark job in this process: `queryable.value(..., config=...)`."""
         return JobConfig(
             application,
             tuple(server.address for server in self.state_servers),

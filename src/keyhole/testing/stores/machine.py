@@ -43,6 +43,8 @@ rows = st.binary(max_size=20) | st.integers(2000, 9000).map(lambda length: b"r" 
 
 @dataclass
 class Model:
+    """What a store should hold: its entries by storage key, and the position of each key group."""
+
     entries: dict[bytes, bytes] = field(default_factory=dict)
     positions: dict[int, Position] = field(default_factory=dict)
 
@@ -55,6 +57,7 @@ class Model:
 
 
 def check(snapshot: Snapshot, model: Model) -> None:
+    """Asserts that a snapshot holds what the model does, by each way of reading it."""
     assert snapshot.positions() == model.positions
     for key_group in KEY_GROUPS:
         assert list(snapshot.items(key_group)) == model.of(key_group)

@@ -14,19 +14,23 @@ LAST_KEY_GROUP = 65_535
 
 
 def key(key_group: int, name: str = "") -> bytes:
+    """A storage key of the key group, with `name` behind its prefix."""
     return prefix_of(key_group) + name.encode()
 
 
 def position(epoch: int) -> Position:
+    """The position after an epoch, another one for each."""
     return Position(epoch * 10, epoch, 1, 2**64 - epoch, 1_700_000_000_000 + epoch, 0)
 
 
 def advances(*key_groups: int, epoch: int = 1) -> dict[int, Advance]:
+    """The step of each key group to an epoch, from the one before."""
     before = position(epoch - 1) if epoch > 1 else START
     return {key_group: Advance(before, position(epoch)) for key_group in key_groups}
 
 
 def contents(store: Store, *key_groups: int) -> dict[bytes, bytes]:
+    """All rows of these key groups, by storage key."""
     snapshot = store.snapshot()
     try:
         return {k: row for key_group in key_groups for k, row in snapshot.items(key_group)}
@@ -35,6 +39,7 @@ def contents(store: Store, *key_groups: int) -> dict[bytes, bytes]:
 
 
 def positions(store: Store) -> dict[int, Position]:
+    """The position of each key group that the store knows."""
     snapshot = store.snapshot()
     try:
         return dict(snapshot.positions())
@@ -50,7 +55,7 @@ def incompressible(size_bytes: int) -> Iterator[bytes]:
 
 
 def puts(key_group: int, count: int, row_bytes: int) -> list[tuple[bytes, bytes]]:
-    """That many entries, ascending, with such rows."""
+    """That many entries, ascending, with rows of that size."""
     return [(key(key_group, f"{n:06}"), row) for n, row in zip(range(count), incompressible(row_bytes), strict=False)]
 
 

@@ -1554,7 +1554,7 @@ func (x *ServerStatus) GetProtocolVersion() uint32 {
 }
 
 // What one server holds of one state in one role (source.role); a server that is owner of some key groups and standby
-// of others tells two of them.
+// of others sends two of them.
 type StateHolding struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Descriptor_ *StateDescriptor       `protobuf:"bytes,1,opt,name=descriptor,proto3" json:"descriptor,omitempty"`
