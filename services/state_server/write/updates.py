@@ -9,7 +9,7 @@ So an owner that starts again from the changelog, and applies the log once more,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -155,14 +155,15 @@ class UpdateReader:
         return self._map_key(record.map_key)
 
 
-def _columns_reader(columns: Sequence[KeyColumn]) -> Convert:
+def _columns_reader(columns: Sequence[KeyColumn]) -> Callable[[list[Any]], tuple[Any, ...]]:
     """From the columns of a key as JSON holds them to a tuple of Python's values. Raises KeyMismatch, NullKey."""
     if all(column.type in _AS_IN_JSON for column in columns):
         return tuple
 
     def read(given: list[Any]) -> tuple[Any, ...]:
         values = key_of(columns, given)
-        return values if len(columns) > 1 else (values,)
+        whole: tuple[Any, ...] = values if len(columns) > 1 else (values,)
+        return whole
 
     return read
 

@@ -78,6 +78,8 @@ _PYTHON: Mapping[str, Convert] = {
 }
 """From JSON to what a person would give in Python: of the other types JSON has that already."""
 
+_WHOLE_NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint"})
+
 _NUMBERS: Mapping[str, range] = {"date": DAYS, "timestamp": MICROS, "timestamp_ntz": MICROS}
 """Of types that may also stand as they are stored: days or microseconds since 1970."""
 
@@ -137,10 +139,11 @@ def _array(element: Convert) -> Convert:
 def _map(key_kind: str, key: Convert, value: Convert) -> Convert:
     """Pairs, or an object: there, keys are text, which a string is, and a whole number can be read from."""
     on_value = optional(value)
-    from_text: Callable[[str], Any] | None = {
-        "string": str,
-        **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _whole),
-    }.get(key_kind)
+    from_text: Callable[[str], Any] | None = None
+    if key_kind == "string":
+        from_text = str
+    elif key_kind in _WHOLE_NUMBERS:
+        from_text = _whole
 
     def read(given: Any) -> Any:
         if type(given) is dict and from_text is not None:
@@ -197,7 +200,7 @@ class JsonRows:
                     f"{len(values)} came",
                     state=self._state,
                 )
-            found = []
+            found: list[Any] = []
             for (name, kind, nullable, convert), value in zip(fields, values, strict=True):
                 if value is None:
                     if not nullable:
