@@ -13,6 +13,7 @@ PAGES = sorted(
     for pattern in (
         "README.md",
         "CONTRIBUTING.md",
+        "CHANGELOG.md",
         "docs/**/*.md",
         *(f"{folder}/**/README.md" for folder in ("charts", "jobs", "services", "tests", "vectors")),
     )
