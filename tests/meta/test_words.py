@@ -80,3 +80,11 @@ def test_a_long_sentence_is_found_wherever_it_stands_and_code_is_not() -> None:
     page = f"# {long} more\n\nShort.\n{long}\nmore. Short.\n\n- {long} `a b`.\n- {long}\n\n"
     page += f"| a | {long} [more](x y z) |\n|---|---|\n\n    {long} more\n\n```\n{long} more\n```\n\n{long}.\n"
     assert [line for line, *_ in too_long(page)] == [4, 7, 10]
+
+
+def test_a_page_begins_with_its_purpose_and_its_readers() -> None:
+    """Is it a tutorial, a how-to, a reference or an explanation, and for whom: before all but a title and a picture."""
+    purpose = re.compile(r"(Tutorial|How-to|Reference|Explanation)( and reference)?, for ")
+    pages = [page for page in PAGES if page.parent.name == "docs" or page.parts[-3] in ("jobs", "services", "charts")]
+    first = {page: next(text for _, text in _blocks(page.read_text()) if not text.startswith("![")) for page in pages}
+    assert [str(page.relative_to(ROOT)) for page, text in first.items() if not purpose.match(text)] == []
