@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from keyhole.spark.driver.micro_batch import classic, current
+from keyhole.spark.driver.micro_batch import current
 from keyhole.spark.queryable import BroadcastReader
 from tests.fault.driver import Recorder
 from tests.fault.history import Pinned
@@ -36,7 +36,7 @@ def alerting(application: str, proxy: str, recorder: Recorder) -> Alerting:
 
     def alerts(rows: DataFrame) -> DataFrame:
         notices = reader.read(rows).select("k", f.col("number").alias("notice"))
-        recorder.record(Pinned(time.monotonic(), current(classic(rows)).number, reader.epoch(rows)))
+        recorder.record(Pinned(time.monotonic(), current(rows).number, reader.epoch(rows)))
         own = [f.col("fields")[at].alias(name) for at, name in enumerate(NAMED)]
         told = f.coalesce("notice", f.lit(0)).alias("notice")
         return rows.where(f.col("state") == ALERTS).join(notices, "k", "left").select("k", "op", *own, told)

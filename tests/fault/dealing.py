@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from keyhole.spark.driver.micro_batch import classic, current
+from keyhole.spark.driver.micro_batch import current
 from keyhole.spark.driver.subtask_numbers import subtask_number
 from tests.fault.driver import Recorder
 from tests.fault.history import Dealt
@@ -24,8 +24,8 @@ def dealing(state: str, subtasks: int, recorder: Recorder) -> Callable[[DataFram
     """
 
     def placed(rows: DataFrame) -> DataFrame:
-        batch = current(classic(rows))
-        number = subtask_number(classic(rows), batch, state, subtasks, subtasks).subtasks
+        batch = current(rows)
+        number = subtask_number(batch, state, subtasks, subtasks).subtasks
         recorder.record(Dealt(time.monotonic(), state, batch.number, number))
         own = rows.where(f.col("state") == state).repartitionById(number, f.col("k").cast("int") % number)
         return own.select("n", *(f.col("fields")[at].alias(name) for at, name in enumerate(AMOUNTS)))

@@ -14,9 +14,7 @@ from keyhole.spark.driver import subtask_numbers
 from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN
 from keyhole.spark.operators import Subtasks
 from keyhole.spark.worker.subtasks import SubtaskNumber
-from keyhole.spark.write_path import operator_rows
-from keyhole.spark.write_path import sink_states as parts
-from keyhole.spark.write_path import stage_plan as staging
+from keyhole.spark.write_path import change_rows, epoch_states, operator_rows
 from keyhole.spark.write_path.stage_plan import StagedState
 from tests.fault import dealing
 from tests.fault.workload import LEDGERS, STOPS
@@ -24,13 +22,13 @@ from tests.fault.workload import LEDGERS, STOPS
 
 def drop_changes() -> None:
     """Some of the changes of an exposed map don't get from Spark's operator to the tasks that stage them."""
-    changes_of = staging.changes_of
+    changes_of = change_rows.changes_of
 
     def without(states: Sequence[str], batch: DataFrame) -> DataFrame:
         lost = (f.col(STATE_COLUMN) == STOPS) & (f.crc32(CHANGES_COLUMN) % 2 == 0)
         return changes_of(states, batch).where(~lost)
 
-    staging.changes_of = without  # type: ignore[assignment]
+    change_rows.changes_of = without  # type: ignore[assignment]
 
 
 def miss_entries() -> None:
@@ -45,20 +43,20 @@ def miss_entries() -> None:
 
 def deal_out_unions() -> None:
     """When the number of subtasks changes, the elements of a union state are dealt out, too."""
-    operator_state = parts.operator_state
+    staged_operator = epoch_states.staged_operator
 
     def dealt_out(subtasks: Subtasks, *of: Any) -> StagedState:
-        return operator_state(dataclasses.replace(subtasks, mode="list"), *of)
+        return staged_operator(dataclasses.replace(subtasks, mode="list"), *of)
 
-    parts.operator_state = dealt_out
+    epoch_states.staged_operator = dealt_out
 
 
 def forget_numbers() -> None:
     """A batch that is run again has as many subtasks of one operator as its driver wants."""
     subtask_number = subtask_numbers.subtask_number
 
-    def forgotten(rows: Any, batch: Any, state: str, wanted: int, partitions: int) -> SubtaskNumber:
-        number = subtask_number(rows, batch, state, wanted, partitions)
+    def forgotten(batch: Any, state: str, wanted: int, partitions: int) -> SubtaskNumber:
+        number = subtask_number(batch, state, wanted, partitions)
         return SubtaskNumber(wanted, number.most, partitions) if state == LEDGERS else number
 
     operator_rows.subtask_number = dealing.subtask_number = forgotten  # type: ignore[attr-defined]

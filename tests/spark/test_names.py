@@ -18,9 +18,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 from keyhole.encoding.row import attributes
 from keyhole.errors import InvalidConfiguration, KeyMismatch, ValueMismatch
 from keyhole.spark import queryable
-from keyhole.spark.driver.partitioning import quoted
+from keyhole.spark.driver.frames import quoted
 from keyhole.spark.sink import Sink
-from keyhole.spark.write_path.sink_states import PartStaging
+from keyhole.spark.write_path.epoch_states import EpochStates
 from tests.support.hostile_names import NAMES, OF_FIELDS, OF_KEYS, REFUSED, attribute
 from tests.support.http_values import plain
 from tests.support.micro_batches import session_settings
@@ -177,7 +177,7 @@ def test_rows_are_looked_up_by_keys_of_any_names_and_into_a_column_of_any_name(
 
 def staged(sink: Sink, rows: DataFrame) -> None:
     """What a sink does with a batch before it declares anything."""
-    PartStaging("app", "query").staged(sink.parts_alone(), rows)
+    EpochStates("app", "query").staged(sink.parts_alone(), rows)
 
 
 def test_what_spark_takes_for_one_name_is_refused_by_both_unless_it_minds_the_case(

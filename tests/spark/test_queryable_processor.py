@@ -22,8 +22,10 @@ from pyspark.sql.types import StructType
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.changes import split
 from keyhole.spark.driver.cached import kept
-from keyhole.spark.driver.micro_batch import classic, current
-from keyhole.spark.driver.partitioning import HashLayout, by_key_group, layout_of
+from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.layout import HashLayout, layout_of
+from keyhole.spark.driver.micro_batch import current
+from keyhole.spark.driver.partitioning import by_key_group
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.running import ROCKSDB

@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.driver.micro_batch import MicroBatch, OutputMode, classic, current
-from keyhole.spark.driver.partitioning import HashLayout, by_key_group, layout_of
+from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.layout import HashLayout, layout_of
+from keyhole.spark.driver.micro_batch import MicroBatch, OutputMode, current
+from keyhole.spark.driver.partitioning import by_key_group
 from tests.support.streams import file_stream, run_to_end
 
 SCHEMA = "k string, g int, t timestamp, v double"

@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import DataFrame
 
 from keyhole.spark import queryable
-from keyhole.spark.driver.micro_batch import classic, current
-from keyhole.spark.driver.partitioning import HashLayout, layout_of
+from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.layout import HashLayout, layout_of
+from keyhole.spark.driver.micro_batch import current
 from tests.support.scenario import Scenarios
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

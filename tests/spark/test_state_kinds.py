@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError, ValueMismatch
 from keyhole.spark import queryable
-from keyhole.spark.driver.micro_batch import classic
-from keyhole.spark.write_path.sink_states import PartStaging
+from keyhole.spark.driver.frames import classic
+from keyhole.spark.write_path.epoch_states import EpochStates
 from tests.support.scenario import Scenario, Scenarios, only
 
 SCHEMA = "k string, m int, v long, op string"
@@ -295,13 +295,13 @@ def test_a_delete_when_that_is_no_condition_is_refused(spark: SparkSession, cond
     with pytest.raises(
         InvalidConfiguration, match=r"state 's': delete_when is no condition on the batch's columns \(k, m, v, op\)"
     ):
-        PartStaging("app", "query").staged(sink.parts_alone(), classic(spark.createDataFrame([], SCHEMA)))
+        EpochStates("app", "query").staged(sink.parts_alone(), classic(spark.createDataFrame([], SCHEMA)))
 
 
 def test_a_result_that_is_no_schema_is_refused(spark: SparkSession) -> None:
     sink = queryable.aggregating("mean", key="k", aggregator=Mean(), result="mean dubble", config=NOBODY)
     with pytest.raises(InvalidConfiguration, match="result: 'mean dubble' is no schema, as 'n bigint, mean double'"):
-        PartStaging("app", "query").staged(sink.parts_alone(), classic(spark.createDataFrame([], SCHEMA)))
+        EpochStates("app", "query").staged(sink.parts_alone(), classic(spark.createDataFrame([], SCHEMA)))
 
 
 class Longest:

@@ -11,9 +11,9 @@ from pyspark.sql import types as spark
 from keyhole.encoding.columnar import Op
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.state import StateKind
-from keyhole.spark.changes import changes_layout, changes_schema
-from keyhole.spark.driver.partitioning import HashLayout
-from keyhole.spark.exposed import ExposedState, output_schema
+from keyhole.spark.changes import changes_schema
+from keyhole.spark.driver.layout import HashLayout
+from keyhole.spark.exposed import ExposedState, output_schema, packed_key
 from keyhole.spark.worker.pack import Packer, unpacked
 
 _NO_KEY = spark.StructType()
@@ -72,7 +72,8 @@ def test_another_processors_batch_is_refused_by_name() -> None:
 
 
 def test_changes_are_where_their_rows_are() -> None:
-    assert changes_layout(HashLayout(("_keyhole_key_k", "_keyhole_key_g"), 4)) == HashLayout(("k", "g"), 4)
-    assert changes_layout(None) is None
+    key = packed_key(["k", "g"])
+    assert HashLayout(("_keyhole_key_k", "_keyhole_key_g"), 4).has_key_groups(key, 8)
+    assert not HashLayout(("_keyhole_key_k", "_keyhole_key_g"), 4).has_key_groups(key, 6)
     # By the processor's own rows, whose columns are null in change rows.
-    assert changes_layout(HashLayout(("k",), 4)) is None
+    assert not HashLayout(("k", "g"), 4).has_key_groups(key, 8)

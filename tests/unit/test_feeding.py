@@ -17,7 +17,8 @@ from keyhole.model.state import StateKind, TtlClock
 from keyhole.spark import queryable
 from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.driver.feeding import check_feed
-from keyhole.spark.driver.micro_batch import MicroBatch, OutputMode
+from keyhole.spark.driver.micro_batch import OutputMode
+from keyhole.spark.driver.query_plan import QueryPlan, has_watermark
 
 AGGREGATION = ("StateStoreRestoreExec", "StateStoreSaveExec")
 HOUR = 3_600_000
@@ -64,8 +65,8 @@ class Sum:
     """Another one, which says nothing of the kind."""
 
 
-def batch(mode: OutputMode, execution: Any = PLAIN) -> MicroBatch:
-    return MicroBatch(3, "query", "run", None, mode, "[]", "", 0, query=None, execution=execution)
+def plan(*operators: str, execution: Any = PLAIN) -> QueryPlan:
+    return QueryPlan(frozenset(operators), has_watermark(execution))
 
 
 def declared(kind: StateKind = StateKind.VALUE, **more: Any) -> Declaration:
@@ -80,19 +81,19 @@ def refused(match: str) -> contextlib.AbstractContextManager[object]:
 def test_a_ttl_is_refused_in_complete_mode_which_says_itself_what_there_is(clock: TtlClock) -> None:
     lives = declared(ttl_ms=HOUR, ttl_clock=clock)
     with refused("'seen' has a ttl and is fed in complete mode.*: leave the ttl out, or use update mode"):
-        check_feed(lives, batch(OutputMode.COMPLETE, WATERMARKED), AGGREGATION)
-    check_feed(lives, batch(OutputMode.COMPLETE, WATERMARKED), AGGREGATION, increments=True)
-    check_feed(lives, batch(OutputMode.UPDATE, WATERMARKED), AGGREGATION)
-    check_feed(declared(), batch(OutputMode.COMPLETE), AGGREGATION)
+        check_feed(lives, OutputMode.COMPLETE, plan(*AGGREGATION, execution=WATERMARKED))
+    check_feed(lives, OutputMode.COMPLETE, plan(*AGGREGATION, execution=WATERMARKED), increments=True)
+    check_feed(lives, OutputMode.UPDATE, plan(*AGGREGATION, execution=WATERMARKED))
+    check_feed(declared(), OutputMode.COMPLETE, plan(*AGGREGATION))
 
 
 @pytest.mark.parametrize("mode", [OutputMode.APPEND, OutputMode.UPDATE])
 def test_a_ttl_by_event_time_is_refused_without_a_watermark_anywhere_in_the_plan(mode: OutputMode) -> None:
     by_event_time = declared(ttl_ms=HOUR, ttl_clock=TtlClock.EVENT_TIME)
     with refused('has no watermark: call withWatermark on the stream, or use ttl_clock="processing_time"'):
-        check_feed(by_event_time, batch(mode), ())
-    check_feed(by_event_time, batch(mode, WATERMARKED), ())
-    check_feed(declared(ttl_ms=HOUR), batch(mode), ())
+        check_feed(by_event_time, mode, plan())
+    check_feed(by_event_time, mode, plan(execution=WATERMARKED))
+    check_feed(declared(ttl_ms=HOUR), mode, plan())
 
 
 class Daily(StatefulProcessor):
@@ -111,27 +112,27 @@ def test_a_ttl_by_event_time_of_an_exposed_state_needs_a_watermark() -> None:
     config = JobConfig("app", ("127.0.0.1:7410",), "127.0.0.1:9092")
     (part,) = queryable.exposed(exposing, config=config).parts_alone()
     with refused("the ttl of state 'daily' goes by event time, and the query has no watermark"):
-        check_feed(part.declaration, batch(OutputMode.UPDATE), ["TransformWithStateInPySparkExec"])
-    check_feed(part.declaration, batch(OutputMode.UPDATE, WATERMARKED), ["TransformWithStateInPySparkExec"])
+        check_feed(part.declaration, OutputMode.UPDATE, plan("TransformWithStateInPySparkExec"))
+    check_feed(part.declaration, OutputMode.UPDATE, plan("TransformWithStateInPySparkExec", execution=WATERMARKED))
 
 
 @pytest.mark.parametrize("aggregator", [Sum(), None])
 def test_running_results_are_refused_by_an_aggregate_that_counts_each_row(aggregator: Any) -> None:
     with refused("aggregating state 'seen' can't be fed by a streaming aggregation in update mode"):
-        check_feed(declared(StateKind.AGGREGATING), batch(OutputMode.UPDATE), AGGREGATION, aggregator)
-    check_feed(declared(StateKind.AGGREGATING), batch(OutputMode.UPDATE), (), aggregator)
-    check_feed(declared(StateKind.AGGREGATING), batch(OutputMode.APPEND), AGGREGATION, aggregator)
+        check_feed(declared(StateKind.AGGREGATING), OutputMode.UPDATE, plan(*AGGREGATION), aggregator)
+    check_feed(declared(StateKind.AGGREGATING), OutputMode.UPDATE, plan(), aggregator)
+    check_feed(declared(StateKind.AGGREGATING), OutputMode.APPEND, plan(*AGGREGATION), aggregator)
 
 
 def test_an_aggregate_that_takes_running_results_gets_those_of_update_mode_and_not_the_whole_of_complete_mode() -> None:
-    check_feed(declared(StateKind.AGGREGATING), batch(OutputMode.UPDATE), AGGREGATION, Highest())
+    check_feed(declared(StateKind.AGGREGATING), OutputMode.UPDATE, plan(*AGGREGATION), Highest())
     with refused("aggregating state 'seen' can't be fed in complete mode"):
-        check_feed(declared(StateKind.AGGREGATING), batch(OutputMode.COMPLETE), AGGREGATION, Highest())
+        check_feed(declared(StateKind.AGGREGATING), OutputMode.COMPLETE, plan(*AGGREGATION), Highest())
 
 
 @pytest.mark.parametrize("kind", [StateKind.REDUCING, StateKind.AGGREGATING])
 @pytest.mark.parametrize("mode", [OutputMode.UPDATE, OutputMode.COMPLETE])
 def test_what_is_made_new_of_each_batch_is_taken_in_any_mode(kind: StateKind, mode: OutputMode) -> None:
     with refused("can't be fed"):
-        check_feed(declared(kind), batch(mode), AGGREGATION)
-    check_feed(declared(kind), batch(mode), AGGREGATION, increments=True)
+        check_feed(declared(kind), mode, plan(*AGGREGATION))
+    check_feed(declared(kind), mode, plan(*AGGREGATION), increments=True)

@@ -16,8 +16,8 @@ from keyhole.spark import queryable
 from keyhole.spark.declaration.batch_columns import value_names
 from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.declaration.schema import describe
+from keyhole.spark.driver.feeding import check_increments
 from keyhole.spark.driver.micro_batch import OutputMode
-from keyhole.spark.driver.reducing import check_increments
 
 CONFIG = JobConfig("app", ("127.0.0.1:1",), "127.0.0.1:1")
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.spark.driver.partitioning import HashLayout, can_reuse, partitions_for
+from keyhole.spark.driver.layout import HashLayout
+from keyhole.spark.driver.partitioning import partitions_for
 from keyhole.spark.session import local_settings
 
 
@@ -30,13 +31,12 @@ def test_a_shuffle_goes_to_the_largest_divisor_of_the_key_groups_that_spark_woul
         (HashLayout(("k", "g"), 4), ["k"], False),
         (HashLayout(("k",), 3), ["k"], False),
         (HashLayout(("k",), 128), ["k"], False),
-        (None, ["k"], False),
     ],
 )
 def test_a_shuffle_is_reused_where_its_partitions_hold_whole_key_groups(
-    layout: HashLayout | None, key: list[str], reuse: bool
+    layout: HashLayout, key: list[str], reuse: bool
 ) -> None:
-    assert can_reuse(layout, key, 64) is reuse
+    assert layout.has_key_groups(key, 64) is reuse
 
 
 def test_spark_on_one_machine_listens_on_loopback_and_writes_into_one_directory(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.state import StateKind
 from keyhole.spark import queryable
-from keyhole.spark.write_path.sink_states import PartStaging
+from keyhole.spark.write_path.epoch_states import EpochStates
 
 CONFIG = JobConfig("app", ("127.0.0.1:7410",), "127.0.0.1:9092")
 
@@ -274,7 +274,7 @@ def test_a_function_that_returns_no_rows_is_refused_by_the_states_name() -> None
     with pytest.raises(
         InvalidConfiguration, match=r"state 's': the function .* of\(\) returned a NoneType; it must return"
     ):
-        PartStaging("app", "query").staged(sink.parts_alone(), rows)
+        EpochStates("app", "query").staged(sink.parts_alone(), rows)
 
 
 def classes(version: object, **methods: Any) -> dict[Callable[..., Any], dict[str, Any]]:

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -31,7 +30,7 @@ from keyhole.protocol.batch_decisions import Pin, broadcast_folder
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.declaration.given_schema import struct
 from keyhole.spark.declaration.spark_types import spark_type, value_schema
-from keyhole.spark.driver.micro_batch import classic, current
+from keyhole.spark.driver.micro_batch import current
 from keyhole.spark.driver.pins import BatchPins, batch_pins
 from keyhole.spark.worker.looking_up import as_arrow
 
@@ -99,9 +98,9 @@ class BroadcastReader:
             InvalidConfiguration: The state is of another kind; or called outside of foreachBatch.
             KeyholeError: The state can't be read now.
         """
-        pins = self._pins(classic(data))
+        pins = self._pins(data)
         table = _table_in(pins, self._pinned(pins))
-        return classic(data).sparkSession.createDataFrame(table.replace_schema_metadata(None))
+        return data.sparkSession.createDataFrame(table.replace_schema_metadata(None))
 
     def updates(self, data: DataFrame) -> DataFrame:
         """The entries that differ from what the query's batch before this one had read, one row each; and `op`.
@@ -114,8 +113,7 @@ class BroadcastReader:
         Returns:
             The columns of `read`, and `op`: "put", or "delete": the entry as it was before, where it had these columns.
         """
-        frame = classic(data)
-        pins = self._pins(frame)
+        pins = self._pins(data)
         last, read = pins.before(), self._pinned(pins)
         now = _table_in(pins, read)
         if OP in now.schema.names:
@@ -129,11 +127,11 @@ class BroadcastReader:
         else:
             changed = changes(None if last is None else _table_in(pins, last), now)
         rows = pa.Table.from_pylist(changed, to_arrow_schema(schema, timezone="UTC"))
-        return frame.sparkSession.createDataFrame(rows)
+        return data.sparkSession.createDataFrame(rows)
 
     def epoch(self, data: DataFrame) -> int:
         """The epoch of the broadcast state that the batch reads; 0: nothing had been broadcast. As `read`."""
-        pins = self._pins(classic(data))
+        pins = self._pins(data)
         return _epoch_in(pins, self._pinned(pins))
 
     def _pinned(self, pins: BatchPins) -> Pin:
@@ -146,8 +144,8 @@ class BroadcastReader:
         content = ipc_stream(table.replace_schema_metadata({_KEY: (table.schema.metadata or {})[_KEY]}))
         return pins.share(content, str(_epoch(table)), before)
 
-    def _pins(self, frame: ClassicDataFrame) -> BatchPins:
-        return batch_pins(frame, current(frame), broadcast_folder(self._application, self._state))
+    def _pins(self, data: DataFrame) -> BatchPins:
+        return batch_pins(current(data), broadcast_folder(self._application, self._state))
 
     def _fetched(self, least: int) -> pa.Table:
         """As of an epoch that is no earlier than `least`: a copy that is behind takes nothing back."""

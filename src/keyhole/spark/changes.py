@@ -14,8 +14,8 @@ from pyspark.sql import types as spark
 
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.driver.arrow_map import map_in_arrow
-from keyhole.spark.driver.partitioning import HashLayout, column, quoted
-from keyhole.spark.exposed import CHANGES_COLUMN, KEY_PREFIX, PREFIX, STATE_COLUMN, exposed_in
+from keyhole.spark.driver.frames import column, quoted
+from keyhole.spark.exposed import CHANGES_COLUMN, PREFIX, STATE_COLUMN, exposed_in
 from keyhole.spark.worker.pack import keyhole_change_rows
 
 
@@ -79,16 +79,6 @@ def changes_schema(state: str, batch: spark.StructType) -> spark.StructType:
             state=state,
         )
     return schemas[state]
-
-
-def changes_layout(layout: HashLayout | None) -> HashLayout | None:
-    """How the change rows are partitioned where the batch is so: they are in the same places.
-
-    By own columns of the processor's, which may have the same names, it says nothing of them: there they are null.
-    """
-    if layout is None or not all(name.startswith(KEY_PREFIX) for name in layout.columns):
-        return None
-    return HashLayout(tuple(name.removeprefix(KEY_PREFIX) for name in layout.columns), layout.partitions)
 
 
 def _exposed(batch: spark.StructType) -> Mapping[str, spark.StructType]:

@@ -172,3 +172,11 @@ def grouping_key(schema: spark.StructType) -> dict[int, str]:
     if exposed := exposed_in(schema):
         prefix, fields = KEY_PREFIX, next(iter(exposed.values())).fields
     return {field.metadata[GROUPING_KEY]: prefix + field.name for field in fields if GROUPING_KEY in field.metadata}
+
+
+def packed_key(key: Sequence[str]) -> tuple[str, ...]:
+    """The grouping key as layouts of rows have it that hold it packed.
+
+    Not by its own names: the processor's own rows may have columns of the same ones, which are null where changes are.
+    """
+    return tuple(KEY_PREFIX + name for name in key)

@@ -17,11 +17,15 @@ from keyhole.model.state import TtlClock
 from keyhole.protocol.decisions import OnNewCheckpoint, offsets_hash
 from keyhole.protocol.epochs import EpochBatch
 from keyhole.spark.driver.cached import kept
+from keyhole.spark.driver.executors import addresses_of
 from keyhole.spark.driver.first_batch import check_workers
-from keyhole.spark.driver.micro_batch import OutputMode, classic, current, next_watermark_ms
-from keyhole.spark.driver.partitioning import layout_of
+from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.layout import layout_of
+from keyhole.spark.driver.micro_batch import OutputMode, current
+from keyhole.spark.driver.query_plan import next_watermark_ms
 from keyhole.spark.write_path.bootstrap import BOOTSTRAP, bootstrap_batch, checked_bootstrap
-from keyhole.spark.write_path.sink_states import PartStaging, SinkState, runs
+from keyhole.spark.write_path.epoch_states import EpochStates
+from keyhole.spark.write_path.sink_states import SinkState, runs
 from keyhole.spark.write_path.stage_plan import staging_of
 from keyhole.spark.write_path.stream_runs import MakeCoordinator, StreamRuns
 
@@ -178,12 +182,12 @@ class Sink:
         query = checked_bootstrap(self._parts, frame, self._query, watermark)
         context = frame.sparkSession.sparkContext
         check_workers(context)
-        coordinator = self._runs.coordinator(query, context)
+        coordinator = self._make_coordinator(self._config, query, addresses_of(context, self._config.servers))
         try:
             if coordinator.bootstrapped(name):
                 return False
             with kept(frame) if runs(self._parts, None) > 1 else nullcontext(frame) as once:
-                staged = PartStaging(self._config.application, query).staged(self._parts, once)
+                staged = EpochStates(self._config.application, query).staged(self._parts, once)
                 coordinator.run_epoch(bootstrap_batch(name, staged, watermark))
             return True
         finally:
@@ -191,14 +195,13 @@ class Sink:
 
     def _commit(self, data: DataFrame, batch_id: int) -> int:
         """The epoch that the batch became."""
-        frame = classic(data)
-        batch = current(frame, batch_id)
-        run = self._runs.run_of(batch, frame)
-        layout = layout_of(frame, batch.execution)
+        batch = current(data, batch_id)
+        run = self._runs.run_of(batch)
+        layout = layout_of(batch.frame, batch.execution)
         several = self._on_rows is not None or runs(self._parts, layout) > 1
-        with kept(frame) if several else nullcontext(frame) as rows:
+        with kept(batch.frame) if several else nullcontext(batch.frame) as rows:
             replaces = batch.output_mode is OutputMode.COMPLETE
-            states = PartStaging(self._config.application, run.name, replaces, batch)
+            states = EpochStates(self._config.application, run.name, replaces, batch)
             staged = states.staged(self._parts, rows, layout)
             result = run.coordinator.run_epoch(
                 EpochBatch(

@@ -108,9 +108,9 @@ SPARK = (
     Breakage(
         "a shuffle is used again whose partitions split key groups",
         "spark",
-        "src/keyhole/spark/driver/partitioning.py",
-        " and key_groups % layout.partitions == 0\n",
-        " and key_groups >= layout.partitions\n",
+        "src/keyhole/spark/driver/layout.py",
+        " and key_groups % self.partitions == 0\n",
+        " and key_groups >= self.partitions\n",
         ("test_spark_partitioning.py",),
     ),
     Breakage(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-
-from keyhole.spark.driver.micro_batch import classic
 
 
 @contextmanager
@@ -22,6 +21,6 @@ def kept(batch: ClassicDataFrame) -> Iterator[ClassicDataFrame]:
     # one that renames nothing would be optimised away.
     renamed = batch.toDF(*(f"_{place}" for place in range(len(names)))).persist()
     try:
-        yield classic(renamed.toDF(*names))
+        yield cast(ClassicDataFrame, renamed.toDF(*names))
     finally:
         renamed.unpersist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import string
 import threading
@@ -43,6 +44,15 @@ def live_executors(context: SparkContext) -> list[Executor]:
     if not executors and context._jsc.sc().isLocal():
         return [Executor(0, host) for name, host in hosts.items() if name == _DRIVER]
     return sorted(executors)
+
+
+def addresses_of(context: SparkContext, servers: Sequence[str]) -> ServerAddresses:
+    """Those of a job's state servers, by Spark's executors as they are each time that it is called.
+
+    Args:
+        servers: As ServerAddresses takes them, which also says what is raised.
+    """
+    return ServerAddresses(servers, functools.partial(live_executors, context))
 
 
 class ServerAddresses:

@@ -1,49 +1,15 @@
-"""Puts each key group into one partition: uses the shuffle that the batch already had, or adds one.
-
-A state's key group is pmod(murmur3(key columns), key_groups), and so is Spark's partition number of a stream grouped by
-the same columns, modulo the number of partitions. So where that number divides `key_groups`, partition p holds exactly
-the key groups g with g mod partitions = p, and no second shuffle is needed.
-"""
+"""Puts each key group into one partition: uses the shuffle that the batch already had, or adds one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from py4j.java_gateway import JavaObject
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from keyhole.spark.exposed import grouping_key
-from keyhole.spark.worker.pack import keyhole_change_rows
-
-_PLANS = "org.apache.spark.sql.catalyst.plans.physical"
-_ATTRIBUTE = "org.apache.spark.sql.catalyst.expressions.AttributeReference"
-_LOGICAL_RDD = "org.apache.spark.sql.execution.LogicalRDD"
-_EXECUTION = "org.apache.spark.sql.execution"
-_ADAPTIVE = f"{_EXECUTION}.adaptive.AdaptiveSparkPlanExec"
-_CACHED = f"{_EXECUTION}.columnar.InMemoryTableScanExec"
-_ROWS = f"{_EXECUTION}.RDDScanExec"
-_ROW_BY_ROW = frozenset(
-    f"{_EXECUTION}.{name}" for name in ("ProjectExec", "FilterExec", "WholeStageCodegenExec", "InputAdapter")
-)
-_MAP_IN_ARROW = f"{_EXECUTION}.python.MapInArrowExec"
-_CHANGING = ("Join", "CartesianProduct", "Window")
-_TRANSFORM_WITH_STATE = "TransformWithStateInPySparkExec"
-
-
-@dataclass(frozen=True)
-class HashLayout:
-    """Partition p holds exactly the rows with pmod(murmur3(columns, in this order), partitions) = p."""
-
-    columns: tuple[str, ...]
-    partitions: int
-
-
-def can_reuse(layout: HashLayout | None, key: Sequence[str], key_groups: int) -> bool:
-    """Whether each partition of the layout holds whole key groups of the key."""
-    return layout is not None and layout.columns == tuple(key) and key_groups % layout.partitions == 0
+from keyhole.spark.driver.frames import quoted
+from keyhole.spark.driver.layout import HashLayout
 
 
 def partitions_for(key_groups: int, wanted: int) -> int:
@@ -62,8 +28,7 @@ def by_key_group(
     Returns:
         The batch itself where its partitions are already so; else one more shuffle, over `shuffle_partitions`.
     """
-    if can_reuse(layout, key, key_groups):
-        assert layout is not None
+    if layout is not None and layout.has_key_groups(key, key_groups):
         return batch, layout.partitions
     partitions = shuffle_partitions(batch, key_groups)
     # Not repartition(partitions, key): where the plan has a shuffle by the same expressions and number already, Spark
@@ -76,110 +41,3 @@ def by_key_group(
 def shuffle_partitions(batch: ClassicDataFrame, key_groups: int) -> int:
     """The largest divisor of `key_groups` that is at most `spark.sql.shuffle.partitions`."""
     return partitions_for(key_groups, int(batch.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1))
-
-
-def layout_of(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
-    """How Spark has hashed the batch's rows to partitions, in the batch's own column names; None: it hasn't, or by
-    something else.
-
-    Of what a queryable processor gives out, in the names of the key that is packed there, with KEY_PREFIX.
-
-    Args:
-        execution: The IncrementalExecution of the micro-batch.
-    """
-    query = batch._jdf.queryExecution()
-    names = batch.columns
-    whole = _is_whole_batch(query.logical(), execution)
-    if whole:
-        # foreachBatch hands out the micro-batch's rows with its partitioning, but under the column ids of the logical
-        # plan, while the partitioning still speaks of the physical plan's. The two go together by position.
-        plan = execution.executedPlan()
-    else:
-        plan = query.executedPlan()
-        if plan.getClass().getName() == _ADAPTIVE:
-            return None  # says what it plans to do; may merge partitions when it runs
-    ids = {attribute.exprId().id(): name for attribute, name in zip(_items(plan.output()), names, strict=True)}
-    layout = _layout(plan.outputPartitioning(), ids)
-    if layout is None:
-        return _processor_layout(batch, execution)
-    return layout if whole or not _may_change(plan) else None
-
-
-def _is_whole_batch(logical: JavaObject, execution: JavaObject) -> bool:
-    """Whether the data frame is the micro-batch as foreachBatch got it, with nothing done to it."""
-    return bool(logical.getClass().getName() == _LOGICAL_RDD and logical.rdd().equals(execution.toRdd()))
-
-
-def _processor_layout(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
-    """The same where the batch holds change rows of a queryable processor (keyhole.spark.processor).
-
-    Spark's transformWithState gives out rows where it has their group, but doesn't say so: what the columns hold that a
-    function gives out is not for Spark to know. The columns that hold the group's key are Keyhole's own.
-    """
-    key = grouping_key(batch.schema)
-    if not key or not _stays_in_place(batch, execution):
-        return None
-    operator = _below(execution.executedPlan())
-    if operator.getClass().getSimpleName() != _TRANSFORM_WITH_STATE:
-        return None
-    grouping = _items(operator.groupingAttributes())
-    if sorted(key) != list(range(len(grouping))):
-        return None
-    ids = {attribute.exprId().id(): key[number] for number, attribute in enumerate(grouping)}
-    return _layout(operator.left().outputPartitioning(), ids)
-
-
-def _stays_in_place(batch: ClassicDataFrame, execution: JavaObject) -> bool:
-    """Whether each row of the data frame is still in the partition in which the micro-batch had it."""
-    query = batch._jdf.queryExecution()
-    if _is_whole_batch(query.logical(), execution):
-        return True
-    plan = _below(query.executedPlan())
-    return bool(plan.getClass().getName() == _ROWS and plan.rdd().equals(execution.toRdd()))
-
-
-def _below(plan: JavaObject) -> JavaObject:
-    """The first operator, from the top, that does more than look at one row after the other."""
-    while True:
-        name = plan.getClass().getName()
-        if name == _CACHED:
-            plan = plan.relation().cachedPlan()
-        elif name in _ROW_BY_ROW or (name == _MAP_IN_ARROW and plan.func().name() == keyhole_change_rows.__name__):
-            plan = plan.children().apply(0)
-        else:
-            return plan
-
-
-def _may_change(plan: JavaObject) -> bool:
-    """Whether Spark may plan it otherwise, with other partitions, when it is asked for the rows.
-
-    A join: by then Spark may know how few rows the batch has. A window: it is left out, and its shuffle with it, where
-    nobody reads what it gives, and a state takes only its own columns. What is kept of the batch stays as it is.
-    """
-    name = plan.getClass().getSimpleName()
-    return any(of in name for of in _CHANGING) or any(map(_may_change, _items(plan.children())))
-
-
-def _layout(partitioning: JavaObject, ids: dict[int, str]) -> HashLayout | None:
-    if partitioning.getClass().getName() != f"{_PLANS}.HashPartitioning":
-        return None
-    columns: list[str] = []
-    for expression in _items(partitioning.expressions()):
-        if expression.getClass().getName() != _ATTRIBUTE or expression.exprId().id() not in ids:
-            return None
-        columns.append(ids[expression.exprId().id()])
-    return HashLayout(tuple(columns), int(partitioning.numPartitions()))
-
-
-def _items(scala_seq: JavaObject) -> list[JavaObject]:
-    return [scala_seq.apply(index) for index in range(scala_seq.size())]
-
-
-def column(name: str) -> Column:
-    """The column of exactly this name, whatever characters it has."""
-    return F.col(quoted(name))
-
-
-def quoted(name: str) -> str:
-    """The name as Spark reads it where a name may have parts."""
-    return "`" + name.replace("`", "``") + "`"

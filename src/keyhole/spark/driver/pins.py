@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.errors import CheckpointMismatch, Fenced
 from keyhole.protocol.batch_decisions import Pin, following, pin_of, plain, written
@@ -14,15 +13,15 @@ from keyhole.spark.driver.micro_batch import MicroBatch
 _KEPT_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
 
-def batch_pins(frame: ClassicDataFrame, batch: MicroBatch, folder: str) -> BatchPins:
+def batch_pins(batch: MicroBatch, folder: str) -> BatchPins:
     """Of the query of the batch.
 
     Args:
-        frame: The batch's, or made of that.
         folder: In the checkpoint; see keyhole.protocol.batch_decisions.
     """
-    files = checkpoint_files(frame.sparkSession, f"{batch.query.resolvedCheckpointRoot()}/{folder}")
-    return BatchPins(files, batch.number, int(frame.sparkSession.conf.get(_KEPT_BATCHES) or 0))
+    session = batch.frame.sparkSession
+    files = checkpoint_files(session, f"{batch.location}/{folder}")
+    return BatchPins(files, batch.number, int(session.conf.get(_KEPT_BATCHES) or 0))
 
 
 class BatchPins:

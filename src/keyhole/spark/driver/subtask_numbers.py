@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import msgspec
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.protocol.batch_decisions import subtasks_folder
 from keyhole.spark.driver.micro_batch import MicroBatch
@@ -15,9 +14,7 @@ from keyhole.spark.worker.subtasks import SubtaskNumber
 _log = logging.getLogger(__name__)
 
 
-def subtask_number(
-    rows: ClassicDataFrame, batch: MicroBatch, state: str, wanted: int | None, partitions: int
-) -> SubtaskNumber:
+def subtask_number(batch: MicroBatch, state: str, wanted: int | None, partitions: int) -> SubtaskNumber:
     """The batch's number of subtasks: what is wanted, or what was when it was run first.
 
     Its servers may have committed their key groups of a run that was broken off. Those of the others must come from the
@@ -27,7 +24,7 @@ def subtask_number(
         wanted: None: as many as there are partitions.
         partitions: In which the rows come now. Which subtask has which of them depends on it.
     """
-    pins = batch_pins(rows, batch, subtasks_folder(state))
+    pins = batch_pins(batch, subtasks_folder(state))
     settled = pins.now()
     if settled is None:
         before = pins.before()

@@ -10,7 +10,8 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from keyhole.protocol.epochs import StatePlan
 from keyhole.protocol.receipts import StageOrder
 from keyhole.spark.driver.arrow_map import map_in_arrow
-from keyhole.spark.driver.micro_batch import MicroBatch, classic
+from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.micro_batch import MicroBatch
 from keyhole.spark.driver.partitioning import by_key_group, shuffle_partitions
 from keyhole.spark.driver.subtask_numbers import subtask_number
 from keyhole.spark.operators import Subtasks
@@ -20,14 +21,14 @@ from keyhole.spark.worker.subtasks import HELD_SCHEMA, SUBTASK, run_subtask
 from keyhole.spark.write_path.stage_plan import StagedState
 
 
-def operator_state(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame, batch: MicroBatch) -> StagedState:
+def staged_operator(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame, batch: MicroBatch) -> StagedState:
     """The state's part of an epoch: what the subtasks hold after the batch, moved to their key groups."""
     descriptor = plan.descriptor
 
     def receipts(order: StageOrder) -> list[DataFrame]:
         # Here the run has the query: one that may not have it settles nothing.
         partitions = _partitions(rows)
-        number = subtask_number(rows, batch, descriptor.state, subtasks.count, partitions)
+        number = subtask_number(batch, descriptor.state, subtasks.count, partitions)
         dealt = rows if partitions == number.subtasks else classic(rows.repartition(number.subtasks))
         task = functools.partial(run_subtask, order, descriptor.state, subtasks, number, tuple(rows.columns))
         processed = classic(map_in_arrow(dealt, task, HELD_SCHEMA))

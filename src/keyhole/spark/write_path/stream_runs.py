@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 import uuid
@@ -11,8 +10,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from py4j.java_gateway import JavaObject
-from pyspark import SparkContext
-from pyspark.sql import DataFrame
 
 from keyhole.config import JobConfig
 from keyhole.coordinator.fleet import Addresses
@@ -21,11 +18,12 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.protocol.decisions import OnNewCheckpoint
 from keyhole.protocol.epochs import EpochBatch, EpochResult
 from keyhole.spark.declaration.names import checked_name
-from keyhole.spark.driver.executors import ServerAddresses, live_executors
+from keyhole.spark.driver.executors import addresses_of
 from keyhole.spark.driver.feeding import check_feed
 from keyhole.spark.driver.first_batch import check_checkpoint, check_workers
-from keyhole.spark.driver.micro_batch import MicroBatch, state_operators
+from keyhole.spark.driver.micro_batch import MicroBatch
 from keyhole.spark.driver.progress import follow_progress
+from keyhole.spark.driver.query_plan import plan_of
 from keyhole.spark.write_path.sink_states import SinkState
 
 _log = logging.getLogger(__name__)
@@ -102,54 +100,30 @@ class StreamRuns:
         self._lock = threading.Lock()
         self._run: StreamRun | None = None
 
-    def run_of(self, batch: MicroBatch, frame: DataFrame) -> StreamRun:
-        """Made at the run's first batch; its coordinator is closed when the query ends. `frame`: the batch's.
+    def run_of(self, batch: MicroBatch) -> StreamRun:
+        """Made at the run's first batch; its coordinator is closed when the query ends.
 
         Raises:
             InvalidConfiguration: Another sink has the query's name in this run, or another query feeds the states. Or
                 the query can't feed one of them, or has no checkpoint location of its own. Or Spark's Python workers
                 can't load Keyhole.
         """
-        query = self._query_name(batch)
-        self._claim(frame, batch, query)
-        session = frame.sparkSession
+        # The query's stable name: as given, else Spark's name of it, else the state's.
+        query = self._query or batch.name or self._parts[0].declaration.state
+        self._claim(batch, query)
         with self._lock:
             if self._run is None or self._run.run_id != batch.run_id:
                 if self._run is not None:
                     self._leave(self._run)
-                check_checkpoint(
-                    query,
-                    str(batch.query.resolvedCheckpointRoot()),
-                    self._on_new_checkpoint,
-                    name=batch.name,
-                    common=session.conf.get(_CHECKPOINTS, None),
-                )
-                check_workers(session.sparkContext)
-                operators = state_operators(batch.execution)
-                for part in self._parts:
-                    check_feed(part.declaration, batch, operators, part.aggregator, increments=part.increments)
-                coordinator = self.coordinator(query, session.sparkContext)
-                self._follow(batch, query)
-                self._run = StreamRun(batch.run_id, query, batch.query, coordinator, stateful=bool(operators))
-                threading.Thread(target=self._run.close_at_end, name=f"keyhole-end-{query}", daemon=True).start()
+                self._run = self._begun(batch, query)
             return self._run
 
-    def coordinator(self, query: str, context: SparkContext) -> EpochRunner:
-        """A new one, for whoever closes it. `query`: its stable name."""
-        addresses = ServerAddresses(self._config.servers, functools.partial(live_executors, context))
-        return self._make_coordinator(self._config, query, addresses)
-
-    def _query_name(self, batch: MicroBatch) -> str:
-        """The query's stable name: as given, else Spark's name of it, else the state's."""
-        name = self._query or batch.name or self._parts[0].declaration.state
-        return checked_name("the streaming query's name", name, "give the sink another one with query=")
-
-    def _claim(self, frame: DataFrame, batch: MicroBatch, query: str) -> None:
+    def _claim(self, batch: MicroBatch, query: str) -> None:
         """Refuses a second sink under one query name in one run: each would take the query over from the other.
 
         Kept in a local property of the query's JVM thread, which ends with the run.
         """
-        context = frame.sparkSession.sparkContext
+        context = batch.frame.sparkSession.sparkContext
         holder = f"keyhole.sink.{query}"
         states = ",".join(part.declaration.state for part in self._parts)
         mine = f"{batch.run_id} {self._id} {states}"
@@ -162,11 +136,23 @@ class StreamRuns:
             )
         context.setLocalProperty(holder, mine)
 
-    def _follow(self, batch: MicroBatch, query: str) -> None:
-        """Spark's own progress, where somebody may ask for it."""
-        stats = stats_of(self._config)
-        if stats.served:
+    def _begun(self, batch: MicroBatch, query: str) -> StreamRun:
+        """The run whose first batch this is: its query is looked at, its coordinator made, and its end waited for."""
+        checked_name("the streaming query's name", query, "give the sink another one with query=")
+        session = batch.frame.sparkSession
+        context = session.sparkContext
+        common = session.conf.get(_CHECKPOINTS, None)
+        check_checkpoint(query, batch.location, self._on_new_checkpoint, name=batch.name, common=common)
+        check_workers(context)
+        plan = plan_of(batch)
+        for part in self._parts:
+            check_feed(part.declaration, batch.output_mode, plan, part.aggregator, increments=part.increments)
+        coordinator = self._make_coordinator(self._config, query, addresses_of(context, self._config.servers))
+        if (stats := stats_of(self._config)).served:
             follow_progress(batch.query, batch.run_id, stats.counts.spark(query))
+        run = StreamRun(batch.run_id, query, batch.query, coordinator, stateful=bool(plan.operators))
+        threading.Thread(target=run.close_at_end, name=f"keyhole-end-{query}", daemon=True).start()
+        return run
 
     def _leave(self, run: StreamRun) -> None:
         """The run before has ended, though perhaps its thread hasn't noticed yet."""
