@@ -30,7 +30,8 @@ from keyhole.savepoint.plan import RestoreOptions
 from keyhole.savepoint.restore import plan_of, restore
 from keyhole.spark.declaration.value_codec import ENCODED, VERSION, Encoding, encoded_fields
 from keyhole.spark.operators import Mode, Subtask
-from keyhole.spark.worker.aggregating import Aggregation, BaseReader, aggregated
+from keyhole.spark.worker.aggregating import Aggregation, aggregated
+from keyhole.spark.worker.bases import BaseReader
 from keyhole.spark.worker.subtasks import SUBTASK, SubtaskNumber, _Before, _Held
 from keyhole.testing.changelog import MemoryChangelog
 from tests.support.aggregating_tasks import NAMES, Tasks, found

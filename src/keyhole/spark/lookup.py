@@ -62,19 +62,7 @@ def lookup(
         raise InvalidConfiguration(problem, state=name)
     with Client(proxy, timeout=timeout, credentials=credentials) as client:
         descriptor = client.describe_state(application, name)
-    if descriptor.kind is StateKind.LIST:
-        raise InvalidConfiguration(
-            f"state {state} is a list, which has no one value of a key; look up a state of another kind, or scan the "
-            "list with a Client",
-            state=name,
-        )
-    _check_key(data, descriptor, names)
-    check_all_columns(f"lookup of {state}", data)
-    taken = [
-        name for name in data.columns if name == target or (name.lower() == target.lower() and not case_sensitive(data))
-    ]
-    if taken:
-        raise InvalidConfiguration(f"there is a column {taken[0]!r} already; name another one with into=")
+    _check_lookup(data, descriptor, names, target)
     value = value_schema(descriptor)
     schema = spark.StructType([*data.schema.fields, spark.StructField(target, value)])
     task = functools.partial(
@@ -89,6 +77,24 @@ def lookup(
         credentials,
     )
     return map_in_arrow(data, task, schema)
+
+
+def _check_lookup(data: DataFrame, descriptor: StateDescriptor, key: Sequence[str], target: str) -> None:
+    """Refuses, as `lookup` says, a state that has no one value of a key, and rows that can't have it beside them."""
+    path = f"{descriptor.application}/{descriptor.state}"
+    if descriptor.kind is StateKind.LIST:
+        raise InvalidConfiguration(
+            f"state {path} is a list, which has no one value of a key; look up a state of another kind, or scan the "
+            "list with a Client",
+            state=descriptor.state,
+        )
+    _check_key(data, descriptor, key)
+    check_all_columns(f"lookup of {path}", data)
+    taken = [
+        name for name in data.columns if name == target or (name.lower() == target.lower() and not case_sensitive(data))
+    ]
+    if taken:
+        raise InvalidConfiguration(f"there is a column {taken[0]!r} already; name another one with into=")
 
 
 def _check_key(data: DataFrame, descriptor: StateDescriptor, names: Sequence[str]) -> None:

@@ -9,32 +9,24 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 from zlib import crc32
 
-import grpc
 import msgspec
 import pyarrow as pa
 
-from keyhole.coordinator.task_stream import NotTaken
+from keyhole.coordinator.task_stream import Connect
 from keyhole.encoding.columnar import STORAGE_KEY, VALUE, Op, key_names, row_ops
 from keyhole.encoding.envelope import DIGEST_BYTES, Aggregate, Base
 from keyhole.encoding.row_codec import encode_row
-from keyhole.encoding.storage_key import group_of
 from keyhole.encoding.value_types import optional, value_type
-from keyhole.errors import ConflictError, RequestError, ValueMismatch
+from keyhole.errors import ValueMismatch
 from keyhole.model.state import StateDescriptor
-from keyhole.protocol.receipts import StageOrder, Target
-from keyhole.rpc.convert_stamps import put_written_stamp
-from keyhole.rpc.convert_writes import base_from_proto, run_to_proto
-from keyhole.rpc.frames import portions
-from keyhole.rpc.status import from_rpc_error
+from keyhole.protocol.receipts import StageOrder
 from keyhole.spark.declaration.class_version import check_class, upgrade_from, version_of
 from keyhole.spark.declaration.rows import rows_of
-from keyhole.spark.worker.plain import not_plain
-from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
+from keyhole.spark.worker.bases import BaseReader
+from keyhole.spark.worker.plain import check_plain
 
 _KEYS_PER_REQUEST = 2_000
 _NO_DIGEST = bytes(DIGEST_BYTES)
-
-Connecting = Callable[[str], grpc.Channel]
 
 
 @runtime_checkable
@@ -142,7 +134,7 @@ def aggregated(
     descriptor: StateDescriptor,
     aggregation: Aggregation,
     batches: Iterable[pa.RecordBatch],
-    connect: Connecting,
+    connect: Connect,
 ) -> Iterator[pa.RecordBatch]:
     """One staged row per key: its accumulator and result, with the partition's rows in them.
 
@@ -264,68 +256,3 @@ def _mismatch(descriptor: StateDescriptor, what: str) -> ValueMismatch:
         f"the result of the aggregator of state {descriptor.state!r} {what}; declared are {wanted}",
         state=descriptor.state,
     )
-
-
-def check_plain(state: str, what: str, data: Any, remedy: str) -> None:
-    """Raises ValueMismatch where MessagePack would not give the data back as what it is."""
-    if (kind := not_plain(data)) is not None:
-        raise ValueMismatch(
-            f"{what} of state {state!r} holds a {kind}, which MessagePack doesn't give back as what it was; {remedy}, "
-            "or hold numbers, text, bytes, lists and dicts",
-            state=state,
-        )
-
-
-class BaseReader:
-    """Asks the owners for the accumulators before the epoch."""
-
-    def __init__(self, order: StageOrder, state: str, connect: Connecting) -> None:
-        self._order = order
-        self._state = state
-        self._connect = connect
-
-    def bases(self, keys: Sequence[bytes]) -> dict[bytes, Base]:
-        """The bases by storage key; keys that had none are missing, as are all where the epoch empties the state.
-
-        Raises:
-            NotTaken: An owner did not answer.
-        """
-        if self._order.empties:
-            return {}
-        routes = self._order.routes[self._state]
-        by_target: dict[int, list[bytes]] = {}
-        for key in keys:
-            by_target.setdefault(routes[group_of(key)], []).append(key)
-        found: dict[bytes, Base] = {}
-        for index, of_target in by_target.items():
-            target = self._order.targets[index]
-            for part in portions(map(len, of_target)):
-                asked = of_target[part]
-                while asked:
-                    bases = self._ask(target, asked)
-                    found |= {
-                        key: base
-                        for key, message in zip(asked, bases, strict=False)
-                        if (base := base_from_proto(message)) is not None
-                    }
-                    asked = asked[len(bases) :]
-        return found
-
-    def _ask(self, target: Target, keys: Sequence[bytes]) -> Sequence[state_server_pb2.Base]:
-        order = self._order
-        request = state_server_pb2.ReadBaseRequest(
-            run=run_to_proto(order.run),
-            incarnation=target.incarnation,
-            assignment_version=order.assignment_version,
-            state=self._state,
-            storage_keys=keys,
-        )
-        put_written_stamp(order.stamp, request)
-        stub = state_server_pb2_grpc.StateServerStub(self._connect(target.address))
-        try:
-            return stub.ReadBase(request, timeout=order.deadline_seconds).bases
-        except grpc.RpcError as error:
-            cause = from_rpc_error(error)
-            if isinstance(cause, (RequestError, ConflictError)):
-                raise cause from error
-            raise NotTaken.by(target, cause) from error

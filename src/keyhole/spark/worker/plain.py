@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from keyhole.errors import ValueMismatch
+
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 64) - 1
 
 
@@ -36,3 +38,13 @@ def not_plain(value: Any) -> str | None:
         elif kind not in (str, float, bool, bytes, type(None)):
             return kind.__name__
     return None
+
+
+def check_plain(state: str, what: str, data: Any, remedy: str) -> None:
+    """Raises ValueMismatch where MessagePack would not give the data back as what it is."""
+    if (kind := not_plain(data)) is not None:
+        raise ValueMismatch(
+            f"{what} of state {state!r} holds a {kind}, which MessagePack doesn't give back as what it was; {remedy}, "
+            "or hold numbers, text, bytes, lists and dicts",
+            state=state,
+        )

@@ -20,8 +20,10 @@ from keyhole.protocol.receipts import PartitionReceipt, StageOrder
 from keyhole.spark.declaration.class_version import check_class, upgrade_from, version_of
 from keyhole.spark.declaration.rows import rows_of
 from keyhole.spark.operators import Mode, Operator, Subtask, Subtasks
-from keyhole.spark.worker.aggregating import BaseReader, check_plain, result_row, staged_aggregate
+from keyhole.spark.worker.aggregating import result_row, staged_aggregate
+from keyhole.spark.worker.bases import BaseReader
 from keyhole.spark.worker.connections import connecting
+from keyhole.spark.worker.plain import check_plain
 from keyhole.spark.worker.settings import hasten_rows
 
 SUBTASK = "subtask"
