@@ -1,4 +1,7 @@
-"""`keyhole job NAME` for every job beside the demo's: Kafka, Spark, a server, a proxy, its source, and its recount."""
+"""`keyhole job NAME`: Kafka, Spark, a server, a proxy, its source, and its recount; of one job while it is killed.
+
+The others, with what tests share in place of processes of their own: tests/spark/test_whole_jobs.py.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from keyhole.demo.jobs import described, job_names
+from tests.spark import test_whole_jobs
 from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ
 from tests.support.object_store import ObjectStore
 
 STATES = {
     "fraud_detection": ["aggregations", "alerts", "recent", "rules", "spent", "totals"],
-    "golden_signals": ["golden_signals"],
-    "tweet_impressions": ["top_tweets", "tweet_hours"],
     "vital_signs": ["open_chunks", "oxygen_saturation", "segments", "vitals"],
 }
 PATIENTS = 20
-BATCHES_ENOUGH = 8
 # A chunk that is lost is a gap: with more, hardly a wave would be long enough for a breathing rate.
-MALFORMED = {"vital_signs": "0.005"}
+MALFORMED = "0.005"
 ACCOUNTS_BEFORE = 60
 # Of some hundred payments some are alerts.
 FEW_PAYMENTS = {
@@ -44,10 +45,10 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", sorted(STATES.keys() - {"fraud_detection"}))
 def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothing(
-    name: str, tmp_path: Path, object_store: ObjectStore
+    tmp_path: Path, object_store: ObjectStore
 ) -> None:
+    name = "vital_signs"
     command = [*KEYHOLE, "job", name, "--seconds", "10", "--verify", "--json"]
     # What has waited while a busy machine started Spark is to be caught up with, too.
     few = {
@@ -55,15 +56,11 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
         "KEYHOLE_CHUNKS_PATIENTS": str(PATIENTS),
         "KEYHOLE_CHUNKS_RATE": "50",
         "KEYHOLE_VITAL_SIGNS_BLOB_SECONDS": "20",
-        # 36 minutes of the tweets' time pass in a second: hours close, and some events are hours late.
-        "KEYHOLE_TWEETS_RATE": "300",
-        "KEYHOLE_TWEETS_EVENTS_PER_HOUR": "500",
-        "KEYHOLE_TWEETS_TOO_LATE": "0.02",
-        "KEYHOLE_REQUESTS_RATE": "300",
+        f"{described(name).source_prefix}MALFORMED": MALFORMED,
+        # In a folder: tests/spark/test_vital_signs_reads.py
+        "KEYHOLE_VITAL_SIGNS_FILES": object_store.at("of-a-job"),
     }
-    if name == "vital_signs":  # in a folder: tests/spark/test_vital_signs_reads.py
-        few |= object_store.environ | {"KEYHOLE_VITAL_SIGNS_FILES": object_store.at("of-a-job")}
-    settings = environ(tmp_path, **few, **{f"{described(name).source_prefix}MALFORMED": MALFORMED.get(name, "0.02")})
+    settings = environ(tmp_path, **few, **object_store.environ)
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -73,18 +70,12 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
     assert result["epochs"] > 1
     assert sorted(result["states"]) == STATES[name]
     assert all(entries > 0 for entries in result["states"].values()), result["states"]
-    if name == "tweet_impressions":
-        assert result["states"]["top_tweets"] > 3, "several hours, of which all but the last ones are closed"
-        # Where a machine is so slow that a few batches take it all in, none comes after a watermark that is above it;
-        # test_tweet_impressions.py has batches of its own.
-        assert result["late"] > 0 or result["epochs"] < BATCHES_ENOUGH, result
-    if name == "vital_signs":
-        of_signal = ["its segments", "a range of them", "its chunks"]
-        of_patient = [*2 * of_signal, "the piece of wave", "its rates", "the oxygen saturation"]
-        assert result["keys"] == len(of_patient) * PATIENTS + len(["a heart rate", "a breathing rate"])
-        # What is in the list no more is in a file, or some of the chunks would differ.
-        assert result["states"]["open_chunks"] < 0.75 * result["events"], result
-        assert any(file.endswith(".parquet") for file in object_store.names("of-a-job"))
+    of_signal = ["its segments", "a range of them", "its chunks"]
+    of_patient = [*2 * of_signal, "the piece of wave", "its rates", "the oxygen saturation"]
+    assert result["keys"] == len(of_patient) * PATIENTS + len(["a heart rate", "a breathing rate"])
+    # What is in the list no more is in a file, or some of the chunks would differ.
+    assert result["states"]["open_chunks"] < 0.75 * result["events"], result
+    assert any(file.endswith(".parquet") for file in object_store.names("of-a-job"))
     assert_nothing_is_left(tmp_path, done.stderr)
 
 
@@ -113,5 +104,6 @@ def rejected_topics(result: dict[str, Any]) -> set[str]:
     return {topic for topic, records in result["rejected_by_topic"].items() if records > 0}
 
 
-def test_every_job_is_run_here_or_by_the_demo() -> None:
-    assert {*STATES, "temperature_monitor"} == set(job_names())
+@pytest.mark.core
+def test_every_job_is_run_here_or_by_the_demo_or_with_what_tests_share() -> None:
+    assert {*STATES, *test_whole_jobs.STATES, "temperature_monitor"} == set(job_names())

@@ -129,7 +129,13 @@ class Writing:
         return f"{self.write.__name__}, {'beside another state' if self.beside_another_state else 'alone'}, {place}"
 
 
-WRITING = [Writing(*of) for of in itertools.product((IN_PLACE, SHUFFLED), (False, True), (write_json, read_nothing))]
+# Each of the three ways beside each of the others.
+WRITING = [
+    Writing(IN_PLACE, False, write_json),
+    Writing(IN_PLACE, True, read_nothing),
+    Writing(SHUFFLED, False, read_nothing),
+    Writing(SHUFFLED, True, write_json),
+]
 WRITING_BY_NAME = {str(writing): writing for writing in WRITING}
 
 Held = dict[tuple[str, int], Any]
