@@ -196,7 +196,7 @@ class Protocol(RuleBasedStateMachine):
             epochs = [0]
             for offset, name, value in kafka.records(topic, group, 0, kafka.end(topic, group)):
                 if name == MARKER_KEY:
-                    epochs.append(decode_marker(value, Partition("counts", group), offset).epoch)
+                    epochs.append(decode_marker(value, Partition("counts", group), offset).stamp.epoch)
                 elif value is None:
                     content.pop(name, None)
                 else:

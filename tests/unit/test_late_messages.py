@@ -111,7 +111,7 @@ def epochs(world: World, group: int) -> list[int]:
     """Of the markers in a key group's changelog."""
     topic = world.descriptor.topic
     return [
-        decode_marker(value, Partition("counts", group), offset).epoch
+        decode_marker(value, Partition("counts", group), offset).stamp.epoch
         for offset, name, value in world.kafka.records(topic, group, 0, world.kafka.end(topic, group))
         if name == MARKER_KEY and value is not None
     ]
