@@ -111,6 +111,20 @@ class Directory:
             known = self._codecs[name] = (descriptor, StateCodec(descriptor))
         return known[1]
 
+    async def known(self, name: StateName, deadline: float) -> None:
+        """Waits only where the state is not known and a server has not been tried yet. Event loop's clock."""
+        if name not in self._tables:
+            await self.tried(deadline)
+
+    async def tried(self, deadline: float) -> None:
+        """Waits until every server was tried once, or the deadline has come: what is not known then is refused, with
+        the servers that are still being connected to.
+        """
+        if not self.settled.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self.settled.wait()
+
     def check_reachable(self) -> None:
         """Raises NoServer, with each server's reason, if none can be reached."""
         if not any(link.view is not None and not link.view.lost for link in self._links.values()):

@@ -23,6 +23,13 @@ class ServerCounts:
         self.elsewhere = ReadCounts()
         self.refusals = Refusals()
 
+    def looked_up(self, reads: ReadCounts, keys: int, seconds: float) -> None:
+        """One frame, or one call, of so many keys; `reads`: those of its state."""
+        reads.frames += 1
+        reads.keys += keys
+        self.frame_keys.observe(keys)
+        self.lookup_seconds.observe(seconds)
+
 
 class EpochCounts:
     """The epochs of one query on this server. Written on the event loop alone."""

@@ -13,8 +13,8 @@ from keyhole.encoding.envelope import STAMP_BYTES, Aggregate, Base, Moment
 from keyhole.model.epoch import Position
 from keyhole.model.state import TtlClock
 from keyhole.stores.base import Advance, Batch, Store
-from services.state_server.read.answers import CopyAnswers
 from services.state_server.read.copies import Scanned, Show
+from services.state_server.read.copy_answers import CopyAnswers
 from services.state_server.read.table import Table
 from services.state_server.replica import standby, take_over
 from services.state_server.replica.hosted import StateReplica
@@ -68,7 +68,7 @@ def show_uncommitted() -> None:
         if self.descriptor.state != VALUES:
             return answers
         rows = [staged.get(key, row) for key, row in zip(keys, answers.rows, strict=True)]
-        return dataclasses.replace(answers, rows=rows)
+        return answers._replace(rows=rows)
 
     StagedAttempt.add = remembering  # type: ignore[method-assign]
     Table.lookup = showing  # type: ignore[method-assign]

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
 from keyhole.errors import EpochNotReached, KeyholeError, NotOwner, NotReady
+from keyhole.model.read import ReadBounds
 from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.v1 import state_pb2
 from tests.support.simulation import DriverDiedError, Fault, Rows, World
@@ -232,7 +233,7 @@ class Protocol(RuleBasedStateMachine):
         for server in self.world.servers.values():
             for table in server.tables.values():
                 with contextlib.suppress(NotOwner, NotReady, EpochNotReached):
-                    answers = table.lookup(names, min_epoch)
+                    answers = table.lookup(names, ReadBounds(min_epoch))
                     (source,) = answers.sources
                     found.append((source, answers.rows))
         return found

@@ -8,6 +8,7 @@ import pytest
 
 from keyhole.encoding.codec import EntryRange
 from keyhole.model.epoch import START, Position
+from keyhole.model.read import ReadBounds
 from keyhole.model.state import StateDescriptor, TtlClock
 from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.stores.base import Advance, Batch
@@ -54,9 +55,9 @@ def answers(world: World) -> list[tuple[Source, list[bytes | None]]]:
         for held in server.tables.values():
             for copy in (held.owned, held.standby):
                 for name in filter(copy.holds, KEYS):
-                    answer = copy.answers([name], copy.standings([name]), held.show(), FRAME_BYTES)
+                    answer = copy.answers([name], ReadBounds(), held._visibility.show(), FRAME_BYTES)
                     within = EntryRange(name, name, name + b"\xff")
-                    scanned = copy.scan(within, copy.standings([name])[0], held.show(), descending=False)
+                    scanned = copy.scan(within, ReadBounds(), held._visibility.show(), descending=False)
                     # None, or not there any more.
                     assert next((row for _, row in scanned.entries), None) == answer.rows[0]
                     scanned.close()

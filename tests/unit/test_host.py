@@ -26,7 +26,7 @@ from keyhole.errors import (
     TooLarge,
 )
 from keyhole.model.epoch import NO_EPOCH, Position, Run
-from keyhole.model.read import Stale
+from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.state import StateKind
 from keyhole.protocol.failpoints import Step
 from keyhole.rpc.frames import MAX_VALUE_BYTES
@@ -156,7 +156,7 @@ async def test_released_key_groups_stay_released_when_an_epoch_was_under_way() -
     await asyncio.gather(commit, release)
     assert hosted.read(A) == [row(1.0)]
     with pytest.raises(NotOwner):
-        hosted.table.lookup([B], stale=Stale.NEVER)
+        hosted.table.lookup([B], ReadBounds(stale=Stale.NEVER))
     await hosted.host.close()
 
 

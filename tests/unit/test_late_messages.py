@@ -21,10 +21,10 @@ from keyhole.errors import (
     TooStale,
     Unconfirmed,
 )
-from keyhole.model.read import Stale
+from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.state import StateKind
 from keyhole.testing.memory_kafka import MemoryKafka
-from services.state_server.read.answers import CopyAnswers
+from services.state_server.read.copy_answers import CopyAnswers
 from tests.support.simulation import Fault, Letter, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
@@ -180,7 +180,8 @@ def test_a_late_release_does_not_take_what_was_given_back() -> None:
         world.late_messages_arrive()
         world.beat()
         assert (
-            world.servers["a"].tables["app", "counts"].lookup(KEYS, stale=Stale.NEVER).rows == [row(2.0)] * KEY_GROUPS
+            world.servers["a"].tables["app", "counts"].lookup(KEYS, ReadBounds(stale=Stale.NEVER)).rows
+            == [row(2.0)] * KEY_GROUPS
         )
 
 
@@ -294,7 +295,7 @@ class TestWhoIsConfirmed:
     @staticmethod
     def never(world: World, name: str, groups: tuple[int, ...]) -> list[CopyAnswers]:
         table = world.servers[name].tables["app", "counts"]
-        return [table.lookup([KEYS[group]], stale=Stale.NEVER, max_staleness_ms=1000) for group in groups]
+        return [table.lookup([KEYS[group]], ReadBounds(0, Stale.NEVER, 1000)) for group in groups]
 
     @staticmethod
     def replaced(world: World) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import pytest
 from keyhole.errors import NotOwner
 from keyhole.model.epoch import Run
 from keyhole.model.evolution import evolved
-from keyhole.model.read import Stale
+from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
 from keyhole.protocol.control import AssignmentRecord, CompleteRecord, GenerationRecord, record
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
@@ -112,7 +112,7 @@ async def test_a_standby_that_takes_over_answers_all_the_time(pair: Pair) -> Non
     while not assigned.done():
         pair.standby.table.lookup([A])
         await asyncio.sleep(0)
-    answers = pair.standby.table.lookup([A], stale=Stale.NEVER)
+    answers = pair.standby.table.lookup([A], ReadBounds(stale=Stale.NEVER))
     assert (answers.rows, answers.sources[0].role) == ([row(2.0)], ROLE_OWNER)
     await pair.standby.apply(3, {A: row(3.0)})
     assert pair.standby.read(A) == [row(3.0)]
@@ -134,7 +134,7 @@ async def test_an_owner_that_reads_of_its_successor_steps_down_and_follows_it(pa
     pair.tell(record("assignment", "main", newer))
     await eventually(lambda: not pair.owner.table.groups)
     with pytest.raises(NotOwner):
-        pair.owner.table.lookup([A], stale=Stale.NEVER)
+        pair.owner.table.lookup([A], ReadBounds(stale=Stale.NEVER))
     assert pair.owner.table.lookup([A]).rows == [row(1.0)]
     with pytest.raises(NotOwner):
         await pair.apply(2, {A: row(2.0)})

@@ -6,6 +6,7 @@ import pytest
 
 from keyhole.errors import EpochNotReached, KeyTooLong, MalformedRequest, NotOwner, NotReady
 from keyhole.model.epoch import START, Position
+from keyhole.model.read import ReadBounds
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.clock import ManualClock
 from services.state_server.read.table import Table
@@ -65,9 +66,9 @@ def test_an_epoch_that_is_not_reached_is_refused_with_the_one_that_is() -> None:
     """K14."""
     of = table()
     publish(of, 3, set(range(KEY_GROUPS)))
-    assert of.lookup([key("a")], min_epoch=3).sources[0].epoch == 3
+    assert of.lookup([key("a")], ReadBounds(min_epoch=3)).sources[0].epoch == 3
     with pytest.raises(EpochNotReached, match="epoch 3"):
-        of.lookup([key("a")], min_epoch=4)
+        of.lookup([key("a")], ReadBounds(min_epoch=4))
 
 
 def test_a_key_group_that_is_ahead_answers_for_itself() -> None:
@@ -81,8 +82,8 @@ def test_a_key_group_that_is_ahead_answers_for_itself() -> None:
     assert epochs == [5, 4, 5]
     assert (answers.sources[0].commit_time_ms, answers.sources[0].watermark_ms) == (5000, 50)
     with pytest.raises(EpochNotReached):
-        of.lookup([key(ahead), key(behind)], min_epoch=5)
-    assert of.lookup([key(ahead)], min_epoch=5).sources[0].epoch == 5
+        of.lookup([key(ahead), key(behind)], ReadBounds(min_epoch=5))
+    assert of.lookup([key(ahead)], ReadBounds(min_epoch=5)).sources[0].epoch == 5
     publish(of, 5, set(range(KEY_GROUPS)), positions)
     assert not of.lookup([key(ahead), key(behind)]).source_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from keyhole.errors import EpochNotReached, NotOwner, TooStale, Unconfirmed
 from keyhole.model.epoch import START, Position
-from keyhole.model.read import Stale
+from keyhole.model.read import ReadBounds, Stale
 from keyhole.rpc.convert import descriptor_to_proto
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.clock import ManualClock
@@ -52,9 +52,9 @@ def test_of_both_copies_the_first_keys_are_read_that_fit_and_no_others() -> None
 
 
 def test_a_reader_that_wants_nothing_stale_gets_nothing_of_a_standby() -> None:
-    assert both().lookup([OWNED], stale=Stale.NEVER).sources[0].role == ROLE_OWNER
+    assert both().lookup([OWNED], ReadBounds(stale=Stale.NEVER)).sources[0].role == ROLE_OWNER
     with pytest.raises(NotOwner):
-        both().lookup([FOLLOWED], stale=Stale.NEVER)
+        both().lookup([FOLLOWED], ReadBounds(stale=Stale.NEVER))
 
 
 def test_an_owner_whose_lease_has_passed_answers_flagged_and_not_at_all_where_nothing_stale_is_wanted() -> None:
@@ -63,7 +63,7 @@ def test_an_owner_whose_lease_has_passed_answers_flagged_and_not_at_all_where_no
     clock.advance(3.1)
     assert of.lookup([OWNED]).sources[0].unconfirmed
     with pytest.raises(Unconfirmed, match=r"3\.1 s"):
-        of.lookup([OWNED], stale=Stale.NEVER)
+        of.lookup([OWNED], ReadBounds(stale=Stale.NEVER))
 
 
 def test_what_neither_copy_has_is_refused_for_the_whole_request() -> None:
@@ -75,17 +75,17 @@ def test_an_owner_is_as_stale_as_its_last_word_from_the_coordinator() -> None:
     clock = ManualClock()
     of = both(clock)
     clock.advance(0.8)
-    assert of.lookup([OWNED], max_staleness_ms=900).rows
+    assert of.lookup([OWNED], ReadBounds(max_staleness_ms=900)).rows
     with pytest.raises(TooStale, match="800 ms"):
-        of.lookup([OWNED], max_staleness_ms=700)
+        of.lookup([OWNED], ReadBounds(max_staleness_ms=700))
 
 
 def test_a_standby_is_as_stale_as_what_it_has_reached() -> None:
     clock = ManualClock()
     of = both(clock, replace(standing(3), as_of_ms=clock.now_ms() - 500, heard_monotonic=clock.monotonic()))
-    assert of.lookup([FOLLOWED], max_staleness_ms=600).sources[0].as_of_ms == clock.now_ms() - 500
+    assert of.lookup([FOLLOWED], ReadBounds(max_staleness_ms=600)).sources[0].as_of_ms == clock.now_ms() - 500
     with pytest.raises(TooStale):
-        of.lookup([FOLLOWED], max_staleness_ms=400)
+        of.lookup([FOLLOWED], ReadBounds(max_staleness_ms=400))
 
 
 def test_no_jump_of_the_clock_makes_a_standby_look_fresh() -> None:
@@ -93,19 +93,19 @@ def test_no_jump_of_the_clock_makes_a_standby_look_fresh() -> None:
     of = both(clock, replace(standing(3), as_of_ms=clock.now_ms() + 3_600_000, heard_monotonic=clock.monotonic()))
     clock.advance(2.0)
     with pytest.raises(TooStale, match="2000 ms"):
-        of.lookup([FOLLOWED], max_staleness_ms=1000)
+        of.lookup([FOLLOWED], ReadBounds(max_staleness_ms=1000))
 
 
 def test_a_standby_of_unknown_age_meets_no_bound() -> None:
     with pytest.raises(TooStale, match="unknown age"):
-        both().lookup([FOLLOWED], max_staleness_ms=10_000_000)
+        both().lookup([FOLLOWED], ReadBounds(max_staleness_ms=10_000_000))
 
 
 def test_min_epoch_counts_for_each_copy() -> None:
     of = both()
-    assert of.lookup([OWNED], min_epoch=5).rows
+    assert of.lookup([OWNED], ReadBounds(min_epoch=5)).rows
     with pytest.raises(EpochNotReached):
-        of.lookup([OWNED, FOLLOWED], min_epoch=4)
+        of.lookup([OWNED, FOLLOWED], ReadBounds(min_epoch=4))
 
 
 def test_it_tells_one_holding_per_role() -> None:

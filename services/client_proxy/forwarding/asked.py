@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.segments import Answers, Segment
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, NoServer
 
 if TYPE_CHECKING:
     from services.client_proxy.forwarding.frame import Forwarding
+    from services.client_proxy.server_connection import ServerConnection
 
 
 class Asked:
@@ -20,19 +22,31 @@ class Asked:
 
     __slots__ = ("_forwarding", "_heard", "_left", "_loop", "_places", "_timer", "address", "overdue", "segment")
 
-    segment: Segment
-
-    def __init__(self, forwarding: Forwarding, address: str, places: Sequence[int] | None, count: int) -> None:
+    def __init__(
+        self,
+        forwarding: Forwarding,
+        address: str,
+        places: Sequence[int] | None,
+        keys: Sequence[bytes],
+        deadline: float,
+    ) -> None:
         self.address = address
+        self.segment = Segment(keys, self, deadline)
         self.overdue = False
         self._forwarding = forwarding
         self._places = places
-        self._left = count
+        self._left = len(keys)
         self._timer: asyncio.TimerHandle | None = None
 
     def part(self, start: int, count: int) -> Sequence[int]:
         """The places of `count` keys from `start` on."""
         return range(start, start + count) if self._places is None else self._places[start : start + count]
+
+    def send(self, link: ServerConnection | None, lane: Lane) -> None:
+        """Lets the keys travel with the server's next frame. Raises KeyholeError: They can't; nothing comes of it."""
+        if link is None:
+            raise NoServer(f"server {self.address} is no longer among the discovered ones")
+        link.stream.submit(lane, self.segment)
 
     def watch(self, loop: asyncio.AbstractEventLoop, hop_seconds: float) -> None:
         """Calls `overdue` if it is not answered in time."""

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from keyhole.backoff import Backoff
 from keyhole.client.wire.coalescing import Lane
-from keyhole.client.wire.segments import Answers, Segment
-from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, NoServer, StaleDescriptor
+from keyhole.client.wire.segments import Answers
+from keyhole.errors import DeadlineExceeded, KeyholeError
 from keyhole.rpc.frames import FRAME_BYTES, AskAgain, as_error, failed_together, frame_is_full
 from services.client_proxy.directory import Directory
-from services.client_proxy.forwarding.answers import Gathering
 from services.client_proxy.forwarding.asked import Asked
 from services.client_proxy.forwarding.frame_attempts import FrameAttempts
+from services.client_proxy.forwarding.gathering import Gathering
 from services.client_proxy.forwarding.key_attempts import MENDABLE, KeyAttempts
-from services.client_proxy.forwarding.routes import LaneRoutes, key_too_long, no_server
+from services.client_proxy.forwarding.routes import LaneRoutes, Trouble
 
 _PATIENCE_SECONDS = 0.05
 _FIRST_RETRY_SECONDS = 0.01
@@ -57,14 +57,12 @@ class Forwarding:
         self._deadline = deadline
         self._done = done
         self._in_parts = in_parts
-        self._room = room
         self._loop = asyncio.get_running_loop()
         self._routes = LaneRoutes(directory, lane)
         self._finished = False
         self._attempts = FrameAttempts()
         self._asked: list[Asked] = []
-        # From here on: only where the keys are not answered all at once.
-        self._gathered: Gathering | None = None
+        self._gathered = Gathering(len(keys), room)
         self._impatience: asyncio.TimerHandle | None = None
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
         self._retry: asyncio.TimerHandle | None = None
@@ -77,31 +75,21 @@ class Forwarding:
     def start(self) -> None:
         """Sends the keys. `done` may be called from within."""
         self._attempts.number = 1
-        try:
-            table = self._routes.table(self._keys)
-        except KeyholeError as error:
-            self._refuse(range(len(self._keys)), error)
-            return
-        first = self._routes.first(table, self._keys)
-        if first.sole:
-            self._submit(first.sole, None)
-            return
-        if first.too_long:
-            self._give_up(first.too_long, key_too_long(self._name, table))
+        first = self._routes.first(self._keys)
         for address, places in first.by_server.items():
-            self._submit(address, places)
-        if first.unrouted:
-            self._fail(first.unrouted, no_server(self._name, table))
+            self._ask(address, places)
+        for trouble, places in first.nowhere:
+            self._refuse(places, trouble)
 
     def answered(self, asked: Asked, start: int, answers: Answers) -> None:
         """From a server, for some of the keys that it was asked for."""
         if self._finished:
             return
         count = len(answers.values)
-        if self._gathered is None and count == len(self._keys) and not answers.failures:
+        gathered = self._gathered
+        if gathered.untouched and count == len(self._keys) and not answers.failures:
             self._finish(answers)
             return
-        gathered = self._gathering()
         failed = gathered.put(asked.part(start, count), answers)
         if self._in_parts and self._impatience is None and gathered.begun:
             self._impatience = self._loop.call_later(_PATIENCE_SECONDS, self._answer_in_part)
@@ -115,7 +103,7 @@ class Forwarding:
         """From a server: these keys have no answer."""
         if self._finished:
             return
-        open_places = self._gathering().open
+        open_places = self._gathered.open
         self._fail([place for place in asked.part(start, count) if place in open_places], error, asked)
 
     def overdue(self, asked: Asked) -> None:
@@ -124,21 +112,17 @@ class Forwarding:
             # Of a frame that was answered in part; the frames after this one should know better.
             self._directory.suspect(asked.address)
             return
-        open_places = self._gathering().open
+        open_places = self._gathered.open
         stuck = [place for place in asked.part(0, len(self._keys)) if place in open_places]
         self._attempts.overdue(stuck, asked.address)
         if self._go_on(stuck):
             self._directory.suspect(asked.address)
 
-    def _submit(self, address: str, places: Sequence[int] | None) -> None:
+    def _ask(self, address: str, places: Sequence[int] | None) -> None:
         keys = self._keys if places is None else [self._keys[place] for place in places]
-        link = self._directory.link(address)
-        asked = Asked(self, address, places, len(keys))
-        asked.segment = Segment(keys, asked, self._deadline)
+        asked = Asked(self, address, places, keys, self._deadline)
         try:
-            if link is None:
-                raise NoServer(f"server {address} is no longer among the discovered ones")
-            link.stream.submit(self._lane, asked.segment)
+            asked.send(self._directory.link(address), self._lane)
         except KeyholeError as error:
             self.failed(asked, 0, len(keys), error)
             return
@@ -163,7 +147,7 @@ class Forwarding:
         # Before they are sent: that may fail at once, and be the end.
         self._attempts.number += again or bool(onward)
         for address, of in onward.items():
-            self._submit(address, of)
+            self._ask(address, of)
         if self._attempts.idle and self._retry is None and not self._finished:
             self._wait()
         return bool(onward)
@@ -185,43 +169,35 @@ class Forwarding:
         if self._finished:
             return
         idle = self._attempts.idle
-        again = sorted(idle & self._gathering().open)
+        again = sorted(idle & self._gathered.open)
         idle.clear()
         if not again:
             return
-        try:
-            table = self._routes.table([self._keys[place] for place in again])
-        except KeyholeError as error:
-            self._refuse(again, error)
+        if trouble := self._routes.trouble([self._keys[place] for place in again]):
+            self._refuse(again, trouble)
             return
-        self._attempts.begin_again(again, self._next_copy, lambda: no_server(self._name, table))
+        self._attempts.begin_again(again, self._next_copy, self._routes.no_server)
         self._go_on(again, again=True)
 
-    def _refuse(self, places: Sequence[int], error: KeyholeError) -> None:
-        # Before every server was tried once, nobody can say that a state does not exist.
-        if self._directory.settled.is_set() or isinstance(error, (StaleDescriptor, MalformedRequest)):
-            self._give_up(places, error)
+    def _refuse(self, places: Sequence[int], trouble: Trouble) -> None:
+        if trouble.final:
+            self._give_up(places, trouble.error)
         else:
-            self._fail(places, NoServer(error.message))
+            self._fail(places, trouble.error)
 
     def _give_up(self, places: Sequence[int], error: KeyholeError) -> None:
         if isinstance(error, DeadlineExceeded):
             # Another copy, or this one a moment ago, may have said what the silent one couldn't.
             self._fail_late(self._attempts.with_reason(places), error)
-        self._gathering().fail(places, error)
+        self._gathered.fail(places, error)
         self._finish_if_complete()
 
     def _fail_late(self, places: Iterable[int], silent: KeyholeError | None = None) -> None:
         for late, error in self._attempts.too_late(places, silent):
-            self._gathering().fail(late, error)
-
-    def _gathering(self) -> Gathering:
-        if self._gathered is None:
-            self._gathered = Gathering(len(self._keys), self._room)
-        return self._gathered
+            self._gathered.fail(late, error)
 
     def _finish_if_complete(self) -> None:
-        if self._gathered is not None and not self._gathered.open and not self._finished:
+        if self._gathered.complete and not self._finished:
             self._finish(self._gathered.answers())
 
     def _finish(self, answers: Answers) -> None:
@@ -241,7 +217,7 @@ class Forwarding:
     def _answer_in_part(self) -> None:
         if self._finished:
             return
-        gathered = self._gathering()
+        gathered = self._gathered
         cause = self._attempts.reason(gathered.open)
         why = cause.message if cause else "their servers have not answered yet"
         pending = AskAgain(f"the other keys of the frame are answered, these are not: {why}")

@@ -8,27 +8,30 @@ from typing import NamedTuple
 
 from keyhole.client.wire.coalescing import Lane
 from keyhole.encoding.storage_key import are_storage_keys, group_of
-from keyhole.errors import KeyTooLong, MalformedRequest, NoServer, StaleDescriptor
+from keyhole.errors import KeyholeError, KeyTooLong, MalformedRequest, NoServer, StaleDescriptor
 from keyhole.model.read import Stale
 from keyhole.protocol.routing import RouteTable
 from keyhole.protocol.server_view import StateName
 from services.client_proxy.directory import Directory
 
 
+class Trouble(NamedTuple):
+    """Why keys can't be sent to any server. `final`: neither in a moment."""
+
+    error: KeyholeError
+    final: bool
+
+
 class FirstCopies(NamedTuple):
     """Where the keys of a frame go first.
 
     Attributes:
-        sole: The server of all of them; empty: there are several, or none.
-        by_server: The places of each server's keys, if there is no sole one.
-        unrouted: The places of keys that no server answers for.
-        too_long: The places of keys that no server takes.
+        by_server: The places of each server's keys; None: all.
+        nowhere: The places of keys that no server answers for, or takes.
     """
 
-    sole: str
-    by_server: Mapping[str, Sequence[int]] = {}
-    unrouted: Sequence[int] = ()
-    too_long: Sequence[int] = ()
+    by_server: Mapping[str, Sequence[int] | None] = {}
+    nowhere: Sequence[tuple[Trouble, Sequence[int]]] = ()
 
 
 class LaneRoutes:
@@ -40,43 +43,57 @@ class LaneRoutes:
         self._topic_id = lane.topic_id
         self._stale = lane.bounds.stale
 
-    def table(self, keys: Sequence[bytes]) -> RouteTable:
-        """The table of the keys' state. A bad key must not spoil the frames it would travel in.
-
-        Raises:
-            NoServer, UnknownApplication, UnknownState: As Directory.table.
-            StaleDescriptor: The keys are of a state that was made anew since.
-            MalformedRequest: They are no storage keys of the state.
-        """
-        table = self._directory.table(self._name)
-        state = "/".join(self._name)
-        if table.descriptor.topic_id != self._topic_id:
-            raise StaleDescriptor(f"state {state} was made anew; describe it again", topic_id=table.descriptor.topic_id)
-        # One call in C: there are hundreds of keys.
-        if not are_storage_keys(keys, table.descriptor.key_groups):
-            raise MalformedRequest(f"not storage keys of state {state}: 2 bytes of key group, then the encoded key")
-        return table
-
-    def first(self, table: RouteTable, keys: Sequence[bytes]) -> FirstCopies:
+    def first(self, keys: Sequence[bytes]) -> FirstCopies:
         """Which server each key goes to first, by the stale policy; of equal copies one by chance, for the frame."""
+        if trouble := self.trouble(keys):
+            return FirstCopies(nowhere=[(trouble, range(len(keys)))])
+        table = self._directory.tables[self._name]
         if self._stale is Stale.WHEN_NEEDED:
             routes = table.nearest
         else:
             routes = table.owners if self._stale is Stale.NEVER else random.choice(table.spread)  # noqa: S311 - no secret
-        too_long = _too_long(table, keys)
+        too_long = table.too_long(keys)
         if routes.sole and not too_long:
-            return FirstCopies(routes.sole)
+            return FirstCopies({routes.sole: None})
         by_server = routes.split(keys)
+        nowhere: list[tuple[Trouble, Sequence[int]]] = []
         if too_long:
             by_server = {of: sorted(set(places).difference(too_long)) for of, places in by_server.items()}
-        unrouted = by_server.pop("", [])
-        return FirstCopies("", {of: places for of, places in by_server.items() if places}, unrouted, too_long)
+            nowhere.append((Trouble(_key_too_long(self._name, table), final=True), too_long))
+        if unrouted := by_server.pop("", ()):
+            nowhere.append((Trouble(self.no_server(), final=False), unrouted))
+        return FirstCopies({of: places for of, places in by_server.items() if places}, nowhere)
+
+    def trouble(self, keys: Sequence[bytes]) -> Trouble | None:
+        """Why none of these can be sent anywhere; None: the routes of their state are known.
+
+        Also a bad key is one: it must not spoil the frames that it would travel in.
+        """
+        try:
+            table = self._directory.table(self._name)
+        except KeyholeError as error:
+            # Before every server was tried once, nobody can say that a state does not exist.
+            settled = self._directory.settled.is_set()
+            return Trouble(error if settled else NoServer(error.message), final=settled)
+        state = "/".join(self._name)
+        if table.descriptor.topic_id != self._topic_id:
+            made_anew = f"state {state} was made anew; describe it again"
+            return Trouble(StaleDescriptor(made_anew, topic_id=table.descriptor.topic_id), final=True)
+        # One call in C: there are hundreds of keys.
+        if not are_storage_keys(keys, table.descriptor.key_groups):
+            bad = f"not storage keys of state {state}: 2 bytes of key group, then the encoded key"
+            return Trouble(MalformedRequest(bad), final=True)
+        return None
+
+    def no_server(self) -> NoServer:
+        """Nobody answers for a key group of the state, whose routes are known."""
+        return no_server(self._name, self._directory.tables[self._name])
 
     def next(self, key: bytes, asked: Container[str]) -> str:
         """The first copy that was not asked yet; empty: there is none, or the state was made anew."""
         table = self._directory.tables.get(self._name)
         if table is None or table.descriptor.topic_id != self._topic_id:
-            return ""  # `table` says so.
+            return ""  # `trouble` says so.
         copies = copies_of(table, group_of(key), self._stale)
         return next((address for address in copies if address not in asked), "")
 
@@ -103,17 +120,9 @@ def no_server(name: StateName, table: RouteTable) -> NoServer:
     return NoServer(f"no server answers for a key group of {'/'.join(name)}: {table.missing}")
 
 
-def key_too_long(name: StateName, table: RouteTable) -> KeyTooLong:
-    """The error for keys that the servers of the state don't take."""
+def _key_too_long(name: StateName, table: RouteTable) -> KeyTooLong:
+    """The servers that hold the state take no such key."""
     most = table.max_key_bytes
     return KeyTooLong(
         f"a key of state {'/'.join(name)} is longer than its servers take: {most} bytes, encoded", max_key_bytes=most
     )
-
-
-def _too_long(table: RouteTable, keys: Sequence[bytes]) -> Sequence[int]:
-    """The places of keys that are longer than the servers take: others of the frame must not fail with them."""
-    most = table.max_key_bytes
-    if not most or max(map(len, keys)) <= most:
-        return ()
-    return [place for place, key in enumerate(keys) if len(key) > most]

@@ -90,15 +90,20 @@ class LookupSession:
             self._responses.put_nowait(None)
 
 
-def response(frame: int, answers: Answers) -> pb.LookupResponse:
-    """The answers of a frame as a message."""
-    return pb.LookupResponse(
-        frame=frame,
-        values=answers.values,
-        sources=answers.sources,
-        source_of=answers.source_of,
-        failures=failures_to_proto(answers.failures) if answers.failures else None,
-    )
+def answering(frame: int, respond: Respond) -> Callable[[Answers], None]:
+    """What takes the answers of a frame, once, and responds with them."""
+
+    def answer(answers: Answers) -> None:
+        message = pb.LookupResponse(
+            frame=frame,
+            values=answers.values,
+            sources=answers.sources,
+            source_of=answers.source_of,
+            failures=failures_to_proto(answers.failures) if answers.failures else None,
+        )
+        respond(message, sum(map(len, answers.values)))
+
+    return answer
 
 
 def refusal(request: pb.LookupRequest, error: KeyholeError) -> pb.LookupResponse:

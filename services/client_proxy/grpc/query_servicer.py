@@ -10,22 +10,22 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from keyhole.client.wire.segments import Answers
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError, Overloaded
 from keyhole.protocol.server_view import StateName
 from keyhole.rpc import convert
 from keyhole.rpc.frames import MAX_VALUE_BYTES
-from keyhole.rpc.read_requests import check_consistency, check_frame, key_count
+from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame
 from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from services.client_proxy.counts import ProxyCounts
 from services.client_proxy.directory import Directory
-from services.client_proxy.forwarding.reads import ProxyReads
+from services.client_proxy.forwarding.client_reads import ClientReads
 from services.client_proxy.forwarding.scan import Scanning
-from services.client_proxy.grpc.lookup_session import LookupSession, Respond, refusal, response
+from services.client_proxy.forwarding.storage_reads import StorageReads
+from services.client_proxy.grpc.lookup_session import LookupSession, Respond, answering, refusal
 
 _log = logging.getLogger(__name__)
 
@@ -53,15 +53,15 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         self._max_scans = max_scans
         self._scans = 0
         self.counts = ProxyCounts(directory.clock)
-        self._reads = ProxyReads(directory, self.counts, max_keys)
+        self._storage_reads = StorageReads(directory, self.counts, max_keys)
+        self._reads = ClientReads(directory, self.counts, self._storage_reads)
         self._sessions: set[LookupSession] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
     @property
     def under_way(self) -> tuple[int, int, int]:
         """Keys, scans and Lookup streams."""
-        return self._reads.keys, self._scans, len(self._sessions)
+        return self._storage_reads.keys, self._scans, len(self._sessions)
 
     def drain(self) -> None:
         """Ends the Lookup streams, which clients keep open for ever, after the frames that are under way."""
@@ -70,7 +70,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
 
     async def ListStates(self, request: pb.ListStatesRequest, context: _Context) -> pb.ListStatesResponse:  # noqa: N802
         """All states of all servers."""
-        await self._reads.settled(self._deadline(context))
+        await self._directory.tried(self._deadline(context))
         if not self._directory.tables:
             self._directory.check_reachable()
         return pb.ListStatesResponse(
@@ -84,7 +84,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     async def DescribeState(self, request: pb.DescribeStateRequest, context: _Context) -> pb.DescribeStateResponse:  # noqa: N802
         """A state, and what each server that can be reached said of it last."""
         name = _name(request.state)
-        await self._reads.known(name, self._deadline(context))
+        await self._directory.known(name, self._deadline(context))
         descriptor = self._directory.table(name).descriptor
         holdings = [
             holding
@@ -140,7 +140,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         self._scans += 1
         try:
             deadline = self._deadline(context)
-            await self._reads.known(_name(request.state), deadline)
+            await self._directory.known(_name(request.state), deadline)
             async with aclosing(Scanning(self._directory, request, deadline).pages()) as pages:
                 async for page in pages:
                     yield page
@@ -155,58 +155,29 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         )
 
     def _handle(self, request: pb.LookupRequest, respond: Respond) -> None:
-        try:
-            self._start(request, respond)
-        except Exception as error:  # noqa: BLE001 - the top of every frame: the stream must go on
-            respond(self._refusal(request, _told(error)))
+        def failed(error: Exception) -> None:
+            told, name = _told(error), _name(request.state)
+            self.counts.of(name, self._directory.tables).failed[told.reason] += key_count(request)
+            respond(refusal(request, told))
 
-    def _refusal(self, request: pb.LookupRequest, error: KeyholeError) -> pb.LookupResponse:
-        count = key_count(request)
-        self.counts.of(_name(request.state), self._directory.tables).failed[error.reason] += count
-        return refusal(request, error)
-
-    def _start(self, request: pb.LookupRequest, respond: Respond) -> None:
-        options = request.options
-        current().check(Verb.READ, request.state.application, request.state.state)
-        check_frame(request)
-        if not request.keys and not request.storage_keys:
-            respond(pb.LookupResponse(frame=request.frame))
-            return
         deadline = self._before_deadline(request.timeout_ms / 1000 if request.timeout_ms else self._default_timeout)
-        if request.keys or options.format == pb.VALUE_FORMAT_JSON:
-            # The slow way, for callers without a codec.
-            task = self._loop.create_task(self._lookup(request, deadline, respond))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
-        keys = list(request.storage_keys)
-        frame = request.frame
-
-        def done(answers: Answers) -> None:
-            respond(response(frame, answers), sum(map(len, answers.values)))
-
-        self._reads.forward(_name(request.state), request.topic_id, keys, options, deadline, done, in_parts=True)
-
-    async def _lookup(self, request: pb.LookupRequest, deadline: float, respond: Respond) -> None:
         try:
-            answers = await self._reads.frame(request, deadline)
-            message = response(request.frame, answers)
-        except Exception as error:  # noqa: BLE001 - the top of a task: nobody else would answer the frame
-            respond(self._refusal(request, _told(error)))
-        else:
-            respond(message, sum(map(len, answers.values)))
+            current().check(Verb.READ, request.state.application, request.state.state)
+            lookup = lookup_of_frame(request)
+            self._reads.frame(lookup, deadline, answering(request.frame, respond), failed)
+        except Exception as error:  # noqa: BLE001 - the top of every frame: the stream must go on
+            failed(error)
 
     async def read_many(
         self, request: pb.GetManyRequest, context: _Context, most_bytes: int = MAX_VALUE_BYTES
     ) -> list[pb.Answer]:
-        """The answers of a GetMany, in the order of its keys, within the call's deadline. Raises as ProxyReads.many."""
+        """The answers of a GetMany, in the order of its keys, within the call's deadline. Raises as ClientReads.many."""
         return await self._reads.many(request, self._deadline(context), most_bytes)
 
     async def codec(self, name: StateName, context: _Context) -> StateCodec:
-        """The codec of a state that is, or becomes, known within the caller's time. Raises UnknownApplication,
-        UnknownState.
-        """
-        return await self._reads.codec(name, self._deadline(context))
+        """Of a state that is, or becomes, known within the caller's time. Raises UnknownApplication, UnknownState."""
+        await self._directory.known(name, self._deadline(context))
+        return self._directory.codec(name)
 
     def _deadline(self, context: _Context) -> float:
         remaining: float | None = context.time_remaining()

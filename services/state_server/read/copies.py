@@ -8,9 +8,11 @@ from keyhole.encoding.codec import EntryRange
 from keyhole.encoding.envelope import Visible
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
 from keyhole.model.epoch import EpochStamp
+from keyhole.model.read import ReadBounds
 from keyhole.stores.base import Snapshot
 from keyhole.v1 import state_pb2
-from services.state_server.read.answers import CopyAnswers
+from services.state_server.read.bounds_check import BoundsCheck
+from services.state_server.read.copy_answers import CopyAnswers
 from services.state_server.read.standing import Standing
 
 
@@ -66,6 +68,8 @@ class Copy:
         source: Makes the source of answers that stand so.
         moment: What else goes into it; it is made anew only when this, or the standing, has changed.
 
+        bounds: Says whether that is what a reader asks for.
+
     Attributes:
         groups: The key groups that it answers for.
         standing: Of all of them but those that were published apart.
@@ -77,6 +81,7 @@ class Copy:
         key_groups: int,
         source: Callable[[Standing], state_pb2.Source],
         moment: Callable[[], object],
+        bounds: BoundsCheck,
     ) -> None:
         self.groups: frozenset[int] = frozenset()
         self.standing = Standing()
@@ -84,6 +89,7 @@ class Copy:
         self._key_groups = key_groups
         self._make_source = source
         self._moment = moment
+        self._bounds = bounds
         self._snapshot: Snapshot | None = None
         self._held: HeldSnapshot | None = None
         self._sequence = -1
@@ -139,7 +145,7 @@ class Copy:
     def holds(self, key: bytes) -> bool:
         return self._snapshot is not None and key[:GROUP_BYTES] in self._prefixes
 
-    def standings(self, keys: Sequence[bytes]) -> Sequence[Standing]:
+    def _standings(self, keys: Sequence[bytes]) -> Sequence[Standing]:
         """Per key; one alone where all stand alike."""
         if not self._apart:
             return (self.standing,)
@@ -150,18 +156,20 @@ class Copy:
         """What any of its key groups stands for."""
         return {self.standing, *self._apart.values()} if self._apart else (self.standing,)
 
-    def answers(
-        self, keys: Sequence[bytes], standings: Sequence[Standing], show: Show | None, most_bytes: int
-    ) -> CopyAnswers:
+    def answers(self, keys: Sequence[bytes], bounds: ReadBounds, show: Show | None, most_bytes: int) -> CopyAnswers:
         """Rows by storage key.
 
         Args:
             keys: All must be covered.
-            standings: Of these keys.
             show: None: readers get what is stored.
             most_bytes: No more is read, but for the first row.
+
+        Raises:
+            Unconfirmed, EpochNotReached, TooStale: See BoundsCheck.check.
         """
         assert self._snapshot is not None
+        standings = self._standings(keys)
+        self._bounds.check(standings, bounds)
         rows, large = self._snapshot.get_first(keys, most_bytes)
         if len(standings) > 1:
             standings = standings[: len(rows)]
@@ -176,13 +184,19 @@ class Copy:
             rows = [None if row is None else shown[i].row(row) for row, i in zip(rows, source_of, strict=True)]
         return CopyAnswers(rows, [self._make_source(standing) for standing in distinct], source_of, large)
 
-    def scan(self, within: EntryRange, standing: Standing, show: Show | None, *, descending: bool) -> Scanned:
+    def scan(self, within: EntryRange, bounds: ReadBounds, show: Show | None, *, descending: bool) -> Scanned:
         """The entries of a range, whose key group must be covered, as of now however long they are read.
 
         Args:
             show: None: readers get what is stored.
+
+        Raises:
+            Unconfirmed, EpochNotReached, TooStale: See BoundsCheck.check.
         """
         assert self._held is not None
+        standings = self._standings((within.prefix,))
+        self._bounds.check(standings, bounds)
+        standing = standings[0]
         held = self._held.hold()
         group = group_of(within.prefix)
         found = held.snapshot.items(group, within.start, within.stop, descending=descending)

@@ -20,9 +20,9 @@ from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.stores.base import Snapshot, Store
 from keyhole.v1 import state_pb2
 from services.state_server.counts import RowCounts
-from services.state_server.read.answers import CopyAnswers, merged
-from services.state_server.read.bounds import BoundsCheck
-from services.state_server.read.copies import Copy, Scanned, Show
+from services.state_server.read.bounds_check import BoundsCheck
+from services.state_server.read.copies import Copy, Scanned
+from services.state_server.read.copy_answers import CopyAnswers, merged
 from services.state_server.read.sources import Sources
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.visibility import Visibility
@@ -61,10 +61,10 @@ class Table:
         self.warm: frozenset[int] = frozenset()
         self._lease = lease
         self._visibility = Visibility(descriptor, lease.clock)
-        self._bounds = BoundsCheck(server, self.name, lease)
         sources = Sources(server, lease)
-        self.owned = Copy(descriptor.key_groups, sources.owner, sources.moment)
-        self.standby = Copy(descriptor.key_groups, sources.standby, lambda: None)
+        groups, name = descriptor.key_groups, self.name
+        self.owned = Copy(groups, sources.owner, sources.moment, BoundsCheck(server, name, lease, owner=True))
+        self.standby = Copy(groups, sources.standby, lambda: None, BoundsCheck(server, name, lease, owner=False))
 
     def evolve(self, descriptor: StateDescriptor) -> bool:
         """The same state has another descriptor from now on. Returns False where that one is not news."""
@@ -128,15 +128,12 @@ class Table:
     def lookup(
         self,
         keys: Sequence[bytes],
-        min_epoch: int = 0,
-        stale: Stale = Stale.WHEN_NEEDED,
-        max_staleness_ms: int = 0,
+        bounds: ReadBounds = _ANY,
         most_bytes: int = FRAME_BYTES,
     ) -> CopyAnswers:
         """Rows by storage key; of what this server owns before what it follows.
 
         Args:
-            max_staleness_ms: 0: any.
             most_bytes: The rows of the first keys, with which it is not exceeded; at least up to the first row.
 
         Raises:
@@ -149,20 +146,18 @@ class Table:
         if not keys:
             return CopyAnswers((), (self.owned.source(),))
         self._check(keys)
+        show = self._visibility.show()
         if self.owned.covers(keys):
-            if stale is Stale.NEVER:
-                self._bounds.check_confirmed()
-            return self._answers(self.owned, keys, min_epoch, max_staleness_ms, self.show(), most_bytes)
-        if stale is Stale.NEVER:
+            return self.owned.answers(keys, bounds, show, most_bytes)
+        if bounds.stale is Stale.NEVER:
             raise self.refusal()
         if self.standby.covers(keys):
-            return self._answers(self.standby, keys, min_epoch, max_staleness_ms, self.show(), most_bytes)
+            return self.standby.answers(keys, bounds, show, most_bytes)
         mine = [self.owned.holds(key) for key in keys]
         if not all(owned or self.standby.holds(key) for owned, key in zip(mine, keys, strict=True)):
             raise self.refusal()
-        show = self.show()
         parts = [
-            self._answers(copy, part, min_epoch, max_staleness_ms, show, most_bytes)
+            copy.answers(part, bounds, show, most_bytes)
             for copy, is_owner in ((self.owned, True), (self.standby, False))
             if (part := [key for key, owned in zip(keys, mine, strict=True) if owned is is_owner])
         ]
@@ -178,27 +173,20 @@ class Table:
         place = (within.prefix,)
         if self.descriptor.scan_key:  # else it is the key group itself, which no storage key can be
             self._check(place)
-        copy = self.owned if self.owned.covers(place) else self.standby
-        if bounds.stale is Stale.NEVER and copy is self.owned:
-            self._bounds.check_confirmed()
-        if not copy.covers(place) or (bounds.stale is Stale.NEVER and copy is not self.owned):
+        if self.owned.covers(place):
+            copy = self.owned
+        elif bounds.stale is not Stale.NEVER and self.standby.covers(place):
+            copy = self.standby
+        else:
             raise self.refusal()
-        standing = self._bounded(copy, place, bounds.min_epoch, bounds.max_staleness_ms)[0]
-        return copy.scan(within, standing, self.show(), descending=descending)
-
-    def show(self) -> Show | None:
-        """How what is stored is shown from now on, in either copy; None: as it is.
-
-        For all keys of a frame, whatever they stand for, the clock is asked once; and not where nothing expires by it.
-        """
-        return self._visibility.show()
+        return copy.scan(within, bounds, self._visibility.show(), descending=descending)
 
     def _check(self, keys: Sequence[bytes]) -> None:
         # One call in C each: a lookup frame has hundreds of keys.
+        if (longest := max(map(len, keys))) > self.store.max_key_bytes:
+            raise self.key_too_long(longest)
         if not are_storage_keys(keys, self.descriptor.key_groups):
             raise MalformedRequest(f"not storage keys of state {self.name}: 2 bytes of key group, then the encoded key")
-        if max(map(len, keys)) > self.store.max_key_bytes:
-            raise self.key_too_long(max(map(len, keys)))
 
     def key_too_long(self, size: int) -> KeyTooLong:
         """The error for a key of so many bytes."""
@@ -207,20 +195,6 @@ class Table:
             "key can be in it",
             limit=self.store.max_key_bytes,
         )
-
-    def _answers(
-        self,
-        copy: Copy,
-        keys: Sequence[bytes],
-        min_epoch: int,
-        max_staleness_ms: int,
-        show: Show | None,
-        most_bytes: int,
-    ) -> CopyAnswers:
-        return copy.answers(keys, self._bounded(copy, keys, min_epoch, max_staleness_ms), show, most_bytes)
-
-    def _bounded(self, copy: Copy, keys: Sequence[bytes], min_epoch: int, max_staleness_ms: int) -> Sequence[Standing]:
-        return self._bounds.standings(copy, keys, min_epoch, max_staleness_ms, is_owner=copy is self.owned)
 
     def refusal(self) -> KeyholeError:
         """Why key groups that are asked for can't be read here."""

@@ -22,7 +22,10 @@ class Visibility:
         self._expires_by_clock = bool(descriptor.ttl_ms) and descriptor.ttl_clock is TtlClock.PROCESSING_TIME
 
     def show(self) -> Show | None:
-        """What makes of a stored entry the row that readers get now; None: stored entries are the rows."""
+        """How what is stored is shown from now on, in any copy; None: as it is.
+
+        For all keys of a frame, whatever they stand for, the clock is asked once; and not where nothing expires by it.
+        """
         visible = self._visible
         if visible is None:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -93,6 +93,14 @@ class StateCodec:
         prefix = self.prefix(key)
         end = prefix + self.entries.encode_first(stop) if stop else end_of_prefix(prefix)
         return EntryRange(prefix, prefix + self.entries.encode_first(start), end)
+
+    def storage_keys(self, keys: Iterable[tuple[KeyValue, ...]]) -> list[bytes]:
+        """Of keys that are given as the values of their columns, also where that is one. Raises as KeyCodec.check."""
+        return [self.storage_key(key if len(key) != 1 else key[0]) for key in keys]
+
+    def rows_to_json(self, rows: Iterable[bytes]) -> list[bytes]:
+        """Each row as `row_to_json` says it, in UTF-8; empty bytes, which are no row, stay so. Raises as it."""
+        return [self.row_to_json(row).encode() if row else b"" for row in rows]
 
     def row_to_json(self, row: bytes) -> str:
         """A stored row as a JSON object by field name (docs/values.md). Raises as `decode_row`."""

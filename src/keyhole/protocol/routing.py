@@ -66,6 +66,13 @@ class RouteTable(msgspec.Struct, frozen=True):
     missing: str
     max_key_bytes: int
 
+    def too_long(self, storage_keys: Sequence[bytes]) -> Sequence[int]:
+        """The indexes of keys that are longer than the servers take: others of a frame must not fail with them."""
+        most = self.max_key_bytes
+        if not most or max(map(len, storage_keys)) <= most:
+            return ()
+        return [index for index, key in enumerate(storage_keys) if len(key) > most]
+
 
 class RouteChange(NamedTuple):
     """What became different between two sets of tables."""

@@ -8,7 +8,7 @@ for now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -119,11 +119,14 @@ def of_key(error: KeyholeError, index: int, count: int) -> KeyholeError:
     return told
 
 
-def cut_to_frame(state: str, values: list[bytes], most_bytes: int = FRAME_BYTES) -> dict[int, Failure]:
+def cut_to_frame(
+    state: str, values: list[bytes], most_bytes: int = FRAME_BYTES, *, unread: Collection[int] = ()
+) -> dict[int, Failure]:
     """Empties what doesn't fit into one response; the failures of these, by index. The first value always fits.
 
     Args:
         state: application/state, for messages.
+        unread: Those of the values that are not there, as there was no room for them.
     """
     failures: dict[int, Failure] = {}
     full: AskAgain | None = None
@@ -137,6 +140,8 @@ def cut_to_frame(state: str, values: list[bytes], most_bytes: int = FRAME_BYTES)
             size += len(value)
             continue
         values[index] = b""
+    if unread:
+        failures |= dict.fromkeys(unread, full or frame_is_full(state))
     return failures
 
 

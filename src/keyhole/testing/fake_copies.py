@@ -106,8 +106,7 @@ class StateCopies:
 
     def encoded(self, keys: list[pb.Key]) -> list[bytes]:
         """The storage keys of a request's keys."""
-        values = [convert.key_from_proto(key) for key in keys]
-        return [self.codec.storage_key(value if len(value) != 1 else value[0]) for value in values]
+        return self.codec.storage_keys(map(convert.key_from_proto, keys))
 
     def check(self, keys: list[bytes]) -> None:
         """Passes where these are storage keys of the state. Raises MalformedRequest or KeyTooLong."""

@@ -19,7 +19,7 @@ from keyhole.model.read import Role
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert, status
 from keyhole.rpc.frames import check_answer, cut_to_frame, failures_to_proto
-from keyhole.rpc.read_requests import check_frame, key_count
+from keyhole.rpc.read_requests import key_count, lookup_of_frame
 from keyhole.rpc.scan_requests import scan_range
 from keyhole.rpc.server import RpcServer
 from keyhole.rpc.version import PROTOCOL_VERSION
@@ -247,7 +247,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
 
     def _frame(self, request: pb.LookupRequest) -> pb.LookupResponse:
         try:
-            check_frame(request)
+            lookup_of_frame(request)
             copies = self._copies(request.state)
             if request.storage_keys and request.topic_id != copies.descriptor.topic_id:
                 raise StaleDescriptor("these storage keys are of another state; describe it again")

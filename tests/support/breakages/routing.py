@@ -6,13 +6,13 @@ from tests.support.breakages.breakage import Breakage
 
 _RANKING = "src/keyhole/protocol/ranking.py"
 _FORWARDING = "services/client_proxy/forwarding/frame.py"
-_BOUNDS = "services/state_server/read/bounds.py"
+_BOUNDS = "services/state_server/read/bounds_check.py"
 
 ROUTING = (
     Breakage(
         "a proxy gathers the answers of any number of servers into one message",
         "routing",
-        "services/client_proxy/forwarding/answers.py",
+        "services/client_proxy/forwarding/gathering.py",
         "        fits = size <= self._room or not self.begun\n",
         "        fits = True\n",
         ("test_forwarding.py::test_what_has_no_room_beside_the_answers_of_other_servers_is_left_for_another_frame",),
@@ -28,9 +28,9 @@ ROUTING = (
     Breakage(
         "a state server looks at no value's size",
         "routing",
-        "services/state_server/servicers/query.py",
-        "        if unread or answers.large or",
-        "        if unread or",
+        "services/state_server/servicers/lookup_responses.py",
+        "    if answers.large or lookup.as_json or len(",
+        "    if len(",
         ("test_large_values.py::test_json_is_cut_by_its_own_size_and_says_where_it_is_too_large",),
     ),
     Breakage(
@@ -87,16 +87,16 @@ ROUTING = (
         "an owner that was not heard of within its lease answers who wants nothing stale",
         "routing",
         _BOUNDS,
-        "        if self._lease.expired:\n",
-        "        if not self._lease.clock:\n",
+        "        if bounds.stale is Stale.NEVER and self._lease.expired:\n",
+        "        if bounds.stale is Stale.NEVER and not self._lease.clock:\n",
         ("test_table_standby.py",),
     ),
     Breakage(
         "keys are answered together though one of them is before min_epoch",
         "routing",
         _BOUNDS,
-        "            self._check_epoch(min(standing.stamp.epoch for standing in standings), min_epoch)\n",
-        "            self._check_epoch(max(standing.stamp.epoch for standing in standings), min_epoch)\n",
+        "            self._check_epoch(min(standing.stamp.epoch for standing in standings), bounds.min_epoch)\n",
+        "            self._check_epoch(max(standing.stamp.epoch for standing in standings), bounds.min_epoch)\n",
         ("test_table.py",),
     ),
     Breakage(

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from keyhole.errors import KeyholeError
 from keyhole.v1 import state_pb2
 
 # A row, and which of its copy's sources it has.
 _NOT_READ = (None, -1)
 
 
-@dataclass(frozen=True)
-class CopyAnswers:
+class CopyAnswers(NamedTuple):
     """Rows (None: absent) by key, and who answers: an index into `sources` per key; empty: sources[0] answered all.
 
     Where the rows of the first keys took as much as was to be read, there are none of the others.
 
     Attributes:
-        large: They may take more than was to be read: one row alone does, or two copies were read.
+        large: They may take more than was to be read: one row alone does, or several copies were read.
+        failures: Why keys have no row, by place.
+        unread: Further places, before the last row, for whose rows there was no room.
     """
 
     rows: Sequence[bytes | None]
     sources: Sequence[state_pb2.Source]
     source_of: Sequence[int] = ()
     large: bool = False
+    failures: Mapping[int, KeyholeError] = {}
+    unread: Sequence[int] = ()
 
 
 def merged(owned: CopyAnswers, followed: CopyAnswers, mine: Sequence[bool]) -> CopyAnswers:

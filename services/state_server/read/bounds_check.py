@@ -1,11 +1,11 @@
-"""What a reader's bounds allow of one state on this server: `min_epoch`, `max_staleness`, and a confirmed owner."""
+"""What a reader's bounds allow of one copy: `min_epoch`, `max_staleness`, and a confirmed owner."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from keyhole.errors import EpochNotReached, TooStale, Unconfirmed
-from services.state_server.read.copies import Copy
+from keyhole.model.read import ReadBounds, Stale
 from services.state_server.read.standing import Lease, Standing
 
 
@@ -15,37 +15,29 @@ class BoundsCheck:
     Args:
         name: Application and state, as errors name them.
         lease: Of the state's query: how old it is, is how old the owner's copy is.
+        owner: The copy is the owner's. Another one is not asked where nothing stale is wanted.
     """
 
-    def __init__(self, server: str, name: str, lease: Lease) -> None:
+    def __init__(self, server: str, name: str, lease: Lease, *, owner: bool) -> None:
         self._server = server
         self._name = name
         self._lease = lease
+        self._owner = owner
 
-    def check_confirmed(self) -> None:
-        """Raises Unconfirmed where the lease has passed: a newer owner may exist."""
-        if self._lease.expired:
-            raise self._unconfirmed()
-
-    def standings(
-        self, copy: Copy, keys: Sequence[bytes], min_epoch: int, max_staleness_ms: int, *, is_owner: bool
-    ) -> Sequence[Standing]:
-        """What the copy stands for at these keys, if that is good enough. See Copy.standings.
-
-        Args:
-            min_epoch, max_staleness_ms: 0: any.
-            is_owner: The copy is the owner's.
+    def check(self, standings: Sequence[Standing], bounds: ReadBounds) -> None:
+        """Whether what the copy stands for, at the keys that are read, is good enough.
 
         Raises:
-            EpochNotReached, TooStale: At least one of them isn't.
+            Unconfirmed: Nothing stale is wanted, and the lease has passed: a newer owner may exist.
+            EpochNotReached, TooStale: At least one of the standings isn't.
         """
-        standings = copy.standings(keys)
-        if min_epoch:
-            self._check_epoch(min(standing.stamp.epoch for standing in standings), min_epoch)
-        if max_staleness_ms:
-            lease_ms = self._lease.age_seconds * 1000
-            self._check_age(lease_ms if is_owner else max(map(self._age_ms, standings)), max_staleness_ms)
-        return standings
+        if bounds.stale is Stale.NEVER and self._lease.expired:
+            raise self._unconfirmed()
+        if bounds.min_epoch:
+            self._check_epoch(min(standing.stamp.epoch for standing in standings), bounds.min_epoch)
+        if bounds.max_staleness_ms:
+            age_ms = self._lease.age_seconds * 1000 if self._owner else max(map(self._age_ms, standings))
+            self._check_age(age_ms, bounds.max_staleness_ms)
 
     def _check_epoch(self, epoch: int, min_epoch: int) -> None:
         if epoch < min_epoch:
