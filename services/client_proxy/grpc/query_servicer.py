@@ -171,7 +171,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     async def read_many(
         self, request: pb.GetManyRequest, context: _Context, most_bytes: int = MAX_VALUE_BYTES
     ) -> list[pb.Answer]:
-        """The answers of a GetMany, in the order of its keys, within the call's deadline. Raises as ClientReads.many."""
+        """The answers of a GetMany, in the order of its keys, in the call's deadline. Raises as ClientReads.many."""
         return await self._reads.many(request, self._deadline(context), most_bytes)
 
     async def codec(self, name: StateName, context: _Context) -> StateCodec:
