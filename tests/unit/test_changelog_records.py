@@ -19,6 +19,7 @@ from keyhole.changelog.records import (
 )
 from keyhole.errors import TopicMismatch
 from keyhole.model.epoch import START, EpochStamp, Position
+from keyhole.protocol.seen import FeedPosition, SeenFloor
 
 PART = Partition("a", 258)
 Written = list[tuple[bytes | None, bytes | None]]
@@ -61,6 +62,17 @@ def test_a_partition_whose_values_are_laid_out_otherwise_has_another_layout(layo
     other = dataclasses.replace(marker(12), layout=layout)
     assert json.loads(encode_marker(other))["layout"] == layout
     assert decode_marker(encode_marker(other), PART, 0) == other
+
+
+def test_a_marker_of_the_real_time_lane_says_how_far_the_updates_are_applied() -> None:
+    feed = FeedPosition(48_213, 47_100, {"a1b2": {0: SeenFloor(991_823, 0), 12: SeenFloor(2**62, 7)}})
+    fed = dataclasses.replace(marker(12), feed=feed)
+    assert json.loads(encode_marker(fed))["feed"] == {
+        "next": 48_213,
+        "refill": 47_100,
+        "floors": {"a1b2": {"0": [991_823, 0], "12": [2**62, 7]}},
+    }
+    assert decode_marker(encode_marker(fed), PART, 0) == fed
 
 
 def test_fields_that_a_later_version_adds_to_a_marker_are_ignored() -> None:

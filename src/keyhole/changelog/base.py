@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from keyhole.model.epoch import EpochStamp, Position
 from keyhole.model.state import StateDescriptor
+from keyhole.protocol.seen import FeedPosition
 
 
 class Partition(NamedTuple):
@@ -40,12 +41,14 @@ class Marker:
         checksum: Over the epoch's staged rows of this key group (see model.epoch.Position).
         offsets_hash: Hash of the batch's source offsets.
         layout: Of the partition's values (keyhole.encoding.envelope.layout_of).
+        feed: How far the key group has applied its updates, in the real-time lane; None: it has none.
     """
 
     stamp: EpochStamp
     checksum: int
     offsets_hash: int
     layout: int = 1
+    feed: FeedPosition | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
 from keyhole.errors import TopicMismatch
 from keyhole.hints import ready
 from keyhole.model.epoch import EpochStamp, Position
+from keyhole.protocol.seen import FeedPosition
 
 MARKER_KEY = b"\x00"
 """No storage key is as short: they begin with two bytes of key group. Compaction keeps each partition's last marker."""
@@ -35,6 +36,7 @@ class _MarkerRecord(msgspec.Struct):
     layout: int
     checksum: str
     offsets_hash: str
+    feed: FeedPosition | None = None
 
 
 @ready
@@ -44,14 +46,13 @@ class _Layout(msgspec.Struct):
 
 def encode_marker(marker: Marker) -> bytes:
     """The value of a marker's record."""
-    return msgspec.json.encode(
-        {
-            "layout": marker.layout,
-            **msgspec.structs.asdict(marker.stamp),
-            "checksum": f"{marker.checksum:016x}",
-            "offsets_hash": f"{marker.offsets_hash:016x}",
-        }
-    )
+    fields = {
+        "layout": marker.layout,
+        **msgspec.structs.asdict(marker.stamp),
+        "checksum": f"{marker.checksum:016x}",
+        "offsets_hash": f"{marker.offsets_hash:016x}",
+    }
+    return msgspec.json.encode(fields if marker.feed is None else fields | {"feed": marker.feed})
 
 
 def decode_marker(value: bytes | None, partition: Partition, offset: int) -> Marker:
@@ -75,6 +76,7 @@ def decode_marker(value: bytes | None, partition: Partition, offset: int) -> Mar
             checksum=int(read.checksum, 16),
             offsets_hash=int(read.offsets_hash, 16),
             layout=layout,
+            feed=read.feed,
         )
     except (msgspec.MsgspecError, ValueError) as error:
         raise _foreign(partition, offset) from error
