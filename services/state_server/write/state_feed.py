@@ -1,0 +1,163 @@
+"""One state that is fed by updates: its key groups are applied as their logs come, and committed behind that.
+
+    apply        records of any key groups        -> what readers see moves on at once
+    begin_commit what was applied since the last  -> one transaction of the changelog, written on any thread
+    apply        goes on meanwhile
+    committed    the transaction's rows go to the store, and no longer stand over it
+
+Host thread only, but for the transaction itself: it needs nothing of what is here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from keyhole.changelog.base import Marker, Partition, PartitionChanges
+from keyhole.changelog.settings import MAX_ROW_BYTES
+from keyhole.encoding.envelope import layout_of
+from keyhole.model.epoch import EpochStamp
+from keyhole.protocol.seen import FeedPosition
+from keyhole.stores.overlay import Overlay, OverlaySnapshot
+from services.state_server.replica.hosted import StateReplica
+from services.state_server.write.store_write import write_to_stores
+from services.state_server.write.updates import GroupFeed, LoggedUpdate, RefusedUpdate, UpdateLimits
+
+# Of the changelog's largest record, for all that stands around a row, and its key.
+_ROOM_BYTES = 64 << 10
+
+
+@dataclass
+class FeedCounts:
+    """What came of updates. `applied` and `repeated` are updates; `refused` has them, in the order of their logs."""
+
+    applied: int = 0
+    repeated: int = 0
+    refused: list[RefusedUpdate] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class FeedCommit:
+    """What is to be written to the changelog in one transaction.
+
+    Attributes:
+        changes: By key group, ascending: rows, and a marker with the position.
+        overlay: What stood over the store when it was made.
+    """
+
+    changes: Sequence[PartitionChanges]
+    overlay: Overlay
+
+
+class StateFeed:
+    """See the module's text.
+
+    Args:
+        state: Whose store, and positions, the rows go to.
+    """
+
+    def __init__(self, state: StateReplica) -> None:
+        self._state = state
+        self._limits = UpdateLimits(state.store.max_key_bytes, MAX_ROW_BYTES - _ROOM_BYTES)
+        self._groups: dict[int, GroupFeed] = {}
+        self._committed: dict[int, int] = {}
+        self._overlay = Overlay()
+
+    def begin(self, key_group: int, position: FeedPosition, time_ms: int, seen: Iterable[LoggedUpdate]) -> None:
+        """A key group, which is restored from the changelog, is applied from now on.
+
+        Args:
+            position, time_ms: As the changelog's last marker of it says; none: from the updates' start.
+            seen: The updates from the position's `refill` up to its `next`.
+
+        Raises:
+            Unsupported: The state's kind can't be fed by updates.
+        """
+        feed = GroupFeed(self._state.descriptor, key_group, position, time_ms, self._limits)
+        feed.refill(seen)
+        self._groups[key_group] = feed
+        self._committed[key_group] = position.next
+        self._overlay = self._overlay.drop([key_group])
+
+    def end(self, key_groups: Collection[int]) -> None:
+        """These are somebody else's: what was applied of them, and not committed, is dropped."""
+        for group in key_groups:
+            self._groups.pop(group, None)
+            self._committed.pop(group, None)
+        self._overlay = self._overlay.drop(key_groups)
+
+    @property
+    def next(self) -> Mapping[int, int]:
+        """By key group, the next offset of its updates partition to apply."""
+        return {group: feed.next for group, feed in self._groups.items()}
+
+    @property
+    def uncommitted(self) -> int:
+        """How many rows stand over the store."""
+        return len(self._overlay)
+
+    def apply(self, logs: Mapping[int, Sequence[LoggedUpdate]]) -> FeedCounts:
+        """Applies records by key group, each log in its order. Those of key groups that are not here are passed over.
+
+        Returns:
+            What came of them. Readers see it once `snapshot` is published.
+        """
+        counts = FeedCounts()
+        stored = self._state.store.snapshot()
+        try:
+            for group, log in logs.items():
+                feed = self._groups.get(group)
+                if feed is None:
+                    continue
+                done = feed.apply(log, stored, self._overlay)
+                self._overlay = done.overlay
+                counts.applied += done.applied
+                counts.repeated += done.repeated
+                counts.refused += done.refused
+        finally:
+            stored.close()
+        return counts
+
+    def snapshot(self) -> OverlaySnapshot:
+        """All that was applied, for readers; close it."""
+        return OverlaySnapshot(self._state.store.snapshot(), self._overlay)
+
+    def begin_commit(self, generation: int) -> FeedCommit | None:
+        """What was applied since the last commit; None: nothing. `committed` is called with it, or it is made again.
+
+        Args:
+            generation: Of the feed's run.
+        """
+        moved = sorted(group for group, feed in self._groups.items() if feed.next > self._committed[group])
+        if not moved:
+            return None
+        return FeedCommit([self._changes(group, generation) for group in moved], self._overlay)
+
+    def _changes(self, group: int, generation: int) -> PartitionChanges:
+        feed = self._groups[group]
+        # An epoch of this lane is an offset: it only grows, whoever applies the log.
+        stamp = EpochStamp(epoch=feed.next, generation=generation, commit_time_ms=feed.time_ms, watermark_ms=0)
+        descriptor = self._state.descriptor
+        marker = Marker(stamp, checksum=0, offsets_hash=0, layout=layout_of(descriptor), feed=feed.position())
+        return PartitionChanges(Partition(descriptor.state, group), self._overlay.of(group), marker)
+
+    def committed(self, commit: FeedCommit, offsets: Mapping[Partition, int]) -> None:
+        """The changelog has it: its rows go to the store. Key groups that have gone meanwhile are passed over.
+
+        Args:
+            offsets: Of the markers.
+
+        Raises:
+            StoreFull: The store takes no more. What readers see is right all the same; call it again.
+        """
+        here = [changes for changes in commit.changes if changes.partition.key_group in self._groups]
+        write_to_stores(here, offsets, {self._state.descriptor.state: self._state})
+        for changes in here:
+            self._committed[changes.partition.key_group] = changes.marker.stamp.epoch
+        self._overlay = self._overlay.without(commit.overlay)
+
+
+def counted(refused: Iterable[RefusedUpdate]) -> Mapping[str, int]:
+    """How many were refused, by reason."""
+    return Counter(one.why.reason for one in refused)

@@ -1,0 +1,207 @@
+"""A state that is fed by updates is what its logs say, whatever becomes of its commits, its store and its owner.
+
+Rows are applied while a transaction is under way, or after it was aborted; a transaction's outcome may stay unknown;
+owners are killed at any step, and the next one has the store, or none, and the changelog.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from keyhole.changelog.base import Partition
+from keyhole.errors import Fenced, KafkaUnreachable, OutcomeUnknown
+from keyhole.model.epoch import START
+from keyhole.model.state import StateKind, ValueField, ValueSchema
+from keyhole.protocol.seen import FeedPosition
+from keyhole.protocol.updates import DELETE, PUT, BoundaryRecord, Record, UpdateRecord, encode
+from keyhole.stores.base import Store
+from keyhole.stores.memory import MemoryEngine
+from keyhole.stores.overlay import Overlay
+from keyhole.stores.pieces import apply_pieces
+from keyhole.testing.changelog import MemoryWriter, NextCommit
+from services.state_server.replica.hosted import StateReplica
+from services.state_server.write.state_feed import FeedCommit, StateFeed
+from services.state_server.write.updates import GroupFeed, LoggedUpdate, UpdateLimits
+from tests.support.states import descriptor as described
+from tests.support.states import group, hosted, memory_changelog, names_in
+
+GROUPS = range(2)
+SUM = described(
+    key_groups=4, kind=StateKind.REDUCING, reducers=("sum",), value=ValueSchema(1, (ValueField("n", "bigint"),))
+)
+NAMES = [name for of in GROUPS for name in names_in(of, 2)]
+
+
+class Owners(RuleBasedStateMachine):
+    """See the module's text. One owner at a time; the changelog fences the one before."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.kafka, self.changelog = memory_changelog(SUM)
+        self.logs: dict[int, list[LoggedUpdate]] = {of: [] for of in GROUPS}
+        self.sent = 0
+        self.time_ms = 0
+        self.grants = 0
+        self.under_way: FeedCommit | None = None
+        self._take_over(MemoryEngine().open("app", SUM.state, "topic"))
+
+    def _take_over(self, store: Store) -> None:
+        """As a restore does: all up to the changelog's end, and the last marker of each key group once more."""
+        self.grants += 1
+        self.writer: MemoryWriter = self.changelog.writer(f"grant-{self.grants}")
+        self.writer.open(1.0)
+        self.store = store
+        self.state: StateReplica = hosted(GROUPS, SUM, store)
+        reader = self.changelog.reader()
+        ends = reader.ends({SUM.state: list(GROUPS)}, 1.0)
+        positions = {part: self.state.position(part.key_group) for part in ends}
+        again = {part: at if at == START else at._replace(offset=at.offset - 1) for part, at in positions.items()}
+        found = {Partition(SUM.state, of): (FeedPosition(), 0) for of in GROUPS}
+        for piece in reader.read(again, ends, 1.0):
+            apply_pieces(store, self.state.positions, [dataclasses.replace(piece)])
+            if piece.marker is not None:
+                assert piece.marker.feed is not None
+                found[piece.partition] = (piece.marker.feed, piece.marker.stamp.commit_time_ms)
+        self.feed = StateFeed(self.state)
+        for part, (position, time_ms) in found.items():
+            log = self.logs[part.key_group]
+            self.feed.begin(part.key_group, position, time_ms, log[position.refill : position.next])
+        self.under_way = None
+
+    def _append(self, of: int, record: Record) -> None:
+        self.logs[of].append(LoggedUpdate(len(self.logs[of]), self.time_ms, encode(record)))
+
+    @rule(name=st.sampled_from(NAMES), amount=st.integers(1, 9), deletes=st.sampled_from([False] * 5 + [True]))
+    def a_row_is_sent(self, name: str, amount: int, deletes: bool) -> None:
+        operation, value = (DELETE, None) if deletes else (PUT, [amount])
+        self._append(group(name), UpdateRecord("s", 0, self.sent, 0, operation, 1, [name], None, value))
+        self.sent += 1
+
+    @rule(of=st.sampled_from(GROUPS), which=st.integers(0, 99))
+    def a_row_is_sent_again(self, of: int, which: int) -> None:
+        if self.logs[of]:
+            again = self.logs[of][which % len(self.logs[of])].value
+            self.logs[of].append(LoggedUpdate(len(self.logs[of]), self.time_ms, again))
+
+    @rule(back=st.integers(1, 6))
+    def a_batch_is_sent_again(self, back: int) -> None:
+        for of in GROUPS:
+            for update in self.logs[of][-back:]:
+                self.logs[of].append(LoggedUpdate(len(self.logs[of]), self.time_ms, update.value))
+
+    @rule()
+    def a_boundary_is_written(self) -> None:
+        for of in GROUPS:
+            self._append(of, BoundaryRecord("s", 0, {0: self.sent}))
+
+    @rule(by=st.integers(1, 5))
+    def time_passes(self, by: int) -> None:
+        self.time_ms += by
+
+    @rule(most=st.dictionaries(st.sampled_from(GROUPS), st.integers(1, 4)))
+    def updates_are_applied(self, most: dict[int, int]) -> None:
+        at = self.feed.next
+        self.feed.apply({of: self.logs[of][at[of] : at[of] + count] for of, count in most.items()})
+
+    @precondition(lambda self: self.under_way is None)
+    @rule()
+    def a_commit_begins(self) -> None:
+        self.under_way = self.feed.begin_commit(generation=1)
+
+    @rule()
+    def all_is_applied_and_committed(self) -> None:
+        self.updates_are_applied(dict.fromkeys(GROUPS, 1_000))
+        if self.under_way is None:
+            self.a_commit_begins()
+        if self.under_way is not None:
+            self.it_ends("committed")
+
+    @precondition(lambda self: self.under_way is not None)
+    @rule(outcome=st.sampled_from(["committed", "aborted", "unknown, committed", "unknown, lost"]))
+    def it_ends(self, outcome: str) -> None:
+        assert self.under_way is not None
+        commit, self.under_way = self.under_way, None
+        self.kafka.down = outcome == "aborted"
+        if outcome.startswith("unknown"):
+            committed = outcome.endswith("committed")
+            self.kafka.next_commit = (
+                NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED if committed else NextCommit.IS_LOST_AND_NOT_ANSWERED
+            )
+        try:
+            offsets = self.writer.commit(commit.changes, 1.0)
+        except KafkaUnreachable:
+            return
+        except OutcomeUnknown:
+            self._take_over(self.store)
+            return
+        finally:
+            self.kafka.down = False
+        self.feed.committed(commit, offsets)
+
+    @rule(keeps_store=st.booleans(), in_commit=st.booleans())
+    def the_owner_is_killed(self, keeps_store: bool, in_commit: bool) -> None:
+        before = self.writer
+        if self.under_way is not None and in_commit:  # and its store is not written
+            before.commit(self.under_way.changes, 1.0)
+        store = self.store if keeps_store else MemoryEngine().open("app", SUM.state, "topic")
+        self._take_over(store)
+
+    @invariant()
+    def readers_see_the_sum_of_the_distinct_rows_that_were_applied(self) -> None:
+        if not hasattr(self, "feed"):
+            return
+        snapshot = self.feed.snapshot()
+        empty = MemoryEngine().open("app", SUM.state, "topic").snapshot()
+        for of in GROUPS:
+            alone = GroupFeed(SUM, of, FeedPosition(), 0, UpdateLimits(511, 1 << 20))
+            expected = alone.apply(self.logs[of][: self.feed.next[of]], empty, Overlay()).overlay.of(of)
+            assert list(snapshot.items(of)) == [entry for entry in expected if entry[1] is not None]
+        snapshot.close()
+
+
+Owners.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestOwners = Owners.TestCase
+
+
+def test_a_fenced_owner_s_commit_changes_nothing() -> None:
+    _, changelog = memory_changelog(SUM)
+    feed = StateFeed(hosted(GROUPS, SUM))
+    feed.begin(0, FeedPosition(), 0, [])
+    (name, *_) = names_in(0, 1)
+    log = [LoggedUpdate(0, 7, encode(UpdateRecord("s", 0, 0, 0, PUT, 1, [name], None, [1])))]
+    assert feed.apply({0: log, 1: log}).applied == 1, "of key group 1 nothing is applied here"
+    commit = feed.begin_commit(generation=1)
+    assert commit is not None
+    writer = changelog.writer("grant")
+    writer.open(1.0)
+    changelog.admin().fence("grant", 1.0)
+    try:
+        writer.commit(commit.changes, 1.0)
+    except Fenced:
+        pass
+    else:
+        raise AssertionError("it was fenced")
+    assert changelog.reader().ends({SUM.state: [0]}, 1.0) == {Partition(SUM.state, 0): 0}
+    assert (feed.uncommitted, feed.begin_commit(1) is not None) == (1, True)
+
+
+def test_what_was_applied_of_a_key_group_that_goes_is_dropped() -> None:
+    feed = StateFeed(hosted(GROUPS, SUM))
+    for of in GROUPS:
+        feed.begin(of, FeedPosition(), 0, [])
+        (name, *_) = names_in(of, 1)
+        feed.apply({of: [LoggedUpdate(0, 7, encode(UpdateRecord("s", of, 0, 0, PUT, 1, [name], None, [1])))]})
+    commit = feed.begin_commit(generation=3)
+    assert commit is not None
+    stamps = [(one.partition.key_group, one.marker.stamp.epoch, one.marker.stamp.generation) for one in commit.changes]
+    assert stamps == [(0, 1, 3), (1, 1, 3)]
+    feed.end([1])
+    assert feed.uncommitted == 1
+    feed.committed(commit, {Partition(SUM.state, of): 1 for of in GROUPS})
+    assert (dict(feed.next), feed.uncommitted, feed.begin_commit(3)) == ({0: 1}, 0, None)
+    snapshot = feed.snapshot()
+    assert ([len(list(snapshot.items(of))) for of in GROUPS], set(snapshot.positions())) == ([1, 0], {0})
