@@ -35,7 +35,7 @@ from services.client_proxy.http.app import HttpReads
 from tests.support.certificates import Authority
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
-from tests.support.waiting import SOON_SECONDS, eventually
+from tests.support.waiting import PATIENCE_SECONDS, SOON_SECONDS, eventually
 
 PATH = f"/v1/{APPLICATION}/{STATE}"
 RULES = msgspec.structs.replace(
@@ -187,7 +187,10 @@ async def test_what_can_be_read_is_listed_and_described(served: Served) -> None:
 
 async def test_what_is_described_has_the_version_of_the_class_that_makes_what_is_stored(served: Served) -> None:
     served.server.host(msgspec.structs.replace(descriptor("encoded", topic_id="topic-9"), class_version=3))
-    _, described = await served.ask(f"/v1/{APPLICATION}/encoded")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        # Until the proxy has heard of the new state.
+        while "class_version" not in (described := (await served.ask(f"/v1/{APPLICATION}/encoded"))[1]):
+            assert described["reason"] == "UNKNOWN_STATE"
     assert described["class_version"] == 3
 
 
