@@ -25,7 +25,7 @@ from keyhole.errors import (
     StageLost,
 )
 from keyhole.model.epoch import EpochStamp, Run
-from keyhole.model.read import Stale
+from keyhole.model.read import ReadBounds, Stale
 from keyhole.protocol.failpoints import NoObserver
 from keyhole.protocol.receipts import GroupReceipt
 from keyhole.stores.memory import MemoryEngine
@@ -118,7 +118,8 @@ class Server:
         return await self.commit(receipts, epoch, run=run, version=version)
 
     def read(self, *names: str, min_epoch: int = 0) -> list[bytes | None]:
-        return list(self.tables["app", "counts"].lookup([key(name) for name in names], min_epoch).rows)
+        table, bounds = self.tables["app", "counts"], ReadBounds(min_epoch=min_epoch)
+        return list(table.lookup([key(name) for name in names], bounds).rows)
 
 
 class SlowRestore:
