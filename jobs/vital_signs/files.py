@@ -11,6 +11,7 @@ credentials. Arrow does it rather than fsspec: it is in the job's image already.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import tempfile
@@ -106,11 +107,12 @@ class Folder:
     def _keep_names(self, folder: Path) -> None:
         """On the disk: that of the file, and of all folders in which it is, whoever has made them."""
         while True:
-            of = os.open(folder, os.O_RDONLY)
             try:
-                os.fsync(of)
-            finally:
-                os.close(of)
+                _sync_folder(folder)
+            except PermissionError:
+                # One above ours, which we may pass through and not list: it was there before us.
+                if folder == self._path or self._path in folder.parents:
+                    raise
             if folder in (self._path.parent, folder.parent):
                 return
             folder = folder.parent
@@ -124,15 +126,26 @@ class Folder:
 
     @contextmanager
     def _told(self, done: str) -> Iterator[None]:
-        """The system's error names the file, and so the patient."""
         try:
             yield
         except OSError as error:
+            # Not as the cause: it names the file, and so the patient.
             raise InvalidConfiguration(
                 f"{self._path} can't be {done} ({error.strerror or type(error).__name__}): whoever writes or reads the "
                 "files must have rights there, and the disk room for them",
                 path=str(self._path),
-            ) from error
+            ) from None
+
+
+def _sync_folder(folder: Path) -> None:
+    of = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(of)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have no such thing for folders
+            raise
+    finally:
+        os.close(of)
 
 
 class Bucket:
@@ -191,7 +204,8 @@ class Bucket:
             yield
         except (OSError, ValueError) as error:  # the latter where a part of the credentials is missing
             why = _OF_THE_STORE.search(str(error))
-            raise self._failed(done, why[0] if why else type(error).__name__) from error
+            # Not as the cause: it names the file, and so the patient.
+            raise self._failed(done, why[0] if why else type(error).__name__) from None
 
     def _failed(self, done: str, why: str) -> InvalidConfiguration:
         return InvalidConfiguration(

@@ -1,4 +1,4 @@
-"""Time, as something that is handed in: production code gets SystemClock, tests get keyhole.testing.ManualClock.
+"""Time, as something that is handed in: production code gets SystemClock, tests get keyhole.testing.clock.ManualClock.
 
 The coordinator, savepoints and the services have no other: they read it, and sleep and wait by it. What the libraries
 measure is not theirs. A call to Kafka has a deadline of the client's. A request under way, from its caller on to the

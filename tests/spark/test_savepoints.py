@@ -231,8 +231,14 @@ def summed(scenario: Scenario, job: Job, changed: Job, at: str = "", **options: 
 def moved_away(directory: str, savepoint: str) -> str:
     """Where the savepoint is from then on, when the checkpoint that it was taken of is no more."""
     files, root = fsspec.core.url_to_fs(directory)
+    files.invalidate_cache()
     files.rm(f"{root}/old", recursive=True)
-    files.mv(f"{root}/savepoint", f"{root}/moved", recursive=True)
+    # By file: to move a folder, fsspec asks an object store for what stands for folders there, too.
+    for name in files.find(f"{root}/savepoint"):
+        moved = f"{root}/moved" + name.removeprefix(f"{root}/savepoint")
+        files.makedirs(moved.rpartition("/")[0], exist_ok=True)
+        files.cp_file(name, moved)
+    files.rm(f"{root}/savepoint", recursive=True)
     assert not files.exists(f"{root}/old")
     return savepoint.replace(f"{directory}/savepoint", f"{directory}/moved")
 

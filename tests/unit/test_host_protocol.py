@@ -368,7 +368,7 @@ class TestOwnership:
         await server.host.release(FIRST, "counts", frozenset({group(B)}), 1)
         table = server.tables["app", "counts"]
         with pytest.raises(NotOwner):
-            table.lookup([key(B)], stale=Stale.NEVER)
+            table.lookup([key(B)], ReadBounds(stale=Stale.NEVER))
         answers = table.lookup([key(A), key(B)])
         assert answers.rows == [row(1.0), row(1.0)]
         assert [answers.sources[i].role for i in answers.source_of] == [ROLE_OWNER, ROLE_STANDBY]
@@ -376,7 +376,7 @@ class TestOwnership:
             await server.apply({B: 2.0}, epoch=2)
         await server.apply({A: 2.0}, epoch=2)
         with pytest.raises(NotOwner):
-            table.lookup([key(B)], stale=Stale.NEVER)
+            table.lookup([key(B)], ReadBounds(stale=Stale.NEVER))
 
     async def test_release_answers_after_the_commit_that_is_under_way_which_publishes_nothing_of_it_again(
         self, server: Server
@@ -390,7 +390,7 @@ class TestOwnership:
         await all_wait_for_the_thread()
         table = server.tables["app", "counts"]
         assert not releasing.done()
-        assert table.lookup([key(B)], stale=Stale.NEVER).rows == [row(1.0)]
+        assert table.lookup([key(B)], ReadBounds(stale=Stale.NEVER)).rows == [row(1.0)]
         commit.go_on.set()
         await releasing
         assert table.groups == ALL - {group(B)}

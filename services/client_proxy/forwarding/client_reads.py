@@ -55,11 +55,9 @@ class ClientReads:
         self, lookup: KeyLookup, deadline: float, done: Callable[[Answers], None], failed: Callable[[Exception], None]
     ) -> None:
         try:
-            answers = await self._typed_frame(lookup, deadline)
+            done(await self._typed_frame(lookup, deadline))
         except Exception as error:  # noqa: BLE001 - the top of a task: nobody else would answer the frame
             failed(error)
-        else:
-            done(answers)
 
     async def _typed_frame(self, lookup: KeyLookup, deadline: float) -> Answers:
         answers = await self._answers(lookup, deadline, FRAME_BYTES)
@@ -122,7 +120,7 @@ class ClientReads:
 
     async def _values(self, lookup: KeyLookup, answers: Answers, deadline: float) -> Sequence[bytes]:
         """As the caller wants them. Raises StaleDescriptor: A row's schema was not heard of in time."""
-        while lookup.as_json:
+        while lookup.as_json and answers.values:
             try:
                 return self._directory.codec(lookup.state).rows_to_json(answers.values)
             except StaleDescriptor:

@@ -183,10 +183,10 @@ class Table:
 
     def _check(self, keys: Sequence[bytes]) -> None:
         # One call in C each: a lookup frame has hundreds of keys.
-        if (longest := max(map(len, keys))) > self.store.max_key_bytes:
-            raise self.key_too_long(longest)
         if not are_storage_keys(keys, self.descriptor.key_groups):
             raise MalformedRequest(f"not storage keys of state {self.name}: 2 bytes of key group, then the encoded key")
+        if (longest := max(map(len, keys))) > self.store.max_key_bytes:
+            raise self.key_too_long(longest)
 
     def key_too_long(self, size: int) -> KeyTooLong:
         """The error for a key of so many bytes."""

@@ -26,6 +26,7 @@ from keyhole.errors import (
     KafkaUnreachable,
     KeyholeError,
     OutcomeUnknown,
+    SavepointDamaged,
     SavepointMismatch,
 )
 from keyhole.model.state import StateDescriptor
@@ -355,8 +356,13 @@ def lay_file(source: Folder, name: str, target: Folder, laid: str) -> None:
     if moved is None:
         copy_file(source, name, target, laid)
         return
+    data = source.read(name)
+    try:
+        data = moved(data, target.path)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise SavepointDamaged(f"file {name} of {source.path} is not one of Spark's: {error}", path=name) from error
     with target.writing(laid) as file:
-        file.write(moved(source.read(name), target.path))
+        file.write(data)
 
 
 def _moved(storage_key: bytes, before: StateCodec, after: StateCodec) -> bytes:

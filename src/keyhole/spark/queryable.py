@@ -255,7 +255,8 @@ def aggregating(
     `reducing`, the stream brings what is new; but an aggregator may say that it takes running results.
 
     Args:
-        aggregator: See keyhole.spark.Aggregator. Its class must be importable, or picklable, in Spark's workers.
+        aggregator: See keyhole.spark.worker.aggregating.Aggregator. Spark's workers must be able to import its
+            class, or to unpickle it.
         result: The fields of the result, as Spark writes a schema: "count bigint, mean double".
         value: The columns of the rows that the aggregator gets; default: all but the key's.
         order_by: The column in whose order it gets the rows of a batch; without it they come in any order.

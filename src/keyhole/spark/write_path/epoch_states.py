@@ -15,6 +15,7 @@ from keyhole.protocol.epochs import StatePlan
 from keyhole.spark.changes import changes_schema
 from keyhole.spark.declaration.batch_columns import case_sensitive, check_all_columns
 from keyhole.spark.declaration.schema import describe
+from keyhole.spark.driver.frames import classic
 from keyhole.spark.driver.layout import HashLayout, layout_of
 from keyhole.spark.driver.micro_batch import MicroBatch
 from keyhole.spark.worker.subtasks import KEY_SCHEMA
@@ -59,14 +60,14 @@ class EpochStates:
         part = parts[0]
         if part.select is not None:
             selected = part.select(rows)
-            if not isinstance(selected, ClassicDataFrame):
+            if not isinstance(selected, DataFrame):
                 state = part.declaration.state
                 raise InvalidConfiguration(
                     f"state {state!r}: the function that was given to of() returned a {type(selected).__name__}; it "
                     "must return a data frame, made of the batch",
                     state=state,
                 )
-            rows = selected
+            rows = classic(selected)
             layout = None if self.batch is None else layout_of(rows, self.batch.execution)
         if part.changes:
             schema = rows.schema

@@ -110,6 +110,7 @@ class StreamRuns:
         """
         # The query's stable name: as given, else Spark's name of it, else the state's.
         query = self._query or batch.name or self._parts[0].declaration.state
+        checked_name("the streaming query's name", query, "give the sink another one with query=")
         self._claim(batch, query)
         with self._lock:
             if self._run is None or self._run.run_id != batch.run_id:
@@ -138,7 +139,6 @@ class StreamRuns:
 
     def _begun(self, batch: MicroBatch, query: str) -> StreamRun:
         """The run whose first batch this is: its query is looked at, its coordinator made, and its end waited for."""
-        checked_name("the streaming query's name", query, "give the sink another one with query=")
         session = batch.frame.sparkSession
         context = session.sparkContext
         common = session.conf.get(_CHECKPOINTS, None)
