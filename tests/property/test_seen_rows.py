@@ -15,7 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from keyhole.protocol.seen import FeedPosition, SeenFloor, SeenRows
+from keyhole.errors import ChangelogRecreated
+from keyhole.protocol.seen import FeedPosition, SeenFloor, SeenRows, check_log
 from keyhole.protocol.updates import (
     MAX_SUB,
     PUT,
@@ -293,13 +294,33 @@ def test_a_position_names_the_oldest_row_above_the_floors() -> None:
     seen = SeenRows()
     for at, offset in enumerate([4, 2, 3], 10):
         seen.take(SourceRow("a", 0, offset, 0), at)
-    assert seen.position(13) == FeedPosition(13, 10, {})
+    assert seen.position(13) == FeedPosition(next=13, refill=10, floors={})
     seen.reach(BoundaryRecord("a", 0, {0: 3, 7: 100}))
-    assert seen.position(14) == FeedPosition(14, 10, {"a": {0: SeenFloor(3, 0), 7: SeenFloor(100, 0)}})
+    assert seen.position(14) == FeedPosition(
+        next=14, refill=10, floors={"a": {0: SeenFloor(3, 0), 7: SeenFloor(100, 0)}}
+    )
     seen.reach(BoundaryRecord("a", 0, {0: 5}))
     assert (seen.position(15).refill, seen.remembered) == (15, 0)
     seen.reach(BoundaryRecord("a", 0, {0: 4}))  # of a driver that had slept
     assert seen.position(16).floors["a"][0] == (5, 0)
+
+
+@pytest.mark.parametrize(
+    ("position", "start", "why"),
+    [
+        (FeedPosition("other", next=5, refill=5), 0, "made anew"),
+        (FeedPosition(), 1, "updates from offset 0 on are needed, and the topic begins at 1"),
+        (FeedPosition("t", next=9, refill=4), 5, "updates from offset 4 on are needed"),
+    ],
+)
+def test_updates_that_are_gone_are_not_passed_over(position: FeedPosition, start: int, why: str) -> None:
+    with pytest.raises(ChangelogRecreated, match=why):
+        check_log(position, "t", start)
+
+
+def test_a_position_goes_on_in_its_topic_from_what_it_needs() -> None:
+    check_log(FeedPosition(), "t", 0)
+    check_log(FeedPosition("t", next=9, refill=4), "t", 4)
 
 
 def test_without_boundaries_memory_is_bounded_and_what_is_given_up_counts_as_seen() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -60,16 +61,16 @@ class Owners(RuleBasedStateMachine):
         ends = reader.ends({SUM.state: list(GROUPS)}, 1.0)
         positions = {part: self.state.position(part.key_group) for part in ends}
         again = {part: at if at == START else at._replace(offset=at.offset - 1) for part, at in positions.items()}
-        found = {Partition(SUM.state, of): (FeedPosition(), 0) for of in GROUPS}
+        found = {Partition(SUM.state, of): FeedPosition() for of in GROUPS}
         for piece in reader.read(again, ends, 1.0):
             apply_pieces(store, self.state.positions, [dataclasses.replace(piece)])
             if piece.marker is not None:
                 assert piece.marker.feed is not None
-                found[piece.partition] = (piece.marker.feed, piece.marker.stamp.commit_time_ms)
-        self.feed = StateFeed(self.state)
-        for part, (position, time_ms) in found.items():
+                found[piece.partition] = piece.marker.feed
+        self.feed = StateFeed(self.state, "t")
+        for part, position in found.items():
             log = self.logs[part.key_group]
-            self.feed.begin(part.key_group, position, time_ms, log[position.refill : position.next])
+            self.feed.begin(part.key_group, position, 0, log[position.refill : position.next])
         self.under_way = None
 
     def _append(self, of: int, record: Record) -> None:
@@ -110,7 +111,7 @@ class Owners(RuleBasedStateMachine):
     @precondition(lambda self: self.under_way is None)
     @rule()
     def a_commit_begins(self) -> None:
-        self.under_way = self.feed.begin_commit(generation=1)
+        self.under_way = self.feed.begin_commit(generation=1, now_ms=1)
 
     @rule()
     def all_is_applied_and_committed(self) -> None:
@@ -157,7 +158,7 @@ class Owners(RuleBasedStateMachine):
         snapshot = self.feed.snapshot()
         empty = MemoryEngine().open("app", SUM.state, "topic").snapshot()
         for of in GROUPS:
-            alone = GroupFeed(SUM, of, FeedPosition(), 0, UpdateLimits(511, 1 << 20))
+            alone = GroupFeed(SUM, of, FeedPosition(), "t", UpdateLimits(511, 1 << 20))
             expected = alone.apply(self.logs[of][: self.feed.next[of]], empty, Overlay()).overlay.of(of)
             assert list(snapshot.items(of)) == [entry for entry in expected if entry[1] is not None]
         snapshot.close()
@@ -169,12 +170,12 @@ TestOwners = Owners.TestCase
 
 def test_a_fenced_owner_s_commit_changes_nothing() -> None:
     _, changelog = memory_changelog(SUM)
-    feed = StateFeed(hosted(GROUPS, SUM))
+    feed = StateFeed(hosted(GROUPS, SUM), "t")
     feed.begin(0, FeedPosition(), 0, [])
     (name, *_) = names_in(0, 1)
     log = [LoggedUpdate(0, 7, encode(UpdateRecord("s", 0, 0, 0, PUT, 1, [name], None, [1])))]
     assert feed.apply({0: log, 1: log}).applied == 1, "of key group 1 nothing is applied here"
-    commit = feed.begin_commit(generation=1)
+    commit = feed.begin_commit(generation=1, now_ms=1)
     assert commit is not None
     writer = changelog.writer("grant")
     writer.open(1.0)
@@ -186,22 +187,57 @@ def test_a_fenced_owner_s_commit_changes_nothing() -> None:
     else:
         raise AssertionError("it was fenced")
     assert changelog.reader().ends({SUM.state: [0]}, 1.0) == {Partition(SUM.state, 0): 0}
-    assert (feed.uncommitted, feed.begin_commit(1) is not None) == (1, True)
+    assert (feed.uncommitted, feed.begin_commit(1, 1) is not None) == (1, True)
 
 
 def test_what_was_applied_of_a_key_group_that_goes_is_dropped() -> None:
-    feed = StateFeed(hosted(GROUPS, SUM))
+    feed = StateFeed(hosted(GROUPS, SUM), "t")
     for of in GROUPS:
         feed.begin(of, FeedPosition(), 0, [])
         (name, *_) = names_in(of, 1)
         feed.apply({of: [LoggedUpdate(0, 7, encode(UpdateRecord("s", of, 0, 0, PUT, 1, [name], None, [1])))]})
-    commit = feed.begin_commit(generation=3)
+    commit = feed.begin_commit(generation=3, now_ms=1)
     assert commit is not None
     stamps = [(one.partition.key_group, one.marker.stamp.epoch, one.marker.stamp.generation) for one in commit.changes]
     assert stamps == [(0, 1, 3), (1, 1, 3)]
     feed.end([1])
     assert feed.uncommitted == 1
     feed.committed(commit, {Partition(SUM.state, of): 1 for of in GROUPS})
-    assert (dict(feed.next), feed.uncommitted, feed.begin_commit(3)) == ({0: 1}, 0, None)
+    assert (dict(feed.next), feed.uncommitted, feed.begin_commit(3, 1)) == ({0: 1}, 0, None)
     snapshot = feed.snapshot()
     assert ([len(list(snapshot.items(of))) for of in GROUPS], set(snapshot.positions())) == ([1, 0], {0})
+
+
+def _sent(name: str, at: int, amount: int) -> LoggedUpdate:
+    return LoggedUpdate(at, 7, encode(UpdateRecord("s", 0, at, 0, PUT, 1, [name], None, [amount])))
+
+
+def test_a_commit_of_an_earlier_time_as_owner_changes_nothing() -> None:
+    (name, *_) = names_in(0, 1)
+    replica = hosted(GROUPS, SUM)
+    feed = StateFeed(replica, "t")
+    feed.begin(0, FeedPosition(), 0, [])
+    feed.apply({0: [_sent(name, 0, 1)]})
+    late = feed.begin_commit(generation=1, now_ms=1)
+    assert late is not None
+    feed.end([0])
+    feed.begin(0, FeedPosition("t", 7, next=0), 0, [])
+    feed.apply({0: [_sent(name, 0, 1), _sent(name, 1, 2)]})
+    newer = feed.begin_commit(generation=2, now_ms=2)
+    assert newer is not None
+    feed.committed(newer, {Partition(SUM.state, 0): 5})
+    rows = list(feed.snapshot().items(0))
+    for again in (late, newer):
+        feed.committed(again, {Partition(SUM.state, 0): 9})
+    assert list(feed.snapshot().items(0)) == rows
+    assert (replica.position(0).offset, replica.position(0).epoch) == (6, 2)
+
+
+def test_a_key_group_whose_updates_can_not_be_applied_is_dropped_whole() -> None:
+    (name, *_) = names_in(0, 1)
+    feed = StateFeed(hosted(GROUPS, SUM), "t")
+    feed.begin(0, FeedPosition(), 0, [])
+    feed.apply({0: [_sent(name, 0, 1)]})
+    with pytest.raises(AssertionError):
+        feed.apply({0: [_sent(name, 1, 1), _sent(name, 0, 1)]})
+    assert (dict(feed.next), feed.uncommitted, feed.begin_commit(1, 1)) == ({}, 0, None)

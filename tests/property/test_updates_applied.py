@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -21,12 +22,13 @@ from keyhole.errors import (
     KeyTooLong,
     MalformedRequest,
     NullKey,
+    StaleDescriptor,
     TooLarge,
     Unsupported,
     ValueMismatch,
 )
 from keyhole.model.epoch import START, Position
-from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.protocol.seen import FeedPosition
 from keyhole.protocol.updates import DELETE, PUT, BoundaryRecord, Record, SourceRow, UpdateRecord, decode, encode
 from keyhole.stores.base import Advance, Batch
@@ -50,14 +52,14 @@ class Owner:
     def __init__(self, of: StateDescriptor) -> None:
         self.of = of
         self._store = MemoryEngine().open("app", of.state, "topic")
-        self._kept = (FeedPosition(), 0)
+        self._kept = FeedPosition()
         self._log: list[LoggedUpdate] = []
         self.start_again()
 
     def start_again(self) -> None:
-        position, time_ms = self._kept
+        position = self._kept
         self.overlay = Overlay()
-        self.feed = GroupFeed(self.of, 0, position, time_ms, LIMITS)
+        self.feed = GroupFeed(self.of, 0, position, "t", LIMITS)
         self.feed.refill(self._log[position.refill : position.next])
 
     def apply(self, log: list[LoggedUpdate], end: int) -> AppliedUpdates:
@@ -76,7 +78,7 @@ class Owner:
         puts = [(key, row) for key, row in changes if row is not None]
         after = Position(before.offset + 1, self.feed.next, 1, 0)
         self._store.apply(Batch(puts, [key for key, row in changes if row is None], {0: Advance(before, after)}))
-        self._kept = (self.feed.position(), self.feed.time_ms)
+        self._kept = self.feed.position()
         self.overlay = self.overlay.without(self.overlay)
 
     def entries(self) -> list[tuple[bytes, bytes]]:
@@ -270,7 +272,6 @@ BAD: list[tuple[str, StateDescriptor, Record | bytes, type[KeyholeError]]] = [
     ("no_row", KINDS["value"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, ["a"], None, None), MalformedRequest),
     ("no_map_key", KINDS["map"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, ["a"], None, [1]), MalformedRequest),
     ("map_key", KINDS["map"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, ["a"], ["x"], [1]), KeyMismatch),
-    ("no_such_version", KINDS["value"].of, UpdateRecord("s", 0, 0, 0, PUT, 9, ["a"], None, [1]), ValueMismatch),
     ("no_such_value", KINDS["value"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, ["a"], None, ["x"]), ValueMismatch),
     (
         "deletion_with_a_row",
@@ -311,13 +312,101 @@ def test_an_update_in_another_key_group_s_partition_is_refused() -> None:
     of = descriptor(value=N)
     codec = StateCodec(of)
     elsewhere = next(name for name in map(str, range(100)) if group_of(codec.storage_key(name)) == 3)
-    feed = GroupFeed(of, 0, FeedPosition(), 0, LIMITS)
+    feed = GroupFeed(of, 0, FeedPosition(), "t", LIMITS)
     log = [LoggedUpdate(0, 1, encode(UpdateRecord("s", 0, 0, 0, PUT, 1, [elsewhere], None, [1])))]
     done = feed.apply(log, MemoryEngine().open("a", "s", "t").snapshot(), Overlay())
     assert [type(one.why) for one in done.refused] == [KeyMismatch]
     assert (len(done.overlay), feed.next) == (0, 1)
 
 
-def test_a_state_whose_class_only_the_job_has_is_fed_by_no_updates() -> None:
-    with pytest.raises(Unsupported, match="aggregated by a class of the job's"):
-        GroupFeed(descriptor(kind=StateKind.AGGREGATING), 0, FeedPosition(), 0, LIMITS)
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        (descriptor(kind=StateKind.AGGREGATING), "made by a class of the job's"),
+        (descriptor(class_version=1), "made by a class of the job's"),
+        (descriptor(ttl_ms=10, ttl_clock=TtlClock.EVENT_TIME), "updates have no watermark"),
+    ],
+)
+def test_what_no_server_can_apply_is_refused_at_the_start(of: StateDescriptor, why: str) -> None:
+    with pytest.raises(Unsupported, match=f"state app/counts can't be fed by updates: .*{why}"):
+        GroupFeed(of, 0, FeedPosition(), "t", LIMITS)
+
+
+def _log(*rows: tuple[str, list[Any]], version: int = 1) -> list[LoggedUpdate]:
+    return [
+        LoggedUpdate(at, 1, encode(UpdateRecord("s", 0, at, 0, PUT, version, [name], None, value)))
+        for at, (name, value) in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize("cuts", [[], [1, 1, 1, 1]])
+def test_a_sum_that_leaves_its_type_is_refused_alone(cuts: list[int]) -> None:
+    of = KINDS["sum"].of
+    owner, log = Owner(of), _log(("b", [5]), ("a", [2**63 - 1]), ("a", [1]), ("c", [7]))
+    refused = [owner.apply(log, owner.feed.next + cut).refused for cut in cuts]
+    refused.append(owner.apply(log, len(log)).refused)
+    assert [(one.update.offset, type(one.why)) for some in refused for one in some] == [(2, ValueMismatch)]
+    codec = StateCodec(of)
+    assert [codec.decode_row(row)["n"] for _, row in owner.entries()] == [2**63 - 1, 5, 7]
+
+
+def test_an_update_of_a_newer_schema_waits_for_the_descriptor_and_nothing_of_it_is_taken() -> None:
+    newer = ValueSchema(2, (*N.fields, ValueField("m", "bigint")))
+    owner = Owner(KINDS["value"].of)
+    log = [*_log(("a", [1])), *_log(("a", [2]), ("b", [3, 4]), ("c", [5, 6]), version=2)[1:]]
+    done = owner.apply(log, len(log))
+    assert (type(done.waits_for), owner.feed.next, done.refused) == (StaleDescriptor, 1, [])
+    owner.commit()
+    owner.feed.evolve(descriptor(key_groups=1, value=newer, earlier=(N,)))
+    done = owner.apply(log, len(log))
+    assert (done.waits_for, done.applied, owner.feed.next) == (None, 2, 3)
+
+
+def test_bytes_that_are_no_text_are_refused_alone() -> None:
+    owner = Owner(KINDS["value"].of)
+    good = _log(("a", [1]), ("b", [2]))
+    log = [good[0], LoggedUpdate(1, 10**15, b'[1,"s",0,9,0,0,1,["\xff"],null,[1]]'), good[1]._replace(offset=2)]
+    done = owner.apply(log, 3)
+    assert (done.applied, [type(one.why) for one in done.refused]) == (2, [ValueMismatch])
+    assert owner.feed.time_ms == 1, "of what does not count no time counts"
+    owner.commit()
+    owner.start_again()
+
+
+KEYS_IN_JSON = descriptor(
+    key_groups=1,
+    value=N,
+    key=(KeyColumn("d", KeyType.DATE), KeyColumn("t", KeyType.TIMESTAMP), KeyColumn("b", KeyType.BINARY)),
+)
+
+
+def test_keys_have_the_forms_of_values() -> None:
+    owner, codec = Owner(KEYS_IN_JSON), StateCodec(KEYS_IN_JSON)
+    keys: list[list[Any]] = [
+        [20_000, 1_700_000_000_000_000, "AP8="],
+        ["2024-10-04", "2023-11-14T22:13:20+00:00", "AP8="],
+    ]
+    log = [
+        LoggedUpdate(at, 1, encode(UpdateRecord("s", 0, at, 0, PUT, 1, key, None, [at]))) for at, key in enumerate(keys)
+    ]
+    assert owner.apply(log, 2).refused == []
+    ((stored, row),) = owner.entries()
+    assert codec.key(stored) == (date(2024, 10, 4), datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), b"\x00\xff")
+    assert codec.decode_row(row)["n"] == 1
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        [20_000, 0, "0g"],
+        ["20.11.2026", 0, ""],
+        [0, "0001-01-01T00:00:00+14:00", ""],
+        [0, "9999-12-31T23:59:59-14:00", ""],
+        [[0], 0, ""],
+        [True, 0, ""],
+    ],
+)
+def test_a_key_in_no_form_of_its_columns_is_refused(key: list[Any]) -> None:
+    owner = Owner(KEYS_IN_JSON)
+    log = [LoggedUpdate(0, 1, encode(UpdateRecord("s", 0, 0, 0, PUT, 1, key, None, [1])))]
+    assert [type(one.why) for one in owner.apply(log, 1).refused] == [KeyMismatch]

@@ -65,9 +65,13 @@ def test_a_partition_whose_values_are_laid_out_otherwise_has_another_layout(layo
 
 
 def test_a_marker_of_the_real_time_lane_says_how_far_the_updates_are_applied() -> None:
-    feed = FeedPosition(48_213, 47_100, {"a1b2": {0: SeenFloor(991_823, 0), 12: SeenFloor(2**62, 7)}})
+    feed = FeedPosition(
+        "t-1", 1_700_000_000_000, 48_213, 47_100, {"a1b2": {0: SeenFloor(991_823, 0), 12: SeenFloor(2**62, 7)}}
+    )
     fed = dataclasses.replace(marker(12), feed=feed)
     assert json.loads(encode_marker(fed))["feed"] == {
+        "topic": "t-1",
+        "time_ms": 1_700_000_000_000,
         "next": 48_213,
         "refill": 47_100,
         "floors": {"a1b2": {"0": [991_823, 0], "12": [2**62, 7]}},

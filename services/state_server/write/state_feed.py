@@ -10,15 +10,15 @@ Host thread only, but for the transaction itself: it needs nothing of what is he
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keyhole.changelog.base import Marker, Partition, PartitionChanges
 from keyhole.changelog.settings import MAX_ROW_BYTES
 from keyhole.encoding.envelope import layout_of
+from keyhole.errors import StaleDescriptor
 from keyhole.model.epoch import EpochStamp
-from keyhole.protocol.seen import FeedPosition
+from keyhole.protocol.seen import FeedPosition, check_log
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.store_write import write_to_stores
@@ -30,11 +30,12 @@ _ROOM_BYTES = 64 << 10
 
 @dataclass
 class FeedCounts:
-    """What came of updates. `applied` and `repeated` are updates; `refused` has them, in the order of their logs."""
+    """What came of updates: see AppliedUpdates. `refused` has them by key group, each in the order of its log."""
 
     applied: int = 0
     repeated: int = 0
     refused: list[RefusedUpdate] = field(default_factory=list)
+    waits_for: StaleDescriptor | None = None
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,12 @@ class FeedCommit:
     Attributes:
         changes: By key group, ascending: rows, and a marker with the position.
         overlay: What stood over the store when it was made.
+        feeds: By key group, what it was made of: another one of the same number is another owner's time.
     """
 
     changes: Sequence[PartitionChanges]
     overlay: Overlay
+    feeds: Mapping[int, GroupFeed]
 
 
 class StateFeed:
@@ -55,30 +58,40 @@ class StateFeed:
 
     Args:
         state: Whose store, and positions, the rows go to.
+        topic: Kafka's id of the updates topic.
     """
 
-    def __init__(self, state: StateReplica) -> None:
+    def __init__(self, state: StateReplica, topic: str) -> None:
         self._state = state
+        self._topic = topic
         self._limits = UpdateLimits(state.store.max_key_bytes, MAX_ROW_BYTES - _ROOM_BYTES)
         self._groups: dict[int, GroupFeed] = {}
         self._committed: dict[int, int] = {}
         self._overlay = Overlay()
 
-    def begin(self, key_group: int, position: FeedPosition, time_ms: int, seen: Iterable[LoggedUpdate]) -> None:
+    def begin(self, key_group: int, position: FeedPosition, log_start: int, seen: Iterable[LoggedUpdate]) -> None:
         """A key group, which is restored from the changelog, is applied from now on.
 
         Args:
-            position, time_ms: As the changelog's last marker of it says; none: from the updates' start.
+            position: As the changelog's last marker of it says; where there is none, FeedPosition().
+            log_start: The first offset that the updates partition still has.
             seen: The updates from the position's `refill` up to its `next`.
 
         Raises:
-            Unsupported: The state's kind can't be fed by updates.
+            Unsupported: The state can't be fed by updates.
+            ChangelogRecreated: The updates that are needed are not there any more.
         """
-        feed = GroupFeed(self._state.descriptor, key_group, position, time_ms, self._limits)
+        check_log(position, self._topic, log_start)
+        feed = GroupFeed(self._state.descriptor, key_group, position, self._topic, self._limits)
         feed.refill(seen)
         self._groups[key_group] = feed
         self._committed[key_group] = position.next
         self._overlay = self._overlay.drop([key_group])
+
+    def evolve(self) -> None:
+        """The state has another descriptor. To be called where nothing is uncommitted, between two polls."""
+        for feed in self._groups.values():
+            feed.evolve(self._state.descriptor)
 
     def end(self, key_groups: Collection[int]) -> None:
         """These are somebody else's: what was applied of them, and not committed, is dropped."""
@@ -100,6 +113,8 @@ class StateFeed:
     def apply(self, logs: Mapping[int, Sequence[LoggedUpdate]]) -> FeedCounts:
         """Applies records by key group, each log in its order. Those of key groups that are not here are passed over.
 
+        A key group where that fails is dropped: begin it anew from the changelog.
+
         Returns:
             What came of them. Readers see it once `snapshot` is published.
         """
@@ -110,11 +125,16 @@ class StateFeed:
                 feed = self._groups.get(group)
                 if feed is None:
                     continue
-                done = feed.apply(log, stored, self._overlay)
+                try:
+                    done = feed.apply(log, stored, self._overlay)
+                except BaseException:
+                    self.end([group])
+                    raise
                 self._overlay = done.overlay
                 counts.applied += done.applied
                 counts.repeated += done.repeated
                 counts.refused += done.refused
+                counts.waits_for = counts.waits_for or done.waits_for
         finally:
             stored.close()
         return counts
@@ -123,21 +143,25 @@ class StateFeed:
         """All that was applied, for readers; close it."""
         return OverlaySnapshot(self._state.store.snapshot(), self._overlay)
 
-    def begin_commit(self, generation: int) -> FeedCommit | None:
+    def begin_commit(self, generation: int, now_ms: int) -> FeedCommit | None:
         """What was applied since the last commit; None: nothing. `committed` is called with it, or it is made again.
+
+        What was refused must be in the dead-letter topic before: the commit says that it was taken.
 
         Args:
             generation: Of the feed's run.
+            now_ms: By the owner's clock, milliseconds since 1970: the time of the commit, not of the log.
         """
         moved = sorted(group for group, feed in self._groups.items() if feed.next > self._committed[group])
         if not moved:
             return None
-        return FeedCommit([self._changes(group, generation) for group in moved], self._overlay)
+        changes = [self._changes(group, generation, now_ms) for group in moved]
+        return FeedCommit(changes, self._overlay, {group: self._groups[group] for group in moved})
 
-    def _changes(self, group: int, generation: int) -> PartitionChanges:
+    def _changes(self, group: int, generation: int, now_ms: int) -> PartitionChanges:
         feed = self._groups[group]
         # An epoch of this lane is an offset: it only grows, whoever applies the log.
-        stamp = EpochStamp(epoch=feed.next, generation=generation, commit_time_ms=feed.time_ms, watermark_ms=0)
+        stamp = EpochStamp(epoch=feed.next, generation=generation, commit_time_ms=now_ms, watermark_ms=0)
         descriptor = self._state.descriptor
         marker = Marker(stamp, checksum=0, offsets_hash=0, layout=layout_of(descriptor), feed=feed.position())
         return PartitionChanges(Partition(descriptor.state, group), self._overlay.of(group), marker)
@@ -145,19 +169,21 @@ class StateFeed:
     def committed(self, commit: FeedCommit, offsets: Mapping[Partition, int]) -> None:
         """The changelog has it: its rows go to the store. Key groups that have gone meanwhile are passed over.
 
+        Commits are told of in their order; one that was told of already changes nothing.
+
         Args:
             offsets: Of the markers.
 
         Raises:
             StoreFull: The store takes no more. What readers see is right all the same; call it again.
         """
-        here = [changes for changes in commit.changes if changes.partition.key_group in self._groups]
+        here = [changes for changes in commit.changes if self._is_new(commit, changes)]
         write_to_stores(here, offsets, {self._state.descriptor.state: self._state})
         for changes in here:
             self._committed[changes.partition.key_group] = changes.marker.stamp.epoch
         self._overlay = self._overlay.without(commit.overlay)
 
-
-def counted(refused: Iterable[RefusedUpdate]) -> Mapping[str, int]:
-    """How many were refused, by reason."""
-    return Counter(one.why.reason for one in refused)
+    def _is_new(self, commit: FeedCommit, changes: PartitionChanges) -> bool:
+        group = changes.partition.key_group
+        same = self._groups.get(group) is commit.feeds[group]
+        return same and changes.marker.stamp.epoch > self._committed[group]

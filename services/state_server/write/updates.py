@@ -9,19 +9,27 @@ So an owner that starts again from the changelog, and applies the log once more,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import Moment, deletion, lifetime
-from keyhole.encoding.json_values import JsonRows, json_reader
+from keyhole.encoding.json_values import JsonRows, json_reader, key_reader
 from keyhole.encoding.key_codec import encode_integer
-from keyhole.encoding.key_text import key_of
 from keyhole.encoding.storage_key import group_of
 from keyhole.encoding.value_types import Convert, optional
-from keyhole.errors import KeyholeError, KeyMismatch, KeyTooLong, MalformedRequest, TooLarge, Unsupported, ValueMismatch
-from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind
+from keyhole.errors import (
+    KeyholeError,
+    KeyMismatch,
+    KeyTooLong,
+    MalformedRequest,
+    StaleDescriptor,
+    TooLarge,
+    Unsupported,
+    ValueMismatch,
+)
+from keyhole.model.state import StateDescriptor, StateKind, TtlClock
 from keyhole.protocol.seen import FeedPosition, SeenRows
 from keyhole.protocol.updates import DELETE, BoundaryRecord, UpdateRecord, decode
 from keyhole.stores.base import Snapshot
@@ -30,8 +38,6 @@ from services.state_server.write.merge import merge_of
 from services.state_server.write.merging import CommitContext, StoredValue
 
 _POSITION_BYTES = 8
-# Whose JSON is what Python wants: the codec checks it. The others are text.
-_AS_IN_JSON = frozenset({KeyType.STRING, KeyType.BOOLEAN, KeyType.SMALLINT, KeyType.INT, KeyType.BIGINT})
 
 
 class LoggedUpdate(NamedTuple):
@@ -62,14 +68,17 @@ class AppliedUpdates:
 
     Attributes:
         overlay: With what they changed.
-        applied, repeated: How many updates changed something, or were seen before.
+        applied: How many updates count, also those that changed nothing by `order_by`.
+        repeated: How many had counted before.
         refused: In the order of the log.
+        waits_for: Why the log is applied no further for now: the descriptor is not new enough. None: all is applied.
     """
 
     overlay: Overlay
     applied: int = 0
     repeated: int = 0
     refused: list[RefusedUpdate] = field(default_factory=list)
+    waits_for: StaleDescriptor | None = None
 
 
 class UpdateReader:
@@ -80,18 +89,15 @@ class UpdateReader:
     """
 
     def __init__(self, descriptor: StateDescriptor) -> None:
-        if descriptor.kind is StateKind.AGGREGATING:
-            raise Unsupported(
-                f"state {descriptor.application}/{descriptor.state} is aggregated by a class of the job's, which no "
-                "server has: feed a reducing state, or aggregate in micro-batches",
-                state=descriptor.state,
-            )
         self._name = f"{descriptor.application}/{descriptor.state}"
+        if (why := _unsupported(descriptor)) is not None:
+            raise Unsupported(f"state {self._name} can't be fed by updates: {why}", state=descriptor.state)
         self._codec = StateCodec(descriptor)
         self._rows = JsonRows(descriptor)
         self._is_list = descriptor.kind is StateKind.LIST
-        self._key = _columns_reader(descriptor.key)
-        self._map_key = _columns_reader(descriptor.map_key) if descriptor.map_key else None
+        self._key = key_reader(descriptor.key)
+        self._map_key = key_reader(descriptor.map_key) if descriptor.map_key else None
+        self.check_known = self._rows.check_known
         self._order = self._order_of(descriptor) if descriptor.keep_deleted_ms else None
 
     def _order_of(self, descriptor: StateDescriptor) -> Convert:
@@ -155,17 +161,12 @@ class UpdateReader:
         return self._map_key(record.map_key)
 
 
-def _columns_reader(columns: Sequence[KeyColumn]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """From the columns of a key as JSON holds them to a tuple of Python's values. Raises KeyMismatch, NullKey."""
-    if all(column.type in _AS_IN_JSON for column in columns):
-        return tuple
-
-    def read(given: list[Any]) -> tuple[Any, ...]:
-        values = key_of(columns, given)
-        whole: tuple[Any, ...] = values if len(columns) > 1 else (values,)
-        return whole
-
-    return read
+def _unsupported(descriptor: StateDescriptor) -> str | None:
+    if descriptor.kind is StateKind.AGGREGATING or descriptor.class_version:
+        return "its values are made by a class of the job's, which no server has. Feed a reducing state"
+    if descriptor.ttl_ms and descriptor.ttl_clock is TtlClock.EVENT_TIME:
+        return "it expires by event time, and updates have no watermark. Let it expire by processing time"
+    return None
 
 
 def _one(values: tuple[Any, ...]) -> Any:
@@ -176,38 +177,41 @@ def _one(values: tuple[Any, ...]) -> Any:
 class GroupFeed:
     """One key group of a state that is fed by updates. It keeps no rows: the caller has the overlay.
 
+    Where `apply` raises, what was seen and what stands in the overlay may differ: drop it, and begin anew from the
+    changelog.
+
     Args:
         position: Where the key group is, from its changelog.
-        time_ms: The latest timestamp that was applied up to there.
+        topic: Kafka's id of the updates topic.
         limits: What neither the store nor the changelog could take is refused.
 
     Attributes:
         next: The next offset to apply.
-        time_ms: The latest timestamp of what was applied. Entries expire by it: no clock is asked.
+        time_ms: The latest timestamp of the updates that count. Entries expire by it: no clock is asked.
         seen: See SeenRows.
     """
 
     def __init__(
-        self,
-        descriptor: StateDescriptor,
-        key_group: int,
-        position: FeedPosition,
-        time_ms: int,
-        limits: UpdateLimits,
+        self, descriptor: StateDescriptor, key_group: int, position: FeedPosition, topic: str, limits: UpdateLimits
     ) -> None:
-        self._limits = limits
         self.next = position.next
-        self.time_ms = time_ms
+        self.time_ms = position.time_ms
         self.seen = SeenRows(position)
+        self._topic = topic
+        self._limits = limits
         self._key_group = key_group
         self._name = f"{descriptor.application}/{descriptor.state}"
+        self.evolve(descriptor)
+
+    def evolve(self, descriptor: StateDescriptor) -> None:
+        """The state has another descriptor from now on. What was applied is committed before."""
         self._reader = UpdateReader(descriptor)
         self._merge = merge_of(descriptor)
         self._expires = lifetime(descriptor) is not None
 
     def position(self) -> FeedPosition:
         """What is to be kept with the rows that were applied."""
-        return self.seen.position(self.next)
+        return self.seen.position(self.next, topic=self._topic, time_ms=self.time_ms)
 
     def refill(self, log: Iterable[LoggedUpdate]) -> None:
         """Comes to know again what was seen. To be called before `apply`, with the position's `refill` up to `next`."""
@@ -227,34 +231,40 @@ class GroupFeed:
             overlay: What was applied since, and stands over it.
         """
         done = AppliedUpdates(overlay)
-        run: dict[bytes, StoredValue] = {}
+        run = _Run()
         for update in log:
             assert update.offset >= self.next
+            try:
+                found = self._read(update, done)
+            except StaleDescriptor as error:
+                done.waits_for = error
+                break
             self.next = update.offset + 1
-            time_ms = max(self.time_ms, update.timestamp_ms)
-            if run and self._expires and time_ms != self.time_ms:
-                self._merge_run(run, stored, done)
-            self.time_ms = time_ms
-            found = self._read(update, done)
             if found is None:
                 continue
-            key, row, clears = found
-            if clears or key in run:
+            time_ms = max(self.time_ms, update.timestamp_ms)
+            if found.clears or found.key in run.rows or (self._expires and time_ms != self.time_ms):
                 self._merge_run(run, stored, done)
-            run[key] = row
-            if clears:
+            self.time_ms = time_ms
+            run.add(found, update)
+            if found.clears:
                 self._merge_run(run, stored, done)
         self._merge_run(run, stored, done)
         return done
 
-    def _read(self, update: LoggedUpdate, done: AppliedUpdates) -> tuple[bytes, StoredValue, bool] | None:
-        """What an update puts or deletes, and whether that is all of a key's entries. None: nothing."""
+    def _read(self, update: LoggedUpdate, done: AppliedUpdates) -> _Found | None:
+        """What an update puts or deletes; None: nothing.
+
+        Raises:
+            StaleDescriptor: It can't be known yet what it puts. Nothing of it was taken.
+        """
         try:
             record = decode(update.value)
             if isinstance(record, BoundaryRecord):
                 self.seen.reach(record)
                 return None
-            # Seen, also where it is refused below: it would be refused again.
+            self._reader.check_known(record.schema_version)
+            # Seen, also where it is refused below: a repetition of it is no other row.
             if not self.seen.take(record.row, update.offset):
                 done.repeated += 1
                 return None
@@ -267,11 +277,12 @@ class GroupFeed:
                     key_group=group_of(key),
                 )
             self._check_size(key, row)
+        except StaleDescriptor:
+            raise
         except KeyholeError as error:
             done.refused.append(RefusedUpdate(update, error))
             return None
-        done.applied += 1
-        return key, row, self._reader.clears(record)
+        return _Found(key, row, self._reader.clears(record))
 
     def _check_size(self, key: bytes, row: StoredValue) -> None:
         if len(key) > self._limits.key_bytes:
@@ -287,11 +298,49 @@ class GroupFeed:
                 limit=self._limits.row_bytes,
             )
 
-    def _merge_run(self, run: dict[bytes, StoredValue], stored: Snapshot, done: AppliedUpdates) -> None:
-        """Merges what has come together, and empties it."""
-        if not run:
+    def _merge_run(self, run: _Run, stored: Snapshot, done: AppliedUpdates) -> None:
+        """Merges what has come together, and empties the run."""
+        rows, updates = run.take()
+        if not rows:
             return
+        try:
+            done.overlay = self._merged(rows, stored, done.overlay)
+            done.applied += len(rows)
+        except KeyholeError:
+            # One of them can't be merged with what is stored (a sum leaves its type): it is refused, the others count.
+            for (key, row), update in zip(rows.items(), updates, strict=True):
+                try:
+                    done.overlay = self._merged({key: row}, stored, done.overlay)
+                    done.applied += 1
+                except KeyholeError as error:
+                    done.refused.append(RefusedUpdate(update, error))
+
+    def _merged(self, rows: dict[bytes, StoredValue], stored: Snapshot, overlay: Overlay) -> Overlay:
         now = Moment(self.time_ms, 0)
-        view = OverlaySnapshot(stored, done.overlay)
-        done.overlay = done.overlay.changed(self._merge.with_stored(run, view, CommitContext(0, now, now)))
-        run.clear()
+        view = OverlaySnapshot(stored, overlay)
+        return overlay.changed(self._merge.with_stored(rows, view, CommitContext(0, now, now)))
+
+
+class _Found(NamedTuple):
+    """What an update does: to one key, or (`clears`) to all that a key has."""
+
+    key: bytes
+    row: StoredValue
+    clears: bool
+
+
+class _Run:
+    """Updates that are merged together: each is of another storage key."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, StoredValue] = {}
+        self._updates: list[LoggedUpdate] = []
+
+    def add(self, found: _Found, update: LoggedUpdate) -> None:
+        self.rows[found.key] = found.row
+        self._updates.append(update)
+
+    def take(self) -> tuple[dict[bytes, StoredValue], list[LoggedUpdate]]:
+        taken = self.rows, self._updates
+        self.rows, self._updates = {}, []
+        return taken

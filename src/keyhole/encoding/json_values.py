@@ -14,6 +14,7 @@ import base64
 import binascii
 import functools
 import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -21,11 +22,12 @@ from typing import Any
 
 from keyhole.encoding.row_codec import encode_row
 from keyhole.encoding.value_types import DAYS, MICROS, Convert, optional, value_type
-from keyhole.errors import ValueMismatch
-from keyhole.model.state import StateDescriptor, ValueSchema
+from keyhole.errors import KeyMismatch, NullKey, StaleDescriptor, ValueMismatch
+from keyhole.model.state import KeyColumn, StateDescriptor, ValueSchema
 from keyhole.model.type_names import TypeName, parsed
 
 _FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_FLOAT32 = struct.Struct("f")
 _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
 # So many digits come through a float of 64 bits unchanged, whatever they are.
@@ -36,13 +38,26 @@ def _float(value: Any) -> Any:
     return _FLOATS.get(value, value) if type(value) is str else value
 
 
-def _decimal(value: Any) -> Any:
-    if type(value) is str and _DECIMAL.fullmatch(value):
-        return Decimal(value)
-    if type(value) is float:
-        found = Decimal(repr(value))
-        return found if len(found.as_tuple().digits) <= _EXACT_DIGITS else value
-    return value if type(value) is int else None
+def _float32(value: Any) -> Any:
+    """As Spark holds it: of 32 bits."""
+    found = _float(value)
+    return _FLOAT32.unpack(_FLOAT32.pack(found))[0] if type(found) in (float, int) else found
+
+
+def _decimals(scale: int) -> Convert:
+    # What a float of JSON's text may have lost is behind these digits.
+    exact = 10.0 ** (_EXACT_DIGITS - scale)
+
+    def decimal(value: Any) -> Any:
+        if type(value) is str and _DECIMAL.fullmatch(value):
+            found = Decimal(value)
+        elif type(value) is float and abs(value) < exact:
+            found = Decimal(repr(value))
+        else:
+            return value if type(value) is int else None
+        return found or abs(found)  # there is no zero below zero
+
+    return decimal
 
 
 def _binary(value: Any) -> Any:
@@ -68,9 +83,8 @@ def _timestamp_ntz(value: Any) -> Any:
 
 
 _PYTHON: Mapping[str, Convert] = {
-    "float": _float,
+    "float": _float32,
     "double": _float,
-    "decimal": _decimal,
     "binary": _binary,
     "date": _date,
     "timestamp": _timestamp,
@@ -114,6 +128,8 @@ def _parts(of: TypeName) -> list[Convert]:
 
 def _scalar(kind: str, name: str) -> Convert:
     from_given, to_python, numbers = value_type(name).from_given, _PYTHON.get(kind), _NUMBERS.get(kind)
+    if kind == "decimal":
+        to_python = _decimals(parsed(name).digits[1])
     if to_python is None:
         return from_given
 
@@ -147,11 +163,13 @@ def _map(key_kind: str, key: Convert, value: Convert) -> Convert:
 
     def read(given: Any) -> Any:
         if type(given) is dict and from_text is not None:
-            return [(key(from_text(k)), on_value(v)) for k, v in given.items()]
-        if type(given) is not list or not all(type(pair) is list and len(pair) == 2 for pair in given):
+            pairs = [(key(from_text(k)), on_value(v)) for k, v in given.items()]
+        elif type(given) is list and all(type(pair) is list and len(pair) == 2 for pair in given):
+            pairs = [(key(k), on_value(v)) for k, v in given]
+        else:
             raise ValueError("no array of pairs")
-        pairs = [(key(k), on_value(v)) for k, v in given]
-        if len({repr(k) for k, _ in pairs}) < len(pairs):
+        # As Spark compares them: there is one NaN, and one zero.
+        if len({repr(0.0 if k == 0 and type(k) is float else k) for k, _ in pairs}) < len(pairs):
             raise ValueError("a key twice")
         return pairs
 
@@ -178,6 +196,36 @@ def _struct(names: Sequence[str], fields: Sequence[Convert]) -> Convert:
     return read
 
 
+def key_reader(columns: Sequence[KeyColumn]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    """From the columns of a key as JSON holds them, in the forms of values, to what a StateCodec takes.
+
+    What it returns raises KeyMismatch where they don't fit, NullKey where one is null.
+    """
+    kinds = [(column, json_reader(column.type), optional(value_type(column.type).to_python)) for column in columns]
+
+    def read(given: list[Any]) -> tuple[Any, ...]:
+        if len(given) != len(kinds):
+            wanted = ", ".join(f"{column.name} {column.type}" for column in columns)
+            raise KeyMismatch(f"a key has {len(given)} columns, and the state's has {len(kinds)}: {wanted}")
+        found = []
+        for (column, to_stored, to_python), value in zip(kinds, given, strict=True):
+            if value is None:
+                raise NullKey(f"key column {column.name} is null; a state has no null keys", column=column.name)
+            try:
+                found.append(to_python(to_stored(value)))
+            except (ValueError, OverflowError, ArithmeticError):
+                # Not as the cause: it may hold the key.
+                raise KeyMismatch(
+                    f"key column {column.name} is a {column.type}, and what came is none in any of its forms; see "
+                    "docs/values.md",
+                    column=column.name,
+                    type=column.type,
+                ) from None
+        return tuple(found)
+
+    return read
+
+
 class JsonRows:
     """The rows of one state, as they come in JSON: one element per field. Thread-safe.
 
@@ -189,6 +237,16 @@ class JsonRows:
         self._state = f"{descriptor.application}/{descriptor.state}"
         schemas = (*descriptor.earlier, descriptor.value)
         self._readers = {schema.version: self._reader(schema) for schema in schemas}
+        self._newest = descriptor.value.version
+
+    def check_known(self, version: int) -> None:
+        """Raises StaleDescriptor for a schema version that is newer than the descriptor: it is under way."""
+        if version > self._newest:
+            raise StaleDescriptor(
+                f"a row of state {self._state} is of schema version {version}, and {self._newest} is the newest here",
+                state=self._state,
+                version=self._newest,
+            )
 
     def _reader(self, schema: ValueSchema) -> Callable[[list[Any]], list[Any]]:
         fields = [(field.name, field.type, field.nullable, json_reader(field.type)) for field in schema.fields]

@@ -110,6 +110,8 @@ def _given_decimal(digits: int, scale: int) -> Convert:
             return False
         _, figures, exponent = Decimal(value).as_tuple()
         assert isinstance(exponent, int)  # it is finite
+        if not value:
+            return -exponent <= scale  # zero has a digit, and needs none
         return max(0, -exponent) <= scale and len(figures) + exponent <= digits - scale
 
     # As Spark writes it: with all digits of its scale.
@@ -117,7 +119,13 @@ def _given_decimal(digits: int, scale: int) -> Convert:
 
 
 def _is_utf8(value: Any) -> bool:
-    return type(value) is str and not any("\ud800" <= character <= "\udfff" for character in value)
+    if type(value) is not str:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_moment(value: Any, *, aware: bool) -> bool:

@@ -18,13 +18,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from keyhole.errors import ChangelogRecreated
 from keyhole.hints import ready
 from keyhole.protocol.updates import MAX_SUB, BoundaryRecord, Record, SourceRow, UpdateRecord
 
 _SUBS = MAX_SUB + 1
 
 MOST_NUMBERS = 1_000_000
-"""How many rows above its boundary a key group remembers of one partition of a source: about 100 MB of them."""
+"""How many rows above its boundary a key group remembers of one partition of a source: about 120 MB of them."""
 
 
 class SeenFloor(NamedTuple):
@@ -39,14 +40,43 @@ class FeedPosition(msgspec.Struct, frozen=True):
     """How far a key group has applied its updates partition, and what it needs to go on from there.
 
     Attributes:
+        topic: Kafka's id of the updates topic: of another one the offsets mean nothing.
+        time_ms: The latest timestamp among the updates applied: the log's time, by which entries expire.
         next: The next offset of the updates partition to apply.
         refill: From where it is read again, to know the rows seen above the floors; `next` where there are none.
         floors: By source and partition.
     """
 
+    topic: str = ""
+    time_ms: int = 0
     next: int = 0
     refill: int = 0
     floors: dict[str, dict[int, SeenFloor]] = {}
+
+
+def check_log(position: FeedPosition, topic: str, start: int) -> None:
+    """Whether a key group can go on from a position, in the updates topic as it is now.
+
+    Args:
+        topic: Kafka's id of the topic.
+        start: The first offset that its partition still has.
+
+    Raises:
+        ChangelogRecreated: The topic was made anew, or updates were deleted before they were applied, or before what
+            was seen could be known again. Nothing is passed over in silence.
+    """
+    if position.topic and position.topic != topic:
+        raise ChangelogRecreated(
+            f"the updates topic was deleted and made anew (its id is {topic}, it was {position.topic}): drop the state "
+            "and feed it from the start",
+            topic_id=topic,
+        )
+    if position.refill < start:
+        raise ChangelogRecreated(
+            f"updates from offset {position.refill} on are needed, and the topic begins at {start}: they were deleted "
+            "before they were applied. Keep them longer; drop the state and feed it from the start",
+            start=start,
+        )
 
 
 class _SeenPartition:
@@ -132,11 +162,12 @@ class SeenRows:
             if isinstance(record, UpdateRecord):
                 self.take(record.row, at)
 
-    def position(self, next_offset: int) -> FeedPosition:
+    def position(self, next_offset: int, *, topic: str = "", time_ms: int = 0) -> FeedPosition:
         """What to keep, in one write with the rows that were applied.
 
         Args:
             next_offset: Of the updates partition: all before it went through `take` and `reach`.
+            topic, time_ms: See FeedPosition.
         """
         floors: dict[str, dict[int, SeenFloor]] = {}
         for (source, partition), seen in self._partitions.items():
@@ -144,7 +175,7 @@ class SeenRows:
                 floors.setdefault(source, {})[partition] = SeenFloor(*divmod(seen.floor, _SUBS))
         # Numbers stand in the order in which they were seen: the first is the oldest.
         oldest = [next(iter(seen.at.values())) for seen in self._partitions.values() if seen.at]
-        return FeedPosition(next_offset, min(oldest, default=next_offset), floors)
+        return FeedPosition(topic, time_ms, next_offset, min(oldest, default=next_offset), floors)
 
     @property
     def remembered(self) -> int:

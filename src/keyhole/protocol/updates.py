@@ -30,7 +30,8 @@ class SourceRow(NamedTuple):
     """Which row of which source an update came of: its identity, by which a repetition is known.
 
     Attributes:
-        source: Stands for one topic, by Kafka's id of it, or for one producer: a name that is never used again.
+        source: Stands for one topic, by Kafka's id of it, and for one way from its records to rows (a branch of a
+            union, a query); or for one producer. A name that is never used for another one.
         partition: Of the source's topic.
         offset: In that partition.
         sub: Which of the rows that the record at that offset was made into; 0 to MAX_SUB.
@@ -50,7 +51,7 @@ class UpdateRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
         operation: PUT or DELETE.
         schema_version: Of the state's value schema, by which `value` is read.
         key: One element per key column, as JSON has it.
-        map_key: The same of the map key; None: the state has none, or (DELETE) all entries of the key are meant.
+        map_key: The same of the map key; None: the state has none, or all entries of the key are deleted.
         value: One element per field of the value; None: a deletion has none.
     """
 
@@ -98,7 +99,7 @@ def decode(value: bytes | None) -> Record:
     """
     try:
         return _decoder.decode(value or b"")
-    except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is a DecodeError
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # ValidationError is a DecodeError
         raise ValueMismatch(f"not a record of an updates topic: {error}") from None
 
 
