@@ -11,11 +11,12 @@ from keyhole.changelog.kafka.transactions import PartitionAppend
 from keyhole.changelog.kafka.writer import KafkaWriter
 from keyhole.encoding.envelope import STAMP_BYTES, Aggregate, Base, Moment
 from keyhole.model.epoch import Position
-from keyhole.model.state import TtlClock
+from keyhole.model.state import StateDescriptor, TtlClock
 from keyhole.stores.base import Advance, Batch, Store
 from services.state_server.read.copies import Scanned, Show
 from services.state_server.read.copy_answers import CopyAnswers
 from services.state_server.read.table import Table
+from services.state_server.read.visibility import Visibility
 from services.state_server.replica import standby, take_over
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write import commit, epoch_writer, merge_entries, merge_expiring
@@ -161,15 +162,21 @@ def count_expired() -> None:
 
 def show_expired() -> None:
     """Readers are shown what has expired by the clock since the last commit."""
-    show = Table.show
+    show, describe = Visibility.show, Visibility.describe
+    of_guests: dict[Visibility, bool] = {}
 
-    def late(self: Table) -> Show | None:
-        visible = self._visibility._visible
-        if self.descriptor.state != GUESTS or visible is None:
+    def described(self: Visibility, descriptor: StateDescriptor) -> None:
+        describe(self, descriptor)
+        of_guests[self] = descriptor.state == GUESTS
+
+    def late(self: Visibility) -> Show | None:
+        visible = self._visible
+        if not of_guests[self] or visible is None:
             return show(self)
         return lambda stamp: visible(Moment(stamp.commit_time_ms, stamp.watermark_ms))
 
-    Table.show = late  # type: ignore[method-assign]
+    Visibility.describe = described  # type: ignore[method-assign]
+    Visibility.show = late  # type: ignore[method-assign]
 
 
 def keep_ends() -> None:
