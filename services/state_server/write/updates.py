@@ -9,7 +9,7 @@ So an owner that starts again from the changelog, and applies the log once more,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from keyhole.errors import (
 )
 from keyhole.model.state import StateDescriptor, StateKind, TtlClock
 from keyhole.protocol.seen import FeedPosition, SeenRows
-from keyhole.protocol.updates import DELETE, BoundaryRecord, UpdateRecord, decode
+from keyhole.protocol.updates import DELETE, BoundaryRecord, Record, UpdateRecord, decode
 from keyhole.stores.base import Snapshot
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
 from services.state_server.write.merge import merge_of
@@ -215,12 +215,7 @@ class GroupFeed:
 
     def refill(self, log: Iterable[LoggedUpdate]) -> None:
         """Comes to know again what was seen. To be called before `apply`, with the position's `refill` up to `next`."""
-        for update in log:
-            try:
-                record = decode(update.value)
-            except ValueMismatch:  # it was refused when it was applied
-                continue
-            self.seen.refill([(update.offset, record)])
+        self.seen.refill(_records(log))
 
     def apply(self, log: Sequence[LoggedUpdate], stored: Snapshot, overlay: Overlay) -> AppliedUpdates:
         """Applies records, which follow on those before, in their order.
@@ -319,6 +314,15 @@ class GroupFeed:
         now = Moment(self.time_ms, 0)
         view = OverlaySnapshot(stored, overlay)
         return overlay.changed(self._merge.with_stored(rows, view, CommitContext(0, now, now)))
+
+
+def _records(log: Iterable[LoggedUpdate]) -> Iterator[tuple[int, Record]]:
+    """Those that are records of ours, with their offsets: the others were refused when they were applied."""
+    for update in log:
+        try:
+            yield update.offset, decode(update.value)
+        except ValueMismatch:
+            continue
 
 
 class _Found(NamedTuple):

@@ -27,8 +27,8 @@ MARKER_KEY = b"\x00"
 
 
 @ready
-class _MarkerRecord(msgspec.Struct):
-    """JSON, with the fields of the epoch's stamp beside these, after the layout.
+class _MarkerRecord(EpochStamp, frozen=True):
+    """JSON, with the fields of the epoch's stamp beside these.
 
     64-bit hashes are hexadecimal text: many JSON readers have only doubles.
     """
@@ -72,7 +72,7 @@ def decode_marker(value: bytes | None, partition: Partition, offset: int) -> Mar
             )
         read = msgspec.json.decode(value or b"", type=_MarkerRecord)
         return Marker(
-            stamp=msgspec.json.decode(value or b"", type=EpochStamp),
+            stamp=EpochStamp(read.epoch, read.generation, read.commit_time_ms, read.watermark_ms),
             checksum=int(read.checksum, 16),
             offsets_hash=int(read.offsets_hash, 16),
             layout=layout,
