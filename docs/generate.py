@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from keyhole.metrics.catalogue import CATALOGUE, LABELS, Component, Metric
+from keyhole.metrics.catalogue import CATALOGUE, Component, Metric
+from keyhole.metrics.labels import LABELS
 
 PAGE = Path(__file__).resolve().parent / "metrics.md"
 

@@ -12,7 +12,7 @@ from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Fleet
 from keyhole.errors import EpochFailed, Fenced
-from keyhole.metrics.catalogue import PHASES
+from keyhole.metrics.labels import PHASES
 from keyhole.protocol.epochs import EpochBatch, StatePlan
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock

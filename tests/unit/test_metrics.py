@@ -7,7 +7,8 @@ import re
 import pytest
 
 from keyhole.metrics.cardinality import OTHER, Kept
-from keyhole.metrics.catalogue import BY_NAME, CATALOGUE, LABELS, Metric, MetricType
+from keyhole.metrics.catalogue import BY_NAME, CATALOGUE, Metric, MetricType
+from keyhole.metrics.labels import LABELS
 
 PREFIXES = "state_server|client_proxy|job|spark|exporter|cluster|kafka"
 

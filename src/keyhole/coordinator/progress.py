@@ -9,7 +9,7 @@ from typing import Any
 
 from keyhole.coordinator.counts import SparkCounts
 from keyhole.metrics.cardinality import OTHER
-from keyhole.metrics.catalogue import SPARK_PHASES
+from keyhole.metrics.labels import SPARK_PHASES
 
 
 def note_progress(counts: SparkCounts, progress: Mapping[str, Any]) -> None:

@@ -75,7 +75,7 @@ class PortGuard:
         _check_plaintext(what, host, self._settings)
 
     def counted_by(self, note: Callable[[str], None]) -> None:
-        """`note` is called with each refusal: "unauthenticated" or "denied" (keyhole.metrics.catalogue.REFUSALS)."""
+        """`note` is called with each refusal: "unauthenticated" or "denied" (keyhole.metrics.labels.REFUSALS)."""
         if self.access is not None:
             self.access.audit.on_refusal = lambda reason: note(_COUNTED[reason])
 

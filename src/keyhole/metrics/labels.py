@@ -1,0 +1,73 @@
+"""The labels of metrics, what each means, and how many values it can have. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from keyhole import errors
+from keyhole.metrics.cardinality import MOST_QUERIES, MOST_STATES, MOST_STATES_OF_ALL, MOST_TOPICS, OTHER, RANGES
+
+REASONS = frozenset(errors.by_reason())
+"""Why something was refused, as in the proto's enum Reason."""
+
+PHASES = ("converge", "stage", "commit", "complete")
+"""Of an epoch, as the coordinator runs it."""
+
+SPARK_PHASES = (
+    "addBatch",
+    "commitBatch",
+    "commitOffsets",
+    "getBatch",
+    "latestOffset",
+    "queryPlanning",
+    "triggerExecution",
+    "walCommit",
+)
+"""Of a batch, as Spark names them in its progress."""
+
+REFUSALS = ("unauthenticated", "denied", "limit")
+"""Why a caller was turned away before its request was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """`bound`: how many values one process gives it at most; 0: it is counted with another label of the metric's.
+
+    `text` says it for a person.
+    """
+
+    meaning: str
+    bound: int
+    text: str
+
+
+LABELS: Mapping[str, Label] = MappingProxyType(
+    {
+        "server": Label("the state server's id", 1, "the servers"),
+        "proxy": Label("the client proxy's host and port", 1, "the proxies"),
+        "application": Label("the application", 0, "the applications; with `state` and `query`: their bound"),
+        "state": Label(
+            "the state's name",
+            MOST_STATES + 1,
+            f"{MOST_STATES} per process, {MOST_STATES_OF_ALL} in the exporter, then `{OTHER}`",
+        ),
+        "query": Label("the query's name", MOST_QUERIES + 1, f"{MOST_QUERIES} per process, then `{OTHER}`"),
+        "role": Label("`owner` or `standby`", 2, "2"),
+        "reason": Label("as in the proto's enum `Reason`", len(REASONS), str(len(REASONS))),
+        "refusal": Label(f"one of {', '.join(f'`{one}`' for one in REFUSALS)}", len(REFUSALS), str(len(REFUSALS))),
+        "phase": Label("of an epoch or a batch", len(SPARK_PHASES) + 1, str(len(SPARK_PHASES) + 1)),
+        "status": Label("`reached`, `silent` or `lost`", 3, "3"),
+        "where": Label("`memory` or `disk`", 2, "2"),
+        "topic": Label(
+            "a source's topic",
+            MOST_TOPICS + 1,
+            f"{MOST_TOPICS}, each with its query if that is a label, then `{OTHER}`",
+        ),
+        "range": Label(f"key groups, `first-last`; {RANGES} of them", RANGES, str(RANGES)),
+        "component": Label("`state_server`, `client_proxy` or `job`", 3, "3"),
+        "target": Label("host:port that the exporter asks", 0, "the processes discovered"),
+        "version": Label("Keyhole's version", 1, "1 per process"),
+    }
+)
