@@ -7,7 +7,7 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -310,22 +310,21 @@ def test_a_restore_goes_on_once_its_broker_is_back_and_says_what_to_do_where_tha
     with LocalKafka(tmp_path / "kafka", jars, java) as kafka:
         original = Original.made(kafka.bootstrap_servers, tmp_path / "original")
 
-        def while_kafka_is_killed(name: str, *more: str) -> tuple[Restored, Child]:
+        def standing(name: str, *more: str) -> tuple[Restored, AbstractContextManager[Child]]:
             restored = original.restored(name, tmp_path)
-            with standing_still(restored.directory, restored.arguments(*more), rows) as process:
+            return restored, standing_still(restored.directory, restored.arguments(*more), rows)
+
+        # Both have time enough for a busy broker. One of them has it for a broker that comes back late, too.
+        goes_on, until_it_is_back = standing("goes-on", "--timeout", str(LONG_SECONDS))
+        gives_up, while_it_is_away = standing("gives-up")
+        with until_it_is_back as patient, while_it_is_away as impatient:
+            for restored in (goes_on, gives_up):
                 assert "its rows" in steps_in(restored.directory)[-1]
-                kafka.kill()
-            return restored, process
-
-        restored, process = while_kafka_is_killed("killed")
+            kafka.kill()
+        assert ended(impatient) == 1, impatient.output()
+        assert "run this again with the same options" in impatient.output()
         kafka.start()
-        # It has gone on asking, for as long as a call may take.
-        assert ended(process) == 0, process.output()
-        restored.assert_whole()
-
-        restored, process = while_kafka_is_killed("given-up", "--timeout", "5")
-        assert ended(process) == 1, process.output()
-        assert "run this again with the same options" in process.output()
-        kafka.start()
-        assert restored.run()
-        restored.assert_whole()
+        assert ended(patient) == 0, patient.output()
+        goes_on.assert_whole()
+        assert gives_up.run()
+        gives_up.assert_whole()
