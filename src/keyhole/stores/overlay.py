@@ -10,17 +10,69 @@ the changelog. Between the two, readers see the rows through an OverlaySnapshot.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from immutables import Map
 
 from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
 from keyhole.model.epoch import Position
 from keyhole.stores.base import Snapshot
+from keyhole.stores.ordered_keys import OrderedKeys
 from keyhole.stores.rules import bounds, first_rows
 
 _Rows = Map[bytes, bytes | None]
 _NO_ROWS: _Rows = Map()
 _ABSENT = object()
+_Change = tuple[bytes, bytes | None]
+
+
+class _Unsorted(NamedTuple):
+    """Keys that came since the order was made, the last first."""
+
+    keys: Sequence[bytes]
+    before: _Unsorted | None
+
+
+class _Group:
+    """The changes of one key group. Immutable to whoever looks: the order is made when it is first asked for."""
+
+    __slots__ = ("_order", "rows")
+
+    def __init__(self, rows: _Rows, order: OrderedKeys, unsorted: _Unsorted | None) -> None:
+        self.rows = rows
+        # One assignment: threads that ask at once each make it, and either is right.
+        self._order = order, unsorted
+
+    def changed(self, changes: Sequence[_Change]) -> _Group:
+        rows = self.rows
+        order, unsorted = self._order
+        new = [key for key, _ in changes if key not in rows]
+        if new:
+            unsorted = _Unsorted(new, unsorted)
+        return _Group(rows.update(changes), order, unsorted)
+
+    def items(self, first: bytes, end: bytes | None, *, descending: bool = False) -> Iterator[_Change]:
+        rows = self.rows
+        return ((key, rows[key]) for key in self._keys().between(first, end, descending=descending))
+
+    def sorted(self) -> list[_Change]:
+        rows = self.rows
+        return [(key, rows[key]) for key in self._keys()]
+
+    def _keys(self) -> OrderedKeys:
+        order, unsorted = self._order
+        if unsorted is None:
+            return order
+        keys: set[bytes] = set()
+        while unsorted is not None:
+            keys.update(unsorted.keys)
+            unsorted = unsorted.before
+        order = order.added(sorted(keys))
+        self._order = order, None
+        return order
+
+
+_NOTHING = _Group(_NO_ROWS, OrderedKeys(), None)
 
 
 class Overlay:
@@ -31,51 +83,55 @@ class Overlay:
 
     __slots__ = ("_groups",)
 
-    def __init__(self, groups: Mapping[bytes, _Rows] | None = None) -> None:
-        self._groups: Mapping[bytes, _Rows] = {} if groups is None else groups
+    def __init__(self, groups: Mapping[bytes, _Group] | None = None) -> None:
+        self._groups: Mapping[bytes, _Group] = {} if groups is None else groups
 
     def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
+        return sum(len(group.rows) for group in self._groups.values())
 
     def __contains__(self, storage_key: bytes) -> bool:
-        return storage_key in self._groups.get(storage_key[:GROUP_BYTES], _NO_ROWS)
+        return storage_key in self._groups.get(storage_key[:GROUP_BYTES], _NOTHING).rows
 
     def get(self, storage_key: bytes, default: object = None) -> object:
         """The row, None where it is deleted, `default` where nothing stands over the store."""
-        rows = self._groups.get(storage_key[:GROUP_BYTES])
-        return default if rows is None else rows.get(storage_key, default)
+        group = self._groups.get(storage_key[:GROUP_BYTES])
+        return default if group is None else group.rows.get(storage_key, default)
 
-    def of(self, key_group: int) -> list[tuple[bytes, bytes | None]]:
+    def of(self, key_group: int) -> list[_Change]:
         """What stands over the store in a key group, ascending by storage key."""
-        return sorted(self._groups.get(prefix_of(key_group), _NO_ROWS).items())
+        return self._groups.get(prefix_of(key_group), _NOTHING).sorted()
 
-    def changed(self, changes: Iterable[tuple[bytes, bytes | None]]) -> Overlay:
+    def items(self, key_group: int, first: bytes, end: bytes | None, *, descending: bool = False) -> Iterator[_Change]:
+        """The same between two storage keys: takes as long as there are rows between them. None: to the last."""
+        return self._groups.get(prefix_of(key_group), _NOTHING).items(first, end, descending=descending)
+
+    def changed(self, changes: Iterable[_Change]) -> Overlay:
         """With these on top. Takes as long as there are changes, and key groups."""
-        edits: dict[bytes, list[tuple[bytes, bytes | None]]] = {}
+        edits: dict[bytes, list[_Change]] = {}
         for change in changes:
             edits.setdefault(change[0][:GROUP_BYTES], []).append(change)
         groups = dict(self._groups)
         for prefix, of_group in edits.items():
-            groups[prefix] = groups.get(prefix, _NO_ROWS).update(of_group)
+            groups[prefix] = groups.get(prefix, _NOTHING).changed(of_group)
         return Overlay(groups)
 
     def without(self, written: Overlay) -> Overlay:
         """What is left once the store has the rows of `written`, an earlier version: what was changed since."""
-        groups: dict[bytes, _Rows] = {}
-        for prefix, rows in self._groups.items():
-            there = written._groups.get(prefix, _NO_ROWS)
-            if rows is there:
+        groups: dict[bytes, _Group] = {}
+        for prefix, group in self._groups.items():
+            there = written._groups.get(prefix, _NOTHING).rows
+            if group.rows is there:
                 continue
             # A row that was replaced by the same bytes is another object, and stays: it does no harm.
-            left = {key: row for key, row in rows.items() if there.get(key, _ABSENT) is not row}
+            left = [(key, row) for key, row in group.rows.items() if there.get(key, _ABSENT) is not row]
             if left:
-                groups[prefix] = Map(left)
+                groups[prefix] = _NOTHING.changed(left)
         return Overlay(groups)
 
     def drop(self, key_groups: Iterable[int]) -> Overlay:
         """Without what stands in these key groups."""
         gone = {prefix_of(group) for group in key_groups}
-        return Overlay({prefix: rows for prefix, rows in self._groups.items() if prefix not in gone})
+        return Overlay({prefix: group for prefix, group in self._groups.items() if prefix not in gone})
 
 
 class OverlaySnapshot:
@@ -112,9 +168,9 @@ class OverlaySnapshot:
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         first, end = bounds(key_group, start, stop)
-        over = [(key, row) for key, row in self._overlay.of(key_group) if first <= key and (end is None or key < end)]
+        over = self._overlay.items(key_group, first, end, descending=descending)
         stored = self._base.items(key_group, start, stop, descending=descending)
-        return _merged(stored, over[::-1] if descending else over, descending=descending)
+        return _merged(stored, over, descending=descending)
 
     def positions(self) -> Mapping[int, Position]:
         """Of the store: what stands over it has none."""
@@ -125,21 +181,22 @@ class OverlaySnapshot:
 
 
 def _merged(
-    stored: Iterator[tuple[bytes, bytes]], over: Sequence[tuple[bytes, bytes | None]], *, descending: bool
+    stored: Iterator[tuple[bytes, bytes]], over: Iterator[_Change], *, descending: bool
 ) -> Iterator[tuple[bytes, bytes]]:
     """Both in one order; where both have a key, what stands over the store counts."""
-    at = 0
+    above = next(over, None)
     for key, row in stored:
-        while at < len(over) and (over[at][0] > key if descending else over[at][0] < key):
-            if (inserted := over[at])[1] is not None:
-                yield inserted[0], inserted[1]
-            at += 1
-        if at < len(over) and over[at][0] == key:
-            if (replaced := over[at][1]) is not None:
-                yield key, replaced
-            at += 1
-        else:
+        while above is not None and (above[0] > key if descending else above[0] < key):
+            if above[1] is not None:
+                yield above[0], above[1]
+            above = next(over, None)
+        if above is None or above[0] != key:
             yield key, row
-    for key, left in over[at:]:
-        if left is not None:
-            yield key, left
+            continue
+        if above[1] is not None:
+            yield key, above[1]
+        above = next(over, None)
+    while above is not None:
+        if above[1] is not None:
+            yield above[0], above[1]
+        above = next(over, None)
