@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from typing import TYPE_CHECKING
 
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.discovery import Discovery, discovery_of
-from keyhole.metrics import serving
-from keyhole.rpc.http.port import HttpPort
+from keyhole.metrics.serving import SERVICE, StatsServicer
 from keyhole.rpc.server import RpcServer
 from keyhole.v1 import query_pb2_grpc, stats_pb2_grpc
 from services.client_proxy.directory import Directory
 from services.client_proxy.grpc.query_servicer import ProxyServicer
-from services.client_proxy.http.app import HttpReads
 from services.client_proxy.metrics import ProxyStats
+
+if TYPE_CHECKING:
+    from keyhole.metrics.page import MetricsPage
+    from keyhole.rpc.http.port import HttpPort
+    from services.client_proxy.http.app import HttpReads
 
 _QUERY = "keyhole.v1.Query"
 
@@ -31,11 +35,11 @@ class ClientProxy:
         self._rpc = RpcServer("client-proxy", config.host, config.port, config)
         self._rpc.counted_by(self._servicer.counts.refusals.note)
         self._stats = ProxyStats(self._directory, self._servicer, lambda: f"{socket.gethostname()}:{self._rpc.port}")
-        self._page: serving.MetricsPage | None = None
-        self._reads = HttpReads(self._directory, self._servicer, config.default_timeout_seconds, guard=self._rpc.guard)
+        self._page: MetricsPage | None = None
+        self._reads: HttpReads | None = None
         self._http: HttpPort | None = None
         if config.http:
-            self._http = HttpPort("the HTTP reads", config.http, self._reads.app, guard=self._rpc.guard)
+            self._read_by_http(config.http)
         self._health: asyncio.Task[None] | None = None
 
     @property
@@ -55,11 +59,12 @@ class ClientProxy:
             PortTaken: See RpcServer.start.
         """
         self._rpc.add(query_pb2_grpc.add_QueryServicer_to_server, self._servicer, _QUERY)
-        servicer = serving.StatsServicer(self._stats.read)
-        self._rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, servicer, serving.SERVICE)
+        self._rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, StatsServicer(self._stats.read), SERVICE)
         await self._rpc.start()
         if self._config.metrics:
-            self._page = serving.own_page(self._config.metrics, self._stats.read, self._rpc.guard)
+            from keyhole.metrics.page import own_page  # not at the top: see `_read_by_http`
+
+            self._page = own_page(self._config.metrics, self._stats.read, self._rpc.guard)
             await self._page.start()
         if self._http is not None:
             await self._http.start()
@@ -99,9 +104,19 @@ class ClientProxy:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._health
         self._servicer.drain()
-        self._reads.draining = True
+        if self._reads is not None:
+            self._reads.draining = True
         if self._http is not None:
             await self._http.drain(self._config.drain_seconds)
+
+    def _read_by_http(self, address: str) -> None:
+        # Not at the top: the HTTP server takes a third of the time in which a proxy without it starts.
+        from keyhole.rpc.http.port import HttpPort
+        from services.client_proxy.http.app import HttpReads
+
+        timeout, guard = self._config.default_timeout_seconds, self._rpc.guard
+        self._reads = HttpReads(self._directory, self._servicer, timeout, guard=guard)
+        self._http = HttpPort("the HTTP reads", address, self._reads.app, guard=guard)
 
     async def _serve_once_reached(self) -> None:
         await self._directory.reached.wait()

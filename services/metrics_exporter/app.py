@@ -15,7 +15,7 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.metrics import exposition
 from keyhole.metrics.catalogue import Component
 from keyhole.metrics.families import Figures, process_start
-from keyhole.metrics.serving import MetricsPage
+from keyhole.metrics.page import MetricsPage
 from keyhole.security.guard import PortGuard
 from services.metrics_exporter.asking import ScrapeTarget, Targets
 from services.metrics_exporter.kafka import Found, KafkaLook, Offsets

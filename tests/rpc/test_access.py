@@ -32,7 +32,7 @@ from keyhole.coordinator.fleet import Fleet
 from keyhole.discovery import StaticDiscovery
 from keyhole.errors import InvalidConfiguration, KeyholeError, PermissionDenied, Unauthenticated, UnknownState
 from keyhole.logs import JsonFormatter
-from keyhole.metrics import serving
+from keyhole.metrics.page import MetricsPage
 from keyhole.rpc.channels import aio_channel, sync_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.security import tokens
@@ -527,7 +527,7 @@ async def test_figures_are_for_those_who_may_see_them(cluster: Cluster) -> None:
         stub: Any = stats_pb2_grpc.StatsStub(channel)
         await becomes(None, lambda: stub.Read(stats_pb2.ReadStatsRequest()))
         assert (await stub.Read(stats_pb2.ReadStatsRequest())).families
-    page = serving.MetricsPage("127.0.0.1:0", figures, cluster.proxy._rpc.guard)
+    page = MetricsPage("127.0.0.1:0", figures, cluster.proxy._rpc.guard)
     await page.start()
     trusted = ssl.create_default_context(cafile=str(cluster.authority.path))
     answers = {}

@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from keyhole.errors import Unsupported
-from keyhole.metrics.serving import MetricsPage
+from keyhole.metrics.page import MetricsPage
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.frames import MAX_MESSAGE_BYTES
 from keyhole.rpc.interceptors import ErrorInterceptor

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keyhole import errors
 from keyhole.local.ports import free_ports
-from keyhole.metrics.serving import MetricsPage
+from keyhole.metrics.page import MetricsPage
 from keyhole.rpc import health_check
 from keyhole.rpc.channels import aio_channel, aio_link, sync_channel
 from keyhole.rpc.liveness import LIVENESS
@@ -324,6 +324,14 @@ def test_the_health_command_begins_without_what_a_server_needs() -> None:
     """It is a process each time, in every container where there is TLS."""
     needless = "{'jwt', 'cryptography', 'keyhole.rpc.server'}"
     asked = f"import sys, keyhole.rpc.health_check; print({needless} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("module", ["services.state_server.app", "services.client_proxy.app"])
+def test_a_service_loads_an_http_server_and_what_reads_jwts_only_where_it_is_to_have_them(module: str) -> None:
+    """They are half of a proxy's start, and a third of a state server's."""
+    asked = f"import sys, {module}; print({{'jwt', 'aiohttp'}} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "set()"
 

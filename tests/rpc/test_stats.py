@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from keyhole import AsyncClient
 from keyhole.errors import KeyholeError, UnknownState
-from keyhole.metrics import serving
+from keyhole.metrics.page import own_page
 from keyhole.testing.changelog import MemoryKafka
 from tests.support import figures
 from tests.support.proxies import proxy_of
@@ -64,7 +64,7 @@ async def test_its_own_page_has_the_same_figures_and_prometheus_can_read_them() 
     async with state_server("server-a") as server:
         await server.own(descriptor())
         await server.commit(rows(5))
-        page = serving.own_page("127.0.0.1:0", lambda: figures.read_stats(server.address))
+        page = own_page("127.0.0.1:0", lambda: figures.read_stats(server.address))
         await page.start()
         try:
             async with aiohttp.ClientSession() as session, session.get(f"http://{page.address}/metrics") as answer:

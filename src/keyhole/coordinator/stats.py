@@ -113,7 +113,11 @@ class JobStats:
 
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         rpc = RpcServer("job", *parted(self._stats, "KEYHOLE_JOB_STATS"), self._security) if self._stats else None
-        page = serving.own_page(self._metrics, self.read, self._guard(rpc)) if self._metrics else None
+        page = None
+        if self._metrics:
+            from keyhole.metrics.page import own_page
+
+            page = own_page(self._metrics, self.read, self._guard(rpc))
         if rpc is not None:
             servicer = serving.StatsServicer(self.read)
             rpc.counted_by(self.refusals.note)

@@ -8,9 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import NamedTuple
-
-import jwt
+from typing import TYPE_CHECKING, NamedTuple
 
 from keyhole.errors import InvalidConfiguration, PermissionDenied, Unauthenticated
 from keyhole.security import policy as policies
@@ -18,8 +16,10 @@ from keyhole.security import tokens as token_files
 from keyhole.security.audit import Audit
 from keyhole.security.policy import Policy, Rights, Verb
 from keyhole.security.reloading import Reloading
-from keyhole.security.tokens import Tokens
-from keyhole.security.web_tokens import WebTokens, keys_of
+from keyhole.security.tokens import InvalidToken, Tokens
+
+if TYPE_CHECKING:
+    from keyhole.security.web_tokens import WebTokens
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,12 @@ class Access:
             tokens = settings.tokens
             self._tokens = Reloading("tokens", lambda: token_files.load(tokens), (tokens,))
             self._warn_of_unknown(self._policy.get(), self._tokens.get())
-        self._web = WebTokens(keys_of(settings.jwks), settings.issuer, settings.audience) if settings.jwks else None
+        self._web: WebTokens | None = None
+        if settings.jwks:
+            # Not at the top: a port that takes no JWTs needs none of it.
+            from keyhole.security.web_tokens import WebTokens, keys_of
+
+            self._web = WebTokens(keys_of(settings.jwks), settings.issuer, settings.audience)
         # By hash of the token: a signature costs far more to check than to remember.
         self._remembered: OrderedDict[bytes, tuple[int, _Identity]] = OrderedDict()
         self._rights: OrderedDict[tuple[str, ...], tuple[Rights, int]] = OrderedDict()
@@ -158,8 +163,8 @@ class Access:
             raise self.unknown(shown, "its token is not among those that are known")
         try:
             subject, expires = self._web.check(token)
-        except jwt.PyJWTError as error:
-            raise self.unknown(shown, f"its token is not valid ({type(error).__name__})") from None
+        except InvalidToken as error:
+            raise self.unknown(shown, f"its token is not valid ({error})") from None
         return _Identity((f"jwt:{subject}",), expires)
 
     def _warn_of_unknown(self, policy: Policy, tokens: Tokens) -> None:

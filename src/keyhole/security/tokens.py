@@ -27,6 +27,10 @@ _BYTES = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 
 
+class InvalidToken(Exception):
+    """Why a token is not let in, in a word. For the log, not for the caller: it holds nothing of the token."""
+
+
 class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A bearer token that callers may bring: the SHA-256 of it, and until when it counts."""
 

@@ -17,6 +17,7 @@ import jwt
 from keyhole.errors import InvalidConfiguration
 from keyhole.security.hosts import is_loopback
 from keyhole.security.reloading import Reloading
+from keyhole.security.tokens import InvalidToken
 
 _log = logging.getLogger(__name__)
 
@@ -57,8 +58,14 @@ class WebTokens:
         """The subject, and when the token ends (seconds since 1970).
 
         Raises:
-            jwt.InvalidTokenError: For the log, not for the caller; it holds nothing of the token.
+            InvalidToken: Its signature, times, issuer or audience are not those that are taken.
         """
+        try:
+            return self._checked(token)
+        except jwt.PyJWTError as error:
+            raise InvalidToken(type(error).__name__) from None
+
+    def _checked(self, token: str) -> tuple[str, float]:
         header = jwt.get_unverified_header(token)
         key = self._key(header.get("kid"))
         if header.get("alg") not in ALGORITHMS or key.algorithm_name not in ALGORITHMS:
