@@ -83,7 +83,7 @@ class QueryHost:
         """Whether it owns key groups, and its coordinator was heard of within the lease: somebody could take them
         over.
         """
-        return not self.alone and not self.lease.expired and any(table.assigned for table in self._states.tables)
+        return not self.alone and not self.lease.expired and self._states.assigned
 
     @property
     def states(self) -> list[str]:
@@ -109,7 +109,7 @@ class QueryHost:
         Not so between a run's grant and its first assignment, however long that takes.
         """
         opening = self._changing.locked() or (not self._grant.given_up and not self.fence.version)
-        return not (opening or self.running or any(table.assigned or table.followed for table in self._states.tables))
+        return not (opening or self.running or self._states.given)
 
     def check_over(self, run: Run | None) -> None:
         """Whether the query may be retired.

@@ -152,8 +152,8 @@ class ServerStats:
         if size is not None:
             figures.add(f"{_P}_store_entries", labels, size.entries)
             figures.add(f"{_P}_store_bytes", labels, size.bytes)
-        figures.add(f"{_P}_warm_key_groups", labels, len(table.warm))
-        figures.add(f"{_P}_restoring_key_groups", labels, len(table.assigned - table.groups))
+        figures.add(f"{_P}_warm_key_groups", labels, len(table.given.warm))
+        figures.add(f"{_P}_restoring_key_groups", labels, len(table.given.assigned - table.groups))
         figures.add(f"{_P}_restored_records", labels, table.progress.restored)
         figures.add(f"{_P}_to_restore_records", labels, table.progress.total)
         figures.add(f"{_P}_staged_rows_total", labels, rows.staged_rows)
@@ -168,10 +168,11 @@ class ServerStats:
         _failed(figures, labels, reads)
 
     def _copies(self, figures: Figures, labels: tuple[str, ...], table: Table) -> Iterable[pb.StateCopy]:
-        if table.assigned or table.groups:
-            yield self._copy(figures, labels, table, state_pb2.ROLE_OWNER, table.owned, table.assigned)
-        if table.followed or table.standby.groups:
-            copy = self._copy(figures, labels, table, state_pb2.ROLE_STANDBY, table.standby, table.followed)
+        given = table.given
+        if given.assigned or table.groups:
+            yield self._copy(figures, labels, table, state_pb2.ROLE_OWNER, table.owned, given.assigned)
+        if given.followed or table.standby.groups:
+            copy = self._copy(figures, labels, table, state_pb2.ROLE_STANDBY, table.standby, given.followed)
             if table.standby.groups:
                 figures.add(f"{_P}_standby_lag_epochs", labels, copy.lag_epochs)
                 if copy.as_of_ms:

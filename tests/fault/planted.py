@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keyhole.changelog.base import PartitionChanges, RestoredEpochs
 from keyhole.changelog.kafka.transactions import PartitionAppend
 from keyhole.changelog.kafka.writer import KafkaWriter
 from keyhole.encoding.envelope import STAMP_BYTES, Aggregate, Base, Moment
-from keyhole.model.epoch import Position
 from keyhole.model.state import StateDescriptor, TtlClock
-from keyhole.stores.base import Advance, Batch, Store
+from keyhole.stores.base import Advance, Batch
 from services.state_server.read.copies import Scanned, Show
 from services.state_server.read.copy_answers import CopyAnswers
 from services.state_server.read.table import Table
 from services.state_server.read.visibility import Visibility
-from services.state_server.replica import standby, take_over
+from services.state_server.replica import take_over
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write import commit, epoch_writer, merge_entries, merge_expiring
 from services.state_server.write.commit import EpochToCommit, StateToCommit
@@ -43,13 +42,13 @@ def apply_twice() -> None:
     plan_state = commit._plan_state
 
     def forgetful(plan: Any, epoch: EpochToCommit, state: StateReplica, part: StateToCommit) -> None:
-        positions = state.positions
+        positions = state._positions
         if state.descriptor.state == SUMS:
-            state.positions = {}
+            state._positions = {}
         try:
             plan_state(plan, epoch, state, part)
         finally:
-            state.positions = positions
+            state._positions = positions
 
     commit._plan_state = forgetful
 
@@ -118,13 +117,13 @@ def merge_twice() -> None:
     plan_state = commit._plan_state
 
     def forgetful(plan: Any, epoch: EpochToCommit, state: StateReplica, part: StateToCommit) -> None:
-        positions = state.positions
+        positions = state._positions
         if state.descriptor.state == CHAINS:
-            state.positions = {}
+            state._positions = {}
         try:
             plan_state(plan, epoch, state, part)
         finally:
-            state.positions = positions
+            state._positions = positions
 
     commit._plan_state = forgetful
     Aggregate.as_of = lambda self, epoch: Base(self.accumulator, self.version)  # type: ignore[method-assign]
@@ -132,18 +131,18 @@ def merge_twice() -> None:
 
 def keep_deleted() -> None:
     """Standbys of a broadcast state pass deletions over."""
-    apply_pieces = standby.apply_pieces
+    apply_pieces = StateReplica.apply_pieces
 
-    def keeping(store: Store, positions: MutableMapping[int, Position], pieces: Iterable[RestoredEpochs]) -> None:
+    def keeping(self: StateReplica, pieces: Iterable[RestoredEpochs]) -> None:
         kept = [
             dataclasses.replace(piece, changes=[change for change in piece.changes if change[1] is not None])
-            if piece.partition.state == NOTICES
+            if piece.partition.state == NOTICES and self.groups.is_followed(piece.partition.key_group)
             else piece
             for piece in pieces
         ]
-        apply_pieces(store, positions, kept)
+        apply_pieces(self, kept)
 
-    standby.apply_pieces = keeping  # type: ignore[assignment]
+    StateReplica.apply_pieces = keeping  # type: ignore[method-assign]
 
 
 def reduce_cleared() -> None:

@@ -22,7 +22,6 @@ from keyhole.protocol.updates import DELETE, PUT, BoundaryRecord, Record, Update
 from keyhole.stores.base import Store
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.overlay import Overlay
-from keyhole.stores.pieces import apply_pieces
 from keyhole.testing.changelog import MemoryWriter, NextCommit
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.state_feed import FeedCommit, StateFeed
@@ -63,7 +62,7 @@ class Owners(RuleBasedStateMachine):
         again = {part: at if at == START else at._replace(offset=at.offset - 1) for part, at in positions.items()}
         found = {Partition(SUM.state, of): FeedPosition() for of in GROUPS}
         for piece in reader.read(again, ends, 1.0):
-            apply_pieces(store, self.state.positions, [dataclasses.replace(piece)])
+            self.state.apply_pieces([dataclasses.replace(piece)])
             if piece.marker is not None:
                 assert piece.marker.feed is not None
                 found[piece.partition] = piece.marker.feed

@@ -42,7 +42,7 @@ async def test_a_state_server_exposes_its_part(tmp_path: Path) -> None:
     server.registry.counts.refusals.note("denied")
     table = server.registry.tables["app", "state-0"]
     table.reads.failed["NOT_READY"] += 1
-    table.followed = ALL_GROUPS
+    table.given.follow(ALL_GROUPS, shown=ALL_GROUPS)
     behind = Standing(EpochStamp(2, 0, 1, 1), as_of_ms=1, lag_epochs=1)
     table.standby.publish(table.store.snapshot(), ALL_GROUPS, behind, {})
     try:

@@ -68,7 +68,7 @@ class Epochs:
 
     def publish(self) -> None:
         """All that was applied."""
-        self._table.ready = True
+        self._table.given.taken_over()
         standing = Standing(EpochStamp(self.epoch, 1, 1000 * self.epoch, 0), assignment_version=1)
         self._table.publish(self._table.store.snapshot(), frozenset(range(KEY_GROUPS)), standing, {}, self.epoch)
 

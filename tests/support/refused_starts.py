@@ -126,7 +126,7 @@ def snapshot(world: World) -> dict[str, object]:
         for key, table in server.tables.items():
             with contextlib.closing(table.store.snapshot()) as of:
                 held = dict(of.positions()), {group: list(of.items(group)) for group in of.positions()}
-            found[f"{name}/{key}/table"] = (table.descriptor, table.assigned, table.groups, held)
+            found[f"{name}/{key}/table"] = (table.descriptor, table.given.assigned, table.groups, held)
     return found
 
 

@@ -191,7 +191,7 @@ def test_a_query_that_is_over_and_has_left_a_server_nothing_is_forgotten_there(w
     a.drain()
     world.settle()
     a._registry.draining = False
-    assert not a.tables["app", "counts"].assigned
+    assert not a.tables["app", "counts"].given.assigned
     assert not looks_for_idle(world, "a"), "it may be given key groups again"
     world.driver_dies()
     world.clock.advance(3.1)

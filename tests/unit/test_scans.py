@@ -130,7 +130,7 @@ def test_a_scan_goes_on_when_its_key_group_is_withdrawn_or_its_table_closed(
     Epochs(table).commit(hours("sensor-7", range(3)))
     scanned = table.scan(within(table, "sensor-7"))
     next(scanned.entries)
-    table.withdraw(ALL_GROUPS)
+    table.given.release(ALL_GROUPS)
     with pytest.raises(NotOwner):
         table.scan(within(table, "sensor-7"))
     table.close()
@@ -192,7 +192,7 @@ def test_a_bound_may_be_longer_than_the_store_takes(engine: CountingEngine) -> N
 def test_a_standby_answers_for_the_key_groups_that_it_follows(table: Table) -> None:
     epochs = Epochs(table)
     epochs.apply(hours("sensor-7", range(3)))
-    table.followed = ALL_GROUPS
+    table.given.follow(ALL_GROUPS, shown=ALL_GROUPS)
     table.standby.publish(table.store.snapshot(), ALL_GROUPS, Standing(EpochStamp(1, 1, 1000, 0)), {})
     scanned = table.scan(within(table, "sensor-7"))
     assert (scanned.source.role, len(list(scanned.entries))) == (ROLE_STANDBY, 3)
@@ -205,7 +205,7 @@ def test_a_key_group_that_stands_elsewhere_says_so(table: Table) -> None:
     Epochs(table).apply(hours("sensor-7", range(3)))
     place = within(table, "sensor-7")
     ahead = {int.from_bytes(place.prefix[:2], "big"): Position(9, 5, 1, 0, 5000)}
-    table.ready = True
+    table.given.taken_over()
     table.publish(table.store.snapshot(), ALL_GROUPS, Standing(EpochStamp(4, 1, 4000, 0)), ahead)
     scanned = table.scan(place, ReadBounds(min_epoch=5))
     assert (scanned.source.epoch, scanned.source.commit_time_ms) == (5, 5000)
@@ -288,7 +288,7 @@ async def test_beyond_so_many_scans_another_one_is_refused_until_one_has_ended(
         with scans.open(lambda: table.scan(within(table, "sensor-7"))), pytest.raises(Overloaded, match="2 scans"):
             collect(scans, table)
         assert collect(scans, table) == [3]
-    table.withdraw(ALL_GROUPS)
+    table.given.release(ALL_GROUPS)
     for _ in range(3):
         with pytest.raises(NotOwner):
             collect(scans, table)

@@ -118,7 +118,7 @@ def test_a_driver_and_its_servers_that_are_suspended_and_woken_after_a_new_run_c
     assert stored(world) == before
     world.follow()
     for server in asleep:
-        assert table(server).assigned == table(server).groups == frozenset()
+        assert table(server).given.assigned == table(server).groups == frozenset()
     commits = [letter for letter in world.sent if letter.method == "Commit" and letter.server in "ab"]
     for letter in commits:
         with pytest.raises(KeyholeError):

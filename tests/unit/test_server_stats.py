@@ -44,7 +44,7 @@ class Server:
     def add(self, state: str, lease: Lease) -> None:
         of = descriptor(state=state, topic_id="topic")
         table = Table("server-a", of, self._engine.open("app", state, "topic"), lease)
-        table.assigned = ALL_GROUPS
+        table.given.assign(ALL_GROUPS)
         standing = Standing(EpochStamp(3, 0, self.clock.now_ms() - 7_000, self.clock.now_ms() - 9_000))
         positions = {group: Position(1, 3, 1, 0) for group in ALL_GROUPS}
         table.publish(table.store.snapshot(), ALL_GROUPS, standing, positions)

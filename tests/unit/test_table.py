@@ -45,7 +45,7 @@ def test_a_state_is_not_offered_before_all_of_it_is_there_and_says_how_far_it_is
 
 def test_key_groups_of_others_are_refused() -> None:
     of = table()
-    of.ready = True
+    of.given.taken_over()
     publish(of, 1, {0})
     assert of.lookup([key(names_in(0)[0])]).rows == [None]
     with pytest.raises(NotOwner):
@@ -54,9 +54,9 @@ def test_key_groups_of_others_are_refused() -> None:
 
 def test_withdrawn_key_groups_are_refused_at_once() -> None:
     of = table()
-    of.ready = True
+    of.given.taken_over()
     publish(of, 1, set(range(KEY_GROUPS)))
-    of.withdraw(frozenset({1}))
+    of.given.release(frozenset({1}))
     assert of.lookup([key(names_in(0)[0])]).rows == [None]
     with pytest.raises(NotOwner):
         of.lookup([key(names_in(1)[0])])

@@ -25,7 +25,9 @@ def both(clock: ManualClock | None = None, standby: Standing | None = None) -> T
     """Owner of key group 0 at epoch 5, standby of key group 1 at epoch 3."""
     of = table(clock=clock)
     of.publish(of.store.snapshot(), frozenset({0}), standing(5), {})
-    of.assigned, of.followed, of.ready = frozenset({0}), frozenset({1}), True
+    of.given.assign(frozenset({0}))
+    of.given.follow(frozenset({1}), shown=frozenset({1}))
+    of.given.taken_over()
     of.standby.publish(of.store.snapshot(), frozenset({1}), standby or standing(3), {})
     return of
 
@@ -116,7 +118,9 @@ def test_it_tells_one_holding_per_role() -> None:
 
 def test_what_is_being_taken_over_is_told_as_followed_for_as_long_as_it_is_answered_so() -> None:
     of = both()
-    of.assigned, of.followed, of.ready = frozenset({0, 1}), frozenset(), False
+    of.given.assign(frozenset({0, 1}))
+    of.given.follow(frozenset(), shown=frozenset({1}))
+    of.given.begin_take_over()
     told_of = holdings(of, descriptor_to_proto(descriptor()), sizes=False)
     told = [(holding.source.role, list(holding.key_groups), holding.ready) for holding in told_of]
     assert told == [(ROLE_OWNER, [0], False), (ROLE_STANDBY, [1], True)]

@@ -25,9 +25,9 @@ def holdings(table: Table, descriptor: state_pb2.StateDescriptor, *, sizes: bool
         )
 
     found = []
-    if table.assigned or not table.followed:
-        found.append(holding(table.owned, table.ready))
+    if table.given.assigned or not table.given.followed:
+        found.append(holding(table.owned, table.given.ready))
     # Also while they are being taken over: until then they are answered from what was followed.
-    if table.followed or table.standby.groups:
-        found.append(holding(table.standby, table.followed <= table.standby.groups))
+    if table.given.followed or table.standby.groups:
+        found.append(holding(table.standby, table.given.followed <= table.standby.groups))
     return found

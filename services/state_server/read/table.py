@@ -23,6 +23,7 @@ from services.state_server.counts import RowCounts
 from services.state_server.read.bounds_check import BoundsCheck
 from services.state_server.read.copies import Copy, Scanned
 from services.state_server.read.copy_answers import CopyAnswers, merged
+from services.state_server.read.given_groups import GivenGroups
 from services.state_server.read.sources import Sources
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.visibility import Visibility
@@ -43,6 +44,9 @@ class Table:
     whatever it has followed so far for those of which it is a standby.
 
     A snapshot and what it stands for are swapped in one step, so a lookup sees an epoch of this server whole.
+
+    Attributes:
+        given: What this server was given of the state, to own and to follow.
     """
 
     def __init__(self, server: str, descriptor: StateDescriptor, store: Store, lease: Lease) -> None:
@@ -53,18 +57,13 @@ class Table:
         self.progress = RestoreProgress()
         self.reads = ReadCounts()
         self.rows = RowCounts()
-        self.ready = False
-        # What it was given, readable or not.
-        self.assigned: frozenset[int] = frozenset()
-        self.followed: frozenset[int] = frozenset()
-        # Followed ones that have caught up.
-        self.warm: frozenset[int] = frozenset()
         self._lease = lease
         self._visibility = Visibility(descriptor, lease.clock)
         sources = Sources(server, lease)
         groups, name = descriptor.key_groups, self.name
         self.owned = Copy(groups, sources.owner, sources.moment, BoundsCheck(server, name, lease, owner=True))
         self.standby = Copy(groups, sources.standby, lambda: None, BoundsCheck(server, name, lease, owner=False))
+        self.given = GivenGroups(self.owned, self.standby)
 
     def evolve(self, descriptor: StateDescriptor) -> bool:
         """The same state has another descriptor from now on. Returns False where that one is not news."""
@@ -120,10 +119,6 @@ class Table:
             if position.epoch > standing.stamp.epoch
         }
         self.owned.publish(snapshot, groups, standing, apart, sequence)
-
-    def withdraw(self, groups: frozenset[int]) -> None:
-        """Stops answering for key groups as their owner, at once."""
-        self.owned.withdraw(groups)
 
     def lookup(
         self,
@@ -198,7 +193,7 @@ class Table:
 
     def refusal(self) -> KeyholeError:
         """Why key groups that are asked for can't be read here."""
-        if not self.ready and (self.assigned or not self.followed):
+        if not self.given.ready and (self.given.assigned or not self.given.followed):
             done, total = self.progress.restored, self.progress.total
             return NotReady(
                 f"server {self.server} is restoring state {self.name}: {done:,} of {total:,} changelog records",
@@ -216,4 +211,4 @@ class Table:
         """Lets go of all snapshots; no key is answered from then on. Idempotent."""
         self.owned.close()
         self.standby.close()
-        self.assigned = self.followed = frozenset()
+        self.given.close()

@@ -1,4 +1,5 @@
-"""The write side of one state on this server: its store, and which key groups it may write. Host thread only."""
+"""The write side of one state on this server: its store, how far that is, and which key groups may be written. All
+that changes the store goes through here. Host thread only."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from keyhole.changelog.base import RestoredEpochs
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import lifetime
 from keyhole.model.epoch import START, Position
 from keyhole.model.evolution import succeeds
 from keyhole.model.state import StateDescriptor
-from keyhole.stores.base import Store
+from keyhole.stores.base import Batch, Store
+from keyhole.stores.pieces import apply_pieces
 from services.state_server.read.table import Table
 from services.state_server.replica.key_groups import KeyGroups
 from services.state_server.write.merge import merge_of
@@ -26,7 +29,6 @@ class StateReplica:
     """One state.
 
     Attributes:
-        positions: How far the store is, by key group; what `apply` extends.
         groups: In which state each key group is.
         sweeper: None: nothing expires, and no deletion is remembered.
     """
@@ -35,16 +37,16 @@ class StateReplica:
     store: Store
     table: Table
     merge: Merge
-    positions: dict[int, Position]
     groups: KeyGroups = field(default_factory=KeyGroups)
     sweeper: Sweeper | None = None
+    _positions: dict[int, Position] = field(default_factory=dict, init=False)
 
     @classmethod
     def open(cls, descriptor: StateDescriptor, store: Store, table: Table) -> StateReplica:
         """Takes up where the store is."""
         lives = lifetime(descriptor)
         sweeper = None if lives is None else Sweeper(lives, lambda: store.size().entries)
-        state = cls(descriptor, store, table, merge_of(descriptor), {}, sweeper=sweeper)
+        state = cls(descriptor, store, table, merge_of(descriptor), sweeper=sweeper)
         state.read_positions()
         return state
 
@@ -64,12 +66,27 @@ class StateReplica:
         """As the store has them: a write of which it is not known whether it was done may have moved them."""
         snapshot = self.store.snapshot()
         try:
-            self.positions = dict(snapshot.positions())
+            self._positions = dict(snapshot.positions())
         finally:
             snapshot.close()
 
     def position(self, key_group: int) -> Position:
-        return self.positions.get(key_group, START)
+        """How far the store is with the key group."""
+        return self._positions.get(key_group, START)
+
+    def apply(self, batch: Batch) -> None:
+        """Writes to the store, in one atomic step.
+
+        Raises:
+            StoreConflict: The store is not where the batch begins. Nothing of it was applied.
+            StoreFull: Nothing of it was applied.
+        """
+        self.store.apply(batch)
+        self._positions.update({group: advance.after for group, advance in batch.advances.items()})
+
+    def apply_pieces(self, pieces: Iterable[RestoredEpochs]) -> None:
+        """Applies pieces of the state's changelog. See keyhole.stores.pieces, also for what it raises."""
+        apply_pieces(self.store, self._positions, pieces)
 
     def forget(self, key_groups: Iterable[int], why: str) -> None:
         """Drops key groups from the store: they are restored from the changelog's start."""
@@ -79,4 +96,4 @@ class StateReplica:
                 extra={"state": self.descriptor.state, "key_group": key_group, "why": why},
             )
             self.store.drop_key_group(key_group)
-            self.positions.pop(key_group, None)
+            self._positions.pop(key_group, None)

@@ -145,9 +145,7 @@ class Ownership:
         await self.standbys.follow(followed, at_once=groups)
         for name, which in groups.items():
             if name in hosted:
-                table = hosted[name].table
-                table.assigned -= which
-                table.withdraw(which)
+                hosted[name].table.given.release(which)
         self._settings.changed()
 
     async def _heard(self, control: QueryControl) -> None:

@@ -12,7 +12,6 @@ from keyhole.changelog.base import Changelog, Partition, RestoredEpochs
 from keyhole.clock import Clock
 from keyhole.errors import NotReady
 from keyhole.model.epoch import START, Position
-from keyhole.stores.pieces import apply_pieces
 from services.state_server.replica.hosted import StateReplica
 
 _log = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ def restore(
                 state = states[name]
                 touched = {piece.partition.key_group for piece in of_state}
                 before = sum(state.position(group).offset for group in touched)
-                apply_pieces(state.store, state.positions, of_state)
+                state.apply_pieces(of_state)
                 state.table.progress.restored += sum(state.position(group).offset for group in touched) - before
     finally:
         reader.close()

@@ -21,7 +21,6 @@ from keyhole.clock import Clock
 from keyhole.model.epoch import Position
 from keyhole.protocol.control import QueryControl
 from keyhole.stores.base import Snapshot
-from keyhole.stores.pieces import apply_pieces
 from services.state_server.read.freshness import most_common, standings
 from services.state_server.read.standing import Standing
 from services.state_server.replica.follower import Delivery, MakeFollower, Subscription
@@ -41,6 +40,19 @@ class StandbyView(NamedTuple):
     warm: frozenset[int]
     snapshot: Snapshot | None
     positions: Mapping[int, Position]
+
+
+class TakenSubscription(NamedTuple):
+    """What a subscription has made of a state, as the host thread left it.
+
+    Attributes:
+        shown: The key groups that the standby copy may answer for.
+        view: None: what is shown is the same as before.
+    """
+
+    state: StateReplica
+    shown: frozenset[int]
+    view: StandbyView | None
 
 
 class StandbyCopies:
@@ -97,22 +109,23 @@ class StandbyCopies:
             self._subscription.number + 1, {state: wanted for state, wanted in groups.items() if wanted}
         )
         self._subscription = subscription
-        views = await self._thread.call_always(lambda: self._take_subscription(subscription, at_once or {}))
-        self._show(views)
-        for name, state in self._hosted.items():
-            state.table.followed = self.wanted(name)
-            state.table.standby.withdraw(state.table.standby.groups - state.groups.shown)
+        taken = await self._thread.call_always(lambda: self._take_subscription(subscription, at_once or {}))
+        self._show([of.view for of in taken if of.view is not None])
+        for state, shown, _ in taken:
+            name = state.descriptor.state
+            if self._hosted.get(name) is state:
+                state.table.given.follow(self.wanted(name), shown)
         self._follower.subscribe(subscription)
 
     def _take_subscription(
         self, subscription: Subscription, at_once: Mapping[str, frozenset[int]]
-    ) -> list[StandbyView]:
-        views = []
+    ) -> list[TakenSubscription]:
+        taken = []
         for name, state in self._hosted.items():
             wanted = subscription.groups.get(name, frozenset())
-            if state.groups.follow(wanted, state.table.assigned, at_once.get(name, frozenset())):
-                views.append(_view(state))
-        return views
+            others = state.groups.follow(wanted, state.table.given.assigned, at_once.get(name, frozenset()))
+            taken.append(TakenSubscription(state, state.groups.shown, _view(state) if others else None))
+        return taken
 
     def told_within(self, seconds: float) -> bool:
         """Whether the query's driver has written to the control topic within that time, as far as is known."""
@@ -120,7 +133,7 @@ class StandbyCopies:
 
     def warm(self) -> dict[str, frozenset[int]]:
         """The key groups that have caught up, by state."""
-        return {name: state.table.warm for name, state in self._hosted.items() if state.table.warm}
+        return {name: warm for name, state in self._hosted.items() if (warm := state.table.given.warm)}
 
     # --- what the follower brings ---------------------------------------------------------------------------------
 
@@ -174,7 +187,7 @@ class StandbyCopies:
             if item.marker is None or item.marker.stamp.commit_time_ms < oldest_ms:
                 state.groups.fell_behind(group)
         for name, of in pieces.items():
-            apply_pieces(self._hosted[name].store, self._hosted[name].positions, of)
+            self._hosted[name].apply_pieces(of)
         return [_view(state) for state in touched.values()]
 
     async def _hear(self, control: QueryControl) -> None:
@@ -197,8 +210,7 @@ class StandbyCopies:
                 if view.snapshot is not None:
                     view.snapshot.close()
                 continue
-            different |= view.warm != table.warm
-            table.warm = view.warm
+            different |= table.given.caught_up(view.warm)
             if view.snapshot is None:
                 continue
             _, before = self._shown.get(name, ({}, {}))

@@ -119,19 +119,15 @@ class TakeOvers:
         wanted = {share.descriptor.state: share.owned for share in shares}
         followed = {share.descriptor.state: share.followed - share.owned for share in shares}
         for name, state in hosted.items():
-            state.table.assigned = wanted.get(name, frozenset())
+            state.table.given.assign(wanted.get(name, frozenset()))
         await self._standbys.follow(followed, at_once=self._states.owned())
         for state in hosted.values():
-            groups = state.table.assigned
-            state.table.withdraw(state.table.groups - groups)
-            state.table.ready = groups <= state.table.groups
+            state.table.given.begin_take_over()
         self._settings.changed()
         views = await self._thread.call(self._restore, wanted, stop)
         self._states.publish(views, Standing(complete, version))
         for state in hosted.values():
-            state.table.ready = True
-            # Until now they were answered from what was followed.
-            state.table.standby.withdraw(state.table.groups)
+            state.table.given.taken_over()
         self._lease.confirm()
         self._settings.changed()
         _log.info(

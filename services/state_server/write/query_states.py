@@ -76,7 +76,17 @@ class QueryStates:
     def ready(self) -> bool:
         """There are states, and all that is to be owned or followed of them can be read."""
         tables = self.tables
-        return bool(tables) and all(t.assigned <= t.owned.groups and t.followed <= t.standby.groups for t in tables)
+        return bool(tables) and all(table.given.readable for table in tables)
+
+    @property
+    def assigned(self) -> bool:
+        """Whether anything is to be owned."""
+        return any(table.given.assigned for table in self.tables)
+
+    @property
+    def given(self) -> bool:
+        """Whether anything is to be owned or followed."""
+        return any(table.given.assigned or table.given.followed for table in self.tables)
 
     def progress(self) -> tuple[int, int]:
         """Changelog records restored, and to restore, of all states."""
@@ -184,7 +194,7 @@ class QueryStates:
             if self.hosted.get(view.state.descriptor.state) is view.state:
                 table = view.state.table
                 # What was released while the view was on its way is not published again.
-                groups = view.groups & table.assigned
+                groups = view.groups & table.given.assigned
                 table.publish(view.snapshot, groups, standing, view.positions, view.sequence)
             else:
                 view.snapshot.close()

@@ -71,8 +71,7 @@ def _apply(state: StateReplica, items: Sequence[PartitionChanges], offsets: Mapp
             deletes.append(key)
         else:
             puts.append((key, row))
-    state.store.apply(Batch(puts=puts, deletes=deletes, advances=advances))
-    state.positions.update({group: advance.after for group, advance in advances.items()})
+    state.apply(Batch(puts=puts, deletes=deletes, advances=advances))
 
 
 def _advance(state: StateReplica, item: PartitionChanges, marker_offset: int) -> Advance:
