@@ -275,6 +275,15 @@ def problems(reducers: Mapping[str, object]) -> Iterator[str]:
             yield f"column {column!r} goes by {call.by!r}, which must be among the reducers as {wanted!r}"
 
 
+def reduced(field: ValueField, text: str) -> ValueField | None:
+    """The field that a reducer, which `parse` takes, makes of one; None: it takes no values of its type."""
+    reducer, by = parse(text)
+    stored = reducer.stored(field.type)
+    if stored is None:
+        return None
+    return ValueField(field.name, stored, (field.nullable or bool(by)) and not reducer.of_presence)
+
+
 def mergings(fields: Sequence[ValueField], reducers: Sequence[str]) -> list[Merging]:
     """How each field is merged, by its reducer. In a row the fields stand after one other thing, the schema's
     version.

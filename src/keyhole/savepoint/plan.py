@@ -18,7 +18,7 @@ from keyhole.savepoint.subject import unusable
 
 MAX_KEY_GROUPS = 65_536
 
-# As a job's names are checked (keyhole.spark.declaration.names).
+# As a job's names are checked (keyhole.model.names).
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from pyspark.sql import types as spark
 
-from keyhole.encoding.reducers import parse
+from keyhole.encoding.reducers import parse, reduced
 from keyhole.encoding.value_types import value_type
 from keyhole.errors import ValueMismatch
 from keyhole.model.state import ValueField
@@ -58,16 +58,15 @@ def value_field(declaration: Declaration, name: str, schema: spark.StructType) -
 
 def reduced_field(declaration: Declaration, field: ValueField, name: str) -> ValueField:
     """The field that the reducer of that name makes of one. Raises ValueMismatch: it takes no values of its type."""
-    reducer, by = parse(name)
-    stored = reducer.stored(field.type)
-    if stored is None:
+    made = reduced(field, name)
+    if made is None:
         raise ValueMismatch(
             f"state {declaration.state!r}: {name} can't reduce column {field.name!r} of type {field.type}; it takes "
-            f"{reducer.takes}",
+            f"{parse(name).reducer.takes}",
             column=field.name,
             type=field.type,
         )
-    return ValueField(field.name, stored, (field.nullable or bool(by)) and not reducer.of_presence)
+    return made
 
 
 def with_defaults(declaration: Declaration, fields: Sequence[ValueField]) -> tuple[ValueField, ...]:

@@ -22,6 +22,7 @@ from keyhole.coordinator.fleet import Addresses
 from keyhole.coordinator.stats import stats_of
 from keyhole.encoding.reducers import problems
 from keyhole.errors import InvalidConfiguration
+from keyhole.model.names import checked_name
 from keyhole.model.state import StateKind, TtlClock
 from keyhole.protocol.decisions import OnNewCheckpoint
 from keyhole.protocol.failpoints import StepObserver
@@ -29,7 +30,6 @@ from keyhole.spark.declaration.argument_types import wrong_types
 from keyhole.spark.declaration.class_version import version_of, version_problems
 from keyhole.spark.declaration.declared import RANKED_KINDS, Declaration
 from keyhole.spark.declaration.deletions import Deletes, keep_deleted_ms
-from keyhole.spark.declaration.names import checked_name
 from keyhole.spark.declaration.ttl import Ttl, ttl_of
 from keyhole.spark.declaration.value_codec import ENCODED, VERSION, ValueCodec
 from keyhole.spark.driver.executors import ServerAddresses

@@ -15,9 +15,9 @@ from keyhole.config import JobConfig
 from keyhole.coordinator.fleet import Addresses
 from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration
+from keyhole.model.names import checked_name
 from keyhole.protocol.decisions import OnNewCheckpoint
 from keyhole.protocol.epochs import EpochBatch, EpochResult
-from keyhole.spark.declaration.names import checked_name
 from keyhole.spark.driver.executors import addresses_of
 from keyhole.spark.driver.feeding import check_feed
 from keyhole.spark.driver.first_batch import check_checkpoint, check_workers

@@ -1,4 +1,4 @@
-"""The names that a job gives: of its application, its query and its states. Pure."""
+"""The names that a job, or a feeder, gives: of its application, its query and its states. Pure."""
 
 from __future__ import annotations
 
