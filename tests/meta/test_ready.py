@@ -29,7 +29,7 @@ PARAMETERS = {
             "SavepointRecord",
         },
     ),
-    "keyhole.encoding.row_codec": ("kind", set()),  # of a scalar, which is stored as a built-in type
+    "keyhole.encoding.earlier_rows": ("kind", set()),  # of a scalar, which is stored as a built-in type
     "keyhole.protocol.receipts": ("cls", {"PartitionReceipt"}),
 }
 

@@ -90,7 +90,7 @@ def test_rows_of_any_version_are_read_as_a_model_that_rewrites_them_all(steps: l
         rows = [codec.decode_row(row) for row in written]
         assert [row.asdict() for row in rows] == [descriptor_like(model) for model in models]
         assert [list(row) for row in rows] == [list(step.fields)] * len(models)
-        assert [list(msgspec.json.decode(codec.row_to_json(row))) for row in written] == [list(row) for row in rows]
+        assert [list(msgspec.json.decode(codec.rows.to_json(row))) for row in written] == [list(row) for row in rows]
         assert descriptor_from_proto(descriptor_to_proto(state)) == state
         assert msgspec.json.decode(msgspec.json.encode(state), type=StateDescriptor) == state
 

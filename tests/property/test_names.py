@@ -61,7 +61,7 @@ def test_a_column_of_any_name_may_be_the_only_one(name: str) -> None:
     codec = StateCodec(of([name]))
     row = codec.decode_row(encode_row(1, [7]))
     assert row.asdict() == {name: 7}
-    assert json.loads(codec.row_to_json(encode_row(1, [7]))) == {name: 7}
+    assert json.loads(codec.rows.to_json(encode_row(1, [7]))) == {name: 7}
 
 
 @given(some_names)
@@ -72,7 +72,7 @@ def test_a_row_is_what_its_columns_are_whatever_they_are_called(names: list[str]
     expected = dict(zip(names, range(len(names)), strict=True))
     assert [row[name] for name in names] == list(range(len(names)))
     assert (list(row), len(row), row.asdict(), to_json(row)) == (names, len(names), expected, expected)
-    assert json.loads(codec.row_to_json(stored)) == expected
+    assert json.loads(codec.rows.to_json(stored)) == expected
     assert pickle.loads(pickle.dumps(row)) == row == copy.deepcopy(row)
     assert hash(row) == hash(codec.decode_row(stored))
     assert repr(row).startswith("Row(")
@@ -173,7 +173,7 @@ def test_the_fields_of_structs_have_any_name_in_lists_and_maps_too(names: list[s
         if spelled := attribute(name) if names == [name] else "":
             assert read_by(row.a[0], spelled) == one[name]
     assert row.s.dates[names[0]].isoformat() == "2024-10-04"
-    told = json.loads(codec.row_to_json(stored))
+    told = json.loads(codec.rows.to_json(stored))
     assert told["a"] == [one, None]
     assert told["m"] == [["x", one]]
     assert told["s"] == {"of": one, "dates": {names[0]: "2024-10-04"}}

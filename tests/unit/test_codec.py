@@ -191,7 +191,7 @@ def test_a_string_that_is_not_utf_8_is_refused_and_not_quoted() -> None:
 
 def test_json_has_words_for_what_json_lacks() -> None:
     of = codec(("d", "double"), ("f", "float"), ("b", "binary"), ("t", "timestamp"), ("m", "map<int,double>"))
-    text = of.row_to_json(encode_row(1, [math.nan, -math.inf, b"\xff", 0, [[1, math.inf]]]))
+    text = of.rows.to_json(encode_row(1, [math.nan, -math.inf, b"\xff", 0, [[1, math.inf]]]))
     assert msgspec.json.decode(text) == {
         "d": "NaN",
         "f": "-Infinity",
@@ -225,7 +225,7 @@ def test_a_stored_value_that_python_has_none_for_is_refused_and_not_quoted(name:
 
 def test_a_date_that_python_has_none_for_is_refused_as_json_too() -> None:
     with pytest.raises(ValueMismatch):
-        codec(("v", "date")).row_to_json(encode_row(1, [10**9]))
+        codec(("v", "date")).rows.to_json(encode_row(1, [10**9]))
 
 
 @pytest.mark.parametrize("key", ["secret\ud800", b"secret", 12])

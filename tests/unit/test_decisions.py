@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
+from keyhole.model.evolution import written_otherwise
 from keyhole.model.state import KeyColumn, KeyType, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.protocol.control import QueryRecord
 from keyhole.protocol.decisions import (
@@ -19,7 +20,7 @@ from keyhole.protocol.decisions import (
     transactional_id,
 )
 from keyhole.protocol.receipts import GroupReceipt, PartitionReceipt, ServerReceipt
-from keyhole.protocol.registration import evolve, settled
+from keyhole.protocol.registration import settled
 from tests.support.states import complete, descriptor, target
 
 
@@ -126,9 +127,9 @@ class TestDescriptor:
         by_order, longer = (msgspec.structs.replace(always, keep_deleted_ms=ms) for ms in (1000, 2000))
         assert settled(always, by_order) == settled(longer, by_order) == by_order
         assert settled(by_order, always) == always
-        assert evolve({"counts": always}, [by_order])
-        assert evolve({"counts": by_order}, [always])
-        assert not evolve({"counts": by_order}, [longer])
+        assert written_otherwise({"counts": always}, [by_order])
+        assert written_otherwise({"counts": by_order}, [always])
+        assert not written_otherwise({"counts": by_order}, [longer])
 
     def test_how_long_a_list_may_get_may_change(self) -> None:
         shorter = descriptor(kind=StateKind.LIST, max_length=3)

@@ -171,8 +171,8 @@ class TestRead:
         ]
         assert [row.asdict() for row in rows] == [wanted] * 3
         assert rows[0] == rows[1] == rows[2]
-        assert codec.row_to_json(encode_row(1, [1, "gone", 2.5])) == '{"unit":"C","a":1,"at":null,"c":2.5}'
-        assert codec.stored_fields(encode_row(1, [1, "gone", 2.5])) == ("C", 1, None, 2.5)
+        assert codec.rows.to_json(encode_row(1, [1, "gone", 2.5])) == '{"unit":"C","a":1,"at":null,"c":2.5}'
+        assert codec.rows.stored_fields(encode_row(1, [1, "gone", 2.5])) == ("C", 1, None, 2.5)
 
     def test_a_single_field_is_read_too(self) -> None:
         codec = StateCodec(chain(declared(N, ("m", "int")), declared(("m", "int")), declared(("k2", "date"))))
@@ -211,7 +211,7 @@ class TestRead:
 
     def test_a_row_of_a_newer_schema_says_that_the_description_is_old(self) -> None:
         for codec in (StateCodec(declared(N)), StateCodec(chain(declared(N), declared(N, ("m", "int"))))):
-            for read in (codec.decode_row, codec.row_to_json):
+            for read in (codec.decode_row, codec.rows.to_json):
                 with pytest.raises(StaleDescriptor, match="is of schema version 3"):
                     read(encode_row(3, [1, 2, 3]))
 

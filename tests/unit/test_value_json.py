@@ -42,4 +42,4 @@ def test_a_value_is_printed_as_a_server_gives_it_in_json(kind: str, stored: obje
     codec = StateCodec(descriptor(value=ValueSchema(1, (ValueField("v", kind),))))
     row = encode_row(1, [stored])
     printed = json.dumps(to_json(codec.decode_row(row)), allow_nan=False)
-    assert json.loads(printed) == json.loads(codec.row_to_json(row))
+    assert json.loads(printed) == json.loads(codec.rows.to_json(row))

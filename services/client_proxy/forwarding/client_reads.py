@@ -122,7 +122,7 @@ class ClientReads:
         """As the caller wants them. Raises StaleDescriptor: A row's schema was not heard of in time."""
         while lookup.as_json and answers.values:
             try:
-                return self._directory.codec(lookup.state).rows_to_json(answers.values)
+                return self._directory.codec(lookup.state).rows.each_to_json(answers.values)
             except StaleDescriptor:
                 # A row has come before the word of its schema, which is under way.
                 if self._loop.time() + _RETRY_SECONDS >= deadline:

@@ -64,7 +64,7 @@ def entries_json(
     found = [
         {
             "map_key": _spelled(typed(_single(codec.entries.decode(map_key))), integers_as_text=integers_as_text),
-            "value": _value(codec.row_to_json(row).encode(), integers_as_text=integers_as_text),
+            "value": _value(codec.rows.to_json(row).encode(), integers_as_text=integers_as_text),
         }
         for map_key, row in entries
     ]

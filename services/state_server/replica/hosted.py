@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from keyhole.changelog.base import RestoredEpochs
-from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import lifetime
+from keyhole.encoding.row_codec import check_usable
 from keyhole.model.epoch import START, Position
 from keyhole.model.evolution import succeeds
 from keyhole.model.state import StateDescriptor
@@ -57,7 +57,7 @@ class StateReplica:
             ValueMismatch: It can't be used. Nothing has changed.
         """
         if succeeds(descriptor, self.descriptor):
-            StateCodec(descriptor)
+            check_usable(descriptor)
             self.descriptor, self.merge = descriptor, merge_of(descriptor)
             if self.sweeper is not None and (lives := lifetime(descriptor)) is not None:
                 self.sweeper.lives = lives

@@ -30,7 +30,7 @@ def frame_response(table: Table, lookup: KeyLookup, frame: int) -> pb.LookupResp
     failures: dict[int, Failure] = dict(answers.failures)
     source_of = answers.source_of
     if lookup.as_json:
-        values = table.codec.rows_to_json(values)
+        values = table.codec.rows.each_to_json(values)
     if answers.large or lookup.as_json or len(values) < len(keys):
         unread = [*answers.unread, *range(len(values), len(keys))]
         missing = len(keys) - len(values)
@@ -60,7 +60,7 @@ def many_answers(table: Table, lookup: KeyLookup) -> list[pb.Answer]:
     answers = table.lookup(keys, lookup.bounds, MAX_VALUE_BYTES)
     values = [row or b"" for row in answers.rows]
     if lookup.as_json:
-        values = table.codec.rows_to_json(values)
+        values = table.codec.rows.each_to_json(values)
     check_answer(table.name, values, len(keys))
     sources, source_of = answers.sources, answers.source_of or [0] * len(values)
     return [

@@ -104,7 +104,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             closing(self._scans.pages(scanned, request.limit)) as pages,
         ):
             for page in pages:
-                rows = table.codec.rows_to_json(page.rows) if as_json else page.rows
+                rows = table.codec.rows.each_to_json(page.rows) if as_json else page.rows
                 check_values(table.name, rows, "an entry")
                 for part in portions(map(len, rows)):
                     sent = True

@@ -11,7 +11,7 @@ import msgspec
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import DELETED, UNORDERED_DELETION
 from keyhole.encoding.reducers import Reduce, RowFields, mergings
-from keyhole.encoding.row_codec import encode_row
+from keyhole.encoding.row_codec import RowCodec, encode_row
 from keyhole.encoding.value_types import optional, value_type
 from keyhole.errors import StaleDescriptor, ValueMismatch
 from keyhole.model.state import StateDescriptor
@@ -100,7 +100,7 @@ class Reducing(RowMerge):
         fields = descriptor.value.fields
         self._name = name
         self._version = descriptor.value.version
-        self._codec = StateCodec(descriptor)
+        self._rows = RowCodec(descriptor)
         types: list[Any] = [value_type(field.type).stored | None for field in fields]
         self._decode: Callable[[bytes], RowFields] = msgspec.msgpack.Decoder(
             tuple.__class_getitem__((int, *types))
@@ -134,7 +134,7 @@ class Reducing(RowMerge):
 
     def _upgraded(self, row: bytes) -> RowFields:
         try:
-            return self._version, *self._codec.stored_fields(row)
+            return self._version, *self._rows.stored_fields(row)
         except (ValueMismatch, StaleDescriptor):
             raise ValueMismatch(
                 f"a row of {len(row)} bytes is of no schema of state {self._name} up to version {self._version}",

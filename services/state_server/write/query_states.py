@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.row_codec import check_usable
 from keyhole.errors import NotOwner, ValueMismatch
 from keyhole.model.epoch import Position
 from keyhole.model.state import StateDescriptor
@@ -114,7 +114,7 @@ class QueryStates:
 
         Raises:
             StateConflict: Another query feeds one of them here. The control topic lets no two, unless it was deleted.
-            ValueMismatch: One of them can't be used; see StateCodec.
+            ValueMismatch: One of them can't be used; see RowCodec.
         """
         for descriptor in descriptors:
             self._check_feeder(descriptor)  # of all, before anything is opened or closed
@@ -135,7 +135,7 @@ class QueryStates:
 
     def _open(self, descriptor: StateDescriptor) -> StateReplica:
         """Opens the state's store, and what it holds. On the host's thread."""
-        StateCodec(descriptor)  # what can't be used leaves nothing on disk
+        check_usable(descriptor)  # what can't be used leaves nothing on disk
         store = self._settings.engine.open(self._application, descriptor.state, descriptor.topic_id)
         try:
             return StateReplica.open(descriptor, store, Table(self._settings.server, descriptor, store, self._lease))
@@ -152,7 +152,7 @@ class QueryStates:
         """From now on rows are merged and sent by the newer descriptor; those that watch hear of it before any row.
 
         Raises:
-            ValueMismatch: It can't be used; see StateCodec. The state stays as it is.
+            ValueMismatch: It can't be used; see RowCodec. The state stays as it is.
         """
         if descriptor != state.descriptor:
             await self._thread.call(state.evolve, descriptor)

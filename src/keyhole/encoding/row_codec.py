@@ -1,22 +1,24 @@
-"""Rows as bytes. Pure: standard library and msgspec only. docs/values.md says it for others.
+"""One state's rows as bytes. Pure: standard library and msgspec only. docs/values.md says it for others.
 
 A stored row is one MessagePack array: the schema's version, then the fields. Rows of the schemas that a state's newest
-one evolved from (keyhole.model.evolution) are read as if they were of that one.
+one evolved from are read as if they were of that one (keyhole.encoding.earlier_rows).
 """
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
+from keyhole.encoding.earlier_rows import Upgrade, upgrades
+from keyhole.encoding.key_codec import NO_SUCH_VALUE
 from keyhole.encoding.row import Row, row_class
-from keyhole.encoding.value_types import ValueType, value_type
-from keyhole.errors import ValueMismatch
-from keyhole.model.evolution import Origin
-from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
+from keyhole.encoding.value_types import ValueType, optional, value_type
+from keyhole.errors import StaleDescriptor, ValueMismatch
+from keyhole.model.state import StateDescriptor, ValueField
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -26,16 +28,120 @@ def encode_row(version: int, fields: Iterable[Any]) -> bytes:
     return _encode([version, *fields])
 
 
-def field_type(field: ValueField, descriptor: StateDescriptor) -> ValueType:
-    """How the field's type stands in a row. Raises ValueMismatch where no row with it can be read."""
+def check_usable(descriptor: StateDescriptor) -> None:
+    """Raises ValueMismatch where no row of the state can be read, and so none written; see RowCodec."""
+    RowCodec(descriptor)
+
+
+class RowCodec:
+    """Rows of one state. Thread-safe.
+
+    Raises:
+        ValueMismatch: No row of the state can be read, and so none written: the message names the field, and what can
+            be done. A job can't declare one of that kind (keyhole.protocol.registration.settled).
+
+    Attributes:
+        decode: Stored row -> Row of the newest schema; raises ValueMismatch for a row that is of none of the
+            descriptor's schemas, StaleDescriptor for one of a newer version: describe the state again.
+    """
+
+    def __init__(self, descriptor: StateDescriptor) -> None:
+        self._descriptor = descriptor
+        schema = descriptor.value
+        self._types = [(field.name, _type(field, descriptor)) for field in schema.fields]
+        try:
+            newest = row_class([(name, kind.stored) for name, kind in self._types], version=schema.version)
+            older = upgrades(newest, schema, descriptor.earlier, [kind for _, kind in self._types])
+            # msgspec picks by the version, as it decodes.
+            any_version = msgspec.msgpack.Decoder(functools.reduce(operator.or_, older, newest))
+        except (TypeError, ValueError) as error:  # whatever msgspec has against the rows of a schema
+            raise _unusable(descriptor, str(error)) from error
+        self._stored = self._stored_decoder(any_version.decode, newest, older)
+        self.decode = self._decoder(newest)
+
+    def to_json(self, row: bytes) -> str:
+        """A stored row as a JSON object by field name (docs/values.md). Raises as `decode`."""
+        stored = self._stored(row)
+        try:
+            fields = {name: optional(kind.to_json)(stored[name]) for name, kind in self._types}
+        except NO_SUCH_VALUE:
+            raise self._mismatch(row) from None
+        return msgspec.json.encode(fields).decode()
+
+    def each_to_json(self, rows: Iterable[bytes]) -> list[bytes]:
+        """Each row as `to_json` says it, in UTF-8; empty bytes, which are no row, stay so. Raises as it."""
+        return [self.to_json(row).encode() if row else b"" for row in rows]
+
+    def stored_fields(self, row: bytes) -> tuple[Any, ...]:
+        """The fields of a stored row as they would stand in one of the newest schema. Raises as `decode`."""
+        return msgspec.structs.astuple(self._stored(row))
+
+    def _stored_decoder(
+        self, decode: Callable[[bytes], Row], newest: type[Row], older: dict[type[Row], Upgrade]
+    ) -> Callable[[bytes], Row]:
+        """Fields as they are stored, in a row of the newest schema whichever the row is of."""
+
+        def decode_newest(row: bytes) -> Row:
+            try:
+                return decode(row)
+            except msgspec.MsgspecError as error:
+                raise self._mismatch(row) from error
+            except UnicodeDecodeError:
+                raise self._mismatch(row) from None  # it holds the value
+
+        def decode_any(row: bytes) -> Row:
+            # As above, without one more call: it is the hot path of a state whose schema has evolved.
+            try:
+                found = decode(row)
+            except msgspec.MsgspecError as error:
+                raise self._mismatch(row) from error
+            except UnicodeDecodeError:
+                raise self._mismatch(row) from None
+            return found if type(found) is newest else older[type(found)](found)
+
+        return decode_any if older else decode_newest
+
+    def _decoder(self, newest: type[Row]) -> Callable[[bytes], Row]:
+        converted = [(name, kind.to_python) for name, kind in self._types]
+        stored = self._stored
+        if all(convert is None for _, convert in converted):
+            return stored
+        fields = [(name, optional(convert)) for name, convert in converted]
+
+        def decode(row: bytes) -> Row:
+            found = stored(row)
+            try:
+                return newest(*[convert(found[name]) for name, convert in fields])
+            except NO_SUCH_VALUE:
+                # Not as the cause: it may hold the value.
+                raise self._mismatch(row) from None
+
+        return decode
+
+    def _mismatch(self, row: bytes) -> ValueMismatch | StaleDescriptor:
+        name, version = f"{self._descriptor.application}/{self._descriptor.state}", self._descriptor.value.version
+        if (newer := _version_of(row)) > version:
+            return StaleDescriptor(
+                f"a row of state {name} is of schema version {newer}, and {version} was the newest when the state was "
+                "described; describe it again",
+                state=name,
+                version=version,
+            )
+        return ValueMismatch(
+            f"a row of {len(row)} bytes is not of schema version {version} of state {name}; describe the state again",
+            state=name,
+            version=version,
+        )
+
+
+def _type(field: ValueField, descriptor: StateDescriptor) -> ValueType:
     try:
         return value_type(field.type)
     except ValueMismatch as error:
-        raise unusable(descriptor, f"field {field.name!r}: {error.message}", field=field.name) from None
+        raise _unusable(descriptor, f"field {field.name!r}: {error.message}", field=field.name) from None
 
 
-def unusable(descriptor: StateDescriptor, why: str, **facts: object) -> ValueMismatch:
-    """The error for a state of which no row can be read."""
+def _unusable(descriptor: StateDescriptor, why: str, **facts: object) -> ValueMismatch:
     name = f"{descriptor.application}/{descriptor.state}"
     return ValueMismatch(
         f"state {name} can't be used: {why}. Declare its fields otherwise; where an earlier version of Keyhole has let "
@@ -45,36 +151,7 @@ def unusable(descriptor: StateDescriptor, why: str, **facts: object) -> ValueMis
     )
 
 
-def earlier_row(schema: ValueSchema, places: Sequence[Origin], kinds: Sequence[ValueType]) -> type[Row]:
-    """What a row of an earlier schema is decoded to. Of what is dropped later it does not matter what it is."""
-    kept = {place: kind.stored for place, kind in zip(places, kinds, strict=True) if isinstance(place, int)}
-    return row_class(
-        [(field.name, kept.get(at, Any)) for at, field in enumerate(schema.fields)], version=schema.version
-    )
-
-
-def upgrade(
-    newest: type[Row], fields: int, places: Sequence[Origin], kinds: Sequence[ValueType]
-) -> Callable[[Row], Row]:
-    """The function from a row of an earlier schema, of so many fields, to one of the newest."""
-    # What a field can be taken from: the old row's fields, and after them the defaults.
-    defaults: list[Any] = []
-    taken: list[int] = []
-    for place, kind in zip(places, kinds, strict=True):
-        if isinstance(place, int):
-            taken.append(place)
-        else:
-            taken.append(fields + len(defaults))
-            defaults.append(msgspec.msgpack.decode(place, type=kind.stored) if place else None)
-    added, astuple = tuple(defaults), msgspec.structs.astuple
-    if len(taken) < 2:
-        # Of a single one itemgetter makes no tuple.
-        return lambda row: newest(*[(astuple(row) + added)[at] for at in taken])
-    chosen = operator.itemgetter(*taken)
-    return lambda row: newest(*chosen(astuple(row) + added))
-
-
-def version_of(row: bytes) -> int:
+def _version_of(row: bytes) -> int:
     """Which schema version a row says it is of; 0: it is no row."""
     try:
         fields = msgspec.msgpack.decode(row)

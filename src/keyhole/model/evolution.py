@@ -1,4 +1,6 @@
-"""How a state's value may change while the state lives, and what rows of earlier schemas hold of the newest. Pure.
+"""How a state may change while it lives. Pure.
+
+Of its value:
 
     add        a field of a new name: rows that were written before have its default, or null
     drop       a field that is not declared any more
@@ -13,7 +15,7 @@ have.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -62,6 +64,23 @@ def succeeds(descriptor: StateDescriptor, known: StateDescriptor) -> bool:
         descriptor.topic_id == known.topic_id
         and descriptor.value.version >= known.value.version
         and descriptor.class_version >= known.class_version
+    )
+
+
+def written_otherwise(stored: Mapping[str, StateDescriptor], states: Iterable[StateDescriptor]) -> bool:
+    """Whether rows are written otherwise from now on than before: by another schema, by another version of the job's
+    class, or deletions with an order.
+
+    Args:
+        stored: As the control topic has them, by name.
+        states: As they are from now on.
+    """
+    return any(
+        before.value != of.value
+        or bool(before.keep_deleted_ms) is not bool(of.keep_deleted_ms)
+        or max(1, before.class_version) != max(1, of.class_version)
+        for of in states
+        if (before := stored.get(of.state)) is not None
     )
 
 
@@ -125,26 +144,3 @@ def _wider(before: str, after: str) -> bool:
         before in family and after in family and family.index(before) < family.index(after)
         for family in (_WHOLE, _FLOATING)
     )
-
-
-Origin = int | bytes
-"""Where a field of the newest schema is in a row of an earlier one: its position; or its default (see ValueField)."""
-
-
-def origins(earlier: Sequence[ValueSchema], newest: ValueSchema) -> dict[int, tuple[Origin, ...]]:
-    """By version, of the earlier schemas: the origin of each field of the newest one.
-
-    Args:
-        earlier: Ascending by version, as a descriptor has them.
-    """
-    found: dict[int, tuple[Origin, ...]] = {}
-    after, places = newest, tuple[Origin, ...](range(len(newest.fields)))
-    for schema in reversed(earlier):
-        position = {field.name: at for at, field in enumerate(schema.fields)}
-        fields = after.fields
-        places = tuple(
-            position.get(fields[place].name, fields[place].default) if isinstance(place, int) else place
-            for place in places
-        )
-        found[schema.version], after = places, schema
-    return found

@@ -5,9 +5,9 @@ A state is fed by the query that declared it first, and what is stored stays rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.row_codec import check_usable
 from keyhole.errors import StateChanged, StateConflict
 from keyhole.model.evolution import evolved
 from keyhole.model.state import KeyColumn, StateDescriptor, StateKind
@@ -29,7 +29,7 @@ def settled(stored: StateDescriptor | None, wanted: StateDescriptor) -> StateDes
     if stored is not None:
         _check_unchanged(stored, wanted)
         wanted = evolved(stored, wanted)
-    StateCodec(wanted)
+    check_usable(wanted)
     return wanted
 
 
@@ -108,15 +108,3 @@ def _columns(columns: Iterable[KeyColumn]) -> str:
 
 def _expiry(state: StateDescriptor) -> str:
     return f"set, by {state.ttl_clock.replace('_', ' ')}" if state.ttl_ms else "none"
-
-
-def evolve(stored: Mapping[str, StateDescriptor], states: Iterable[StateDescriptor]) -> bool:
-    """Whether rows are written otherwise from now on than what is stored, by the control topic, was: by another schema,
-    by another version of the job's class, or deletions with an order."""
-    return any(
-        before.value != of.value
-        or bool(before.keep_deleted_ms) is not bool(of.keep_deleted_ms)
-        or max(1, before.class_version) != max(1, of.class_version)
-        for of in states
-        if (before := stored.get(of.state)) is not None
-    )

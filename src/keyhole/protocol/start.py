@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from keyhole.model.evolution import written_otherwise
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.bootstrap import check_bootstrap
 from keyhole.protocol.control import QueryControl, QueryRecord
 from keyhole.protocol.decisions import OnNewCheckpoint, check_start
 from keyhole.protocol.epochs import EpochBatch
-from keyhole.protocol.registration import evolve, settled
+from keyhole.protocol.registration import settled
 from keyhole.protocol.takeover import check_restored, dropped_states, settled_records
 
 
@@ -60,7 +61,7 @@ def decide_start(query: str, control: QueryControl, batch: EpochBatch, options: 
     states = {
         settled(control.states.get(plan.descriptor.state), plan.descriptor): plan.standbys for plan in batch.states
     }
-    if evolve(control.states, states):
+    if written_otherwise(control.states, states):
         record = msgspec.structs.replace(record, evolved_epoch=record.base + batch.batch_id)
     return Start(record, states, settled_records(query, control.savepoint, dropped))
 

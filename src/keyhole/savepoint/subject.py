@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.row_codec import check_usable
 from keyhole.errors import SavepointMismatch, UnknownApplication, ValueMismatch
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord, QueryRecord, read_control
@@ -94,7 +94,7 @@ def unusable(state: StateDescriptor) -> str | None:
     There are no rows of it, and never will be.
     """
     try:
-        StateCodec(state)
+        check_usable(state)
     except ValueMismatch as error:
         return error.message
     return None

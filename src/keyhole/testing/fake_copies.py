@@ -178,7 +178,7 @@ def entries_of(state: HostedState, within: EntryRange, request: pb.ScanRequest) 
 def value_of(state: HostedState, key: bytes, options: pb.ReadOptions) -> bytes:
     """The value in the request's format; empty: there is none."""
     row = state.rows.get(key, b"")
-    return state.codec.row_to_json(row).encode() if row and options.format == pb.VALUE_FORMAT_JSON else row
+    return state.codec.rows.to_json(row).encode() if row and options.format == pb.VALUE_FORMAT_JSON else row
 
 
 def _now_ms() -> int:

@@ -106,9 +106,9 @@ CLIENT = (
     Breakage(
         "a row of a newer schema is taken for a damaged one",
         "client",
-        "src/keyhole/encoding/codec.py",
-        "        if (newer := version_of(row)) > version:\n",
-        "        if (newer := version_of(row)) < 0:\n",
+        "src/keyhole/encoding/row_codec.py",
+        "        if (newer := _version_of(row)) > version:\n",
+        "        if (newer := _version_of(row)) < 0:\n",
         ("test_evolution.py::TestRead::test_a_row_of_a_newer_schema_says_that_the_description_is_old",),
     ),
     Breakage(

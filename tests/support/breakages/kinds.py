@@ -123,7 +123,7 @@ KINDS = (
     Breakage(
         "what an epoch deletes is told as another batch where the job has gone over to orders",
         "kinds",
-        "src/keyhole/protocol/registration.py",
+        "src/keyhole/model/evolution.py",
         "        or bool(before.keep_deleted_ms) is not bool(of.keep_deleted_ms)\n",
         "",
         ("test_decisions.py",),
@@ -155,7 +155,7 @@ KINDS = (
     Breakage(
         "what an epoch brings is told as another batch where the job's class is of another version",
         "kinds",
-        "src/keyhole/protocol/registration.py",
+        "src/keyhole/model/evolution.py",
         "        or max(1, before.class_version) != max(1, of.class_version)\n",
         "",
         ("test_class_versions.py",),
