@@ -21,6 +21,7 @@ from keyhole.protocol.updates import (
     MAX_SUB,
     PUT,
     BoundaryRecord,
+    FeedRules,
     Record,
     SourceRow,
     UpdateRecord,
@@ -58,7 +59,7 @@ class Owner:
         position, self.sum = self._kept
         self.next = position.next
         self.seen = SeenRows(position)
-        self.seen.refill((at, decode(self._log[at])) for at in range(position.refill, position.next))
+        self.seen.refill((at, 0, decode(self._log[at])) for at in range(position.refill, position.next))
 
     def keep(self) -> None:
         self._kept = (self.seen.position(self.next), self.sum)
@@ -209,7 +210,7 @@ class HighestOnly(SeenRows):
         super().__init__(position)
         self._highest: dict[tuple[str, int], tuple[int, int]] = {}
 
-    def take(self, row: SourceRow, at: int) -> bool:
+    def take(self, row: SourceRow, at: int, time_ms: int = 0) -> bool:
         name, number = (row.source, row.partition), (row.offset, row.sub)
         if number <= self._highest.get(name, (-1, -1)):
             return False
@@ -220,16 +221,16 @@ class HighestOnly(SeenRows):
 class RefilledFromTheLastBoundary(SeenRows):
     """What was thought of next: what stands before the last boundary in the log is forgotten by it."""
 
-    def refill(self, records: Iterable[tuple[int, Record]]) -> None:
+    def refill(self, records: Iterable[tuple[int, int, Record]]) -> None:
         rows = list(records)
-        last = max((at for at, record in rows if isinstance(record, BoundaryRecord)), default=0)
-        super().refill((at, record) for at, record in rows if at >= last)
+        last = max((at for at, _, record in rows if isinstance(record, BoundaryRecord)), default=0)
+        super().refill(one for one in rows if one[0] >= last)
 
 
 class ForgetsAtItsStart(SeenRows):
     """A planted bug: nothing is read again."""
 
-    def refill(self, records: Iterable[tuple[int, Record]]) -> None:
+    def refill(self, records: Iterable[tuple[int, int, Record]]) -> None:
         pass
 
 
@@ -250,7 +251,7 @@ def _applied(rule: type[SeenRows], log: list[Record], killed_at: int) -> list[in
         if at == killed_at:
             position = seen.position(at)
             seen = rule(position)
-            seen.refill((behind, log[behind]) for behind in range(position.refill, position.next))
+            seen.refill((behind, 0, log[behind]) for behind in range(position.refill, position.next))
         if isinstance(record, BoundaryRecord):
             seen.reach(record)
         elif seen.take(record.row, at):
@@ -323,13 +324,64 @@ def test_a_position_goes_on_in_its_topic_from_what_it_needs() -> None:
     check_log(FeedPosition("t", next=9, refill=4), "t", 4)
 
 
+def limited(**limits: int) -> SeenRows:
+    seen = SeenRows()
+    seen.limit(FeedRules(**limits))
+    return seen
+
+
 def test_without_boundaries_memory_is_bounded_and_what_is_given_up_counts_as_seen() -> None:
-    seen = SeenRows(most=10)
+    seen = limited(most_rows=10)
     for offset in range(0, 22, 2):
         assert seen.take(SourceRow("a", 0, offset, 0), offset)
     assert (seen.remembered, seen.assumed) == (6, {("a", 0): 5})
-    assert not seen.take(SourceRow("a", 0, 9, 0), 30), "it was not sent, and can't be told from one that was"
-    assert seen.take(SourceRow("a", 0, 11, 0), 31)
+    assert not seen.take(SourceRow("a", 0, 7, 0), 30), "it was not sent, and can't be told from one that was"
+    assert seen.take(SourceRow("a", 0, 9, 0), 31)
     assert not seen.take(SourceRow("a", 0, 20, 0), 32)
-    again = SeenRows(seen.position(33), most=10)
-    assert not again.take(SourceRow("a", 0, 9, 0), 33)
+    again = SeenRows(seen.position(33))
+    assert not again.take(SourceRow("a", 0, 7, 0), 33)
+
+
+def test_all_sources_of_a_key_group_share_the_room_and_the_largest_makes_it() -> None:
+    seen = limited(most_rows=10)
+    for at in range(60):
+        seen.take(SourceRow("abc"[at % 3 if at % 2 else 0], at % 4, at, 0), at)
+        assert seen.remembered <= 10
+    assert sum(seen.assumed.values()) + seen.remembered == 60
+
+
+def test_numbers_that_are_old_by_the_log_hold_nothing_back() -> None:
+    seen = limited(rows_for_ms=100)
+    for at, (source, offset, time_ms) in enumerate([("gone", 5, 10), ("gone", 3, 20), ("a", 0, 30), ("gone", 4, 60)]):
+        seen.pass_time(time_ms)
+        assert seen.take(SourceRow(source, 0, offset, 0), at, time_ms)
+    seen.pass_time(109)
+    assert seen.position(4).refill == 0
+    seen.pass_time(110)
+    # With 5, and all below it; what comes above it is new.
+    assert seen.position(4).floors == {"gone": {0: SeenFloor(5, 1)}}
+    assert (seen.position(4).refill, seen.assumed) == (2, {("gone", 0): 1})
+    assert [seen.take(SourceRow("gone", 0, offset, 0), 9, 110) for offset in (2, 3, 5, 6)] == [False] * 3 + [True]
+
+
+def test_an_end_forgets_a_source_and_holds_nothing_back() -> None:
+    seen = limited(rows_for_ms=100)
+    for at in range(4):
+        seen.take(SourceRow("over", at % 2, at, 0), at, 10)
+    seen.take(SourceRow("a", 0, 0, 0), 4, 10)
+    seen.reach(BoundaryRecord("over", 0, {0: 1}))
+    seen.end("over", 20)
+    position = seen.position(6)
+    assert (position.refill, position.floors, position.ended) == (4, {}, {"over": 20})
+    late = [SourceRow("over", 0, 0, 0), SourceRow("over", 1, 3, 0), SourceRow("over", 7, 0, 0)]
+    again = SeenRows(position)
+    for one in (seen, again):
+        assert [one.take(row, 6, 30) for row in late] == [False] * 3
+        one.reach(BoundaryRecord("over", 1, {0: 5}))
+        one.end("over", 90)
+        assert one.position(7).ended == {"over": 20}
+    seen.limit(FeedRules(rows_for_ms=100))
+    seen.pass_time(119)
+    assert seen.position(7).ended == {"over": 20}
+    seen.pass_time(120)
+    assert seen.position(7).ended == {}

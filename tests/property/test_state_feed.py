@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,7 +19,17 @@ from keyhole.errors import Fenced, KafkaUnreachable, OutcomeUnknown
 from keyhole.model.epoch import START
 from keyhole.model.state import StateKind, ValueField, ValueSchema
 from keyhole.protocol.seen import FeedPosition
-from keyhole.protocol.updates import DELETE, PUT, BoundaryRecord, Record, UpdateRecord, encode
+from keyhole.protocol.updates import (
+    DELETE,
+    PUT,
+    BoundaryRecord,
+    EndRecord,
+    FeedRules,
+    Record,
+    RulesRecord,
+    UpdateRecord,
+    encode,
+)
 from keyhole.stores.base import Store
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.overlay import Overlay
@@ -30,9 +41,12 @@ from tests.support.states import descriptor as described
 from tests.support.states import group, hosted, memory_changelog, names_in
 
 GROUPS = range(2)
+BEGUN = FeedPosition(rules=RulesRecord(1, FeedRules()))
 SUM = described(
     key_groups=4, kind=StateKind.REDUCING, reducers=("sum",), value=ValueSchema(1, (ValueField("n", "bigint"),))
 )
+EXPIRING = msgspec.structs.replace(SUM, ttl_ms=1)
+SOURCES = st.sampled_from("st")
 NAMES = [name for of in GROUPS for name in names_in(of, 2)]
 
 
@@ -41,13 +55,15 @@ class Owners(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.kafka, self.changelog = memory_changelog(SUM)
+        self.kafka, self.changelog = memory_changelog(EXPIRING)
         self.logs: dict[int, list[LoggedUpdate]] = {of: [] for of in GROUPS}
         self.sent = 0
         self.time_ms = 0
         self.grants = 0
         self.under_way: FeedCommit | None = None
-        self._take_over(MemoryEngine().open("app", SUM.state, "topic"))
+        self.generation = 0
+        self.rules_change(ttl_ms=6, most_rows=1_000, rows_for_ms=1_000, late=False)
+        self._take_over(MemoryEngine().open("app", EXPIRING.state, "topic"))
 
     def _take_over(self, store: Store) -> None:
         """As a restore does: all up to the changelog's end, and the last marker of each key group once more."""
@@ -55,12 +71,12 @@ class Owners(RuleBasedStateMachine):
         self.writer: MemoryWriter = self.changelog.writer(f"grant-{self.grants}")
         self.writer.open(1.0)
         self.store = store
-        self.state: StateReplica = hosted(GROUPS, SUM, store)
+        self.state: StateReplica = hosted(GROUPS, EXPIRING, store)
         reader = self.changelog.reader()
-        ends = reader.ends({SUM.state: list(GROUPS)}, 1.0)
+        ends = reader.ends({EXPIRING.state: list(GROUPS)}, 1.0)
         positions = {part: self.state.position(part.key_group) for part in ends}
         again = {part: at if at == START else at._replace(offset=at.offset - 1) for part, at in positions.items()}
-        found = {Partition(SUM.state, of): FeedPosition() for of in GROUPS}
+        found = {Partition(EXPIRING.state, of): FeedPosition() for of in GROUPS}
         for piece in reader.read(again, ends, 1.0):
             self.state.apply_pieces([dataclasses.replace(piece)])
             if piece.marker is not None:
@@ -75,10 +91,27 @@ class Owners(RuleBasedStateMachine):
     def _append(self, of: int, record: Record) -> None:
         self.logs[of].append(LoggedUpdate(len(self.logs[of]), self.time_ms, encode(record)))
 
-    @rule(name=st.sampled_from(NAMES), amount=st.integers(1, 9), deletes=st.sampled_from([False] * 5 + [True]))
-    def a_row_is_sent(self, name: str, amount: int, deletes: bool) -> None:
+    @rule(ttl_ms=st.integers(1, 20), most_rows=st.integers(1, 12), rows_for_ms=st.integers(1, 30), late=st.booleans())
+    def rules_change(self, ttl_ms: int, most_rows: int, rows_for_ms: int, late: bool) -> None:
+        self.generation += not late
+        rules = FeedRules(ttl_ms, most_rows=most_rows, rows_for_ms=rows_for_ms)
+        for of in GROUPS:
+            self._append(of, RulesRecord(self.generation, rules))
+
+    @rule(source=SOURCES)
+    def a_source_ends(self, source: str) -> None:
+        for of in GROUPS:
+            self._append(of, EndRecord(source))
+
+    @rule(
+        source=SOURCES,
+        name=st.sampled_from(NAMES),
+        amount=st.integers(1, 9),
+        deletes=st.sampled_from([False] * 5 + [True]),
+    )
+    def a_row_is_sent(self, source: str, name: str, amount: int, deletes: bool) -> None:
         operation, value = (DELETE, None) if deletes else (PUT, [amount])
-        self._append(group(name), UpdateRecord("s", 0, self.sent, 0, operation, 1, [name], None, value))
+        self._append(group(name), UpdateRecord(source, 0, self.sent, 0, operation, 1, [name], None, value))
         self.sent += 1
 
     @rule(of=st.sampled_from(GROUPS), which=st.integers(0, 99))
@@ -93,14 +126,15 @@ class Owners(RuleBasedStateMachine):
             for update in self.logs[of][-back:]:
                 self.logs[of].append(LoggedUpdate(len(self.logs[of]), self.time_ms, update.value))
 
-    @rule()
-    def a_boundary_is_written(self) -> None:
+    @rule(source=SOURCES)
+    def a_boundary_is_written(self, source: str) -> None:
         for of in GROUPS:
-            self._append(of, BoundaryRecord("s", 0, {0: self.sent}))
+            self._append(of, BoundaryRecord(source, 0, {0: self.sent}))
 
-    @rule(by=st.integers(1, 5))
+    @rule(by=st.integers(-2, 9))
     def time_passes(self, by: int) -> None:
-        self.time_ms += by
+        """Another broker's clock may be behind."""
+        self.time_ms = max(1, self.time_ms + by)
 
     @rule(most=st.dictionaries(st.sampled_from(GROUPS), st.integers(1, 4)))
     def updates_are_applied(self, most: dict[int, int]) -> None:
@@ -147,19 +181,22 @@ class Owners(RuleBasedStateMachine):
         before = self.writer
         if self.under_way is not None and in_commit:  # and its store is not written
             before.commit(self.under_way.changes, 1.0)
-        store = self.store if keeps_store else MemoryEngine().open("app", SUM.state, "topic")
+        store = self.store if keeps_store else MemoryEngine().open("app", EXPIRING.state, "topic")
         self._take_over(store)
 
     @invariant()
-    def readers_see_the_sum_of_the_distinct_rows_that_were_applied(self) -> None:
+    def readers_see_what_the_log_alone_comes_to(self) -> None:
+        """Applied in one go, by one who never commits, removes nothing and is never killed."""
         if not hasattr(self, "feed"):
             return
         snapshot = self.feed.snapshot()
-        empty = MemoryEngine().open("app", SUM.state, "topic").snapshot()
+        empty = MemoryEngine().open("app", EXPIRING.state, "topic").snapshot()
         for of in GROUPS:
-            alone = GroupFeed(SUM, of, FeedPosition(), "t", UpdateLimits(511, 1 << 20))
+            alone = GroupFeed(EXPIRING, of, FeedPosition(), "t", UpdateLimits(511, 1 << 20))
             expected = alone.apply(self.logs[of][: self.feed.next[of]], empty, Overlay()).overlay.of(of)
-            assert list(snapshot.items(of)) == [entry for entry in expected if entry[1] is not None]
+            lives_from = (alone.time_ms + 1).to_bytes(8, "big")
+            living = [entry for entry in expected if entry[1] is not None and entry[1] >= lives_from]
+            assert [entry for entry in snapshot.items(of) if entry[1] >= lives_from] == living
         snapshot.close()
 
 
@@ -170,7 +207,7 @@ TestOwners = Owners.TestCase
 def test_a_fenced_owner_s_commit_changes_nothing() -> None:
     _, changelog = memory_changelog(SUM)
     feed = StateFeed(hosted(GROUPS, SUM), "t")
-    feed.begin(0, FeedPosition(), 0, [])
+    feed.begin(0, BEGUN, 0, [])
     (name, *_) = names_in(0, 1)
     log = [LoggedUpdate(0, 7, encode(UpdateRecord("s", 0, 0, 0, PUT, 1, [name], None, [1])))]
     assert feed.apply({0: log, 1: log}).applied == 1, "of key group 1 nothing is applied here"
@@ -192,7 +229,7 @@ def test_a_fenced_owner_s_commit_changes_nothing() -> None:
 def test_what_was_applied_of_a_key_group_that_goes_is_dropped() -> None:
     feed = StateFeed(hosted(GROUPS, SUM), "t")
     for of in GROUPS:
-        feed.begin(of, FeedPosition(), 0, [])
+        feed.begin(of, BEGUN, 0, [])
         (name, *_) = names_in(of, 1)
         feed.apply({of: [LoggedUpdate(0, 7, encode(UpdateRecord("s", of, 0, 0, PUT, 1, [name], None, [1])))]})
     commit = feed.begin_commit(generation=3, now_ms=1)
@@ -215,12 +252,12 @@ def test_a_commit_of_an_earlier_time_as_owner_changes_nothing() -> None:
     (name, *_) = names_in(0, 1)
     replica = hosted(GROUPS, SUM)
     feed = StateFeed(replica, "t")
-    feed.begin(0, FeedPosition(), 0, [])
+    feed.begin(0, BEGUN, 0, [])
     feed.apply({0: [_sent(name, 0, 1)]})
     late = feed.begin_commit(generation=1, now_ms=1)
     assert late is not None
     feed.end([0])
-    feed.begin(0, FeedPosition("t", 7, next=0), 0, [])
+    feed.begin(0, BEGUN, 0, [])
     feed.apply({0: [_sent(name, 0, 1), _sent(name, 1, 2)]})
     newer = feed.begin_commit(generation=2, now_ms=2)
     assert newer is not None
@@ -235,7 +272,7 @@ def test_a_commit_of_an_earlier_time_as_owner_changes_nothing() -> None:
 def test_a_key_group_whose_updates_can_not_be_applied_is_dropped_whole() -> None:
     (name, *_) = names_in(0, 1)
     feed = StateFeed(hosted(GROUPS, SUM), "t")
-    feed.begin(0, FeedPosition(), 0, [])
+    feed.begin(0, BEGUN, 0, [])
     feed.apply({0: [_sent(name, 0, 1)]})
     with pytest.raises(AssertionError):
         feed.apply({0: [_sent(name, 1, 1), _sent(name, 0, 1)]})

@@ -5,16 +5,18 @@ Each kind of state against a model that knows nothing of merging; the owner comm
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import Moment, lifetime
 from keyhole.encoding.storage_key import group_of
 from keyhole.errors import (
     KeyholeError,
@@ -30,7 +32,18 @@ from keyhole.errors import (
 from keyhole.model.epoch import START, Position
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.protocol.seen import FeedPosition
-from keyhole.protocol.updates import DELETE, PUT, BoundaryRecord, Record, SourceRow, UpdateRecord, decode, encode
+from keyhole.protocol.updates import (
+    DELETE,
+    PUT,
+    BoundaryRecord,
+    FeedRules,
+    Record,
+    RulesRecord,
+    SourceRow,
+    UpdateRecord,
+    decode,
+    encode,
+)
 from keyhole.stores.base import Advance, Batch
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
@@ -46,13 +59,17 @@ KEYS, MAP_KEYS = ["a", "b"], [1, 2]
 Entries = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
+def rules_of(of: StateDescriptor, generation: int = 1) -> RulesRecord:
+    return RulesRecord(generation, FeedRules.of(of))
+
+
 class Owner:
     """Applies the log of one key group; its changelog is `kept`."""
 
     def __init__(self, of: StateDescriptor) -> None:
         self.of = of
         self._store = MemoryEngine().open("app", of.state, "topic")
-        self._kept = FeedPosition()
+        self._kept = FeedPosition(rules=rules_of(of))
         self._log: list[LoggedUpdate] = []
         self.start_again()
 
@@ -74,12 +91,22 @@ class Owner:
         snapshot = self._store.snapshot()
         before = snapshot.positions().get(0, START)
         snapshot.close()
+        snapshot = self._store.snapshot()
+        self.overlay = self.feed.sweep(snapshot, self.overlay, entries=8)
+        snapshot.close()
         changes = self.overlay.of(0)
         puts = [(key, row) for key, row in changes if row is not None]
         after = Position(before.offset + 1, self.feed.next, 1, 0)
         self._store.apply(Batch(puts, [key for key, row in changes if row is None], {0: Advance(before, after)}))
         self._kept = self.feed.position()
         self.overlay = self.overlay.without(self.overlay)
+
+    def living(self) -> list[tuple[bytes, bytes]]:
+        """What has not expired by the log."""
+        lives = lifetime(self.of)
+        assert lives is not None
+        expired = lives.expired(Moment(max(1, self.feed.time_ms), 0))
+        return [entry for entry in self.entries() if lives.stamp_of(entry[1]) > expired]
 
     def entries(self) -> list[tuple[bytes, bytes]]:
         return list(OverlaySnapshot(self._store.snapshot(), self.overlay).items(0))
@@ -142,8 +169,14 @@ KINDS = {
 
 
 @st.composite
-def logs(draw: st.DrawFn, has_map_key: bool, value: st.SearchStrategy[list[Any]]) -> list[LoggedUpdate]:
-    """Updates of one source, some repeated, boundaries that hold, a clock that jumps."""
+def logs(
+    draw: st.DrawFn,
+    has_map_key: bool,
+    value: st.SearchStrategy[list[Any]],
+    deletion: st.SearchStrategy[list[Any] | None],
+    rules: Sequence[FeedRules] = (),
+) -> list[LoggedUpdate]:
+    """Updates of one source, some repeated, boundaries that hold, rules that change, a clock that jumps."""
     records: list[Record] = []
     sent = 0
     for _ in range(draw(st.integers(0, 14))):
@@ -153,11 +186,13 @@ def logs(draw: st.DrawFn, has_map_key: bool, value: st.SearchStrategy[list[Any]]
             case 1 | 2 if sent:
                 again = draw(st.integers(0, sent - 1))
                 records.append(next(one for one in records if isinstance(one, UpdateRecord) and one.offset == again))
+            case 3 if rules:
+                records.append(RulesRecord(2 + len(records), draw(st.sampled_from(rules))))
             case _:
                 operation = DELETE if draw(st.integers(0, 4)) == 0 else PUT
                 needs_map = has_map_key and (operation == PUT or draw(st.booleans()))
                 map_key = [draw(st.sampled_from(MAP_KEYS))] if needs_map else None
-                row = draw(value) if operation == PUT else None
+                row = draw(value if operation == PUT else deletion)
                 records.append(UpdateRecord("s", 0, sent, 0, operation, 1, [draw(st.sampled_from(KEYS))], map_key, row))
                 sent += 1
     times = st.integers(0, 40)
@@ -167,7 +202,7 @@ def logs(draw: st.DrawFn, has_map_key: bool, value: st.SearchStrategy[list[Any]]
 CUTS = st.lists(st.one_of(st.integers(1, 4), st.sampled_from(["commit", "kill"])), max_size=20)
 
 
-def _run(of: StateDescriptor, log: list[LoggedUpdate], cuts: list[int | str]) -> list[tuple[bytes, bytes]]:
+def _run(of: StateDescriptor, log: list[LoggedUpdate], cuts: list[int | str]) -> Owner:
     owner = Owner(of)
     for cut in cuts:
         if cut == "commit":
@@ -177,7 +212,7 @@ def _run(of: StateDescriptor, log: list[LoggedUpdate], cuts: list[int | str]) ->
         elif isinstance(cut, int):
             owner.apply(log, min(owner.feed.next + cut, len(log)))
     owner.apply(log, len(log))
-    return owner.entries()
+    return owner
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -185,7 +220,7 @@ def _run(of: StateDescriptor, log: list[LoggedUpdate], cuts: list[int | str]) ->
 @given(data=st.data())
 def test_updates_come_to_what_a_model_says_wherever_owners_commit_and_die(name: str, data: st.DataObject) -> None:
     kind = KINDS[name]
-    log = data.draw(logs(kind.has_map_key, st.tuples(st.integers(-5, 5)).map(list)))
+    log = data.draw(logs(kind.has_map_key, st.tuples(st.integers(-5, 5)).map(list), st.none()))
     codec, model = StateCodec(kind.of), Entries()
     seen: set[SourceRow] = set()
     for update in log:
@@ -193,9 +228,8 @@ def test_updates_come_to_what_a_model_says_wherever_owners_commit_and_die(name: 
         if isinstance(record, UpdateRecord) and record.row not in seen:
             seen.add(record.row)
             kind.model(model, record)
-    found = _run(kind.of, log, data.draw(CUTS))
     rows = {}
-    for key, row in found:
+    for key, row in _run(kind.of, log, data.draw(CUTS)).entries():
         whole = (codec.key(key), ()) if not kind.of.entry_key else codec.entry(key)
         if kind.of.kind is StateKind.BROADCAST:
             whole = (codec.entries.decode(key[2:]), ())
@@ -208,16 +242,34 @@ EXPIRING = {
     "sum": descriptor(key_groups=1, value=N, kind=StateKind.REDUCING, reducers=("sum",), ttl_ms=10),
     "list": descriptor(key_groups=1, value=N, kind=StateKind.LIST, ttl_ms=10, max_length=3),
     "map": descriptor(key_groups=1, value=N, kind=StateKind.MAP, map_key=MAP_KEY, ttl_ms=10),
+    "deletions": descriptor(key_groups=1, value=ORDERED, order_by="at", keep_deleted_ms=10),
+    "deletions_of_a_map": descriptor(
+        key_groups=1, value=ORDERED, kind=StateKind.MAP, map_key=MAP_KEY, order_by="at", keep_deleted_ms=10, ttl_ms=15
+    ),
 }
 
 
 @pytest.mark.parametrize("name", EXPIRING)
 @settings(deadline=None)
 @given(data=st.data())
-def test_what_expires_goes_by_the_log_s_timestamps_whoever_applies_it(name: str, data: st.DataObject) -> None:
+def test_what_expires_goes_by_the_log_s_timestamps_whoever_applies_and_removes_it(
+    name: str, data: st.DataObject
+) -> None:
     of = EXPIRING[name]
-    log = data.draw(logs(bool(of.map_key), st.tuples(st.integers(-5, 5)).map(list)))
-    assert _run(of, log, data.draw(CUTS)) == _run(of, log, [])
+    orders, numbers = st.integers(0, 9), st.integers(-5, 5)
+    value = st.tuples(numbers, orders).map(list) if of.order_by else st.tuples(numbers).map(list)
+    deletion = st.tuples(orders).map(list) if of.order_by else st.none()
+    # One that fits the state in each: what changes is how long, and how many.
+    shorter = FeedRules(of.ttl_ms and 3, of.max_length and 1, of.keep_deleted_ms and 4, 2, 5)
+    longer = FeedRules(of.ttl_ms and 30, of.max_length and 9, of.keep_deleted_ms and 40)
+    log = data.draw(logs(bool(of.map_key), value, deletion, [shorter, longer]))
+    once = _run(of, log, [])
+    owner = _run(of, log, data.draw(CUTS))
+    assert owner.living() == once.living()
+    assert (owner.feed.time_ms, owner.feed.next) == (once.feed.time_ms, once.feed.next)
+    owner.commit()
+    owner.commit()
+    assert owner.living() == owner.entries(), "after two rounds nothing is there that has expired"
 
 
 def test_a_sum_begins_anew_where_the_stored_one_has_expired_by_the_log() -> None:
@@ -233,6 +285,22 @@ def test_a_sum_begins_anew_where_the_stored_one_has_expired_by_the_log() -> None
         sums.append(codec.decode_row(entry[8:])["n"])
     # A timestamp that goes back counts as the latest one: the log's time never does.
     assert (sums, owner.feed.time_ms) == ([1, 2, 3, 1, 2], 130)
+
+
+@pytest.mark.parametrize("removes", [True, False])
+def test_a_list_of_which_all_has_expired_counts_from_0_removed_or_not(removes: bool) -> None:
+    of = EXPIRING["list"]
+    log = [
+        LoggedUpdate(at, time, encode(UpdateRecord("s", 0, at, 0, PUT, 1, [name], None, [at])))
+        for at, (name, time) in enumerate([("a", 100), ("a", 101), ("b", 120), ("a", 121), ("a", 122)])
+    ]
+    owner, codec = Owner(of), StateCodec(of)
+    owner.apply(log, 3)
+    if removes:
+        owner.commit()
+    owner.apply(log, 5)
+    names = {codec.entry(key)[0] + codec.entry(key)[1] for key, _ in owner.entries()}
+    assert names == {("b", 0), ("a", 0), ("a", 1)}
 
 
 def _ordered(**changes: object) -> StateDescriptor:
@@ -308,11 +376,59 @@ def test_what_does_not_fit_is_refused_alone_and_once(
     assert len(owner.entries()) == 1
 
 
+def _begun(of: StateDescriptor) -> Owner:
+    """In whose log no rules stand yet."""
+    owner = Owner(of)
+    owner.feed = GroupFeed(of, 0, FeedPosition(), "t", LIMITS)
+    return owner
+
+
+def _logged(*records: Record) -> list[LoggedUpdate]:
+    return [LoggedUpdate(at, 1, encode(record)) for at, record in enumerate(records)]
+
+
+def test_an_update_before_the_first_rules_is_refused_and_counts_when_it_is_sent_again() -> None:
+    of = KINDS["sum"].of
+    row = UpdateRecord("s", 0, 0, 0, PUT, 1, ["a"], None, [1])
+    owner = _begun(of)
+    done = owner.apply(_logged(row, rules_of(of), row, row), 4)
+    assert [(one.update.offset, type(one.why)) for one in done.refused] == [(0, MalformedRequest)]
+    assert (done.applied, done.repeated) == (1, 1)
+
+
+def test_rules_of_an_older_run_and_rules_that_do_not_fit_change_nothing() -> None:
+    of = KINDS["value"].of
+    wrong = [FeedRules(ttl_ms=5), FeedRules(keep_deleted_ms=5)]
+    owner = _begun(of)
+    log = _logged(*(RulesRecord(9, rules) for rules in wrong), rules_of(of, 3), RulesRecord(2, FeedRules(most_rows=1)))
+    done = owner.apply(log, 4)
+    assert [(one.update.offset, type(one.why)) for one in done.refused] == [
+        (0, MalformedRequest),
+        (1, MalformedRequest),
+    ]
+    assert owner.feed.position().rules == rules_of(of, 3)
+
+
+def test_rows_before_new_rules_are_applied_by_the_old_ones_whatever_the_descriptor_says() -> None:
+    """A list of 3 elements is to have 1; an owner is killed, and the next one has the new descriptor from the start."""
+    of = KINDS["list"].of
+    shorter = msgspec.structs.replace(of, max_length=1)
+    rows = [UpdateRecord("s", 0, at, 0, PUT, 1, ["a"], None, [at]) for at in range(4)]
+    log = _logged(rules_of(of), *rows[:3], rules_of(shorter, 2), rows[3])
+    for known in (of, shorter):
+        owner = _begun(known)
+        lengths = []
+        for end in (4, 5, 6):
+            owner.apply(log, end)
+            lengths.append(len(owner.entries()))
+        assert lengths == [3, 3, 1]
+
+
 def test_an_update_in_another_key_group_s_partition_is_refused() -> None:
     of = descriptor(value=N)
     codec = StateCodec(of)
     elsewhere = next(name for name in map(str, range(100)) if group_of(codec.storage_key(name)) == 3)
-    feed = GroupFeed(of, 0, FeedPosition(), "t", LIMITS)
+    feed = GroupFeed(of, 0, FeedPosition(rules=rules_of(of)), "t", LIMITS)
     log = [LoggedUpdate(0, 1, encode(UpdateRecord("s", 0, 0, 0, PUT, 1, [elsewhere], None, [1])))]
     done = feed.apply(log, MemoryEngine().open("a", "s", "t").snapshot(), Overlay())
     assert [type(one.why) for one in done.refused] == [KeyMismatch]

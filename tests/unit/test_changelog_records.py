@@ -20,6 +20,7 @@ from keyhole.changelog.records import (
 from keyhole.errors import TopicMismatch
 from keyhole.model.epoch import START, EpochStamp, Position
 from keyhole.protocol.seen import FeedPosition, SeenFloor
+from keyhole.protocol.updates import FeedRules, RulesRecord
 
 PART = Partition("a", 258)
 Written = list[tuple[bytes | None, bytes | None]]
@@ -66,7 +67,13 @@ def test_a_partition_whose_values_are_laid_out_otherwise_has_another_layout(layo
 
 def test_a_marker_of_the_real_time_lane_says_how_far_the_updates_are_applied() -> None:
     feed = FeedPosition(
-        "t-1", 1_700_000_000_000, 48_213, 47_100, {"a1b2": {0: SeenFloor(991_823, 0), 12: SeenFloor(2**62, 7)}}
+        "t-1",
+        1_700_000_000_000,
+        48_213,
+        47_100,
+        {"a1b2": {0: SeenFloor(991_823, 0), 12: SeenFloor(2**62, 7)}},
+        {"over": 1_600_000_000_000},
+        RulesRecord(7, FeedRules(60_000, 0, 0, 5, 6)),
     )
     fed = dataclasses.replace(marker(12), feed=feed)
     assert json.loads(encode_marker(fed))["feed"] == {
@@ -75,6 +82,8 @@ def test_a_marker_of_the_real_time_lane_says_how_far_the_updates_are_applied() -
         "next": 48_213,
         "refill": 47_100,
         "floors": {"a1b2": {"0": [991_823, 0], "12": [2**62, 7]}},
+        "ended": {"over": 1_600_000_000_000},
+        "rules": [3, 7, {"ttl_ms": 60_000, "max_length": 0, "keep_deleted_ms": 0, "most_rows": 5, "rows_for_ms": 6}],
     }
     assert decode_marker(encode_marker(fed), PART, 0) == fed
 

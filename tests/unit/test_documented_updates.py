@@ -6,13 +6,24 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from keyhole.encoding.murmur3 import key_group, spark_hash
 from keyhole.errors import RequestError, ValueMismatch
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from keyhole.protocol.updates import DELETE, PUT, BoundaryRecord, UpdateRecord, decode, encode
-from services.state_server.write.updates import UpdateReader
+from keyhole.protocol.updates import (
+    DELETE,
+    PUT,
+    BoundaryRecord,
+    EndRecord,
+    FeedRules,
+    RulesRecord,
+    UpdateRecord,
+    decode,
+    encode,
+)
+from services.state_server.write.update_reader import UpdateReader
 from tests.support.states import descriptor
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "updates.md").read_text()
@@ -32,12 +43,14 @@ ORDERED = descriptor(
 )
 
 
-def test_the_first_example_has_a_put_a_deletion_and_a_boundary() -> None:
-    put, deletion, boundary = map(decode, EXAMPLES)
+def test_the_first_example_has_a_record_of_each_kind() -> None:
+    put, deletion, boundary, end, rules = map(decode, EXAMPLES)
     assert put == UpdateRecord("a1b2", 0, 991823, 0, PUT, 1, ["c1"], None, [12.5, "EUR"])
     assert deletion == UpdateRecord("a1b2", 0, 991824, 0, DELETE, 1, ["c1"])
     assert boundary == BoundaryRecord("a1b2", 17, {0: 991900, 1: 990012})
-    assert [decode(encode(one)) for one in (put, deletion, boundary)] == [put, deletion, boundary]
+    assert end == EndRecord("a1b2")
+    assert rules == RulesRecord(7, FeedRules(ttl_ms=60_000))
+    assert [decode(encode(one)) for one in (put, deletion, boundary, end, rules)] == list(map(decode, EXAMPLES))
 
 
 @pytest.mark.parametrize(
@@ -73,5 +86,11 @@ def test_what_does_not_fit_the_state_is_refused(value: bytes) -> None:
         UpdateReader(VALUE).read(record, 0)
 
 
+def test_the_rules_are_those_that_are_named() -> None:
+    table = PAGE.split("## Rules")[1].split("## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+)", table, re.MULTILINE)
+    assert {name: int(default.replace(",", "")) for name, default in rows} == msgspec.structs.asdict(FeedRules())
+
+
 def test_the_tables_of_what_is_refused_have_been_found() -> None:
-    assert (len(NO_RECORDS), len(UNFIT)) == (10, 6)
+    assert (len(NO_RECORDS), len(UNFIT)) == (12, 6)

@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from keyhole.errors import ValueMismatch
-from keyhole.protocol.updates import DELETE, PUT, BoundaryRecord, SourceRow, UpdateRecord, decode, encode
+from keyhole.protocol.updates import (
+    DELETE,
+    PUT,
+    BoundaryRecord,
+    EndRecord,
+    FeedRules,
+    Record,
+    RulesRecord,
+    SourceRow,
+    UpdateRecord,
+    decode,
+    encode,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,10 +33,12 @@ from keyhole.protocol.updates import DELETE, PUT, BoundaryRecord, SourceRow, Upd
         ),
         (b'[1,"a",0,0,0,0,1,["k"],["m"],[1],"later",{"x":1}]', UpdateRecord("a", 0, 0, 0, PUT, 1, ["k"], ["m"], [1])),
         (b'[0, "a1b2", 17, {"0": 991900, "1": 5}]', BoundaryRecord("a1b2", 17, {0: 991900, 1: 5})),
+        (b'[2, "a1b2", "later"]', EndRecord("a1b2")),
+        (b'[3, 7, {"ttl_ms": 60000, "later": 1}]', RulesRecord(7, FeedRules(ttl_ms=60_000))),
     ],
-    ids=["update", "deletion_at_the_limits", "of_a_later_version", "boundary"],
+    ids=["update", "deletion_at_the_limits", "of_a_later_version", "boundary", "end", "rules"],
 )
-def test_a_record_is_a_json_array(value: bytes, record: UpdateRecord | BoundaryRecord) -> None:
+def test_a_record_is_a_json_array(value: bytes, record: Record) -> None:
     assert decode(value) == record
     assert decode(encode(record)) == record
 
@@ -41,7 +55,11 @@ def test_an_update_names_its_row() -> None:
         (b"\xff", "malformed"),
         (b"{}", "Expected `array`"),
         (b"[]", ""),
-        (b'[2,"a"]', r"Invalid value 2 - at `\$\[0\]`"),
+        (b'[4,"a"]', r"Invalid value 4 - at `\$\[0\]`"),
+        (b'[2,""]', r"length >= 1 - at `\$\[1\]`"),
+        (b"[3,0,{}]", r"`int` >= 1 - at `\$\[1\]`"),
+        (b'[3,1,{"ttl_ms":-1}]', r"`int` >= 0 - at `\$\[2\].ttl_ms`"),
+        (b'[3,1,{"most_rows":0}]', r"`int` >= 1 - at `\$\[2\].most_rows`"),
         (b'[1,"a",0,-1,0,0,1,["k"]]', r"`int` >= 0 - at `\$\[3\]`"),
         (b'[1,"a",0,9223372036854775808,0,0,1,["k"]]', r"at `\$\[3\]`"),
         (b'[1,"a",0,1.5,0,0,1,["k"]]', r"Expected `int`.* at `\$\[3\]`"),

@@ -26,6 +26,8 @@ from services.state_server.write.updates import GroupFeed, LoggedUpdate, Refused
 
 # Of the changelog's largest record, for all that stands around a row, and its key.
 _ROOM_BYTES = 64 << 10
+# A commit looks at about so many entries for what has expired, 1 ms (see ttl_gc), and at so many of a key group.
+_SWEPT, _SWEPT_OF_GROUP = 2_000, 50
 
 
 @dataclass
@@ -155,8 +157,19 @@ class StateFeed:
         moved = sorted(group for group, feed in self._groups.items() if feed.next > self._committed[group])
         if not moved:
             return None
+        self._sweep(moved)
         changes = [self._changes(group, generation, now_ms) for group in moved]
         return FeedCommit(changes, self._overlay, {group: self._groups[group] for group in moved})
+
+    def _sweep(self, key_groups: Sequence[int]) -> None:
+        """What has expired by the logs goes out of the store with the commit, a part of it each time."""
+        entries = max(_SWEPT_OF_GROUP, _SWEPT // len(key_groups))
+        stored = self._state.store.snapshot()
+        try:
+            for group in key_groups:
+                self._overlay = self._groups[group].sweep(stored, self._overlay, entries)
+        finally:
+            stored.close()
 
     def _changes(self, group: int, generation: int, now_ms: int) -> PartitionChanges:
         feed = self._groups[group]

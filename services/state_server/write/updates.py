@@ -11,14 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from keyhole.encoding.codec import StateCodec
-from keyhole.encoding.envelope import Moment, deletion, lifetime
-from keyhole.encoding.json_values import JsonRows, json_reader, key_reader
-from keyhole.encoding.key_codec import encode_integer
 from keyhole.encoding.storage_key import group_of
-from keyhole.encoding.value_types import Convert, optional
 from keyhole.errors import (
     KeyholeError,
     KeyMismatch,
@@ -26,18 +21,16 @@ from keyhole.errors import (
     MalformedRequest,
     StaleDescriptor,
     TooLarge,
-    Unsupported,
     ValueMismatch,
 )
-from keyhole.model.state import StateDescriptor, StateKind, TtlClock
+from keyhole.model.state import StateDescriptor
 from keyhole.protocol.seen import FeedPosition, SeenRows
-from keyhole.protocol.updates import DELETE, BoundaryRecord, Record, UpdateRecord, decode
+from keyhole.protocol.updates import BoundaryRecord, EndRecord, Record, RulesRecord, UpdateRecord, decode
 from keyhole.stores.base import Snapshot
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
-from services.state_server.write.merge import merge_of
-from services.state_server.write.merging import CommitContext, StoredValue
-
-_POSITION_BYTES = 8
+from services.state_server.write.merging import StoredValue
+from services.state_server.write.update_merge import UpdateMerge
+from services.state_server.write.update_reader import UpdateReader
 
 
 class LoggedUpdate(NamedTuple):
@@ -81,99 +74,6 @@ class AppliedUpdates:
     waits_for: StaleDescriptor | None = None
 
 
-class UpdateReader:
-    """From an update to a storage key and a row, as merging takes them. Pure.
-
-    Raises:
-        Unsupported: The state's kind can't be fed by updates.
-    """
-
-    def __init__(self, descriptor: StateDescriptor) -> None:
-        self._name = f"{descriptor.application}/{descriptor.state}"
-        if (why := _unsupported(descriptor)) is not None:
-            raise Unsupported(f"state {self._name} can't be fed by updates: {why}", state=descriptor.state)
-        self._codec = StateCodec(descriptor)
-        self._rows = JsonRows(descriptor)
-        self._is_list = descriptor.kind is StateKind.LIST
-        self._key = key_reader(descriptor.key)
-        self._map_key = key_reader(descriptor.map_key) if descriptor.map_key else None
-        self.check_known = self._rows.check_known
-        self._order = self._order_of(descriptor) if descriptor.keep_deleted_ms else None
-
-    def _order_of(self, descriptor: StateDescriptor) -> Convert:
-        of = next(field.type for field in descriptor.value.fields if field.name == descriptor.order_by)
-        return optional(json_reader(of))
-
-    def clears(self, record: UpdateRecord) -> bool:
-        """Whether it deletes all that a key has, of several entries."""
-        several = self._is_list or (self._map_key is not None and record.map_key is None)
-        return several and record.operation == DELETE
-
-    def read(self, record: UpdateRecord, offset: int) -> tuple[bytes, StoredValue]:
-        """The storage key that the update is about, and its row; None deletes.
-
-        Args:
-            offset: Of the update: elements of a list come in the order of these.
-
-        Raises:
-            KeyMismatch, NullKey, ValueMismatch: It does not fit the state.
-            MalformedRequest: An element is there, or lacks, that the operation has not, or needs.
-        """
-        key = self._key(record.key)
-        if record.operation == DELETE:
-            return self._deletion(key, record)
-        if record.value is None:
-            raise MalformedRequest(
-                f"an update of state {self._name} puts a row and has none; a deletion is operation 1"
-            )
-        row = self._rows.row(record.schema_version, record.value)
-        if self._is_list:
-            return self._codec.prefix(_one(key)) + encode_integer(offset, _POSITION_BYTES), row
-        return self._codec.storage_key(_one(key + self._of_map(record))), row
-
-    def _deletion(self, key: tuple[Any, ...], record: UpdateRecord) -> tuple[bytes, StoredValue]:
-        row: StoredValue = None
-        if self._order is not None:
-            row = self._ordered(record)
-        elif record.value is not None:
-            raise MalformedRequest(f"a deletion in state {self._name} has a value, and deletions have no order there")
-        if self.clears(record):
-            return self._codec.prefix(_one(key)), row
-        return self._codec.storage_key(_one(key + self._of_map(record))), row
-
-    def _ordered(self, record: UpdateRecord) -> bytes:
-        assert self._order is not None
-        if record.value is None or len(record.value) != 1:
-            raise MalformedRequest(
-                f"a deletion in state {self._name} has an order: give it as the only field of the value"
-            )
-        try:
-            return deletion(self._order(record.value[0]))
-        except (ValueError, OverflowError, ArithmeticError):
-            # Not as the cause: it may hold the value.
-            raise ValueMismatch(f"the order of a deletion in state {self._name} is not of its type") from None
-
-    def _of_map(self, record: UpdateRecord) -> tuple[Any, ...]:
-        if self._map_key is None:
-            return ()
-        if record.map_key is None:
-            raise MalformedRequest(f"an update of state {self._name} has no map key")
-        return self._map_key(record.map_key)
-
-
-def _unsupported(descriptor: StateDescriptor) -> str | None:
-    if descriptor.kind is StateKind.AGGREGATING or descriptor.class_version:
-        return "its values are made by a class of the job's, which no server has. Feed a reducing state"
-    if descriptor.ttl_ms and descriptor.ttl_clock is TtlClock.EVENT_TIME:
-        return "it expires by event time, and updates have no watermark. Let it expire by processing time"
-    return None
-
-
-def _one(values: tuple[Any, ...]) -> Any:
-    """As the codec takes a key: the value itself where there is one column."""
-    return values[0] if len(values) == 1 else values
-
-
 class GroupFeed:
     """One key group of a state that is fed by updates. It keeps no rows: the caller has the overlay.
 
@@ -187,8 +87,11 @@ class GroupFeed:
 
     Attributes:
         next: The next offset to apply.
-        time_ms: The latest timestamp of the updates that count. Entries expire by it: no clock is asked.
+        time_ms: The latest timestamp of the log so far. Entries expire by it: no clock is asked.
         seen: See SeenRows.
+
+    Raises:
+        Unsupported: The state's kind can't be fed by updates.
     """
 
     def __init__(
@@ -201,17 +104,26 @@ class GroupFeed:
         self._limits = limits
         self._key_group = key_group
         self._name = f"{descriptor.application}/{descriptor.state}"
+        self._rules = position.rules
         self.evolve(descriptor)
 
     def evolve(self, descriptor: StateDescriptor) -> None:
-        """The state has another descriptor from now on. What was applied is committed before."""
-        self._reader = UpdateReader(descriptor)
-        self._merge = merge_of(descriptor)
-        self._expires = lifetime(descriptor) is not None
+        """The state has another descriptor from now on. What was applied is committed before.
+
+        Its ttl, and what else FeedRules has, don't count: the log says them.
+        """
+        self._descriptor = descriptor
+        self._obey(self._rules)
+
+    def _obey(self, rules: RulesRecord | None) -> None:
+        self._rules = rules
+        ruled = self._descriptor if rules is None else rules.rules.applied_to(self._descriptor)
+        self._reader = UpdateReader(ruled)
+        self._merge = UpdateMerge(ruled, self._key_group)
 
     def position(self) -> FeedPosition:
         """What is to be kept with the rows that were applied."""
-        return self.seen.position(self.next, topic=self._topic, time_ms=self.time_ms)
+        return self.seen.position(self.next, topic=self._topic, time_ms=self.time_ms, rules=self._rules)
 
     def refill(self, log: Iterable[LoggedUpdate]) -> None:
         """Comes to know again what was seen. To be called before `apply`, with the position's `refill` up to `next`."""
@@ -229,54 +141,99 @@ class GroupFeed:
         run = _Run()
         for update in log:
             assert update.offset >= self.next
-            try:
-                found = self._read(update, done)
-            except StaleDescriptor as error:
-                done.waits_for = error
-                break
+            record = self._decoded(update, done)
+            if isinstance(record, UpdateRecord):
+                try:
+                    self._reader.check_known(record.schema_version)
+                except StaleDescriptor as error:
+                    done.waits_for = error
+                    break
             self.next = update.offset + 1
-            if found is None:
-                continue
-            time_ms = max(self.time_ms, update.timestamp_ms)
-            if found.clears or found.key in run.rows or (self._expires and time_ms != self.time_ms):
+            if record is None:
+                continue  # and of its time, which may be anything, nothing counts
+            if update.timestamp_ms > self.time_ms:
+                if self._merge.expires:
+                    self._merge_run(run, stored, done)
+                self.time_ms = update.timestamp_ms
+            self.seen.pass_time(self.time_ms)
+            if isinstance(record, UpdateRecord):
+                self._add(record, update, run, stored, done)
+            elif isinstance(record, RulesRecord):
                 self._merge_run(run, stored, done)
-            self.time_ms = time_ms
-            run.add(found, update)
-            if found.clears:
-                self._merge_run(run, stored, done)
+                self._rule(record, update, done)
+            else:
+                self._forget(record)
         self._merge_run(run, stored, done)
         return done
 
-    def _read(self, update: LoggedUpdate, done: AppliedUpdates) -> _Found | None:
-        """What an update puts or deletes; None: nothing.
+    def sweep(self, stored: Snapshot, overlay: Overlay, entries: int) -> Overlay:
+        """With the removal of some rows that have expired by the log. No update, and no reader, misses them.
 
-        Raises:
-            StaleDescriptor: It can't be known yet what it puts. Nothing of it was taken.
+        Args:
+            entries: About how many it looks at.
         """
+        return self._merge.sweep(stored, overlay, self.time_ms, entries)
+
+    def _decoded(self, update: LoggedUpdate, done: AppliedUpdates) -> Record | None:
         try:
-            record = decode(update.value)
-            if isinstance(record, BoundaryRecord):
-                self.seen.reach(record)
-                return None
-            self._reader.check_known(record.schema_version)
-            # Seen, also where it is refused below: a repetition of it is no other row.
-            if not self.seen.take(record.row, update.offset):
-                done.repeated += 1
-                return None
-            key, row = self._reader.read(record, update.offset)
-            if group_of(key) != self._key_group:
-                raise KeyMismatch(
-                    f"an update of state {self._name} is in partition {self._key_group}, and its key belongs to "
-                    f"{group_of(key)}: docs/keys.md says how key groups are computed",
-                    partition=self._key_group,
-                    key_group=group_of(key),
-                )
-            self._check_size(key, row)
-        except StaleDescriptor:
-            raise
-        except KeyholeError as error:
+            return decode(update.value)
+        except ValueMismatch as error:
             done.refused.append(RefusedUpdate(update, error))
             return None
+
+    def _rule(self, record: RulesRecord, update: LoggedUpdate, done: AppliedUpdates) -> None:
+        if self._rules is not None and record.generation <= self._rules.generation:
+            return
+        if (why := record.rules.misfit(self._descriptor)) is not None:
+            done.refused.append(RefusedUpdate(update, MalformedRequest(f"rules of state {self._name}: {why}")))
+            return
+        self._obey(record)
+        self.seen.limit(record.rules)
+
+    def _forget(self, record: BoundaryRecord | EndRecord) -> None:
+        if isinstance(record, BoundaryRecord):
+            self.seen.reach(record)
+        else:
+            self.seen.end(record.source, self.time_ms)
+
+    def _add(
+        self, record: UpdateRecord, update: LoggedUpdate, run: _Run, stored: Snapshot, done: AppliedUpdates
+    ) -> None:
+        """Adds an update to the run; what can't come together with it is merged before."""
+        try:
+            found = self._read(record, update)
+        except KeyholeError as error:
+            done.refused.append(RefusedUpdate(update, error))
+            return
+        if found is None:
+            done.repeated += 1
+            return
+        if found.clears or found.key in run.rows:
+            self._merge_run(run, stored, done)
+        run.add(found, update)
+        if found.clears:
+            self._merge_run(run, stored, done)
+
+    def _read(self, record: UpdateRecord, update: LoggedUpdate) -> _Found | None:
+        """What an update puts or deletes; None: it has been seen."""
+        if self._rules is None:
+            # Not seen either: sent again behind the rules, it counts.
+            raise MalformedRequest(
+                f"an update of state {self._name} stands in its topic before the first rules, which the state's feed "
+                "run writes: start that first, and send the update again"
+            )
+        # Seen, also where it is refused below: a repetition of it is no other row.
+        if not self.seen.take(record.row, update.offset, update.timestamp_ms):
+            return None
+        key, row = self._reader.read(record, update.offset)
+        if group_of(key) != self._key_group:
+            raise KeyMismatch(
+                f"an update of state {self._name} is in partition {self._key_group}, and its key belongs to "
+                f"{group_of(key)}: docs/keys.md says how key groups are computed",
+                partition=self._key_group,
+                key_group=group_of(key),
+            )
+        self._check_size(key, row)
         return _Found(key, row, self._reader.clears(record))
 
     def _check_size(self, key: bytes, row: StoredValue) -> None:
@@ -311,16 +268,14 @@ class GroupFeed:
                     done.refused.append(RefusedUpdate(update, error))
 
     def _merged(self, rows: dict[bytes, StoredValue], stored: Snapshot, overlay: Overlay) -> Overlay:
-        now = Moment(self.time_ms, 0)
-        view = OverlaySnapshot(stored, overlay)
-        return overlay.changed(self._merge.with_stored(rows, view, CommitContext(0, now, now)))
+        return overlay.changed(self._merge.with_stored(rows, OverlaySnapshot(stored, overlay), self.time_ms))
 
 
-def _records(log: Iterable[LoggedUpdate]) -> Iterator[tuple[int, Record]]:
-    """Those that are records of ours, with their offsets: the others were refused when they were applied."""
+def _records(log: Iterable[LoggedUpdate]) -> Iterator[tuple[int, int, Record]]:
+    """Those that are records of ours, with offset and timestamp: the others were refused when they were applied."""
     for update in log:
         try:
-            yield update.offset, decode(update.value)
+            yield update.offset, update.timestamp_ms, decode(update.value)
         except ValueMismatch:
             continue
 

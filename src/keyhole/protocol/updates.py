@@ -1,7 +1,10 @@
-"""The records of an updates topic, the real-time lane's input: updates of a state's rows, and boundaries. Pure.
+"""The records of an updates topic, the real-time lane's input: updates of a state's rows, and what is said of them.
+Pure.
 
     [1, "a1b2", 0, 991823, 0, 0, 1, ["c1"], null, [12.5]]     an update: what one row of a source does to one key
     [0, "a1b2", 17, {"0": 991900, "1": 990012}]               a boundary: all rows below these offsets were sent
+    [2, "a1b2"]                                               a source's end: all of its rows were sent
+    [3, 7, {"ttl_ms": 60000}]                                 rules: how updates are applied from here on
 
 The topic has one partition per key group. A record is a JSON array in UTF-8, so that SQL can make one; its first
 element is its kind, and elements behind those named here are ignored. docs/adr/real-time-updates.md has the reasons.
@@ -14,9 +17,13 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 
 from keyhole.errors import ValueMismatch
+from keyhole.model.state import StateDescriptor
 
 PUT, DELETE = 0, 1
 """What an update does to its key. PUT merges by the state's kind: it replaces, appends, adds up."""
+
+MOST_ROWS = 1_000_000
+"""How many rows are remembered of a state above its boundaries: about 130 MB of them."""
 
 MAX_SUB = (1 << 20) - 1
 """The highest number of a row among those that came of one offset."""
@@ -24,6 +31,7 @@ MAX_SUB = (1 << 20) - 1
 _Source = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 _Partition = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 48) - 1)]
 
 
 class SourceRow(NamedTuple):
@@ -86,7 +94,70 @@ class BoundaryRecord(msgspec.Struct, frozen=True, array_like=True, tag=0):
     ends: dict[_Partition, _Offset]
 
 
-Record: TypeAlias = UpdateRecord | BoundaryRecord
+class EndRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """All rows of a source stand in the updates topic, before this record, in each partition; it has no others.
+
+    Attributes:
+        source: Is never used again.
+    """
+
+    source: _Source
+
+
+class FeedRules(msgspec.Struct, frozen=True):
+    """How updates come to rows, as far as that may change while a state lives.
+
+    Attributes:
+        ttl_ms, max_length, keep_deleted_ms: See model.state.StateDescriptor.
+        most_rows: How many rows each key group remembers above the boundaries, of all sources together.
+        rows_for_ms: For how long. Shorter than the topic keeps its records, or an owner can't come to know them again.
+    """
+
+    ttl_ms: _Number = 0
+    max_length: _Number = 0
+    keep_deleted_ms: _Number = 0
+    most_rows: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)] = 16_384
+    rows_for_ms: Annotated[int, msgspec.Meta(ge=1, le=(1 << 48) - 1)] = 12 * 3_600_000
+
+    @classmethod
+    def of(cls, descriptor: StateDescriptor) -> FeedRules:
+        """As a state is declared. Whoever owns all of its key groups remembers MOST_ROWS rows."""
+        return cls(
+            descriptor.ttl_ms,
+            descriptor.max_length,
+            descriptor.keep_deleted_ms,
+            max(1_000, MOST_ROWS // descriptor.key_groups),
+        )
+
+    def misfit(self, descriptor: StateDescriptor) -> str | None:
+        """Why they are not of this state; None: they may be. What is stored depends on whether there is a ttl."""
+        if bool(self.ttl_ms) is not bool(descriptor.ttl_ms):
+            return "a state has a ttl from its start on, or never"
+        if self.keep_deleted_ms and not descriptor.order_by:
+            return "deletions are remembered by an order, and the state has none"
+        return None
+
+    def applied_to(self, descriptor: StateDescriptor) -> StateDescriptor:
+        """The descriptor with what these rules say."""
+        return msgspec.structs.replace(
+            descriptor, ttl_ms=self.ttl_ms, max_length=self.max_length, keep_deleted_ms=self.keep_deleted_ms
+        )
+
+
+class RulesRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """By which rules the updates behind it are applied. Nothing before the first of these is.
+
+    So what the log comes to is known by the log alone, though a state is declared with another ttl one day.
+
+    Attributes:
+        generation: Of the run that writes it. Rules of an older one, or of this one again, change nothing.
+    """
+
+    generation: Annotated[int, msgspec.Meta(ge=1)]
+    rules: FeedRules
+
+
+Record: TypeAlias = UpdateRecord | BoundaryRecord | EndRecord | RulesRecord
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 

@@ -1,0 +1,113 @@
+"""From an update of the real-time lane to a storage key and a row, as merging takes them; what fits no state's entry is
+refused. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import deletion
+from keyhole.encoding.json_values import JsonRows, json_reader, key_reader
+from keyhole.encoding.key_codec import encode_integer
+from keyhole.encoding.value_types import Convert, optional
+from keyhole.errors import MalformedRequest, Unsupported, ValueMismatch
+from keyhole.model.state import StateDescriptor, StateKind, TtlClock
+from keyhole.protocol.updates import DELETE, UpdateRecord
+from services.state_server.write.merging import StoredValue
+
+POSITION_BYTES = 8
+"""Of a list: what stands behind the key in an element's storage key."""
+
+
+class UpdateReader:
+    """From an update to a storage key and a row, as merging takes them. Pure.
+
+    Raises:
+        Unsupported: The state's kind can't be fed by updates.
+    """
+
+    def __init__(self, descriptor: StateDescriptor) -> None:
+        self._name = f"{descriptor.application}/{descriptor.state}"
+        if (why := _unsupported(descriptor)) is not None:
+            raise Unsupported(f"state {self._name} can't be fed by updates: {why}", state=descriptor.state)
+        self._codec = StateCodec(descriptor)
+        self._rows = JsonRows(descriptor)
+        self._is_list = descriptor.kind is StateKind.LIST
+        self._key = key_reader(descriptor.key)
+        self._map_key = key_reader(descriptor.map_key) if descriptor.map_key else None
+        self.check_known = self._rows.check_known
+        self._order = self._order_of(descriptor) if descriptor.keep_deleted_ms else None
+
+    def _order_of(self, descriptor: StateDescriptor) -> Convert:
+        of = next(field.type for field in descriptor.value.fields if field.name == descriptor.order_by)
+        return optional(json_reader(of))
+
+    def clears(self, record: UpdateRecord) -> bool:
+        """Whether it deletes all that a key has, of several entries."""
+        several = self._is_list or (self._map_key is not None and record.map_key is None)
+        return several and record.operation == DELETE
+
+    def read(self, record: UpdateRecord, offset: int) -> tuple[bytes, StoredValue]:
+        """The storage key that the update is about, and its row; None deletes.
+
+        Args:
+            offset: Of the update: elements of a list come in the order of these.
+
+        Raises:
+            KeyMismatch, NullKey, ValueMismatch: It does not fit the state.
+            MalformedRequest: An element is there, or lacks, that the operation has not, or needs.
+        """
+        key = self._key(record.key)
+        if record.operation == DELETE:
+            return self._deletion(key, record)
+        if record.value is None:
+            raise MalformedRequest(
+                f"an update of state {self._name} puts a row and has none; a deletion is operation 1"
+            )
+        row = self._rows.row(record.schema_version, record.value)
+        if self._is_list:
+            return self._codec.prefix(_one(key)) + encode_integer(offset, POSITION_BYTES), row
+        return self._codec.storage_key(_one(key + self._of_map(record))), row
+
+    def _deletion(self, key: tuple[Any, ...], record: UpdateRecord) -> tuple[bytes, StoredValue]:
+        row: StoredValue = None
+        if self._order is not None:
+            row = self._ordered(record)
+        elif record.value is not None:
+            raise MalformedRequest(f"a deletion in state {self._name} has a value, and deletions have no order there")
+        if self.clears(record):
+            return self._codec.prefix(_one(key)), row
+        return self._codec.storage_key(_one(key + self._of_map(record))), row
+
+    def _ordered(self, record: UpdateRecord) -> bytes:
+        assert self._order is not None
+        if record.value is None or len(record.value) != 1:
+            raise MalformedRequest(
+                f"a deletion in state {self._name} has an order: give it as the only field of the value"
+            )
+        try:
+            return deletion(self._order(record.value[0]))
+        except (ValueError, OverflowError, ArithmeticError):
+            # Not as the cause: it may hold the value.
+            raise ValueMismatch(f"the order of a deletion in state {self._name} is not of its type") from None
+
+    def _of_map(self, record: UpdateRecord) -> tuple[Any, ...]:
+        if self._map_key is None:
+            return ()
+        if record.map_key is None:
+            raise MalformedRequest(f"an update of state {self._name} has no map key")
+        return self._map_key(record.map_key)
+
+
+def _unsupported(descriptor: StateDescriptor) -> str | None:
+    if descriptor.kind is StateKind.AGGREGATING or descriptor.class_version:
+        return "its values are made by a class of the job's, which no server has. Feed a reducing state"
+    if descriptor.ttl_ms and descriptor.ttl_clock is TtlClock.EVENT_TIME:
+        return "it expires by event time, and updates have no watermark. Let it expire by processing time"
+    return None
+
+
+def _one(values: tuple[Any, ...]) -> Any:
+    """As the codec takes a key: the value itself where there is one column."""
+    return values[0] if len(values) == 1 else values
