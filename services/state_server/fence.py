@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from keyhole.errors import Fenced, NotOwner, NotReady, StageLost
 from keyhole.model.epoch import Run
-from keyhole.protocol.decisions import serial_of
+from keyhole.protocol.grant_names import serial_of
 
 
 class LastRun(NamedTuple):

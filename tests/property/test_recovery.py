@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyhole.protocol.control import AssignmentRecord, GrantRecord
-from keyhole.protocol.decisions import transactional_id
+from keyhole.protocol.grant_names import transactional_id
 from keyhole.protocol.membership import (
     Held,
     Member,

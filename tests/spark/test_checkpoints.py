@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 
 from keyhole.errors import ChangelogRecreated, CheckpointMismatch, KeyholeError
-from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from tests.support.scenario import Scenario, Scenarios

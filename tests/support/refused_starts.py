@@ -29,7 +29,7 @@ from keyhole.errors import (
 )
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.protocol.control import SavepointRecord, record
-from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.protocol.epochs import EpochBatch, StatePlan
 from keyhole.protocol.membership import Sighting
 from keyhole.rpc.version import PROTOCOL_VERSION, check

@@ -32,7 +32,7 @@ from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
 from keyhole.model.epoch import Run
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord
-from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.protocol.epochs import EpochBatch, EpochResult, StatePlan
 from keyhole.protocol.failpoints import NoObserver, Step
 from keyhole.protocol.membership import Sighting

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keyhole.errors import CheckpointMismatch, StateConflict
-from keyhole.protocol.bootstrap import check_bootstrap, done
 from keyhole.protocol.control import QueryRecord
-from keyhole.protocol.decisions import OnNewCheckpoint, check_start
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint, check_bootstrap, check_start, is_bootstrapped
 from tests.support.simulation import DriverDiedError, Fault, World
 from tests.support.states import KEY_GROUPS, complete, row
 from tests.support.sums import KEYS, ONE, sums
@@ -22,15 +21,15 @@ class TestDecisions:
         assert check_bootstrap("q", None, None, "history", reset=False) == BEGUN
 
     def test_one_that_was_broken_off_is_the_same_epoch_again(self) -> None:
-        assert not done(BEGUN, None, "history")
+        assert not is_bootstrapped(BEGUN, None, "history")
         assert check_bootstrap("q", BEGUN, None, "history", reset=False) is BEGUN
 
     @pytest.mark.parametrize(
         ("known", "last"), [(BEGUN, 1), (QueryRecord("spark", base=2, first_epoch=2, bootstrap="history"), 7)]
     )
     def test_one_that_is_complete_is_done_also_when_a_stream_has_followed(self, known: QueryRecord, last: int) -> None:
-        assert done(known, complete(last), "history")
-        assert not done(known, complete(last), "another")
+        assert is_bootstrapped(known, complete(last), "history")
+        assert not is_bootstrapped(known, complete(last), "another")
 
     @pytest.mark.parametrize(
         ("known", "last", "says"),

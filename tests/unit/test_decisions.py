@@ -9,16 +9,10 @@ from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, Stat
 from keyhole.model.evolution import written_otherwise
 from keyhole.model.state import KeyColumn, KeyType, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.protocol.control import QueryRecord
-from keyhole.protocol.decisions import (
-    OnNewCheckpoint,
-    Proceed,
-    Restage,
-    check_batch,
-    check_start,
-    decide,
-    offsets_hash,
-    transactional_id,
-)
+from keyhole.protocol.decisions import Proceed, Restage, decide
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint, check_batch, check_start
+from keyhole.protocol.epochs import offsets_hash
+from keyhole.protocol.grant_names import transactional_id
 from keyhole.protocol.receipts import GroupReceipt, PartitionReceipt, ServerReceipt
 from keyhole.protocol.registration import settled
 from tests.support.states import complete, descriptor, target

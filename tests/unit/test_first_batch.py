@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext, cloudpickle
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.spark.driver.first_batch import check_checkpoint, check_told, check_workers, probe
 
 TEMPORARY = "file:/tmp/temporary-5a0e35f7-2c0c-4a3e-9c3f-0e6f8d5b1c11"

@@ -20,7 +20,7 @@ from keyhole.coordinator.waiting import await_server
 from keyhole.errors import ConflictError
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import QueryControl
-from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.protocol.start import Start
 
 _Result = TypeVar("_Result")

@@ -24,9 +24,8 @@ from keyhole.coordinator.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from keyhole.coordinator.run import QueryRun
 from keyhole.discovery import discovery_of
 from keyhole.errors import Fenced, KeyholeError
-from keyhole.protocol import bootstrap as bootstrapping
 from keyhole.protocol.control import CompleteRecord, QueryControl, QueryRecord
-from keyhole.protocol.decisions import OnNewCheckpoint, check_batch
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint, check_batch, check_bootstrap, is_bootstrapped
 from keyhole.protocol.epochs import EpochBatch, EpochResult
 from keyhole.protocol.failpoints import NoObserver, StepObserver
 from keyhole.protocol.membership import Membership, groups_of
@@ -112,9 +111,9 @@ class Coordinator:
         reset = self._options.on_new_checkpoint == "reset"
 
         def done(control: QueryControl) -> bool:
-            if bootstrapping.done(control.query, control.complete, name):
+            if is_bootstrapped(control.query, control.complete, name):
                 return True
-            bootstrapping.check_bootstrap(self._query, control.query, control.complete, name, reset=reset)
+            check_bootstrap(self._query, control.query, control.complete, name, reset=reset)
             return False
 
         return agreed(self._run, done)

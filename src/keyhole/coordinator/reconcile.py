@@ -24,7 +24,7 @@ from keyhole.coordinator.waiting import Waiting
 from keyhole.errors import KeyholeError, OutcomeUnknown, StageLost, UnavailableError
 from keyhole.model.epoch import Run
 from keyhole.protocol.control import AssignmentRecord, CompleteRecord, GrantRecord, QueryControl
-from keyhole.protocol.decisions import transactional_id
+from keyhole.protocol.grant_names import transactional_id
 from keyhole.protocol.membership import Held, Member, Membership, Sighting, owning, takers
 from keyhole.protocol.plan import AssignmentChange, plan_change
 from keyhole.protocol.receipts import Target

@@ -32,7 +32,7 @@ from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown
 from keyhole.model.epoch import Run
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord, OpenedRecord, QueryControl, QueryRecord, record
-from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.protocol.membership import Membership, Sighting
 from keyhole.protocol.plan import Needs
 from keyhole.protocol.takeover import taken_over_by

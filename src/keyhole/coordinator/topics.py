@@ -13,7 +13,7 @@ from keyhole.clock import Clock
 from keyhole.errors import ChangelogRecreated
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord
-from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 
 
 def with_topic(

@@ -30,10 +30,10 @@ Records of the control topic (control.py), each under one key:
 
     state/<state>                  StateDescriptor     registration.py: whose it is, and what may become of it
     opened/, generation/<query>    OpenedRecord, GenerationRecord   takeover.py: who has taken the query over
-    query/<query>                  QueryRecord         decisions.py, bootstrap.py: epoch = base + batch
+    query/<query>                  QueryRecord         epoch_of_batch.py: epoch = base + batch
     complete/<query>               CompleteRecord      the last epoch that all servers have committed
     assignment/<query>             AssignmentRecord    plan.py, assignment.py: who owns and follows what
-    grant/<query>/<id>             GrantRecord         decisions.py: transactional_id, never used twice
+    grant/<query>/<id>             GrantRecord         grant_names.py: transactional_id, never used twice
     savepoint/<query>              SavepointRecord     takeover.py: a restore, until its first run
 
 Beside these: start.py decides what a run's first batch may do, and replacement.py which owners can't wait for a batch's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class EpochBatch:
     """A micro-batch, as the coordinator needs to know it.
 
     Attributes:
-        offsets_hash: decisions.offsets_hash of the batch's source offsets.
+        offsets_hash: `offsets_hash` of the batch's source offsets.
         watermark_ms: Event-time watermark in milliseconds since 1970; 0: none.
         partitions: Number of partitions that `stage` will give receipts of, for each state, or by state.
         stage: Runs the batch's tasks once, over all partitions. Called once per round; the rows must be the same.
@@ -70,3 +71,8 @@ class EpochResult:
     def epoch(self) -> int:
         """The number of the epoch that the batch became."""
         return self.stamp.epoch
+
+
+def offsets_hash(offsets: str) -> int:
+    """64 bits of a batch's source offsets, as Spark writes them."""
+    return int.from_bytes(hashlib.blake2b(offsets.encode(), digest_size=8).digest(), "big")

@@ -9,9 +9,8 @@ import msgspec
 
 from keyhole.model.evolution import written_otherwise
 from keyhole.model.state import StateDescriptor
-from keyhole.protocol.bootstrap import check_bootstrap
 from keyhole.protocol.control import QueryControl, QueryRecord
-from keyhole.protocol.decisions import OnNewCheckpoint, check_start
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint, first_record
 from keyhole.protocol.epochs import EpochBatch
 from keyhole.protocol.registration import settled
 from keyhole.protocol.takeover import check_restored, dropped_states, settled_records
@@ -55,7 +54,8 @@ def decide_start(query: str, control: QueryControl, batch: EpochBatch, options: 
         StateChanged: A state can't become what the job declares.
     """
     check_restored(control)
-    record = msgspec.structs.replace(_query_record(query, control, batch, options), stateful=batch.stateful)
+    record = first_record(query, control.query, control.complete, batch, options.on_new_checkpoint)
+    record = msgspec.structs.replace(record, stateful=batch.stateful)
     declared = [plan.descriptor.state for plan in batch.states]
     dropped = dropped_states(query, control.savepoint, declared, allowed=options.allow_dropped_states)
     states = {
@@ -64,12 +64,3 @@ def decide_start(query: str, control: QueryControl, batch: EpochBatch, options: 
     if written_otherwise(control.states, states):
         record = msgspec.structs.replace(record, evolved_epoch=record.base + batch.batch_id)
     return Start(record, states, settled_records(query, control.savepoint, dropped))
-
-
-def _query_record(query: str, control: QueryControl, batch: EpochBatch, options: StartOptions) -> QueryRecord:
-    known, complete, on_new_checkpoint = control.query, control.complete, options.on_new_checkpoint
-    if batch.bootstrap:
-        return check_bootstrap(query, known, complete, batch.bootstrap, reset=on_new_checkpoint == "reset")
-    return check_start(
-        query, known, complete, batch.spark_query_id, batch.batch_id, batch.offsets_hash, on_new_checkpoint
-    )

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.model.state import TtlClock
-from keyhole.protocol.decisions import OnNewCheckpoint, offsets_hash
-from keyhole.protocol.epochs import EpochBatch
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
+from keyhole.protocol.epochs import EpochBatch, offsets_hash
 from keyhole.spark.driver.cached import kept
 from keyhole.spark.driver.executors import addresses_of
 from keyhole.spark.driver.first_batch import check_workers

@@ -7,7 +7,7 @@ from tests.support.breakages.breakage import Breakage
 _HOST = "services/state_server/host.py"
 _FENCE = "services/state_server/fence.py"
 _COMMIT = "services/state_server/write/commit.py"
-_DECISIONS = "src/keyhole/protocol/decisions.py"
+_EPOCH_OF_BATCH = "src/keyhole/protocol/epoch_of_batch.py"
 _COORDINATOR = "src/keyhole/coordinator/coordinator.py"
 _RECONCILE = "src/keyhole/coordinator/reconcile.py"
 _QUERY_LOG = "src/keyhole/coordinator/query_log.py"
@@ -128,7 +128,7 @@ PROTOCOL = (
     Breakage(
         "the last epoch from other source offsets is taken for its replay",
         "protocol",
-        _DECISIONS,
+        _EPOCH_OF_BATCH,
         "known.base + batch_id > last or complete",
         "known.base + batch_id >= last or complete",
         ("test_decisions.py",),
@@ -136,7 +136,7 @@ PROTOCOL = (
     Breakage(
         "a new checkpoint begins with an epoch that may be committed in part",
         "protocol",
-        "src/keyhole/protocol/bootstrap.py",
+        _EPOCH_OF_BATCH,
         "    return 1 + max(last + 1, known",
         "    return 1 + max(last, known",
         ("test_decisions.py",),

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 
 # What Spark calls the checkpoint of a query that was given none, in the JVM's temporary directory.
 _RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -24,7 +24,7 @@ from keyhole.encoding.reducers import problems
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.names import checked_name
 from keyhole.model.state import StateKind, TtlClock
-from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.protocol.failpoints import StepObserver
 from keyhole.spark.declaration.argument_types import wrong_types
 from keyhole.spark.declaration.class_version import version_of, version_problems

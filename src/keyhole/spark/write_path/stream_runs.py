@@ -16,7 +16,7 @@ from keyhole.coordinator.fleet import Addresses
 from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.names import checked_name
-from keyhole.protocol.decisions import OnNewCheckpoint
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.protocol.epochs import EpochBatch, EpochResult
 from keyhole.spark.driver.executors import addresses_of
 from keyhole.spark.driver.feeding import check_feed
