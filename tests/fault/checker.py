@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from tests.fault.context import Context
-from tests.fault.history import CHANGELOG, OWNER, Ended, Held, History, Injected, Read
+from tests.fault.history import CHANGELOG, OWNER, Contradiction, Ended, Held, History, Injected, Read
 from tests.fault.recount import Question, Told, key_of, whole
 from tests.fault.workload import BY_CLOCK, NOTICES, names
 
@@ -219,6 +219,13 @@ def _a_batch_that_is_run_again_has_the_subtasks_that_it_had_before(context: Cont
             yield f"batch {dealt.batch} had {number} subtasks of {dealt.state}, and then {dealt.subtasks}"
 
 
+def _what_a_key_group_may_do_follows_from_its_state(context: Context) -> Iterator[str]:
+    """On every server, by the states that it has them in: what it writes, reads back, and answers for."""
+    for event in context.history.events:
+        if isinstance(event, Contradiction):
+            yield f"{event.name} at {event.at:.3f}: {event.text}"
+
+
 def _nothing_ends_by_itself(context: Context) -> Iterator[str]:
     """But drivers, which the job runner starts again, for a reason that a fault can be."""
     faults = [event for event in context.history.events if isinstance(event, Injected)]
@@ -287,6 +294,7 @@ RULES: tuple[Callable[[Context], Iterator[str]], ...] = (
     _epochs_complete_one_after_the_other,
     _a_batch_that_is_run_again_reads_what_it_read_before,
     _a_batch_that_is_run_again_has_the_subtasks_that_it_had_before,
+    _what_a_key_group_may_do_follows_from_its_state,
     _nothing_ends_by_itself,
     _the_end_equals_the_recount,
 )

@@ -134,6 +134,11 @@ class Cluster:
         """What drivers append their EpochSteps to."""
         return self.directory / "steps"
 
+    @property
+    def watched(self) -> list[Path]:
+        """What servers append their Contradictions to; a file of each that has run."""
+        return sorted(self.directory.glob("*.groups"))
+
     def address(self, holder: str) -> str:
         """Of a server or replica, past all links."""
         return f"{_HOST}:{self._ports[holder]}"
@@ -210,7 +215,7 @@ class Cluster:
 
     def _start_server(self, name: str) -> Child:
         environ = self._environ | {"FAULT_CLOCK": str(self._clock(name)), "FAULT_PLANT": self.plan.plant}
-        environ |= self._kill_point(name)
+        environ |= {"FAULT_GROUPS": str(self.directory / f"{name}.groups")} | self._kill_point(name)
         # A server that is started while Kafka is away waits for it, and a busy machine takes minutes to bring it back.
         environ["KEYHOLE_STATE_SERVER_KAFKA_WAIT_SECONDS"] = str(_KAFKA_WAIT_SECONDS)
         if self.plan.staged_bytes:

@@ -14,7 +14,7 @@ from keyhole.errors import KeyholeError
 from keyhole.protocol.failpoints import Step
 from tests.fault.cluster import Cluster, Machine, Plan
 from tests.fault.copies import held_by, held_by_changelog
-from tests.fault.history import OWNER, Dealt, Ended, EpochStep, Event, Held, History, Pinned
+from tests.fault.history import OWNER, Contradiction, Dealt, Ended, EpochStep, Event, Held, History, Pinned
 from tests.fault.inject import Injector
 from tests.fault.processes import Watch
 from tests.fault.readers import Readers
@@ -71,7 +71,7 @@ def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, mac
             watch.close()
         cluster.close()
     steps = [event for event in _steps(cluster) if not isinstance(event, Ended)]
-    return History(plan.seed, final, plan.states, [*steps, *injector.injected, *events])
+    return History(plan.seed, final, plan.states, [*steps, *injector.injected, *_contradictions(cluster), *events])
 
 
 class _Pace:
@@ -167,6 +167,13 @@ def _steps(cluster: Cluster) -> list[EpochStep | Pinned | Dealt | Ended]:
         except msgspec.MsgspecError:
             continue
     return found
+
+
+def _contradictions(cluster: Cluster) -> list[Contradiction]:
+    """What servers have noted. A killed one may have left half a line."""
+    assert len(cluster.watched) >= cluster.plan.servers, "no server has watched its key groups"
+    lines = [line for file in cluster.watched for line in file.read_bytes().rpartition(b"\n")[0].splitlines()]
+    return [msgspec.json.decode(line, type=Contradiction) for line in lines]
 
 
 def _await(done: Callable[[], bool], timeout_seconds: float) -> bool:

@@ -119,6 +119,14 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     message: str
 
 
+class Contradiction(msgspec.Struct, frozen=True, array_like=True, tag="contradiction"):
+    """What a server does with a key group does not follow from the state that it is in (observed_groups.py)."""
+
+    at: float
+    name: str
+    text: str
+
+
 class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
     """At the end, all at rest: what one copy holds of some keys (recount.whole), as of an epoch.
 
@@ -134,7 +142,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
     ended: float = 0.0
 
 
-Event = Read | FailedRead | EpochStep | Pinned | Dealt | Injected | Ended | Held
+Event = Read | FailedRead | EpochStep | Pinned | Dealt | Injected | Ended | Contradiction | Held
 
 
 class History(msgspec.Struct):

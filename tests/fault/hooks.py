@@ -1,15 +1,22 @@
-"""What the harness changes in Keyhole's own processes, from outside: their wall clock, and bugs that it must catch.
+"""What the harness changes in Keyhole's own processes, from outside: their wall clock, and bugs that it must catch; and
+what it watches there.
 
-Environment: FAULT_CLOCK, a file that holds the wall clock's error in seconds; FAULT_PLANT, a bug's name.
+Environment: FAULT_CLOCK, a file that holds the wall clock's error in seconds; FAULT_PLANT, a bug's name; FAULT_GROUPS,
+a file for what was seen of the key groups.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
+import msgspec
+
 from keyhole.clock import SystemClock
+from tests.fault.history import Contradiction
+from tests.support.observed_groups import GroupWatch
 
 _LOOK_SECONDS = 0.05
 
@@ -38,3 +45,20 @@ def clock() -> SystemClock:
     """This process's clock."""
     file = os.environ.get("FAULT_CLOCK")
     return JumpingClock(Path(file)) if file else SystemClock()
+
+
+def watch_key_groups() -> GroupWatch | None:
+    """Appends what contradicts the states of this process's key groups to FAULT_GROUPS, a line of JSON each."""
+    path = os.environ.get("FAULT_GROUPS")
+    if path is None:
+        return None
+    lock = threading.Lock()
+    Path(path).touch()  # a server that has watched, and has noted nothing
+
+    def note(text: str) -> None:
+        with lock, Path(path).open("ab") as file:
+            file.write(msgspec.json.encode(Contradiction(time.monotonic(), Path(path).stem, text)) + b"\n")
+
+    watch = GroupWatch(note)
+    watch.begin()
+    return watch

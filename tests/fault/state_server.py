@@ -17,5 +17,6 @@ _SMALL_PAGES = dataclasses.replace(ScanLimits(), page_entries=2)
 
 if __name__ == "__main__":
     query_servicer.ScanLimits = lambda: _SMALL_PAGES  # type: ignore[assignment,misc]  # what it calls
+    hooks.watch_key_groups()
     planted.plant(os.environ.get("FAULT_PLANT", ""))
     sys.exit(__main__.main(os.environ, KillPoints.from_environ(os.environ), hooks.clock()))

@@ -18,6 +18,7 @@ from tests.fault.history import (
     STANDBY,
     Asked,
     Claim,
+    Contradiction,
     Dealt,
     Ended,
     EpochStep,
@@ -236,6 +237,10 @@ DOCTORED: dict[str, tuple[str, Callable[[], list[object]]]] = {
         lambda: [Ended(at(5), "driver", "CHECKPOINT_MISMATCH", "...")],
     ),
     "a server that crashed": ("nothing_ends_by_itself", lambda: [Ended(at(5), "server-1", "EXIT_1", "...")]),
+    "a server that writes what it does not own": (
+        "what_a_key_group_may_do_follows_from_its_state",
+        lambda: [Contradiction(at(5), "server-1", "key group 1 is standby, and written by an epoch")],
+    ),
     "a copy that lacks a row at the end": ("the_end_equals_the_recount", lambda: [held_wrongly()]),
     "a copy that stays behind": ("the_end_equals_the_recount", lambda: [Held("c", STANDBY, SUMS, EPOCHS - 1, {})]),
     "two owners at the end": (

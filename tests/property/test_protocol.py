@@ -208,6 +208,11 @@ class Protocol(RuleBasedStateMachine):
             assert content == self.of(epoch, group), f"key group {group} is not what epoch {epoch} makes it"
 
     @invariant()
+    def what_a_key_group_may_do_follows_from_its_state(self) -> None:
+        self.world.look_at_key_groups()
+        assert self.world.groups.violations == []
+
+    @invariant()
     def readers_see_whole_epochs_that_do_not_go_back(self) -> None:
         for group, names in KEYS.items():
             best: tuple[int, int, int] | None = None
@@ -259,6 +264,7 @@ class Protocol(RuleBasedStateMachine):
             self.the_changelog_is_the_epochs_one_after_the_other()
             self.readers_see_whole_epochs_that_do_not_go_back()
             self.every_copy_answers_and_the_servers_share_evenly()
+            self.what_a_key_group_may_do_follows_from_its_state()
         finally:
             self.world.close()
 

@@ -50,6 +50,7 @@ from services.state_server.registry import Registry
 from services.state_server.replica.follower import Delivery, Follower, Prepare
 from services.state_server.servicers.control import StateServerServicer
 from services.state_server.write.spill import StagingRoom
+from tests.support.observed_groups import GroupWatch
 
 _Result = TypeVar("_Result")
 
@@ -191,6 +192,12 @@ class SimulatedServer:
             for host in self._registry.hosts.values():
                 self._loop.run_until_complete(host._ownership.stepped_down())
 
+    def look_at_key_groups(self, watch: GroupWatch) -> None:
+        """See World."""
+        if self.servicer is not None:
+            for host in self._registry.hosts.values():
+                watch.check_at_rest(host)
+
     def drain(self) -> None:
         """As SIGTERM does. Idempotent."""
         if self.servicer is not None:
@@ -225,6 +232,7 @@ class World:
         faults_at: By server and method, for the next such message.
         meanwhile: By server and method, what happens before the next such message is delivered.
         after_each: Called after each message that was delivered.
+        groups: What was seen of the servers' key groups.
         late: Messages that are still under way.
         sent: Commit and Stage messages that were delivered.
         answered: All messages whose receiver did what they ask for.
@@ -241,6 +249,8 @@ class World:
         self.kafka.before_commit = self._before_transaction
         self.loop = asyncio.new_event_loop()
         self.clock = ManualClock()
+        self.groups = GroupWatch()
+        self.groups.begin()
         self.servers = {name: SimulatedServer(name, self.kafka, self.loop, self.clock) for name in servers}
         self.coordinator: Coordinator | None = None
         self.faults: dict[int, Fault] = {}
@@ -330,6 +340,11 @@ class World:
         """All servers' copies catch up."""
         for server in self.servers.values():
             server.follow()
+
+    def look_at_key_groups(self) -> None:
+        """Notes in `groups` where what a server shows contradicts the states of its key groups."""
+        for server in self.servers.values():
+            server.look_at_key_groups(self.groups)
 
     def settle(self) -> None:
         """Copies catch up and heartbeats come, until there is nothing left to hand over."""
@@ -491,6 +506,7 @@ class World:
             if method == "Commit":
                 self.kafka.next_commit = NextCommit.SUCCEEDS
         self.answered.append(letter)
+        self.look_at_key_groups()
         self.after_each()
         if fault is Fault.SERVER_DIES_AFTER:
             to.die()
@@ -535,6 +551,7 @@ class World:
             coordinator.close()
         for server in self.servers.values():
             server.die()
+        self.groups.end()
         self.loop.close()
 
 

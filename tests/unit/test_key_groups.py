@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,9 @@ from keyhole.protocol.key_group import FOLLOWED, SHOWN, TRANSITIONS, UNSETTLED, 
 from services.state_server.replica.key_groups import KeyGroups
 
 S = KeyGroupState
+README = Path(__file__).parents[2] / "services/state_server/README.md"
+ALIAS = re.compile(r'^ +state "(\w+)" as (\w+)$', re.MULTILINE)
+ARROW = re.compile(r"^ +(\w+) --> (\w+):", re.MULTILINE)
 
 
 def test_every_state_can_be_reached_from_absent_and_left_for_it() -> None:
@@ -20,6 +25,17 @@ def test_every_state_can_be_reached_from_absent_and_left_for_it() -> None:
         left += new
     assert reached == set(S) == set(TRANSITIONS)
     assert all(S.ABSENT in TRANSITIONS[state] for state in S if state is not S.ABSENT)
+
+
+def test_the_readmes_diagram_has_each_transition_but_those_that_it_says_are_left_out() -> None:
+    """Every state's way to ABSENT, and the ways back of what is to be followed after all."""
+    text = README.read_text().partition("```mermaid\nstateDiagram-v2\n")[2].partition("```")[0]
+    names = {**{state.name: state for state in S}, **{alias: S[name] for name, alias in ALIAS.findall(text)}}
+    drawn = {(names[start], names[end]) for start, end in ARROW.findall(text)}
+    back = {(S.RESTORING, S.CATCHING_UP), (S.RESTORING_SHOWN, S.STALE), (S.PROMOTED, S.RELEASED)}
+    legal = {(before, after) for before, all_after in TRANSITIONS.items() for after in all_after}
+    left_out = {(before, after) for before, after in legal if after is S.ABSENT and before is not S.OWNER}
+    assert drawn == legal - back - left_out
 
 
 def test_an_owner_is_made_by_a_restore_alone() -> None:

@@ -12,6 +12,7 @@ import pytest
 from keyhole.changelog.base import RestoredEpochs
 from keyhole.errors import KafkaUnreachable
 from keyhole.model.epoch import EpochStamp, Run
+from keyhole.protocol.key_group import FOLLOWED
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka, MemoryReader
 from keyhole.testing.clock import ManualClock
 from services.state_server.replica.restore import AtOnce
@@ -95,6 +96,22 @@ async def test_what_is_given_back_while_it_is_being_released_is_owned() -> None:
     owned = server.table.groups
     await server.host.close()
     assert owned == ALL
+
+
+async def test_what_is_released_before_its_restore_begins_is_followed_and_the_rest_is_owned() -> None:
+    server, writing = await one_that_writes()
+    assigned = asyncio.ensure_future(server.assign(ALL, complete=1))
+    await asyncio.sleep(0.05)
+    released = asyncio.ensure_future(server.host.release(server.run, "counts", frozenset({0}), server.version))
+    await asyncio.sleep(0.05)
+    writing.set()
+    await released
+    assert await assigned
+    owned, shown, ready = server.table.groups, server.table.standby.groups, server.host.ready
+    state = server.host._states.state("counts").groups.state(0)
+    await server.host.close()
+    assert (owned, shown, ready) == (ALL - {0}, {0}, True)
+    assert state in FOLLOWED
 
 
 async def test_a_release_whose_caller_goes_away_is_done_all_the_same() -> None:

@@ -142,7 +142,8 @@ class TakeOvers:
             state.groups.retain(wanted.get(name, frozenset()))
         restore(
             hosted,
-            wanted,
+            # What was given up since (a Release, or as the server stepped down) is followed, and stays so.
+            {name: [of for of in groups if not hosted[name].groups.is_followed(of)] for name, groups in wanted.items()},
             self._changelog,
             self._settings.clock,
             # Half of what the changelog keeps deletions for: the other half is for the restore itself.
