@@ -274,7 +274,9 @@ def test_a_server_whose_answers_come_one_by_one_is_not_silent_until_it_is() -> N
     loop, told = _Loop(), []
     forwarding: Any = SimpleNamespace(answered=lambda *_: None, overdue=lambda asked: told.append(loop.now))
     asked = Asked(forwarding, "a", None, KEYS, 0.0)
-    asked.watch(loop, 1.0)  # type: ignore[arg-type]
+    link = SimpleNamespace(stream=SimpleNamespace(submit=lambda *_: None))
+    directory: Any = SimpleNamespace(link=lambda address: link, hop_seconds=1.0)
+    assert asked.send(directory, Lane(APPLICATION, STATE, "t", ReadBounds()), loop)  # type: ignore[arg-type]
     for now in (100.9, 101.8, 102.7):
         loop.move(now)
         asked.answered(0, Answers([b"v"], []))

@@ -11,8 +11,8 @@ from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import KeyholeError, NoServer
 
 if TYPE_CHECKING:
+    from services.client_proxy.directory import Directory
     from services.client_proxy.forwarding.frame import Forwarding
-    from services.client_proxy.server_connection import ServerConnection
 
 
 class Asked:
@@ -42,17 +42,24 @@ class Asked:
         """The places of `count` keys from `start` on."""
         return range(start, start + count) if self._places is None else self._places[start : start + count]
 
-    def send(self, link: ServerConnection | None, lane: Lane) -> None:
-        """Lets the keys travel with the server's next frame. Raises KeyholeError: They can't; nothing comes of it."""
-        if link is None:
-            raise NoServer(f"server {self.address} is no longer among the discovered ones")
-        link.stream.submit(lane, self.segment)
+    def send(self, directory: Directory, lane: Lane, loop: asyncio.AbstractEventLoop) -> bool:
+        """Lets the keys travel with the server's next frame. The Forwarding hears what comes of it, also of silence.
 
-    def watch(self, loop: asyncio.AbstractEventLoop, hop_seconds: float) -> None:
-        """Calls `overdue` if it is not answered in time."""
-        self._loop = loop
-        self._heard = loop.time()
+        Returns:
+            False where they can't travel. They have failed by then.
+        """
+        try:
+            link = directory.link(self.address)
+            if link is None:
+                raise NoServer(f"server {self.address} is no longer among the discovered ones")
+            link.stream.submit(lane, self.segment)
+        except KeyholeError as error:
+            self._forwarding.failed(self, 0, self._left, error)
+            return False
+        self._loop, self._heard = loop, loop.time()
+        hop_seconds = directory.hop_seconds
         self._timer = loop.call_later(hop_seconds, self._is_overdue, hop_seconds, hop_seconds / 2)
+        return True
 
     def forget(self) -> None:
         """It no longer matters whether it is answered."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from keyhole.backoff import Backoff
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.segments import Answers
-from keyhole.errors import DeadlineExceeded, KeyholeError
+from keyhole.errors import KeyholeError
 from keyhole.rpc.frames import FRAME_BYTES, AskAgain, as_error, failed_together, frame_is_full
 from services.client_proxy.directory import Directory
 from services.client_proxy.forwarding.asked import Asked
@@ -121,17 +121,12 @@ class Forwarding:
     def _ask(self, address: str, places: Sequence[int] | None) -> None:
         keys = self._keys if places is None else [self._keys[place] for place in places]
         asked = Asked(self, address, places, keys, self._deadline)
-        try:
-            asked.send(self._directory.link(address), self._lane)
-        except KeyholeError as error:
-            self.failed(asked, 0, len(keys), error)
-            return
-        asked.watch(self._loop, self._directory.hop_seconds)
-        self._asked.append(asked)
+        if asked.send(self._directory, self._lane, self._loop):
+            self._asked.append(asked)
 
     def _fail(self, places: Sequence[int], error: KeyholeError, asked: Asked | None = None) -> None:
         if not isinstance(error, MENDABLE):
-            self._give_up(places, error)
+            self._end_with(self._attempts.last_words(places, error))
             return
         address, was_overdue = (asked.address, asked.overdue) if asked else ("", True)
         self._attempts.refused(places, address, error, was_overdue=was_overdue)
@@ -161,8 +156,7 @@ class Forwarding:
             self._retry = self._loop.call_later(delay, self._try_again)
             return
         # What a silent server may still answer is left to the deadline.
-        self._fail_late(self._attempts.take_lost())
-        self._finish_if_complete()
+        self._end_with(self._attempts.too_late(self._attempts.take_lost()))
 
     def _try_again(self) -> None:
         self._retry = None
@@ -181,20 +175,14 @@ class Forwarding:
 
     def _refuse(self, places: Sequence[int], trouble: Trouble) -> None:
         if trouble.final:
-            self._give_up(places, trouble.error)
+            self._end_with(self._attempts.last_words(places, trouble.error))
         else:
             self._fail(places, trouble.error)
 
-    def _give_up(self, places: Sequence[int], error: KeyholeError) -> None:
-        if isinstance(error, DeadlineExceeded):
-            # Another copy, or this one a moment ago, may have said what the silent one couldn't.
-            self._fail_late(self._attempts.with_reason(places), error)
-        self._gathered.fail(places, error)
+    def _end_with(self, errors: Iterable[tuple[Sequence[int], KeyholeError]]) -> None:
+        for places, error in errors:
+            self._gathered.fail(places, error)
         self._finish_if_complete()
-
-    def _fail_late(self, places: Iterable[int], silent: KeyholeError | None = None) -> None:
-        for late, error in self._attempts.too_late(places, silent):
-            self._gathered.fail(late, error)
 
     def _finish_if_complete(self) -> None:
         if self._gathered.complete and not self._finished:

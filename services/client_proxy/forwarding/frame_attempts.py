@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from keyhole.errors import KeyholeError
+from keyhole.errors import DeadlineExceeded, KeyholeError
 from services.client_proxy.forwarding.key_attempts import KeyAttempts
 
 NextCopy = Callable[[int, KeyAttempts], str]
@@ -70,14 +70,18 @@ class FrameAttempts:
         self.idle.clear()
         return lost
 
-    def with_reason(self, places: Iterable[int]) -> list[int]:
-        """Those of these of which somebody has said why they aren't answered."""
-        return [place for place in places if place in self._by_place and self._by_place[place].reason]
-
     def reason(self, places: Collection[int]) -> KeyholeError | None:
         """Why one of these isn't answered; None: nobody has said so of any."""
         reasons = (tried.reason for place, tried in self._by_place.items() if place in places)
         return next((reason for reason in reasons if reason), None)
+
+    def last_words(self, places: Sequence[int], error: KeyholeError) -> Iterator[tuple[Sequence[int], KeyholeError]]:
+        """What these fail with, which no other copy can mend. The first error for a place counts."""
+        if isinstance(error, DeadlineExceeded):
+            # Another copy, or this one a moment ago, may have said what the silent one couldn't.
+            known = [place for place in places if place in self._by_place and self._by_place[place].reason]
+            yield from self.too_late(known, error)
+        yield places, error
 
     def too_late(
         self, places: Iterable[int], silent: KeyholeError | None = None

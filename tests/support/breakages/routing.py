@@ -78,8 +78,8 @@ ROUTING = (
     Breakage(
         "nobody watches for a server that keeps silent",
         "routing",
-        _FORWARDING,
-        "        asked.watch(self._loop, self._directory.hop_seconds)\n",
+        "services/client_proxy/forwarding/asked.py",
+        "        self._timer = loop.call_later(hop_seconds, self._is_overdue, hop_seconds, hop_seconds / 2)\n",
         "",
         ("test_forwarding.py",),
     ),
