@@ -5,5 +5,9 @@
     debezium.py   a change of a database's table, as Debezium tells it  -> the same
     mapping.py    what becomes of rows                                  -> updates, and their key groups
 
-These are pure. docs/updates.md has the records of an updates topic, docs/adr/real-time-updates.md the reasons.
+    progress.py   what was sent and not acknowledged                    -> up to where all was
+    positions.py  boundaries in the updates topic                       -> from where a feeder sends
+    feeder.py     the loop that reads, maps, sends and writes boundaries; Kafka is behind its interfaces
+
+All but the feeder's loop are pure. docs/updates.md has the records of an updates topic, docs/adr/real-time-updates.md the reasons.
 """

@@ -1,0 +1,285 @@
+"""The exactly-once feeder: reads a source topic, and sends each of its rows to the updates topic at least once.
+
+    take the lease             whoever had it hears so at its next `keep`, and stops
+    read the last boundary     from there on rows are sent
+    write it once more         to every partition, before the first row
+    read, map, send            each row under its number; what can't be read goes to the dead letters
+    write boundaries           once all below them is acknowledged
+
+Owners count each row once, by its number. So a feeder that dies, or sends beside another one, changes nothing: the log
+has repetitions, which are passed over. It keeps no position but the boundaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from keyhole.clock import Clock
+from keyhole.errors import RequestError, TooLarge
+from keyhole.feed.mapping import RecordMapper, RoutedUpdate
+from keyhole.feed.positions import (
+    BoundarySearch,
+    FeederBoundary,
+    FoundBoundaries,
+    SourceDescription,
+    check_starts,
+    made_anew,
+    start_positions,
+    windows,
+)
+from keyhole.feed.progress import SourceProgress
+from keyhole.feed.rows import SourceRecord
+from keyhole.protocol.updates import encode
+
+MOST_WAITING = 20_000
+"""Above so many sends without an acknowledgement the source is not read on."""
+
+_SEARCHED_PARTITION = 0
+_WAIT_SECONDS = 0.1
+
+Done = Callable[[], None]
+
+
+class SourceTopic(Protocol):
+    """The topic that is fed. One thread."""
+
+    def describe(self) -> SourceDescription:
+        """As it is now. Raises KeyholeError: there is none, or it can't be told."""
+
+    def look(self) -> tuple[str, int]:
+        """Its id, and how many partitions it has. Cheaper than `describe`."""
+
+    def read_from(self, positions: Mapping[int, int]) -> None:
+        """These partitions are read from there on, beside those that are read already."""
+
+    def poll(self, seconds: float) -> Sequence[SourceRecord]:
+        """The next records, each partition's in its order; none, where none comes in that time.
+
+        Raises:
+            ChangelogRecreated: The next one of a partition was deleted.
+        """
+
+
+class UpdatesTopic(Protocol):
+    """The topic that is fed into. One thread, on which `done` is called too, within `poll`."""
+
+    @property
+    def partitions(self) -> int:
+        """As many as the state has key groups."""
+
+    @property
+    def most_bytes(self) -> int:
+        """A record's value can't be larger."""
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        """The first offset that is there, and the one behind the last."""
+
+    def read(self, partition: int, start: int, end: int) -> Iterable[bytes | None]:
+        """The values of the records between."""
+
+    def send(self, partition: int, value: bytes, done: Done) -> None:
+        """On its way; `done` once it is acknowledged. Records of a partition stand there in the order of these calls.
+
+        Raises KeyholeError, here or in `poll`: one was not taken. None of this partition behind it is.
+        """
+
+    def poll(self, seconds: float) -> None:
+        """Calls what is done; waits for that at most so long."""
+
+
+class DeadLetters(Protocol):
+    """Where records go that can't be fed. The same thread, and the same way to say what is done, within `poll`."""
+
+    def send(self, record: SourceRecord, reason: str, done: Done) -> None:
+        """On its way, with the reason."""
+
+    def poll(self, seconds: float) -> None:
+        """As UpdatesTopic.poll."""
+
+
+class Lease(Protocol):
+    """At most one feeder of a topic into a state keeps it. It saves work, and tells whoever was started by mistake."""
+
+    def take(self) -> None:
+        """From now on it is ours."""
+
+    def keep(self) -> None:
+        """Raises Fenced: somebody else has taken it."""
+
+
+class Feeder:
+    """Feeds one source topic into one state. One thread; `start`, then `step` again and again.
+
+    What either of them raises ends it: a new one goes on from the last boundary.
+
+    Args:
+        topic: Name of the source topic.
+        mapper_of: Makes the mapping, of the name under which the source's rows stand: Kafka's id of the topic.
+        boundary_seconds: How often a boundary is written, and the source and the lease are looked at.
+        repeat_seconds: So often one is written also where nothing has come: the last one must not be deleted with old
+            updates.
+        from_earliest: See start_positions.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        mapper_of: Callable[[str], RecordMapper],
+        source: SourceTopic,
+        updates: UpdatesTopic,
+        dead_letters: DeadLetters,
+        lease: Lease,
+        clock: Clock,
+        *,
+        boundary_seconds: float = 1.0,
+        repeat_seconds: float = 600.0,
+        from_earliest: bool = False,
+    ) -> None:
+        self._topic = topic
+        self._mapper_of = mapper_of
+        self._source = source
+        self._updates = updates
+        self._dead_letters = dead_letters
+        self._lease = lease
+        self._clock = clock
+        self._boundary_seconds = boundary_seconds
+        self._repeat_seconds = repeat_seconds
+        self._from_earliest = from_earliest
+        # Of the boundary that was written last: how many partitions have not acknowledged it.
+        self._unwritten = 0
+        self._boundary: dict[int, int] = {}
+        self._boundary_at = self._looked_at = clock.monotonic()
+        self.refused = 0
+        """How many records went to the dead letters."""
+
+    def start(self) -> None:
+        """Begins where the last one was. Blocks until that is in the log, in each partition.
+
+        Raises:
+            ChangelogRecreated: See start_positions.
+            Fenced: Another feeder began at the same time.
+            KeyholeError: Kafka can't be reached, or refuses.
+        """
+        self._lease.take()
+        described = self._source.describe()
+        self._topic_id = described.topic_id
+        found = self._found_boundaries()
+        positions = start_positions(described, found, from_earliest=self._from_earliest)
+        self._progress = SourceProgress(positions)
+        self._mapper = self._mapper_of(self._topic_id)
+        self._write_boundary(positions)
+        while self._unwritten:
+            self._updates.poll(_WAIT_SECONDS)
+        self._lease.keep()
+        self._source.read_from(positions)
+
+    def _found_boundaries(self) -> FoundBoundaries:
+        search = BoundarySearch(self._topic, self._topic_id)
+        start, end = self._updates.bounds(_SEARCHED_PARTITION)
+        for first, behind in windows(start, end):
+            if search.look(self._updates.read(_SEARCHED_PARTITION, first, behind)):
+                break
+        return search.found(whole=start == 0)
+
+    def step(self, seconds: float) -> int:
+        """Feeds what comes within that time, and writes a boundary if one is due.
+
+        Returns:
+            How many records were read.
+
+        Raises:
+            Fenced: Another feeder has begun.
+            ChangelogRecreated: The source was made anew, or records were deleted before they were read.
+            KeyholeError: Kafka can't be reached, or refuses.
+        """
+        records = self._source.poll(seconds)
+        for record in records:
+            self._feed(record)
+        self._serve(0.0)
+        while self._progress.waiting > MOST_WAITING:
+            self._serve(_WAIT_SECONDS)
+        if self._clock.monotonic() - self._looked_at >= self._boundary_seconds:
+            self._look()
+        return len(records)
+
+    def finish(self) -> None:
+        """Waits for all that was sent, and writes the last boundary. Raises as `step`."""
+        while self._progress.waiting or self._unwritten:
+            self._serve(_WAIT_SECONDS)
+        self._look()
+        while self._unwritten:
+            self._serve(_WAIT_SECONDS)
+
+    @property
+    def waiting(self) -> int:
+        """How many sends wait for their acknowledgement."""
+        return self._progress.waiting
+
+    def _serve(self, seconds: float) -> None:
+        self._updates.poll(seconds)
+        self._dead_letters.poll(0.0)
+
+    def _feed(self, record: SourceRecord) -> None:
+        partition, offset = record.partition, record.offset
+
+        def done() -> None:
+            self._progress.acknowledged(partition, offset)
+
+        try:
+            encoded = self._encoded(self._mapper.updates(record))
+        except RequestError as error:
+            self.refused += 1
+            self._progress.begin(partition, offset, 1)
+            self._dead_letters.send(record, error.message, done)
+            return
+        self._progress.begin(partition, offset, len(encoded))
+        for group, value in encoded:
+            self._updates.send(group, value, done)
+
+    def _encoded(self, updates: Iterable[RoutedUpdate]) -> list[tuple[int, bytes]]:
+        """All of a record's, or none. Raises TooLarge."""
+        encoded = [(update.key_group, encode(update.record)) for update in updates]
+        largest = max((len(value) for _, value in encoded), default=0)
+        if largest > self._updates.most_bytes:
+            raise TooLarge(
+                f"an update takes {largest} bytes, and the updates topic takes {self._updates.most_bytes}",
+                bytes=largest,
+                limit=self._updates.most_bytes,
+            )
+        return encoded
+
+    def _look(self) -> None:
+        """Whether source and lease are as they were; then a boundary, where one is due."""
+        self._looked_at = self._clock.monotonic()
+        topic_id, partitions = self._source.look()
+        if topic_id != self._topic_id:
+            raise made_anew(self._topic, self._topic_id, topic_id)
+        ends = self._progress.ends()
+        if partitions > len(ends):
+            self._read_new_partitions(ends)
+            ends = self._progress.ends()
+        self._lease.keep()
+        old = self._looked_at - self._boundary_at >= self._repeat_seconds
+        if not self._unwritten and (old or ends != self._boundary):
+            self._write_boundary(ends)
+
+    def _read_new_partitions(self, known: Mapping[int, int]) -> None:
+        described = self._source.describe()
+        if described.topic_id != self._topic_id:
+            raise made_anew(self._topic, self._topic_id, described.topic_id)
+        new = dict.fromkeys(described.starts.keys() - known.keys(), 0)
+        check_starts(described, new)
+        self._progress.add(new)
+        self._source.read_from(new)
+
+    def _write_boundary(self, ends: Mapping[int, int]) -> None:
+        self._boundary, self._boundary_at = dict(ends), self._clock.monotonic()
+        record = FeederBoundary(self._topic_id, self._clock.now_ms(), self._boundary, self._topic)
+        value = encode(record)
+        self._unwritten = self._updates.partitions
+        for partition in range(self._updates.partitions):
+            self._updates.send(partition, value, self._boundary_written)
+
+    def _boundary_written(self) -> None:
+        self._unwritten -= 1
