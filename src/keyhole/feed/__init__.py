@@ -9,5 +9,6 @@
     positions.py  boundaries in the updates topic                       -> from where a feeder sends
     feeder.py     the loop that reads, maps, sends and writes boundaries; Kafka is behind its interfaces
 
-All but the feeder's loop are pure. docs/updates.md has the records of an updates topic, docs/adr/real-time-updates.md the reasons.
+None of these does I/O by itself. docs/updates.md has the records of an updates topic, docs/adr/real-time-updates.md
+the reasons.
 """
