@@ -13,7 +13,7 @@ from keyhole.feed.positions import (
     start_positions,
     windows,
 )
-from keyhole.protocol.updates import BoundaryRecord, UpdateRecord, decode, encode
+from keyhole.protocol.updates import BoundaryRecord, EndRecord, UpdateRecord, decode, encode
 from tests.support.feeder_world import FeederProcess, World
 
 SOURCE = SourceDescription("orders", "id-1", {0: 5, 1: 0})
@@ -90,6 +90,7 @@ def test_a_topic_that_is_made_anew_while_it_is_fed_ends_the_feeder() -> None:
         fed(world)
     world.append(0, {"id": "a", "n": 2})
     fed(world, from_earliest=True).drain()
+    assert all(encode(EndRecord("id-1")) in world.logs[group] for group in range(3))
     # It is another source from then on, and needs no permission any more.
     fed(world).drain()
     assert [record.source for times in world.sent().values() for _, record in times] == ["id-1", "id-1x"]

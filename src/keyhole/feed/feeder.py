@@ -30,7 +30,7 @@ from keyhole.feed.positions import (
 )
 from keyhole.feed.progress import SourceProgress
 from keyhole.feed.rows import SourceRecord
-from keyhole.protocol.updates import encode
+from keyhole.protocol.updates import EndRecord, Record, encode
 
 MOST_WAITING = 20_000
 """Above so many sends without an acknowledgement the source is not read on."""
@@ -146,7 +146,7 @@ class Feeder:
         self._boundary_seconds = boundary_seconds
         self._repeat_seconds = repeat_seconds
         self._from_earliest = from_earliest
-        # Of the boundary that was written last: how many partitions have not acknowledged it.
+        # Of what goes to all partitions: how many have not acknowledged it.
         self._unwritten = 0
         self._boundary: dict[int, int] = {}
         self._boundary_at = self._looked_at = clock.monotonic()
@@ -168,6 +168,9 @@ class Feeder:
         positions = start_positions(described, found, from_earliest=self._from_earliest)
         self._progress = SourceProgress(positions)
         self._mapper = self._mapper_of(self._topic_id)
+        if found.ends is None and found.other_id:
+            # The topic that was fed before is gone, and its rows need not be remembered any more.
+            self._write_everywhere(EndRecord(found.other_id))
         self._write_boundary(positions)
         while self._unwritten:
             self._updates.poll(_WAIT_SECONDS)
@@ -275,11 +278,13 @@ class Feeder:
 
     def _write_boundary(self, ends: Mapping[int, int]) -> None:
         self._boundary, self._boundary_at = dict(ends), self._clock.monotonic()
-        record = FeederBoundary(self._topic_id, self._clock.now_ms(), self._boundary, self._topic)
-        value = encode(record)
-        self._unwritten = self._updates.partitions
-        for partition in range(self._updates.partitions):
-            self._updates.send(partition, value, self._boundary_written)
+        self._write_everywhere(FeederBoundary(self._topic_id, self._clock.now_ms(), self._boundary, self._topic))
 
-    def _boundary_written(self) -> None:
+    def _write_everywhere(self, record: Record) -> None:
+        value = encode(record)
+        self._unwritten += self._updates.partitions
+        for partition in range(self._updates.partitions):
+            self._updates.send(partition, value, self._written)
+
+    def _written(self) -> None:
         self._unwritten -= 1
