@@ -235,7 +235,7 @@ class _Lease(_Port):
         self._process.call()
         self._process.world.holder = self._process
 
-    def keep(self) -> None:
+    def keep(self, ends: Mapping[int, int]) -> None:
         self._process.call()
         if self._process.world.holder is not self._process:
             raise Fenced("another feeder has begun")

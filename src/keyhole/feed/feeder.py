@@ -88,24 +88,24 @@ class UpdatesTopic(Protocol):
         """Calls what is done; waits for that at most so long."""
 
 
-class DeadLetters(Protocol):
+class DeadLetterTopic(Protocol):
     """Where records go that can't be fed. The same thread, and the same way to say what is done, within `poll`."""
 
     def send(self, record: SourceRecord, reason: str, done: Done) -> None:
         """On its way, with the reason."""
 
     def poll(self, seconds: float) -> None:
-        """As UpdatesTopic.poll."""
+        """See UpdatesTopic.poll: what is done is called within it."""
 
 
-class Lease(Protocol):
+class FeederLease(Protocol):
     """At most one feeder of a topic into a state keeps it. It saves work, and tells whoever was started by mistake."""
 
     def take(self) -> None:
         """From now on it is ours."""
 
-    def keep(self) -> None:
-        """Raises Fenced: somebody else has taken it."""
+    def keep(self, ends: Mapping[int, int]) -> None:
+        """Raises Fenced: somebody else has taken it. `ends`: up to where the source is fed, for people to see."""
 
 
 class Feeder:
@@ -128,8 +128,8 @@ class Feeder:
         mapper_of: Callable[[str], RecordMapper],
         source: SourceTopic,
         updates: UpdatesTopic,
-        dead_letters: DeadLetters,
-        lease: Lease,
+        dead_letters: DeadLetterTopic,
+        lease: FeederLease,
         clock: Clock,
         *,
         boundary_seconds: float = 1.0,
@@ -174,7 +174,7 @@ class Feeder:
         self._write_boundary(positions)
         while self._unwritten:
             self._updates.poll(_WAIT_SECONDS)
-        self._lease.keep()
+        self._lease.keep(positions)
         self._source.read_from(positions)
 
     def _found_boundaries(self) -> FoundBoundaries:
@@ -262,7 +262,7 @@ class Feeder:
         if partitions > len(ends):
             self._read_new_partitions(ends)
             ends = self._progress.ends()
-        self._lease.keep()
+        self._lease.keep(ends)
         old = self._looked_at - self._boundary_at >= self._repeat_seconds
         if not self._unwritten and (old or ends != self._boundary):
             self._write_boundary(ends)
