@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from jobs.fraud_detection.config import PaymentsConfig
 from jobs.fraud_detection.description import JOB
 from jobs.fraud_detection.model import FIELDS, Aggregation, Payment, Rule
-from keyhole.local.sources import Sender, due, run_source
+from keyhole.local.job_sources import Sender, due, run_source
 
 SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS

@@ -20,7 +20,7 @@ import psutil
 
 from jobs.golden_signals.config import RequestsConfig
 from jobs.golden_signals.description import JOB
-from keyhole.local.sources import Sender, due, run_source
+from keyhole.local.job_sources import Sender, due, run_source
 
 MINUTE_MS = 60_000
 PARTITIONS = 3

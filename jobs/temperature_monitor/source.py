@@ -25,7 +25,7 @@ from vega_datasets import local_data
 
 from jobs.temperature_monitor.config import ReadingsConfig
 from jobs.temperature_monitor.description import JOB
-from keyhole.local.sources import Sender, due, run_source
+from keyhole.local.job_sources import Sender, due, run_source
 
 # The probe has a partition of its own, so that who looks for its readings need not read all the others.
 PROBE, PROBE_PARTITION = "probe", 0

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from jobs.tweet_impressions.config import TweetsConfig
 from jobs.tweet_impressions.description import JOB
-from keyhole.local.sources import Sender, due, run_source
+from keyhole.local.job_sources import Sender, due, run_source
 
 SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS

@@ -34,7 +34,7 @@ from jobs.vital_signs.config import ChunksConfig
 from jobs.vital_signs.description import JOB
 from keyhole.errors import InvalidConfiguration
 from keyhole.installing import with_extra
-from keyhole.local.sources import Sender, due, run_source
+from keyhole.local.job_sources import Sender, due, run_source
 
 # 2026-11-21: the monitors begin then in every run.
 BEGIN_US = 1_795_219_200_000_000

@@ -1,4 +1,5 @@
-"""One name, one thing: no two public classes or type aliases of the library and the services have the same name."""
+"""One name, one thing: in the library and the services no two public classes or type aliases have the same name, and no
+two modules, but those that their folders tell apart."""
 
 from __future__ import annotations
 
@@ -33,3 +34,43 @@ def test_no_public_class_name_is_used_twice() -> None:
                     if not name.startswith("_"):
                         found[name].append(path)
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+# Which of several it is, the folder says: the counts of the coordinator, and those of the proxy.
+OF_A_FOLDER = {
+    "app",
+    "base",
+    "bases",
+    "control",
+    "copies",
+    "counts",
+    "engine",
+    "epoch",
+    "errors",
+    "freshness",
+    "jobs",
+    "kafka",
+    "metrics",
+    "options",
+    "plan",
+    "progress",
+    "restore",
+    "rows",
+    "scans",
+    "session",
+    "settings",
+    "status",
+    "updates",
+    "waiting",
+}
+
+
+def test_no_name_of_a_module_is_used_twice_with_two_meanings() -> None:
+    found = defaultdict(list)
+    for folder in ("src/keyhole", "services"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            path = str(file.relative_to(ROOT))
+            if not path.startswith(("src/keyhole/v1/", *FAKES)) and not file.stem.startswith("__"):
+                found[file.stem].append(path)
+    twice = {name: paths for name, paths in found.items() if len(paths) > 1}
+    assert {name: paths for name, paths in twice.items() if name not in OF_A_FOLDER} == {}

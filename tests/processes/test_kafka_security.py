@@ -21,7 +21,7 @@ from keyhole.local.java import Java
 from keyhole.local.ports import free_ports
 from keyhole.local.services import start_client_proxy, start_state_server
 from keyhole.spark import queryable
-from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.running import records
 from tests.support.secured_kafka import secured_kafka
 from tests.support.streams import RunQuery

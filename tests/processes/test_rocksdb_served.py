@@ -17,7 +17,7 @@ from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_state_server
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from keyhole.stores.disk.directory import directory_name
+from keyhole.stores.disk.store_directory import directory_name
 from tests.support import states
 from tests.support.feeding import Feed
 from tests.support.peak_memory import PeakMemory

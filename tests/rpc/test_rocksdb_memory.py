@@ -13,7 +13,7 @@ import psutil
 
 from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, StoreLimits
-from keyhole.stores.disk.directory import directory_name
+from keyhole.stores.disk.store_directory import directory_name
 from keyhole.stores.rocksdb.engine import RocksdbEngine
 
 MIB = 1 << 20

@@ -18,7 +18,7 @@ from keyhole import AsyncClient, errors
 from keyhole.rpc import channels, status
 from keyhole.stores.base import StoreLimits
 from keyhole.stores.choices import chosen_engine
-from keyhole.stores.disk.directory import directory_name
+from keyhole.stores.disk.store_directory import directory_name
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
 from tests.support.readings import APPLICATION, STATE, descriptor, rows

@@ -26,7 +26,7 @@ from keyhole.errors import DeadlineExceeded, InvalidConfiguration
 from keyhole.protocol.receipts import PartitionReceipt, StageOrder
 from keyhole.spark import queryable
 from keyhole.spark.changes import own_rows, split
-from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.running import ROCKSDB
 from keyhole.spark.sink import Sink
 from keyhole.spark.write_path import stage_plan as staging

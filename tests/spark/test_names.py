@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from keyhole.encoding.row import attributes
 from keyhole.errors import InvalidConfiguration, KeyMismatch, ValueMismatch
 from keyhole.spark import queryable
-from keyhole.spark.driver.frames import quoted
+from keyhole.spark.driver.data_frames import quoted
 from keyhole.spark.sink import Sink
 from keyhole.spark.write_path.epoch_states import EpochStates
 from tests.support.hostile_names import NAMES, OF_FIELDS, OF_KEYS, REFUSED, attribute

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.changes import split
 from keyhole.spark.driver.cached import kept
-from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.driver.layout import HashLayout, layout_of
 from keyhole.spark.driver.micro_batch import current
 from keyhole.spark.driver.partitioning import by_key_group

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.driver.layout import HashLayout, layout_of
 from keyhole.spark.driver.micro_batch import MicroBatch, OutputMode, current
 from keyhole.spark.driver.partitioning import by_key_group

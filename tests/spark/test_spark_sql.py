@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from keyhole.spark import queryable
-from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.driver.layout import HashLayout, layout_of
 from keyhole.spark.driver.micro_batch import current
 from tests.support.scenario import Scenarios

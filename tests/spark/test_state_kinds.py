@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError, ValueMismatch
 from keyhole.spark import queryable
-from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.write_path.epoch_states import EpochStates
 from tests.support.scenario import Scenario, Scenarios, only
 

@@ -36,7 +36,7 @@ from keyhole.encoding.columnar import OP
 from keyhole.spark import queryable
 from keyhole.spark.changes import split
 from keyhole.spark.driver.cached import kept
-from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.data_frames import classic
 from tests.support.micro_batches import session_settings
 from tests.support.odd_records import NO_OBJECTS, odd_records
 from tests.support.streams import RunQuery, Service, Stream

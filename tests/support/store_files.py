@@ -13,7 +13,7 @@ import pytest
 
 from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, Store, StoreEngine, StoreLimits
-from keyhole.stores.disk.directory import directory_name
+from keyhole.stores.disk.store_directory import directory_name
 from keyhole.stores.rocksdb.engine import RocksdbEngine
 
 ROWS_PER_BATCH = 50

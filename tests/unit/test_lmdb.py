@@ -13,8 +13,8 @@ import pytest
 from keyhole.errors import InvalidConfiguration, Overloaded, StoreFormat, StoreFull
 from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, StoreLimits
-from keyhole.stores.disk.directory import directory_name
 from keyhole.stores.disk.identity import Identity
+from keyhole.stores.disk.store_directory import directory_name
 from keyhole.stores.lmdb.engine import LmdbEngine, LmdbSnapshot
 from keyhole.stores.lmdb.environment import open_environment
 from tests.support.disks import fill_disk, small_disk

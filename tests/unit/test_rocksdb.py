@@ -12,7 +12,7 @@ from rocksdict import Options, Rdict, WriteBatch
 from keyhole.errors import InternalError, InvalidConfiguration, NotReady, StoreFormat, StoreFull
 from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Advance, Batch, Store, StoreLimits
-from keyhole.stores.disk.directory import directory_name
+from keyhole.stores.disk.store_directory import directory_name
 from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine, RocksdbStore
 from keyhole.testing.stores.samples import key, puts

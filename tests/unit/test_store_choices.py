@@ -10,7 +10,7 @@ from keyhole.errors import InvalidConfiguration, StoreFull, StoreLocked
 from keyhole.model.epoch import START
 from keyhole.stores.base import Advance, Batch, StoreEngine, StoreLimits
 from keyhole.stores.choices import EngineByState, chosen_engine, read_choices
-from keyhole.stores.disk.directory import directory_name
+from keyhole.stores.disk.store_directory import directory_name
 from keyhole.stores.lmdb.engine import LmdbEngine, LmdbStore
 from keyhole.stores.memory import MemoryStore
 from keyhole.stores.rocksdb.engine import RocksdbStore

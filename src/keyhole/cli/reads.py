@@ -13,7 +13,7 @@ from rich.console import Console
 
 from keyhole import Answer, Client, Source, Stale, StateDescriptor
 from keyhole.client.bounds import StalePolicy
-from keyhole.client.views import ServerStatus, StateHolding
+from keyhole.client.server_status import ServerStatus, StateHolding
 from keyhole.encoding.key_text import parse_bound, parse_key, typed
 from keyhole.encoding.value_json import to_json
 from keyhole.errors import KeyMismatch

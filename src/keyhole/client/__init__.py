@@ -2,7 +2,7 @@
 
 import keyhole.rpc  # noqa: F401 - before anything imports grpc
 from keyhole.client.async_client import AsyncClient
+from keyhole.client.server_status import ServerStatus, StateHolding
 from keyhole.client.sync_client import Client
-from keyhole.client.views import ServerStatus, StateHolding
 
 __all__ = ["AsyncClient", "Client", "ServerStatus", "StateHolding"]

@@ -11,9 +11,9 @@ from typing import NoReturn, Self, Unpack
 
 from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.options import Key, ReadOptions, ScanOptions, asked_of, defaults
+from keyhole.client.server_status import ServerStatus, status_from_proto
 from keyhole.client.session import AsyncSession
 from keyhole.client.target import Targets, targets_of
-from keyhole.client.views import ServerStatus, status_from_proto
 from keyhole.client.wire.connection import Connection
 from keyhole.client.wire.lookups import Whole, keys_of
 from keyhole.client.wire.scans import Scan

@@ -16,9 +16,9 @@ from typing import NoReturn, Self, TypeVar, Unpack
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.bounds import Duration
 from keyhole.client.options import Key, ReadOptions, ScanOptions
+from keyhole.client.server_status import ServerStatus
 from keyhole.client.session import Session
 from keyhole.client.target import Targets, targets_of
-from keyhole.client.views import ServerStatus
 from keyhole.client.wire.lookups import keys_of
 from keyhole.errors import ClientClosed
 from keyhole.model.read import Answer, Entries

@@ -16,7 +16,7 @@ from functools import partial
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.change_lock import ChangeLock, StagingRound
-from keyhole.coordinator.commit import Committed, commit_requests
+from keyhole.coordinator.commit_phase import Committed, commit_requests
 from keyhole.coordinator.commit_time import CommitTime
 from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Fleet

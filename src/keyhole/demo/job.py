@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from keyhole import Answer, Client
-from keyhole.client.views import StateHolding
+from keyhole.client.server_status import StateHolding
 from keyhole.demo.jobs import described
 from keyhole.demo.runner import RunOptions, run_locally
 from keyhole.errors import KeyholeError

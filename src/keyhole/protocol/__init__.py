@@ -59,7 +59,7 @@ An epoch, on the way without failures (coordinator/ is in src/keyhole/, state_se
       |   coordinator/commit_time.py: once for all rounds |                             |
       |                          |                        |                             |
       |-- Commit, with the winners' receipts ------------>| write/commit.py             |
-      |   coordinator/commit.py  |                        |-- changelog, one transaction:
+      |   commit_phase.py        |                        |-- changelog, one transaction:
       |                          |                        |   rows, then the markers -->|
       |                          |                        |   changelog/kafka/writer.py |
       |                          |                        | one store write: rows and positions

@@ -34,7 +34,7 @@ from keyhole.savepoint.manifest import (
     begun,
     encode_manifest,
 )
-from keyhole.savepoint.rows import write_rows
+from keyhole.savepoint.row_files import write_rows
 from keyhole.savepoint.spark_checkpoint import copy_checkpoint
 from keyhole.savepoint.subject import Subject, SubjectQuery, check_checkpoints, subject_of, uneven
 from keyhole.stores.base import StoreEngine

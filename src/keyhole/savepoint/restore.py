@@ -46,7 +46,7 @@ from keyhole.savepoint.plan import (
     final_records,
     plan_restore,
 )
-from keyhole.savepoint.rows import SavedRows, read_rows
+from keyhole.savepoint.row_files import SavedRows, read_rows
 from keyhole.savepoint.spark_log import checkpoint_of
 
 _log = logging.getLogger(__name__)

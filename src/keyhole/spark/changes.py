@@ -14,7 +14,7 @@ from pyspark.sql import types as spark
 
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.driver.arrow_map import map_in_arrow
-from keyhole.spark.driver.frames import column, quoted
+from keyhole.spark.driver.data_frames import column, quoted
 from keyhole.spark.exposed import CHANGES_COLUMN, PREFIX, STATE_COLUMN, exposed_in
 from keyhole.spark.worker.pack import keyhole_change_rows
 

@@ -23,7 +23,7 @@ from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.config import JobConfig
 from keyhole.coordinator.stats import stats_of
 from keyhole.spark.driver.arrow_map import map_in_arrow
-from keyhole.spark.driver.frames import quoted
+from keyhole.spark.driver.data_frames import quoted
 from keyhole.spark.worker.rejecting import KEPT, REASON, set_aside
 
 SUFFIX = ".dead-letter"

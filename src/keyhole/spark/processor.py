@@ -26,7 +26,7 @@ from keyhole.spark.declaration.argument_types import Columns, columns
 from keyhole.spark.declaration.batch_columns import check_all_columns
 from keyhole.spark.declaration.given_schema import struct
 from keyhole.spark.declaration.ttl import Ttl, ttl_of
-from keyhole.spark.driver.frames import classic, column, quoted
+from keyhole.spark.driver.data_frames import classic, column, quoted
 from keyhole.spark.driver.processor_check import check_init
 from keyhole.spark.exposed import (
     PREFIX,

@@ -17,9 +17,9 @@ from keyhole.model.state import TtlClock
 from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.protocol.epochs import EpochBatch, offsets_hash
 from keyhole.spark.driver.cached import kept
+from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.driver.executors import addresses_of
 from keyhole.spark.driver.first_batch import check_workers
-from keyhole.spark.driver.frames import classic
 from keyhole.spark.driver.layout import layout_of
 from keyhole.spark.driver.micro_batch import OutputMode, current
 from keyhole.spark.driver.query_plan import next_watermark_ms

@@ -256,7 +256,7 @@ PROTOCOL = (
     Breakage(
         "the complete record of a replayed epoch has not the markers of what was there",
         "protocol",
-        "src/keyhole/coordinator/commit.py",
+        "src/keyhole/coordinator/commit_phase.py",
         "for group in (*r.committed, *r.already_committed)):\n",
         "for group in r.committed):\n",
         ("test_recovery.py::test_the_complete_record_of_a_replayed_epoch_has_the_markers_of_what_was_there",),

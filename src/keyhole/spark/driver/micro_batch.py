@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.driver.jvm import java_class
 
 # Spark sets it on the thread that runs a query, which is also the one that calls foreachBatch back.

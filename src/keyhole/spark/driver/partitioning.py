@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from keyhole.spark.driver.frames import quoted
+from keyhole.spark.driver.data_frames import quoted
 from keyhole.spark.driver.layout import HashLayout
 
 

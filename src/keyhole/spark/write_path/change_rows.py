@@ -13,7 +13,7 @@ from keyhole.protocol.epochs import StatePlan
 from keyhole.protocol.receipts import StageOrder
 from keyhole.spark.changes import changes_of, own_rows
 from keyhole.spark.driver.arrow_map import map_in_arrow
-from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.driver.layout import HashLayout
 from keyhole.spark.driver.partitioning import shuffle_partitions
 from keyhole.spark.exposed import packed_key

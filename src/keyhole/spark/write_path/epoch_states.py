@@ -15,7 +15,7 @@ from keyhole.protocol.epochs import StatePlan
 from keyhole.spark.changes import changes_schema
 from keyhole.spark.declaration.batch_columns import case_sensitive, check_all_columns
 from keyhole.spark.declaration.schema import describe
-from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.driver.layout import HashLayout, layout_of
 from keyhole.spark.driver.micro_batch import MicroBatch
 from keyhole.spark.worker.subtasks import KEY_SCHEMA

@@ -10,7 +10,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from keyhole.protocol.epochs import StatePlan
 from keyhole.protocol.receipts import StageOrder
 from keyhole.spark.driver.arrow_map import map_in_arrow
-from keyhole.spark.driver.frames import classic
+from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.driver.micro_batch import MicroBatch
 from keyhole.spark.driver.partitioning import by_key_group, shuffle_partitions
 from keyhole.spark.driver.subtask_numbers import subtask_number

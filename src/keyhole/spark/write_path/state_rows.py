@@ -20,7 +20,7 @@ from keyhole.spark.declaration.batch_columns import value_names
 from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.declaration.value_codec import Encoding
 from keyhole.spark.driver.arrow_map import map_in_arrow
-from keyhole.spark.driver.frames import quoted
+from keyhole.spark.driver.data_frames import quoted
 from keyhole.spark.driver.layout import HashLayout
 from keyhole.spark.driver.partitioning import by_key_group
 from keyhole.spark.worker.aggregating import Aggregation

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from keyhole.errors import StoreLocked
-from keyhole.stores.disk.directory import StoreDirectory
 from keyhole.stores.disk.identity import Identity
+from keyhole.stores.disk.store_directory import StoreDirectory
 
 
 class _Closable(Protocol):

@@ -19,8 +19,8 @@ import lmdb
 
 from keyhole.errors import InvalidConfiguration
 from keyhole.stores.base import FORMAT_VERSION
-from keyhole.stores.disk.directory import at_limit
 from keyhole.stores.disk.identity import POSITION_BYTES, Identity, NotUsableError, check_described, described
+from keyhole.stores.disk.store_directory import at_limit
 from keyhole.stores.lmdb.errors import MAX_READERS, errors_told
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from pathlib import Path
 import lmdb
 
 from keyhole.errors import Overloaded, StoreFull
-from keyhole.stores.disk.directory import disk_error
+from keyhole.stores.disk.store_directory import disk_error
 
 # Snapshots of one store that may be open at a time. A server keeps one or two per reader; a slot takes 64 bytes.
 MAX_READERS = 1024

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from keyhole.errors import InternalError, KeyholeError, StoreFull, StoreLocked
-from keyhole.stores.disk.directory import disk_error
+from keyhole.stores.disk.store_directory import disk_error
 
 _ABSENT = "key not found"
 _STALLED = "Result incomplete"

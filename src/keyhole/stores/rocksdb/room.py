@@ -6,7 +6,7 @@ import errno
 import os
 
 from keyhole.stores.base import Batch
-from keyhole.stores.disk.directory import at_limit, disk_error, free_bytes
+from keyhole.stores.disk.store_directory import at_limit, disk_error, free_bytes
 from keyhole.stores.rocksdb.database import Database
 
 # A limit may be exceeded by this part of it: a store that is nearly full is not rewritten for every batch.
