@@ -7,6 +7,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING
 
+from keyhole.addresses import joined
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.discovery import Discovery, discovery_of
@@ -34,7 +35,7 @@ class ClientProxy:
         self._servicer = ProxyServicer(self._directory, config.default_timeout_seconds)
         self._rpc = RpcServer("client-proxy", config.host, config.port, config)
         self._rpc.counted_by(self._servicer.counts.refusals.note)
-        self._stats = ProxyStats(self._directory, self._servicer, lambda: f"{socket.gethostname()}:{self._rpc.port}")
+        self._stats = ProxyStats(self._directory, self._servicer, lambda: joined(socket.gethostname(), self._rpc.port))
         self._page: MetricsPage | None = None
         self._reads: HttpReads | None = None
         self._http: HttpPort | None = None

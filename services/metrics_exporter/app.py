@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
+from keyhole.addresses import joined
 from keyhole.changelog.kafka.offsets import TopicOffsets
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import MetricsExporterConfig
@@ -50,7 +51,7 @@ class MetricsExporter:
         self._targets = [Targets(component, of, self._target) for component, of in discoveries.items()]
         self._kafka = KafkaLook(offsets, clock, config.kafka_interval_seconds) if offsets is not None else None
         guard = PortGuard("metrics-exporter", config.host, config)
-        self._page = MetricsPage(f"{config.host}:{config.port}", self._scrape, guard)
+        self._page = MetricsPage(joined(config.host, config.port), self._scrape, guard)
         self._views = Views()
         self._started = process_start()
         self._body = b""

@@ -1,12 +1,30 @@
-"""Addresses to listen on, host:port, and what is said where that can't be done."""
+"""host:port, parsed and spelled; and what is said where nobody can listen there. Pure. All other modules ask here."""
 
 from __future__ import annotations
 
 from keyhole.errors import InvalidConfiguration, PortTaken
 
+_PORTS = 1 << 16
+
+
+def port_of(text: str) -> int | None:
+    """The port that the text names, from 1 to 65535. None: it is no port."""
+    return int(text) if text.isascii() and text.isdecimal() and 0 < int(text) < _PORTS else None
+
+
+def host_of(address: str) -> str:
+    """The host of host:port, as it is spelled; empty: it is not that."""
+    return address.rpartition(":")[0]
+
+
+def is_host_port(text: str) -> bool:
+    """Whether it is host:port, of a port that others could reach."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and port_of(port) is not None
+
 
 def parted(address: str, what: str) -> tuple[str, int]:
-    """Host, without the brackets of an IPv6 address, and port; 0: any free one.
+    """Of an address to listen on: the host, without the brackets of an IPv6 address, and the port; 0: any free one.
 
     Args:
         what: Whose address it is, for the message.
@@ -14,15 +32,16 @@ def parted(address: str, what: str) -> tuple[str, int]:
     Raises:
         InvalidConfiguration: It is not host:port.
     """
-    host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isdecimal() and int(port) < 1 << 16):
+    host, _, text = address.rpartition(":")
+    port = 0 if text and not text.strip("0") else port_of(text)
+    if not host or port is None:
         raise InvalidConfiguration(f"{what} is {address!r}; it must be host:port")
-    return host.strip("[]"), int(port)
+    return host.strip("[]"), port
 
 
 def joined(host: str, port: int) -> str:
-    """host:port, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    """host:port, with brackets around an IPv6 address, whether or not it comes with them."""
+    return f"[{host.strip('[]')}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def port_taken(what: str, address: str) -> PortTaken:

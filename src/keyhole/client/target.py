@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from keyhole.addresses import joined
+from keyhole.addresses import joined, port_of
 from keyhole.config import DEFAULT_PROXY_PORT
 from keyhole.errors import InvalidConfiguration
 
@@ -62,7 +62,7 @@ def target_of(given: object) -> str:
         host, port = given, str(DEFAULT_PROXY_PORT)
     if not _HOST.fullmatch(host):
         raise _wrong(f"is {given!r}, which is no host and port")
-    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+    if port_of(port) is None:
         raise _wrong(f"is {given!r}, whose port is no number from 1 to 65535")
     return f"{host}:{port}"
 

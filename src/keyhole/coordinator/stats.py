@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from keyhole.addresses import parted
+from keyhole.addresses import host_of, parted
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import JobConfig, SecuritySettings
 from keyhole.coordinator.counts import JobCounts, QueryCounts, SparkCounts
@@ -143,7 +143,7 @@ class JobStats:
             return rpc.guard
         if self._security is None:
             return None
-        return PortGuard("job", self._metrics.rpartition(":")[0], self._security)
+        return PortGuard("job", host_of(self._metrics), self._security)
 
     async def read(self) -> pb.ReadStatsResponse:
         """Every metric of the job's queries, as of now."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 from urllib.parse import parse_qsl
 
+from keyhole.addresses import is_host_port, port_of
 from keyhole.errors import InvalidConfiguration
 
 DEFAULT_SELECTOR = "keyhole.dev/state-server=true"
@@ -20,7 +21,6 @@ DEFAULT_SELECTOR = "keyhole.dev/state-server=true"
 _DNS = "dns:"
 _KUBERNETES = "kubernetes:"
 _PARAMETERS = ("namespace", "selector")
-_MAX_PORT = 65_535
 _SPELLINGS = (
     "servers are given as host:port, as dns:name:port (all addresses of the name), or as "
     "kubernetes:port?namespace=...&selector=... (pods by their labels)"
@@ -69,8 +69,7 @@ def checked_address(text: str) -> str:
     Raises:
         InvalidConfiguration: It is not.
     """
-    host, colon, port = text.rpartition(":")
-    if not (host and colon and _is_port(port)):
+    if not is_host_port(text):
         raise InvalidConfiguration(f"state server {text!r} is not host:port; {_SPELLINGS}", server=text)
     return text
 
@@ -93,18 +92,20 @@ def _entries(parts: Iterable[str]) -> Iterator[str]:
 
 def _entry(text: str) -> Spelled:
     if text.startswith(_DNS):
-        name, _, port = text.removeprefix(_DNS).rpartition(":")
-        if not name or ":" in name or not _is_port(port):
+        name, _, after = text.removeprefix(_DNS).rpartition(":")
+        port = port_of(after)
+        if not name or ":" in name or port is None:
             raise _refused(text, "it is not dns:name:port")
-        return DnsName(name, int(port))
+        return DnsName(name, port)
     if text.startswith(_KUBERNETES):
         return _pods(text)
     return Address(checked_address(text))
 
 
 def _pods(text: str) -> Pods:
-    port, _, query = text.removeprefix(_KUBERNETES).partition("?")
-    if not _is_port(port):
+    before, _, query = text.removeprefix(_KUBERNETES).partition("?")
+    port = port_of(before)
+    if port is None:
         raise _refused(text, "after kubernetes: comes the port of the servers in the pods")
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
@@ -117,11 +118,7 @@ def _pods(text: str) -> Pods:
         raise _refused(text, "it says something twice")
     if empty := [name for name, value in given.items() if not value.strip()]:
         raise _refused(text, f"its {empty[0]} is empty; leave it out for the default")
-    return Pods(int(port), given.get("namespace"), given.get("selector", DEFAULT_SELECTOR))
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and 0 < int(text) <= _MAX_PORT
+    return Pods(port, given.get("namespace"), given.get("selector", DEFAULT_SELECTOR))
 
 
 def _refused(text: str, why: str) -> InvalidConfiguration:

@@ -19,6 +19,7 @@ import grpc
 import msgspec
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from keyhole.addresses import joined
 from keyhole.config import ClientProxyConfig, MetricsExporterConfig, StateServerConfig, load
 from keyhole.errors import KeyholeError
 from keyhole.rpc.channels import sync_channel
@@ -120,8 +121,7 @@ def _trouble_over_http(address: str, credentials: Credentials, seconds: float) -
 
 
 def _reached(host: str, port: int) -> str:
-    host = _EVERYWHERE.get(host, host)
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+    return joined(_EVERYWHERE.get(host, host), port)
 
 
 if __name__ == "__main__":

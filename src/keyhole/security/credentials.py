@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from keyhole.addresses import host_of
 from keyhole.errors import InvalidConfiguration
 from keyhole.security.certificates import TlsFiles
 from keyhole.security.hosts import is_loopback
@@ -47,12 +48,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not self.tls and (given := [name for name in _OF_TLS if getattr(self, name)]):
             raise InvalidConfiguration(f"{', '.join(given)} without TLS has no meaning: turn TLS on, or leave it out")
-        if (
-            self.token_file
-            and not self.tls
-            and self.plaintext != "allow"
-            and not is_loopback(target.rpartition(":")[0])
-        ):
+        if self.token_file and not self.tls and self.plaintext != "allow" and not is_loopback(host_of(target)):
             raise InvalidConfiguration(
                 f"the token would be sent to {target} for everybody on the way to read: turn TLS on, or say "
                 "plaintext=allow where something else protects the connection"

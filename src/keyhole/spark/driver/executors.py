@@ -13,6 +13,7 @@ from typing import NamedTuple
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
+from keyhole.addresses import host_of, is_host_port
 from keyhole.discovery import discovery_of
 from keyhole.errors import InvalidConfiguration
 
@@ -38,7 +39,7 @@ def live_executors(context: SparkContext) -> list[Executor]:
     """
     summaries = context._jsc.sc().statusStore().executorList(True)
     found = [summaries.apply(index) for index in range(summaries.size())]
-    hosts = {str(summary.id()): str(summary.hostPort()).rpartition(":")[0] for summary in found}
+    hosts = {str(summary.id()): host_of(str(summary.hostPort())) for summary in found}
     # One that Spark has heard of before it has registered, or after it was removed, has no host.
     executors = [Executor(int(name), host) for name, host in hosts.items() if name.isdecimal() and host]
     if not executors and context._jsc.sc().isLocal():
@@ -136,8 +137,7 @@ def _address(template: str, executor: Executor) -> str:
         address = template.format(executor=executor.number, host=executor.host)
     except ValueError as error:
         raise _refused(template, str(error)) from error
-    host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
+    if not is_host_port(address):
         raise _refused(template, f"executor {executor.number} on host {executor.host} would make it {address!r}")
     return address
 
