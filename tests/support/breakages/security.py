@@ -106,8 +106,8 @@ SECURITY = (
         "a token is sent in the clear to another machine",
         "security",
         "src/keyhole/security/credentials.py",
-        '            and not is_loopback(target.rpartition(":")[0])\n',
-        '            and is_loopback(target.rpartition(":")[0])\n',
+        " and not is_loopback(host_of(target)):\n",
+        " and is_loopback(host_of(target)):\n",
         ("test_access.py::test_a_token_is_not_sent_in_the_clear_beyond_this_machine",),
     ),
     Breakage(

@@ -9,9 +9,7 @@ Three named databases:
 
 from __future__ import annotations
 
-import logging
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +17,10 @@ import lmdb
 
 from keyhole.errors import InvalidConfiguration
 from keyhole.stores.base import FORMAT_VERSION
-from keyhole.stores.disk.identity import POSITION_BYTES, Identity, NotUsableError, check_described, described
+from keyhole.stores.disk.identity import Identity, NotUsableError, check_described, described
+from keyhole.stores.disk.open_or_make import check_positions, open_or_make
 from keyhole.stores.disk.store_directory import at_limit
 from keyhole.stores.lmdb.errors import MAX_READERS, errors_told
-
-_log = logging.getLogger(__name__)
 
 DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"
 
@@ -88,24 +85,20 @@ def open_environment(path: Path, identity: Identity, limit_bytes: int) -> OpenEn
         StoreFull: No room to make it.
     """
     with errors_told(path, limit_bytes):
-        if (path / DATA_FILE).exists():
-            try:
-                return _open_existing(path, identity, limit_bytes)
-            except NotUsableError as reason:
-                _log.warning(
-                    "emptied a store; it is rebuilt from the changelog",
-                    extra={"store_path": str(path), "state": identity.state, "why": str(reason)},
-                )
-        # Also where a crash left a directory and no data.
-        shutil.rmtree(path, ignore_errors=True)
-        return _create(path, identity, limit_bytes)
+        return open_or_make(
+            path,
+            identity,
+            there=(path / DATA_FILE).exists(),
+            open_existing=lambda: _open_existing(path, identity, limit_bytes),
+            create=lambda: _create(path, identity, limit_bytes),
+        )
 
 
 def _create(path: Path, identity: Identity, limit_bytes: int) -> OpenEnvironment:
     path.mkdir()
     env = _open_lmdb(path, limit_bytes)
     try:
-        # One transaction: after a crash there is either no identity, which is emptied, or a whole store.
+        # One transaction: see open_or_make.
         with env.begin(write=True) as txn:
             meta = env.open_db(b"meta", txn=txn)
             for name, value in described(identity, FORMAT_VERSION).items():
@@ -134,8 +127,7 @@ def _open_existing(path: Path, identity: Identity, limit_bytes: int) -> OpenEnvi
         positions = env.open_db(b"positions", create=False)
         entries = env.open_db(b"entries", create=False)
         with env.begin() as txn:
-            if any(len(value) != POSITION_BYTES for _, value in txn.cursor(positions)):
-                raise NotUsableError("damaged: a position is not one")
+            check_positions(value for _, value in txn.cursor(positions))
         # Slots of processes that were killed would keep old pages alive.
         env.reader_check()
     except _DAMAGED as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +17,10 @@ from rocksdict import (
 )
 
 from keyhole.errors import InternalError
-from keyhole.stores.disk.identity import POSITION_BYTES, Identity, NotUsableError, check_described, described
+from keyhole.stores.disk.identity import Identity, NotUsableError, check_described, described
+from keyhole.stores.disk.open_or_make import check_positions, open_or_make
 from keyhole.stores.rocksdb.database import META, POSITIONS, Database, end_of
 from keyhole.stores.rocksdb.errors import errors_told, says_damaged
-
-_log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 COMPRESSIONS: dict[str, Callable[[], DBCompressionType]] = {
@@ -64,16 +61,13 @@ def open_database(path: Path, identity: Identity, tuning: Tuning) -> Database:
         StoreFull: No room to make it.
     """
     with errors_told(path):
-        if path.exists() and any(path.iterdir()):
-            try:
-                return _open_existing(path, identity, tuning)
-            except NotUsableError as reason:
-                _log.warning(
-                    "emptied a store; it is rebuilt from the changelog",
-                    extra={"store_path": str(path), "state": identity.state, "why": str(reason)},
-                )
-        shutil.rmtree(path, ignore_errors=True)
-        return _create(path, identity, tuning)
+        return open_or_make(
+            path,
+            identity,
+            there=path.exists() and any(path.iterdir()),
+            open_existing=lambda: _open_existing(path, identity, tuning),
+            create=lambda: _create(path, identity, tuning),
+        )
 
 
 def _create(path: Path, identity: Identity, tuning: Tuning) -> Database:
@@ -84,7 +78,7 @@ def _create(path: Path, identity: Identity, tuning: Tuning) -> Database:
             batch.put(META + name, value)
 
     try:
-        # One batch: after a crash there is either no identity, which is emptied, or a whole store.
+        # One batch: see open_or_make.
         database.write(describe)
     except BaseException:
         database.close()
@@ -115,8 +109,7 @@ def _check(database: Database, identity: Identity) -> None:
     meta = database.entries(view, META, end_of(META), at_most=1 << 16, at_most_bytes=1 << 30)
     check_described(database.path, {key[1:]: value for key, value in meta}, identity, FORMAT_VERSION)
     positions = database.entries(view, POSITIONS, end_of(POSITIONS), at_most=1 << 17, at_most_bytes=1 << 30)
-    if any(len(value) != POSITION_BYTES for _, value in positions):
-        raise NotUsableError("damaged: a position is not one")
+    check_positions(value for _, value in positions)
 
 
 def _open_rdict(path: Path, tuning: Tuning, *, create: bool) -> Rdict:
