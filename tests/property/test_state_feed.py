@@ -25,6 +25,7 @@ from keyhole.protocol.updates import (
     BoundaryRecord,
     EndRecord,
     FeedRules,
+    LoggedUpdate,
     Record,
     RulesRecord,
     UpdateRecord,
@@ -36,7 +37,7 @@ from keyhole.stores.overlay import Overlay
 from keyhole.testing.changelog import MemoryWriter, NextCommit
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.state_feed import FeedCommit, StateFeed
-from services.state_server.write.updates import GroupFeed, LoggedUpdate, UpdateLimits
+from services.state_server.write.updates import GroupFeed, UpdateLimits
 from tests.support.states import descriptor as described
 from tests.support.states import group, hosted, memory_changelog, names_in
 
@@ -84,8 +85,7 @@ class Owners(RuleBasedStateMachine):
                 found[piece.partition] = piece.marker.feed
         self.feed = StateFeed(self.state, "t")
         for part, position in found.items():
-            log = self.logs[part.key_group]
-            self.feed.begin(part.key_group, position, 0, log[position.refill : position.next])
+            self.feed.begin(part.key_group, position, 0)
         self.under_way = None
 
     def _append(self, of: int, record: Record) -> None:
@@ -138,7 +138,7 @@ class Owners(RuleBasedStateMachine):
 
     @rule(most=st.dictionaries(st.sampled_from(GROUPS), st.integers(1, 4)))
     def updates_are_applied(self, most: dict[int, int]) -> None:
-        at = self.feed.next
+        at = self.feed.reads
         self.feed.apply({of: self.logs[of][at[of] : at[of] + count] for of, count in most.items()})
 
     @precondition(lambda self: self.under_way is None)
@@ -207,7 +207,7 @@ TestOwners = Owners.TestCase
 def test_a_fenced_owner_s_commit_changes_nothing() -> None:
     _, changelog = memory_changelog(SUM)
     feed = StateFeed(hosted(GROUPS, SUM), "t")
-    feed.begin(0, BEGUN, 0, [])
+    feed.begin(0, BEGUN, 0)
     (name, *_) = names_in(0, 1)
     log = [LoggedUpdate(0, 7, encode(UpdateRecord("s", 0, 0, 0, PUT, 1, [name], None, [1])))]
     assert feed.apply({0: log, 1: log}).applied == 1, "of key group 1 nothing is applied here"
@@ -229,7 +229,7 @@ def test_a_fenced_owner_s_commit_changes_nothing() -> None:
 def test_what_was_applied_of_a_key_group_that_goes_is_dropped() -> None:
     feed = StateFeed(hosted(GROUPS, SUM), "t")
     for of in GROUPS:
-        feed.begin(of, BEGUN, 0, [])
+        feed.begin(of, BEGUN, 0)
         (name, *_) = names_in(of, 1)
         feed.apply({of: [LoggedUpdate(0, 7, encode(UpdateRecord("s", of, 0, 0, PUT, 1, [name], None, [1])))]})
     commit = feed.begin_commit(generation=3, now_ms=1)
@@ -252,12 +252,12 @@ def test_a_commit_of_an_earlier_time_as_owner_changes_nothing() -> None:
     (name, *_) = names_in(0, 1)
     replica = hosted(GROUPS, SUM)
     feed = StateFeed(replica, "t")
-    feed.begin(0, BEGUN, 0, [])
+    feed.begin(0, BEGUN, 0)
     feed.apply({0: [_sent(name, 0, 1)]})
     late = feed.begin_commit(generation=1, now_ms=1)
     assert late is not None
     feed.end([0])
-    feed.begin(0, BEGUN, 0, [])
+    feed.begin(0, BEGUN, 0)
     feed.apply({0: [_sent(name, 0, 1), _sent(name, 1, 2)]})
     newer = feed.begin_commit(generation=2, now_ms=2)
     assert newer is not None
@@ -272,7 +272,7 @@ def test_a_commit_of_an_earlier_time_as_owner_changes_nothing() -> None:
 def test_a_key_group_whose_updates_can_not_be_applied_is_dropped_whole() -> None:
     (name, *_) = names_in(0, 1)
     feed = StateFeed(hosted(GROUPS, SUM), "t")
-    feed.begin(0, BEGUN, 0, [])
+    feed.begin(0, BEGUN, 0)
     feed.apply({0: [_sent(name, 0, 1)]})
     with pytest.raises(AssertionError):
         feed.apply({0: [_sent(name, 1, 1), _sent(name, 0, 1)]})

@@ -37,6 +37,7 @@ from keyhole.protocol.updates import (
     PUT,
     BoundaryRecord,
     FeedRules,
+    LoggedUpdate,
     Record,
     RulesRecord,
     SourceRow,
@@ -47,7 +48,7 @@ from keyhole.protocol.updates import (
 from keyhole.stores.base import Advance, Batch
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
-from services.state_server.write.updates import AppliedUpdates, GroupFeed, LoggedUpdate, UpdateLimits
+from services.state_server.write.updates import AppliedUpdates, GroupFeed, UpdateLimits
 from tests.support.states import descriptor
 
 LIMITS = UpdateLimits(key_bytes=100, row_bytes=200)
@@ -77,12 +78,11 @@ class Owner:
         position = self._kept
         self.overlay = Overlay()
         self.feed = GroupFeed(self.of, 0, position, "t", LIMITS)
-        self.feed.refill(self._log[position.refill : position.next])
 
     def apply(self, log: list[LoggedUpdate], end: int) -> AppliedUpdates:
         self._log = log
         snapshot = self._store.snapshot()
-        done = self.feed.apply(log[self.feed.next : end], snapshot, self.overlay)
+        done = self.feed.apply(log[self.feed.reads : end], snapshot, self.overlay)
         snapshot.close()
         self.overlay = done.overlay
         return done
@@ -305,6 +305,18 @@ def test_a_list_of_which_all_has_expired_counts_from_0_removed_or_not(removes: b
 
 def _ordered(**changes: object) -> StateDescriptor:
     return descriptor(key_groups=1, value=ORDERED, order_by="at", keep_deleted_ms=1000, **changes)
+
+
+def test_deletions_that_come_after_a_round_that_found_none_are_removed_in_their_time() -> None:
+    of = EXPIRING["deletions"]
+    owner, log = Owner(of), []
+    for at, (operation, value, time) in enumerate([(PUT, [1, 1], 100), (DELETE, [2], 101), (PUT, [1, 1], 111)]):
+        log.append(
+            LoggedUpdate(at, time, encode(UpdateRecord("s", 0, at, 0, operation, 1, ["ab"[at // 2]], None, value)))
+        )
+        owner.apply(log, at + 1)
+        owner.commit()
+    assert len(owner.entries()) == 1
 
 
 def test_with_order_by_what_comes_late_changes_nothing_and_a_deletion_has_its_order() -> None:

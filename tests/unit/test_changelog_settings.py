@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyhole.changelog.settings import differences, min_insync, replicas, topic_name, topic_settings
+from keyhole.changelog.settings import UPDATES, differences, min_insync, replicas, topic_name, topic_settings
 from keyhole.errors import InvalidConfiguration
 
 
@@ -19,6 +19,27 @@ def test_a_topic_has_as_many_copies_as_brokers_up_to_three_and_one_may_be_away(
 def test_what_we_make_is_what_we_accept() -> None:
     for copies in (1, 2, 3):
         assert differences(topic_settings(copies), copies) == []
+        assert differences(topic_settings(copies, UPDATES), copies, UPDATES) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cleanup.policy", "compact"),
+        ("message.timestamp.type", "CreateTime"),
+        ("retention.bytes", "1000"),
+        ("retention.ms", "1000"),
+        ("min.insync.replicas", "1"),
+        ("unclean.leader.election.enable", "true"),
+    ],
+)
+def test_updates_that_would_be_lost_or_have_their_producer_s_time_are_refused(name: str, value: str) -> None:
+    (found,) = differences({**topic_settings(3, UPDATES), name: value}, 3, UPDATES)
+    assert found.startswith(f"{name} is ")
+
+
+def test_updates_may_be_kept_for_ever() -> None:
+    assert differences({**topic_settings(3, UPDATES), "retention.ms": "-1"}, 3, UPDATES) == []
 
 
 @pytest.mark.parametrize(

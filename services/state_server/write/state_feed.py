@@ -10,7 +10,7 @@ Host thread only, but for the transaction itself: it needs nothing of what is he
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keyhole.changelog.base import Marker, Partition, PartitionChanges
@@ -19,10 +19,11 @@ from keyhole.encoding.envelope import layout_of
 from keyhole.errors import StaleDescriptor
 from keyhole.model.epoch import EpochStamp
 from keyhole.protocol.seen import FeedPosition, check_log
+from keyhole.protocol.updates import LoggedUpdate
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.store_write import write_to_stores
-from services.state_server.write.updates import GroupFeed, LoggedUpdate, RefusedUpdate, UpdateLimits
+from services.state_server.write.updates import GroupFeed, RefusedUpdate, UpdateLimits
 
 # Of the changelog's largest record, for all that stands around a row, and its key.
 _ROOM_BYTES = 64 << 10
@@ -71,13 +72,12 @@ class StateFeed:
         self._committed: dict[int, int] = {}
         self._overlay = Overlay()
 
-    def begin(self, key_group: int, position: FeedPosition, log_start: int, seen: Iterable[LoggedUpdate]) -> None:
+    def begin(self, key_group: int, position: FeedPosition, log_start: int) -> None:
         """A key group, which is restored from the changelog, is applied from now on.
 
         Args:
             position: As the changelog's last marker of it says; where there is none, FeedPosition().
             log_start: The first offset that the updates partition still has.
-            seen: The updates from the position's `refill` up to its `next`.
 
         Raises:
             Unsupported: The state can't be fed by updates.
@@ -85,7 +85,6 @@ class StateFeed:
         """
         check_log(position, self._topic, log_start)
         feed = GroupFeed(self._state.descriptor, key_group, position, self._topic, self._limits)
-        feed.refill(seen)
         self._groups[key_group] = feed
         self._committed[key_group] = position.next
         self._overlay = self._overlay.drop([key_group])
@@ -106,6 +105,11 @@ class StateFeed:
     def next(self) -> Mapping[int, int]:
         """By key group, the next offset of its updates partition to apply."""
         return {group: feed.next for group, feed in self._groups.items()}
+
+    @property
+    def reads(self) -> Mapping[int, int]:
+        """By key group, the next offset to read: behind `next` where what was seen is not known again yet."""
+        return {group: feed.reads for group, feed in self._groups.items()}
 
     @property
     def uncommitted(self) -> int:

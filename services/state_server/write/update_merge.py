@@ -32,9 +32,8 @@ class UpdateMerge:
         lives = lifetime(descriptor)
         self._lives = lives
         self._list_expires = lives is not None and descriptor.kind is StateKind.LIST
-        # Its `due` is of what it knows: a new one, of other rules, begins a round.
+        # Of other rules there is a new one, which begins a round.
         self._sweeper = None if lives is None else Sweeper(lives, lambda: 0)
-        self._swept_ms = 0
 
     @property
     def expires(self) -> bool:
@@ -64,15 +63,16 @@ class UpdateMerge:
             return overlay
         of_group = overlay.of(self._key_group)
         self._sweeper.limits = replace(self._sweeper.limits, entries=entries)
-        # What was written since it looked last was written then at the earliest.
-        context = CommitContext(0, _moment(time_ms), _moment(self._swept_ms))
+        # What was written since it looked last expires later than all that it had to reckon with then.
+        now = _moment(time_ms)
         view = OverlaySnapshot(stored, overlay)
-        passed = self._sweeper.begin(view, context, Written(len(of_group), sum(len(row or b"") for _, row in of_group)))
+        passed = self._sweeper.begin(
+            view, CommitContext(0, now, now), Written(len(of_group), sum(len(row or b"") for _, row in of_group))
+        )
         stamp_of, is_deletion = self._lives.stamp_of, self._lives.is_deletion
         deletions = [(key, row) for key, row in of_group if row is not None and is_deletion(row)]
         if deletions:
             self._sweeper.wrote([min(deletions, key=lambda change: stamp_of(change[1]))])
-        self._swept_ms = time_ms
         if passed is None:
             return overlay
         found = passed.of(self._key_group, written=True)

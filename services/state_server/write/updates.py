@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from keyhole.encoding.storage_key import group_of
 from keyhole.errors import (
     KeyholeError,
@@ -25,20 +27,12 @@ from keyhole.errors import (
 )
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.seen import FeedPosition, SeenRows
-from keyhole.protocol.updates import BoundaryRecord, EndRecord, Record, RulesRecord, UpdateRecord, decode
+from keyhole.protocol.updates import BoundaryRecord, EndRecord, LoggedUpdate, Record, RulesRecord, UpdateRecord, decode
 from keyhole.stores.base import Snapshot
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
 from services.state_server.write.merging import StoredValue
 from services.state_server.write.update_merge import UpdateMerge
 from services.state_server.write.update_reader import UpdateReader
-
-
-class LoggedUpdate(NamedTuple):
-    """A record of an updates partition. `timestamp_ms`: Kafka's, by which entries expire."""
-
-    offset: int
-    timestamp_ms: int
-    value: bytes | None
 
 
 class UpdateLimits(NamedTuple):
@@ -87,6 +81,7 @@ class GroupFeed:
 
     Attributes:
         next: The next offset to apply.
+        reads: The next offset to read. Below `next`, what is read is only known again as seen.
         time_ms: The latest timestamp of the log so far. Entries expire by it: no clock is asked.
         seen: See SeenRows.
 
@@ -98,6 +93,7 @@ class GroupFeed:
         self, descriptor: StateDescriptor, key_group: int, position: FeedPosition, topic: str, limits: UpdateLimits
     ) -> None:
         self.next = position.next
+        self.reads = self._refill = position.refill
         self.time_ms = position.time_ms
         self.seen = SeenRows(position)
         self._topic = topic
@@ -123,24 +119,26 @@ class GroupFeed:
 
     def position(self) -> FeedPosition:
         """What is to be kept with the rows that were applied."""
-        return self.seen.position(self.next, topic=self._topic, time_ms=self.time_ms, rules=self._rules)
-
-    def refill(self, log: Iterable[LoggedUpdate]) -> None:
-        """Comes to know again what was seen. To be called before `apply`, with the position's `refill` up to `next`."""
-        self.seen.refill(_records(log))
+        found = self.seen.position(self.next, topic=self._topic, time_ms=self.time_ms, rules=self._rules)
+        # As long as it reads again what it had seen, not all of that is known.
+        return found if self.reads >= self.next else replace(found, refill=self._refill)
 
     def apply(self, log: Sequence[LoggedUpdate], stored: Snapshot, overlay: Overlay) -> AppliedUpdates:
         """Applies records, which follow on those before, in their order.
 
         Args:
-            log: From `next` on. Offsets may be missing: Kafka has control records, too.
+            log: From `reads` on. Offsets may be missing: Kafka has control records, too.
             stored: What was committed.
             overlay: What was applied since, and stands over it.
         """
         done = AppliedUpdates(overlay)
         run = _Run()
         for update in log:
-            assert update.offset >= self.next
+            assert update.offset >= self.reads
+            if update.offset < self.next:
+                self.reads = update.offset + 1
+                self.seen.refill(_records([update]))
+                continue
             record = self._decoded(update, done)
             if isinstance(record, UpdateRecord):
                 try:
@@ -148,7 +146,7 @@ class GroupFeed:
                 except StaleDescriptor as error:
                     done.waits_for = error
                     break
-            self.next = update.offset + 1
+            self.reads = self.next = update.offset + 1
             if record is None:
                 continue  # and of its time, which may be anything, nothing counts
             if update.timestamp_ms > self.time_ms:

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from keyhole.model.epoch import EpochStamp, Position
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.seen import FeedPosition
+from keyhole.protocol.updates import LoggedUpdate
 
 
 class Partition(NamedTuple):
@@ -168,6 +169,74 @@ class ChangelogTail(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+class UpdatesRun(NamedTuple):
+    """Updates of one key group that came together.
+
+    Attributes:
+        updates: In the order of the log, ascending by offset; some offsets are no updates.
+        end: The offset of the next one to come: the log ended there a moment ago. None: there is more.
+    """
+
+    partition: Partition
+    updates: Sequence[LoggedUpdate]
+    end: int | None
+
+
+class UpdatesTail(Protocol):
+    """Reads the updates topics of an application's states, and waits at their ends. `close` may come from another
+    thread.
+    """
+
+    def follow(self, offsets: Mapping[Partition, int]) -> None:
+        """The whole set that is read from now on, each from the offset of its next update. One that is there already
+        goes on. What was read of others is dropped.
+        """
+
+    def poll(self, seconds: float) -> Sequence[UpdatesRun]:
+        """What has come, at most `seconds` later. While Kafka can't be reached nothing comes.
+
+        Raises (then it can only be closed):
+            ChangelogRecreated: A topic is gone or was made anew, or has not, or not any more, the updates that come
+                next: nothing is passed over.
+        """
+
+    def close(self) -> None: ...
+
+
+class LogExtent(NamedTuple):
+    """Where a partition begins, and the offset after its last record."""
+
+    start: int
+    end: int
+
+
+class UpdatesTopics(Protocol):
+    """Makes and checks the updates topics of an application's states, each with one partition per key group."""
+
+    def ensure(self, state: str, key_groups: int, topic_id: str, deadline_seconds: float) -> str:
+        """Makes the topic with the right settings, or checks the one that is there. Returns its topic id.
+
+        Args:
+            topic_id: Which it must have; empty: any, and where there is none it is made.
+
+        Raises:
+            TopicMismatch: Another number of partitions, or settings with which updates or their time would be lost; the
+                message names each difference. Nothing was changed.
+            ChangelogRecreated: The topic has another id, or is gone.
+            KafkaUnreachable: Nothing is known to have happened.
+        """
+
+    def extents(
+        self, key_groups: Mapping[str, Sequence[int]], deadline_seconds: float
+    ) -> Mapping[Partition, LogExtent]:
+        """Where these partitions begin and end, by state and key groups.
+
+        Raises:
+            ChangelogRecreated: One is not there.
+            KafkaUnreachable: No answer in time.
+        """
 
 
 class ControlTail(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from keyhole.errors import InvalidConfiguration
 
@@ -12,6 +13,10 @@ CONTROL = "control"
 
 DELETE_RETENTION_MS = 24 * 3600 * 1000
 """A deletion stays readable this long after compaction: a copy that was away for longer may have missed it."""
+
+UPDATES_RETENTION_MS = 24 * 3600 * 1000
+"""An update stays this long: an owner that was away for longer can't go on, nor one that remembers rows for longer
+(FeedRules.rows_for_ms)."""
 
 MIN_COMPACTION_LAG_MS = 10 * 60 * 1000
 """Younger records are never compacted: followers this close see every epoch whole, marker by marker."""
@@ -52,6 +57,15 @@ def topic_name(application: str, state: str) -> str:
     return name
 
 
+def updates_topic_name(application: str, state: str) -> str:
+    """The topic of a state's updates, in the real-time lane. Names have no dots, so it is nobody's changelog.
+
+    Raises:
+        InvalidConfiguration: Kafka would refuse the name.
+    """
+    return topic_name(application, f"{state}.updates")
+
+
 def refused_name(topic: str, why: str) -> InvalidConfiguration:
     """The error for a topic that Kafka does not make because of its name."""
     return InvalidConfiguration(
@@ -76,12 +90,48 @@ def min_insync(replication: int) -> int:
     return max(1, replication - 1)
 
 
-def topic_settings(replication: int) -> dict[str, str]:
-    """What a changelog, or the control topic, is made with."""
-    return {
+class TopicUse(NamedTuple):
+    """What topics of one use are made with, and what is checked of one that is there.
+
+    Attributes:
+        settings: Its own.
+        exact: Names of settings, of these and of all topics', that must be as they are made.
+        least: Those that must not be less; -1 is without bound.
+    """
+
+    settings: Mapping[str, str]
+    exact: tuple[str, ...]
+    least: tuple[str, ...]
+
+
+CHANGELOG = TopicUse(
+    {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": str(MIN_COMPACTION_LAG_MS),
         "delete.retention.ms": str(DELETE_RETENTION_MS),
+    },
+    ("cleanup.policy", "unclean.leader.election.enable"),
+    ("min.compaction.lag.ms", "delete.retention.ms", "min.insync.replicas", "max.message.bytes"),
+)
+"""A changelog, or the control topic."""
+
+UPDATES = TopicUse(
+    {
+        "cleanup.policy": "delete",
+        "retention.ms": str(UPDATES_RETENTION_MS),
+        "retention.bytes": "-1",
+        "message.timestamp.type": "LogAppendTime",
+    },
+    ("cleanup.policy", "retention.bytes", "message.timestamp.type", "unclean.leader.election.enable"),
+    ("retention.ms", "min.insync.replicas", "max.message.bytes"),
+)
+"""The updates of a state in the real-time lane."""
+
+
+def topic_settings(replication: int, use: TopicUse = CHANGELOG) -> dict[str, str]:
+    """What a topic of ours is made with."""
+    return {
+        **use.settings,
         "min.insync.replicas": str(min_insync(replication)),
         "unclean.leader.election.enable": "false",
         "max.message.bytes": str(MAX_ROW_BYTES),
@@ -90,23 +140,21 @@ def topic_settings(replication: int) -> dict[str, str]:
     }
 
 
-def differences(actual: Mapping[str, str], replication: int) -> list[str]:
+def differences(actual: Mapping[str, str], replication: int, use: TopicUse = CHANGELOG) -> list[str]:
     """The settings of an existing topic with which committed changes could be lost, each in words; empty: none.
 
     Settings that cost only time or space are the operator's business.
     """
-    wanted = topic_settings(replication)
-    exact = ("cleanup.policy", "unclean.leader.election.enable")
-    least = ("min.compaction.lag.ms", "delete.retention.ms", "min.insync.replicas", "max.message.bytes")
+    wanted = topic_settings(replication, use)
     return [
         *(
             f"{name} is {actual.get(name)!r}, it must be {wanted[name]!r}"
-            for name in exact
+            for name in use.exact
             if actual.get(name) != wanted[name]
         ),
         *(
             f"{name} is {actual.get(name)}, it must be at least {wanted[name]}"
-            for name in least
-            if int(actual.get(name, "0")) < int(wanted[name])
+            for name in use.least
+            if -1 != int(actual.get(name, "0")) < int(wanted[name])
         ),
     ]

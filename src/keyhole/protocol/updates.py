@@ -157,6 +157,18 @@ class RulesRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
     rules: FeedRules
 
 
+class LoggedUpdate(NamedTuple):
+    """A record of an updates partition as it stands in the log.
+
+    Attributes:
+        timestamp_ms: The broker's, by which entries expire; 0: it has none.
+    """
+
+    offset: int
+    timestamp_ms: int
+    value: bytes | None
+
+
 Record: TypeAlias = UpdateRecord | BoundaryRecord | EndRecord | RulesRecord
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)

@@ -14,7 +14,16 @@ from keyhole.changelog.kafka.admin_client import Admin, answer
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of
 from keyhole.changelog.kafka.offsets import await_partitions
 from keyhole.changelog.kafka.transactions import Transactions
-from keyhole.changelog.settings import CONTROL, differences, refused_name, replicas, topic_name, topic_settings
+from keyhole.changelog.settings import (
+    CHANGELOG,
+    CONTROL,
+    TopicUse,
+    differences,
+    refused_name,
+    replicas,
+    topic_name,
+    topic_settings,
+)
 from keyhole.errors import ChangelogRecreated, InvalidConfiguration, TopicMismatch
 from keyhole.model.state import StateDescriptor
 
@@ -74,10 +83,11 @@ class KafkaAdmin:
 
 
 class Topics:
-    """Makes compacted topics, and checks those that are there. One thread at a time; close it."""
+    """Makes topics of one use, and checks those that are there. One thread at a time; close it."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, use: TopicUse = CHANGELOG) -> None:
         self._bootstrap_servers = bootstrap_servers
+        self._use = use
         self._admin = Admin(bootstrap_servers)
 
     def ensure(self, topic: str, partitions: int, deadline: Deadline) -> str:
@@ -110,7 +120,7 @@ class Topics:
         try:
             cluster = self._result(self._admin.client.describe_cluster(request_timeout=deadline.left), doing, deadline)
             copies = replicas(len(cluster.nodes))
-            new = NewTopic(topic, partitions, copies, config=topic_settings(copies))
+            new = NewTopic(topic, partitions, copies, config=topic_settings(copies, self._use))
             futures = self._admin.client.create_topics(
                 [new], operation_timeout=deadline.left, request_timeout=deadline.left, validate_only=validate_only
             )
@@ -144,7 +154,7 @@ class Topics:
         except KafkaException as exception:
             raise as_ours(error_of(exception), self._bootstrap_servers, doing) from exception
         actual = {name: str(entry.value) for name, entry in entries.items()}
-        wrong = differences(actual, min(len(part.replicas) for part in found.partitions))
+        wrong = differences(actual, min(len(part.replicas) for part in found.partitions), self._use)
         if len(found.partitions) != partitions:
             wrong.insert(0, f"it has {len(found.partitions)} partitions, the state has {partitions} key groups")
         if wrong:

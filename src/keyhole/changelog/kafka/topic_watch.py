@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from types import MappingProxyType
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import TopicDescription
@@ -19,21 +20,27 @@ _LOOKS_WITHOUT_IT = 2
 
 
 class TopicWatch:
-    """Looks now and then, and never waits for an answer. One thread at a time."""
+    """Looks now and then, and never waits for an answer. One thread at a time.
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    Args:
+        ids: By topic, what it must be, where that is known; of others the first look counts.
+    """
+
+    def __init__(self, bootstrap_servers: str, ids: Mapping[str, str] = MappingProxyType({})) -> None:
         self._admin = Admin(bootstrap_servers)
+        self._known = ids
         self._ids: dict[str, str] = {}
         self._absent: dict[str, int] = {}
         self._asked: dict[str, Future[TopicDescription]] = {}
         self._asked_monotonic = float("-inf")
 
     def lost(self, topics: Iterable[str]) -> list[str]:
-        """Those of them that are gone, or are not those they were when first looked at; each is returned once.
+        """Those of them that are gone, or are not those they were when first looked at, or must be.
 
-        One that was never there is not lost.
+        Each is returned once. One that was never there is not lost.
         """
         wanted = set(topics)
+        self._ids.update((topic, found) for topic, found in self._known.items() if topic in wanted)
         for topic in self._ids.keys() - wanted:
             self._forget(topic)
         if self._asked:
