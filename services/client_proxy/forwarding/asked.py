@@ -1,4 +1,4 @@
-"""One server's share of a frame, as a proxy waits for it."""
+"""One server's share of a frame: it is sent, watched while the server is silent, and its answers are handed back."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 
 class Asked:
-    """Hands a Forwarding what comes of a frame to one server. `places`: of its keys in the frame; None: it has them
-    all.
+    """The keys of a frame that one server is asked for. Its Forwarding hears what comes of them. Event loop's thread.
+
+    Args:
+        places: Where its keys stand in the frame; None: it has them all.
     """
 
     __slots__ = ("_forwarding", "_heard", "_left", "_loop", "_places", "_timer", "address", "overdue", "segment")
@@ -39,7 +41,7 @@ class Asked:
         self._timer: asyncio.TimerHandle | None = None
 
     def part(self, start: int, count: int) -> Sequence[int]:
-        """The places of `count` keys from `start` on."""
+        """Returns the places of `count` of its keys, from `start` on."""
         return range(start, start + count) if self._places is None else self._places[start : start + count]
 
     def send(self, directory: Directory, lane: Lane, loop: asyncio.AbstractEventLoop) -> bool:
@@ -62,7 +64,7 @@ class Asked:
         return True
 
     def forget(self) -> None:
-        """It no longer matters whether it is answered."""
+        """Stops watching: it no longer matters whether it is answered."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Lookups as callers ask for them: typed keys become storage keys, and rows what was asked for, JSON too."""
+"""Answers lookups as callers ask for them: typed keys become storage keys, and rows what was asked for, JSON too."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class ClientReads:
         return await answered
 
     async def _values(self, lookup: KeyLookup, answers: Answers, deadline: float) -> Sequence[bytes]:
-        """As the caller wants them. Raises StaleDescriptor: A row's schema was not heard of in time."""
+        """Makes of rows what the caller wants. Raises StaleDescriptor: a row's schema was not heard of in time."""
         while lookup.as_json and answers.values:
             try:
                 return self._directory.codec(lookup.state).rows.each_to_json(answers.values)

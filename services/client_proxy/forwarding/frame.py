@@ -69,7 +69,7 @@ class Forwarding:
 
     @property
     def missed(self) -> int:
-        """Of how many keys the copy that they were sent to first was not enough."""
+        """How many keys had trouble: the first copy was not enough for them, or there was none."""
         return len(self._attempts)
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ class Forwarding:
             self._refuse(places, trouble)
 
     def answered(self, asked: Asked, start: int, answers: Answers) -> None:
-        """From a server, for some of the keys that it was asked for."""
+        """Takes a server's answers for some of the keys that it was asked for."""
         if self._finished:
             return
         count = len(answers.values)
@@ -100,7 +100,7 @@ class Forwarding:
         self._finish_if_complete()
 
     def failed(self, asked: Asked, start: int, count: int, error: KeyholeError) -> None:
-        """From a server: these keys have no answer."""
+        """Sends these keys to other copies, or ends them: the server has no answer for them."""
         if self._finished:
             return
         open_places = self._gathered.open

@@ -1,4 +1,4 @@
-"""The answers of one frame, put together from those of several servers."""
+"""Puts the answers of one frame together from those of several servers."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ class Gathering:
         return failed
 
     def fail(self, places: Iterable[int], failure: Failure) -> None:
-        """These have no answer, and won't get one."""
+        """Ends these: they have no answer, and won't get one. What is ended or answered already stays as it is."""
         failed = self.open.intersection(places)
         self.open.difference_update(failed)
         self._failures.update(dict.fromkeys(failed, failure))
 
     def answers(self, pending: Failure | None = None) -> Answers:
-        """All columns; the places that are still open fail with `pending`."""
+        """Returns all columns; the places that are still open fail with `pending`."""
         failures = self._failures if pending is None else self._failures | dict.fromkeys(self.open, pending)
         return Answers(self._values, self._sources, self._source_of, failures)

@@ -35,7 +35,7 @@ class FirstCopies(NamedTuple):
 
 
 class LaneRoutes:
-    """The copies for keys of one lane, as the directory knows them at each call."""
+    """Finds the copies for keys of one lane, as the directory knows them at each call."""
 
     def __init__(self, directory: Directory, lane: Lane) -> None:
         self._directory = directory
@@ -86,11 +86,11 @@ class LaneRoutes:
         return None
 
     def no_server(self) -> NoServer:
-        """Nobody answers for a key group of the state, whose routes are known."""
+        """Makes the error for keys that nobody answers for, of the state, whose routes are known."""
         return no_server(self._name, self._directory.tables[self._name])
 
     def next(self, key: bytes, asked: Container[str]) -> str:
-        """The first copy that was not asked yet; empty: there is none, or the state was made anew."""
+        """Returns the first copy that was not asked yet; empty: there is none, or the state was made anew."""
         table = self._directory.tables.get(self._name)
         if table is None or table.descriptor.topic_id != self._topic_id:
             return ""  # `trouble` says so.
@@ -99,7 +99,7 @@ class LaneRoutes:
 
 
 def copies_of(table: RouteTable, group: int, stale: Stale) -> Sequence[str]:
-    """All who may be asked for a key group's keys, the best first; none: nobody answers for it."""
+    """Returns all who may be asked for a key group's keys, the best first; none: nobody answers for it."""
     if stale is Stale.NEVER:
         owner = table.owners.addresses[group]
         return (owner,) if owner else ()
@@ -107,7 +107,7 @@ def copies_of(table: RouteTable, group: int, stale: Stale) -> Sequence[str]:
 
 
 def scan_copies(table: RouteTable, group: int, stale: Stale) -> Sequence[str]:
-    """The same, where one key is asked for and the order holds from the first copy on."""
+    """Returns the same for a scan: one key is asked for, and the order holds from the first copy on."""
     copies = copies_of(table, group, stale)
     if stale is not Stale.ALWAYS:
         return copies
@@ -116,12 +116,12 @@ def scan_copies(table: RouteTable, group: int, stale: Stale) -> Sequence[str]:
 
 
 def no_server(name: StateName, table: RouteTable) -> NoServer:
-    """Nobody answers for a key group of the state."""
+    """Makes the error for keys of a key group that nobody answers for."""
     return NoServer(f"no server answers for a key group of {'/'.join(name)}: {table.missing}")
 
 
 def _key_too_long(name: StateName, table: RouteTable) -> KeyTooLong:
-    """The servers that hold the state take no such key."""
+    """Makes the error for keys that are longer than the servers that hold the state take."""
     most = table.max_key_bytes
     return KeyTooLong(
         f"a key of state {'/'.join(name)} is longer than its servers take: {most} bytes, encoded", max_key_bytes=most

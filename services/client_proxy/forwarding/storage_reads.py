@@ -1,4 +1,4 @@
-"""Lookups of storage keys, of all callers: how many may be under way, what is counted of them, and that they begin."""
+"""Begins lookups of storage keys, of all callers; bounds how many are under way, and counts what becomes of them."""
 
 from __future__ import annotations
 

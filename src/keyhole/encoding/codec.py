@@ -1,4 +1,4 @@
-"""One state's keys and rows as bytes: what every client and server has of a state. Pure."""
+"""Encodes and decodes the keys of one state, and reads its rows: every client and server of it has one codec. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keyhole.model.state import StateDescriptor
 
 
 class EntryRange(NamedTuple):
-    """Entries of one key, as a range of storage keys.
+    """The range of storage keys that some entries of one key take.
 
     Attributes:
         prefix: What the storage keys of all entries of the key begin with; what follows is the map key, encoded.
@@ -27,7 +27,7 @@ class EntryRange(NamedTuple):
 
 
 class StateCodec:
-    """Keys and rows of one state. Thread-safe.
+    """Encodes the keys of one state, and decodes its keys and rows. Thread-safe.
 
     Raises:
         ValueMismatch: No row of the state can be read; see RowCodec.
@@ -35,7 +35,7 @@ class StateCodec:
     Attributes:
         storage_key: Key (one value, or a tuple of one per column, then one per column of the map key) -> storage key;
             raises as KeyCodec.check. The hot path of every client: specialised for one string or one whole number.
-        rows: The rows alone.
+        rows: What reads its rows.
         decode_row: RowCodec.decode of these.
     """
 
@@ -50,16 +50,16 @@ class StateCodec:
         self.decode_row = self.rows.decode
 
     def key(self, storage_key: bytes) -> tuple[KeyValue, ...]:
-        """The values of the key, without those of the map key. Raises MalformedRequest."""
+        """Returns the values of the key, without those of the map key. Raises MalformedRequest."""
         return self.keys.decode_first(storage_key[GROUP_BYTES:])[0]
 
     def entry(self, storage_key: bytes) -> tuple[tuple[KeyValue, ...], tuple[KeyValue, ...]]:
-        """The values of the key, and those of the map key. Raises MalformedRequest."""
+        """Returns the values of the key, and those of the map key. Raises MalformedRequest."""
         key, rest = self.keys.decode_first(storage_key[GROUP_BYTES:])
         return key, self.entries.decode(rest)
 
     def prefix_length(self, storage_key: bytes) -> int:
-        """How much of a storage key the key group and the key take. Raises MalformedRequest."""
+        """Returns how many bytes of a storage key the key group and the key take. Raises MalformedRequest."""
         _, rest = self.keys.decode_first(storage_key[GROUP_BYTES:])
         return len(storage_key) - len(rest)
 
@@ -81,5 +81,5 @@ class StateCodec:
         return EntryRange(prefix, prefix + self.entries.encode_first(start), end)
 
     def storage_keys(self, keys: Iterable[tuple[KeyValue, ...]]) -> list[bytes]:
-        """Of keys that are given as the values of their columns, also where that is one. Raises as KeyCodec.check."""
+        """Encodes keys that are given as the values of their columns, of one column too. Raises as KeyCodec.check."""
         return [self.storage_key(key if len(key) != 1 else key[0]) for key in keys]

@@ -1,4 +1,4 @@
-"""Rows of the schemas that a state's newest one evolved from (keyhole.model.evolution), as rows of the newest. Pure."""
+"""Makes rows of a state's newest schema of rows of those that it evolved from (keyhole.model.evolution). Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Origin = int | bytes
 def upgrades(
     newest: type[Row], schema: ValueSchema, earlier: Sequence[ValueSchema], kinds: Sequence[ValueType]
 ) -> dict[type[Row], Upgrade]:
-    """By what a row of an earlier schema is decoded to: the function to a row of the newest.
+    """Returns the function from a row of each earlier schema to one of the newest, by the class that the former has.
 
     Args:
         newest: What a row of the newest schema is decoded to.
@@ -39,7 +39,7 @@ def upgrades(
 
 
 def _origins(earlier: Sequence[ValueSchema], newest: ValueSchema) -> list[tuple[ValueSchema, tuple[Origin, ...]]]:
-    """Each earlier schema, and the origin of each field of the newest one in its rows."""
+    """Returns each earlier schema, and where each field of the newest one is in its rows."""
     found: list[tuple[ValueSchema, tuple[Origin, ...]]] = []
     after, places = newest, tuple[Origin, ...](range(len(newest.fields)))
     for schema in reversed(earlier):

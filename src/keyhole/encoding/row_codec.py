@@ -1,4 +1,4 @@
-"""One state's rows as bytes. Pure: standard library and msgspec only. docs/values.md says it for others.
+"""Encodes and decodes rows. Pure: standard library and msgspec only. docs/values.md says it for others.
 
 A stored row is one MessagePack array: the schema's version, then the fields. Rows of the schemas that a state's newest
 one evolved from are read as if they were of that one (keyhole.encoding.earlier_rows).
@@ -24,7 +24,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_row(version: int, fields: Iterable[Any]) -> bytes:
-    """A stored row, of fields as they are stored (docs/values.md)."""
+    """Makes a stored row, of fields as they are stored (docs/values.md)."""
     return _encode([version, *fields])
 
 
@@ -34,7 +34,7 @@ def check_usable(descriptor: StateDescriptor) -> None:
 
 
 class RowCodec:
-    """Rows of one state. Thread-safe.
+    """Reads the rows of one state, whichever of its schemas they are of. Thread-safe.
 
     Raises:
         ValueMismatch: No row of the state can be read, and so none written: the message names the field, and what can
@@ -60,7 +60,7 @@ class RowCodec:
         self.decode = self._decoder(newest)
 
     def to_json(self, row: bytes) -> str:
-        """A stored row as a JSON object by field name (docs/values.md). Raises as `decode`."""
+        """Makes a JSON object by field name of a stored row (docs/values.md). Raises as `decode`."""
         stored = self._stored(row)
         try:
             fields = {name: optional(kind.to_json)(stored[name]) for name, kind in self._types}
@@ -69,11 +69,11 @@ class RowCodec:
         return msgspec.json.encode(fields).decode()
 
     def each_to_json(self, rows: Iterable[bytes]) -> list[bytes]:
-        """Each row as `to_json` says it, in UTF-8; empty bytes, which are no row, stay so. Raises as it."""
+        """Makes JSON of each row, in UTF-8; empty bytes, which are no row, stay so. Raises as `decode`."""
         return [self.to_json(row).encode() if row else b"" for row in rows]
 
     def stored_fields(self, row: bytes) -> tuple[Any, ...]:
-        """The fields of a stored row as they would stand in one of the newest schema. Raises as `decode`."""
+        """Returns the fields of a stored row as they would stand in one of the newest schema. Raises as `decode`."""
         return msgspec.structs.astuple(self._stored(row))
 
     def _stored_decoder(

@@ -58,7 +58,7 @@ def decide(
 
 
 def _consecutive(numbers: Sequence[int], count: int) -> bool:
-    """As many, each once. They begin anywhere: Spark counts on where one job computes several states."""
+    """Whether they are so many, each once. They begin anywhere: Spark counts on where a job computes several states."""
     first = min(numbers)
     return sorted(numbers) == list(range(first, first + count))
 

@@ -1,4 +1,4 @@
-"""A micro-batch, and the epoch that becomes of it, as frozen values."""
+"""Says what the coordinator must know of a micro-batch, and what became of it, in frozen values. Pure."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ class EpochResult:
 
 
 def offsets_hash(offsets: str) -> int:
-    """64 bits of a batch's source offsets, as Spark writes them."""
+    """Hashes a batch's source offsets, as Spark writes them, to 64 bits."""
     return int.from_bytes(hashlib.blake2b(offsets.encode(), digest_size=8).digest(), "big")
