@@ -1,4 +1,4 @@
-"""All servers and all routes, as of now."""
+"""Follows all servers, and knows all routes as of now."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Directory:
 
     @property
     def links(self) -> list[ServerConnection]:
-        """One per discovered server, by address, in order."""
+        """The connections, one per discovered server, in the order of their addresses."""
         return [link for _, link in sorted(self._links.items())]
 
     @property
@@ -81,7 +81,7 @@ class Directory:
         return self._tables
 
     def link(self, address: str) -> ServerConnection | None:
-        """The link to the server at this address; None: it is not discovered any more."""
+        """Returns the link to the server at this address; None: it is not discovered any more."""
         return self._links.get(address)
 
     def suspect(self, address: str) -> None:
@@ -92,7 +92,7 @@ class Directory:
             link.suspect()
 
     def table(self, name: StateName) -> RouteTable:
-        """The routes of a state.
+        """Returns the routes of a state.
 
         Raises:
             NoServer: No server can be reached, so nobody knows which states there are.
@@ -104,7 +104,7 @@ class Directory:
         return table
 
     def codec(self, name: StateName) -> StateCodec:
-        """The codec of the state's newest descriptor; made once for each. Raises as `table`."""
+        """Returns the codec of the state's newest descriptor; it is made once for each. Raises as `table`."""
         descriptor = self.table(name).descriptor
         known = self._codecs.get(name)
         if known is None or known[0] != descriptor:

@@ -43,7 +43,7 @@ class LookupSession:
         self._reading = True
 
     async def run(self, requests: AsyncIterator[pb.LookupRequest]) -> AsyncIterator[pb.LookupResponse]:
-        """The responses; ends when the client, or `drain`, has ended the requests and all are answered."""
+        """Yields the responses; ends when the client, or `drain`, has ended the requests and all are answered."""
         reader = asyncio.get_running_loop().create_task(self._read(requests))
         try:
             while (unsent := await self._responses.get()) is not None:
@@ -91,7 +91,7 @@ class LookupSession:
 
 
 def answering(frame: int, respond: Respond) -> Callable[[Answers], None]:
-    """What takes the answers of a frame, once, and responds with them."""
+    """Returns the function that takes the answers of a frame, once, and responds with them."""
 
     def answer(answers: Answers) -> None:
         message = pb.LookupResponse(
@@ -107,7 +107,7 @@ def answering(frame: int, respond: Respond) -> Callable[[Answers], None]:
 
 
 def refusal(request: pb.LookupRequest, error: KeyholeError) -> pb.LookupResponse:
-    """The whole frame can't be answered."""
+    """Makes the response to a frame of which no key can be answered."""
     return _refused(request.frame, key_count(request), error)
 
 

@@ -60,7 +60,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
 
     @property
     def under_way(self) -> tuple[int, int, int]:
-        """Keys, scans and Lookup streams."""
+        """How many keys, scans and Lookup streams are under way."""
         return self._storage_reads.keys, self._scans, len(self._sessions)
 
     def drain(self) -> None:
@@ -69,7 +69,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             session.drain()
 
     async def ListStates(self, request: pb.ListStatesRequest, context: _Context) -> pb.ListStatesResponse:  # noqa: N802
-        """All states of all servers."""
+        """Lists the states of all servers."""
         await self._directory.tried(self._deadline(context))
         if not self._directory.tables:
             self._directory.check_reachable()
@@ -82,7 +82,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         )
 
     async def DescribeState(self, request: pb.DescribeStateRequest, context: _Context) -> pb.DescribeStateResponse:  # noqa: N802
-        """A state, and what each server that can be reached said of it last."""
+        """Describes a state, with what each server that can be reached said of it last."""
         name = _name(request.state)
         await self._directory.known(name, self._deadline(context))
         descriptor = self._directory.table(name).descriptor
@@ -102,13 +102,13 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         return pb.GetResponse(answer=answer)
 
     async def GetMany(self, request: pb.GetManyRequest, context: _Context) -> pb.GetManyResponse:  # noqa: N802
-        """Many keys, of any servers."""
+        """Looks many keys up, of any servers."""
         return pb.GetManyResponse(answers=await self.read_many(request, context))
 
     async def Lookup(  # noqa: N802
         self, requests: AsyncIterator[pb.LookupRequest], context: _Context
     ) -> AsyncIterator[pb.LookupResponse]:
-        """Frames. One that can't be answered fails alone; the stream goes on."""
+        """Answers frames. One that can't be answered fails alone; the stream goes on."""
         session = LookupSession(self._handle)
         self._sessions.add(session)
         try:
@@ -118,7 +118,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             self._sessions.discard(session)
 
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802
-        """The entries of one key, from one copy of it."""
+        """Yields the entries of one key, from one copy of it."""
         began = self._directory.clock.monotonic()
         name = _name(request.state)
         try:
@@ -148,7 +148,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             self._scans -= 1
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802
-        """All servers, asked at the same time; those that can't be reached say why."""
+        """Asks all servers at the same time; of those that can't be reached it says why."""
         patience = min(2.0, max(0.0, self._deadline(context) - self._loop.time()))
         return pb.StatusResponse(
             servers=await asyncio.gather(*(link.describe(patience) for link in self._directory.links))
@@ -171,11 +171,11 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     async def read_many(
         self, request: pb.GetManyRequest, context: _Context, most_bytes: int = MAX_VALUE_BYTES
     ) -> list[pb.Answer]:
-        """The answers of a GetMany, in the order of its keys, in the call's deadline. Raises as ClientReads.many."""
+        """Answers a GetMany in the call's deadline, in the order of its keys. Raises as ClientReads.many."""
         return await self._reads.many(request, self._deadline(context), most_bytes)
 
     async def codec(self, name: StateName, context: _Context) -> StateCodec:
-        """Of a state that is, or becomes, known within the caller's time. Raises UnknownApplication, UnknownState."""
+        """Returns a state's codec, once it is known in the caller's time. Raises UnknownApplication, UnknownState."""
         await self._directory.known(name, self._deadline(context))
         return self._directory.codec(name)
 

@@ -1,4 +1,4 @@
-"""The second phase of an epoch: what each state server is to commit, and what all of them say once they have."""
+"""Asks each state server for the second phase of an epoch, and reads what all of them say once they have committed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 def commit_requests(
     batch: EpochBatch, order: StageOrder, proceed: Proceed, stamp: EpochStamp
 ) -> dict[str, pb.CommitRequest]:
-    """By server that owns a key group, the Commit of what was staged as `order` said."""
+    """Makes the Commit of what was staged as `order` said, for each server that owns a key group, by its name."""
     # Others among the targets only follow.
     owners = {index for routes in order.routes.values() for index in routes}
     next_watermark_ms = batch.next_watermark_ms() if batch.next_watermark_ms else batch.watermark_ms
@@ -52,7 +52,7 @@ def commit_requests(
 
 
 class Committed:
-    """The answers of all servers to one epoch's Commit."""
+    """Reads the answers of all servers to one epoch's Commit."""
 
     def __init__(self, query: str, epoch: int, responses: Sequence[pb.CommitResponse]) -> None:
         self._query = query
@@ -62,13 +62,13 @@ class Committed:
 
     @property
     def replayed(self) -> bool:
-        """Some of its key groups had it already."""
+        """Whether some of its key groups had it already."""
         return bool(self._already)
 
     def markers(
         self, before: CompleteRecord | None, descriptors: Mapping[str, StateDescriptor]
     ) -> dict[str, list[int]]:
-        """By state and key group, the offset of the last marker in the changelog; -1: there is none.
+        """Returns, by state and key group, the offset of the last marker in the changelog; -1: there is none.
 
         Args:
             before: The record of the last complete epoch: key groups that this one did not touch keep their marker.

@@ -172,8 +172,8 @@ class Coordinator:
         return start.query
 
     def beat(self, patience_seconds: float | None = None) -> None:
-        """One heartbeat: renews the leases, and follows the servers that come and go: all changes where no epoch is
-        under way, what can't wait while a batch is being staged.
+        """Beats once: renews the leases, and follows the servers that come and go. It makes all changes where no epoch
+        is under way, and those that can't wait while a batch is being staged.
 
         Args:
             patience_seconds: For how long changes are tried again; below 0: they are tried once. Default: until the
@@ -197,7 +197,7 @@ class Coordinator:
         return self._run.membership
 
     def owned_by(self, server: str, state: str) -> tuple[int, ...]:
-        """The key groups that a server owns now; for tests and tools."""
+        """Returns the key groups that a server owns now; for tests and tools."""
         return groups_of(self.membership.assignment, server, state)
 
     def close(self) -> None:

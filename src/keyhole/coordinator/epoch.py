@@ -78,7 +78,7 @@ class Epoch:
         self._time = CommitTime(self._clock)
 
     def _watermark_ms(self, batch: EpochBatch) -> int:
-        """The batch's, and never below that of the last complete epoch, unless the states begin anew.
+        """Returns the batch's, but never one below that of the last complete epoch, unless the states begin anew.
 
         That of a new checkpoint begins at 0: entries of states that are kept would come back that have expired.
         """
@@ -107,7 +107,7 @@ class Epoch:
                 ) from outcome
 
     def _round(self, number: int) -> EpochResult | KeyholeError:
-        """One try: the epoch is complete, or what kept it from that and may not keep the next."""
+        """Runs one round. Returns the result, or what kept the epoch from it and may not keep the next round."""
         with self._counts.phase("converge", self._clock):
             self._run.converge(self._deadline)
         order = self._order(number)
@@ -204,7 +204,7 @@ class Epoch:
         )
 
     def _judge(self, lost: Mapping[str, KeyholeError]) -> KeyholeError:
-        """What to do about servers that did not commit: try another round, or give up.
+        """Decides about servers that did not commit: returns the reason for another round.
 
         Raises:
             KeyholeError: Trying again can't help (fenced, a full disk, wrong rows).
