@@ -9,6 +9,7 @@
     positions.py  boundaries in the updates topic                       -> from where a feeder sends
     feeder.py     the loop that reads, maps, sends and writes boundaries; Kafka is behind its interfaces
 
-None of these does I/O by itself. docs/updates.md has the records of an updates topic, docs/adr/real-time-updates.md
-the reasons.
+    kafka/        these interfaces on Kafka
+
+Only the last does I/O. docs/updates.md has the records of an updates topic, docs/adr/real-time-updates.md the reasons.
 """

@@ -1,0 +1,92 @@
+"""A feeder's lease: a transactional.id, whose transactions only commit how far the source was fed.
+
+They are in no topic that anybody reads but for the lag: Kafka's tools show it under the group of the same name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from keyhole.changelog.kafka.clients import (
+    Deadline,
+    as_ours,
+    common_settings,
+    error_of,
+    fenced,
+    is_fenced,
+)
+from keyhole.changelog.kafka.consumer import consumer_settings
+
+_SECONDS = 30.0
+_TIMEOUT_MS = 60_000
+
+
+class KafkaFeederLease:
+    """FeederLease (keyhole.feed.feeder). One thread; close it.
+
+    Kafka is asked on a thread of its own, so that feeding goes on meanwhile: `keep` raises what came of the one before.
+
+    Args:
+        name: Of the lease: its transactional.id, and the group that has the positions.
+        topic: The source.
+    """
+
+    def __init__(self, bootstrap_servers: str, name: str, topic: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._name = name
+        self._topic = topic
+        self._producer = Producer(
+            {
+                **common_settings(bootstrap_servers),
+                "transactional.id": name,
+                "transaction.timeout.ms": _TIMEOUT_MS,
+            }
+        )
+        consumer = Consumer({**consumer_settings(bootstrap_servers), "group.id": name})
+        self._group = consumer.consumer_group_metadata()
+        consumer.close()
+        self._thread = ThreadPoolExecutor(1, "keyhole-feed-lease")
+        self._kept: Future[None] | None = None
+
+    def take(self) -> None:
+        deadline = Deadline(_SECONDS)
+        while True:
+            try:
+                self._producer.init_transactions(deadline.left)
+            except KafkaException as exception:
+                error = error_of(exception)
+                if is_fenced(error):
+                    raise fenced(self._name) from exception
+                if not error.retriable() or deadline.passed:
+                    raise as_ours(error, self._bootstrap_servers, f"open {self._name}") from exception
+            else:
+                return
+
+    def keep(self, ends: Mapping[int, int]) -> None:
+        if self._kept is not None:
+            self._kept.result(_SECONDS)
+        offsets = [TopicPartition(self._topic, partition, end) for partition, end in ends.items()]
+        self._kept = self._thread.submit(self._commit, offsets)
+
+    def _commit(self, offsets: list[TopicPartition]) -> None:
+        deadline = Deadline(_SECONDS)
+        try:
+            self._producer.begin_transaction()
+            self._producer.send_offsets_to_transaction(offsets, self._group, deadline.left)
+            self._producer.commit_transaction(deadline.left)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if is_fenced(error):
+                raise fenced(self._name) from exception
+            # Whether it was committed is no matter: the next feeder goes by the boundaries.
+            raise as_ours(error, self._bootstrap_servers, f"keep {self._name}") from exception
+
+    def close(self) -> None:
+        """Whoever takes it next need not wait for a transaction that is open."""
+        self._thread.shutdown(wait=True)
+        with contextlib.suppress(KafkaException):
+            self._producer.abort_transaction(1.0)

@@ -1,0 +1,93 @@
+"""An updates topic, as a feeder or a producer writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from keyhole.changelog.kafka.admin import Topics
+from keyhole.changelog.kafka.admin_client import Admin, answer
+from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of, unreachable
+from keyhole.changelog.kafka.offsets import TopicOffsets
+from keyhole.changelog.kafka.reader import CommittedLog
+from keyhole.errors import InvalidConfiguration
+from keyhole.feed.feeder import Done
+from keyhole.feed.kafka.sending import IN_ORDER, Acknowledged, TopicSender
+
+_ASK_SECONDS = 10.0
+_READ_SECONDS = 60.0
+_LARGEST = "max.message.bytes"
+# What Kafka puts around a value: of the record and its batch, which is alone where it is large.
+_AROUND_BYTES = 1_024
+
+
+class KafkaUpdates:
+    """UpdatesTopic (keyhole.feed.feeder). One thread; close it.
+
+    Args:
+        topic: Its name. It exists: who runs the state's feed makes it.
+
+    Raises:
+        InvalidConfiguration: There is no such topic.
+        KafkaUnreachable: Kafka does not answer.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = topic
+        with closing(Topics(bootstrap_servers)) as topics:
+            found = topics.describe(topic, Deadline(_ASK_SECONDS))
+        if found is None:
+            raise InvalidConfiguration(
+                f"Kafka at {bootstrap_servers} has no topic {topic}: the state is not fed by updates", topic=topic
+            )
+        self.partitions = len(found.partitions)
+        self.topic_id = str(found.topic_id)
+        largest = self._largest()
+        self.most_bytes = largest - _AROUND_BYTES
+        self._sender = TopicSender(bootstrap_servers, topic, {**IN_ORDER, "message.max.bytes": largest})
+
+    def _largest(self) -> int:
+        doing = f"read the settings of topic {self._topic}"
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        try:
+            with closing(Admin(self._bootstrap_servers)) as admin:
+                asked = admin.client.describe_configs([resource], request_timeout=_ASK_SECONDS)
+                return int(str(answer(asked[resource], _ASK_SECONDS)[_LARGEST].value))
+        except KafkaException as exception:
+            raise as_ours(error_of(exception), self._bootstrap_servers, doing) from exception
+        except TimeoutError as error:
+            raise unreachable(self._bootstrap_servers, doing, "no answer in time") from error
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        with closing(TopicOffsets(self._bootstrap_servers)) as offsets:
+            asked, name = {self._topic: [partition]}, (self._topic, partition)
+            start, end = offsets.starts(asked, _ASK_SECONDS), offsets.ends(asked, _ASK_SECONDS)
+        if name not in start or name not in end:
+            raise unreachable(self._bootstrap_servers, f"tell the ends of topic {self._topic}", "it has no leader")
+        return start[name], end[name]
+
+    def read(self, partition: int, start: int, end: int) -> Iterator[bytes | None]:
+        bounds = {(self._topic, partition): (start, end)}
+        for run in CommittedLog(self._bootstrap_servers).read(bounds, _READ_SECONDS):
+            for message in run.records:
+                value = message.value()
+                assert not isinstance(value, str)
+                yield value
+
+    def send(self, partition: int, value: bytes, done: Done) -> None:
+        self.send_record(partition, value, lambda _: done())
+
+    def send_record(self, partition: int, value: bytes, done: Acknowledged) -> None:
+        """As `send`; `done` is given the record as it stands in the topic, with its offset."""
+        self._sender.send(value, done, partition=partition)
+
+    def poll(self, seconds: float) -> None:
+        self._sender.poll(seconds)
+
+    def close(self) -> None:
+        """Gives up what is under way."""
+        self._sender.close()
