@@ -3,7 +3,8 @@
 The coordinator, savepoints and the services have no other: they read it, and sleep and wait by it. What the libraries
 measure is not theirs. A call to Kafka has a deadline of the client's. A request under way, from its caller on to the
 servers that it is sent to, has one on the event loop's clock, as gRPC and asyncio have it (loop.time, call_later,
-asyncio.timeout and asyncio.wait). The end of a thread is waited for by Thread.join.
+asyncio.timeout and asyncio.wait). The end of a thread is waited for by Thread.join. A task that stages rows looks every
+0.1 s whether its call has ended, while it waits for room in what is sent (Queue.put).
 """
 
 from __future__ import annotations

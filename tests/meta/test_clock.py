@@ -28,6 +28,7 @@ _CALLS = {
 }
 # Where a time may be given to these it is one of a thread's, unless asyncio's or the clock's own are meant.
 _WAITS = ("wait", "wait_for", "acquire")
+_FUTURES = ("wait", "as_completed")
 
 
 def ways_round(source: str) -> Iterator[tuple[int, str]]:
@@ -52,6 +53,8 @@ def _instead(node: ast.AST) -> str:
             if name in _WAITS and _takes_a_time(node) and not _waits_properly(ast.unparse(of)):
                 return _WAIT
             return _CALLS.get(".".join(ast.unparse(called).split(".")[-2:]), "")
+        case ast.ImportFrom(module="concurrent.futures", names=names) if any(name.name in _FUTURES for name in names):
+            return _WAIT
         case ast.Call(func=ast.Name(id=name)):
             return _CALLS.get(name, "")
     return ""
@@ -85,6 +88,7 @@ def test_all_time_is_the_clocks(tree: str) -> None:
         "import os, time as t",
         "from time import monotonic",
         "from asyncio import sleep",
+        "from concurrent.futures import ThreadPoolExecutor, wait",
         "await asyncio.sleep(0.1)",
         "await asyncio.sleep(delay=pause)",
         "self._closed.wait(1.0)",

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import wait
 from typing import NamedTuple
 
 from keyhole.changelog.base import Changelog, Partition, Reached, RestoredEpochs
@@ -29,8 +29,6 @@ from services.state_server.replica.restore import drop_unusable
 from services.state_server.write.host_thread import HostThread
 
 _log = logging.getLogger(__name__)
-
-_CLOSE_SECONDS = 0.5
 
 
 class StandbyView(NamedTuple):
@@ -88,6 +86,8 @@ class StandbyCopies:
         self._shown: dict[str, tuple[Mapping[int, Position], Mapping[int, Standing]]] = {}
         self._follower = make_follower(changelog, query, self._prepare_from_follower, self._deliver, clock)
         self._closed = False
+        # What the follower waits for: its delivery is taken in, or nothing is followed any more.
+        self._go_on = threading.Event()
 
     def start(self) -> None:
         """Begins to follow the control topic."""
@@ -152,9 +152,11 @@ class StandbyCopies:
         return {part: self._hosted[part.state].position(part.key_group) for part in ends}
 
     def _deliver(self, delivery: Delivery) -> None:
+        self._go_on.clear()
         taken = asyncio.run_coroutine_threadsafe(self._taken(delivery), self._loop)
-        while not (self._closed or wait({taken}, _CLOSE_SECONDS).done):
-            pass
+        taken.add_done_callback(lambda _: self._go_on.set())
+        if not self._closed:
+            self._go_on.wait()
         if taken.done():
             taken.result()
         else:
@@ -235,6 +237,7 @@ class StandbyCopies:
     async def close(self) -> None:
         """Returns when nothing is followed any more."""
         self._closed = True
+        self._go_on.set()
         self._follower.close()
         await self._loop.run_in_executor(None, self._follower.join)
 

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from keyhole.encoding.row_codec import check_usable
 from keyhole.errors import NotOwner, ValueMismatch
 from keyhole.model.epoch import Position
 from keyhole.model.state import StateDescriptor
@@ -21,6 +20,7 @@ from services.state_server.host_settings import HostSettings
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.table import Table
 from services.state_server.replica.hosted import StateReplica
+from services.state_server.replica.open_state import open_state
 from services.state_server.write.host_thread import HostThread
 
 _log = logging.getLogger(__name__)
@@ -129,19 +129,9 @@ class QueryStates:
                 forget(descriptor.state)
                 await self._thread.call(current.store.close)
             self._check_feeder(descriptor)
-            state = await self._thread.call(self._open, descriptor)
+            state = await self._thread.call(open_state, descriptor, self._settings, self._lease)
             self.hosted[descriptor.state] = state
             self._tables[self._application, descriptor.state] = state.table
-
-    def _open(self, descriptor: StateDescriptor) -> StateReplica:
-        """Opens the state's store, and what it holds. On the host's thread."""
-        check_usable(descriptor)  # what can't be used leaves nothing on disk
-        store = self._settings.engine.open(self._application, descriptor.state, descriptor.topic_id)
-        try:
-            return StateReplica.open(descriptor, store, Table(self._settings.server, descriptor, store, self._lease))
-        except BaseException:
-            store.close()  # or whoever tries it again would find it open
-            raise
 
     def _check_feeder(self, descriptor: StateDescriptor) -> None:
         other = self._tables.get((self._application, descriptor.state))

@@ -40,8 +40,8 @@ STORES = (
     Breakage(
         "a store that fails just after it was opened stays open",
         "stores",
-        "services/state_server/write/query_states.py",
-        "            store.close()  # or whoever tries it again would find it open\n",
+        "services/state_server/replica/open_state.py",
+        "        store.close()  # or whoever tries it again would find it open\n",
         "",
         ("test_unusable_states.py",),
     ),

@@ -1,0 +1,29 @@
+"""Puts a state together on this server: its store, what readers ask, and what writes it. The one place for it."""
+
+from __future__ import annotations
+
+from keyhole.encoding.row_codec import check_usable
+from keyhole.model.state import StateDescriptor
+from services.state_server.host_settings import HostSettings
+from services.state_server.read.standing import Lease
+from services.state_server.read.table import Table
+from services.state_server.replica.hosted import StateReplica
+
+
+def open_state(descriptor: StateDescriptor, settings: HostSettings, lease: Lease) -> StateReplica:
+    """Opens the state's store, and takes up where that is. Blocks; on the host's thread. All key groups are ABSENT.
+
+    Args:
+        lease: The query's: by it the answers of the state's table are confirmed.
+
+    Raises:
+        ValueMismatch: The descriptor can't be used; nothing of it is on disk.
+        KeyholeError: The store can't be opened, or fails right then. It is closed: it can be tried again.
+    """
+    check_usable(descriptor)
+    store = settings.engine.open(descriptor.application, descriptor.state, descriptor.topic_id)
+    try:
+        return StateReplica.open(descriptor, store, Table(settings.server, descriptor, store, lease))
+    except BaseException:
+        store.close()  # or whoever tries it again would find it open
+        raise
