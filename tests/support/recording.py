@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from keyhole.config import JobConfig
 from keyhole.coordinator.fleet import Addresses
-from keyhole.errors import by_reason
 from keyhole.model.epoch import EpochStamp, Run
 from keyhole.protocol.decisions import Proceed, decide
 from keyhole.protocol.epochs import EpochBatch, EpochResult
@@ -96,12 +95,7 @@ class RecordingCoordinator:
             descriptors = {plan.descriptor.state: plan.descriptor}
             receipts = list(batch.stage(StageOrder(run, stamp, number, 1, (target,), routes, 120.0, descriptors)))
             self.receipts.append(receipts)
-            for receipt in receipts:
-                if receipt.failure is not None:
-                    reason, message, facts = receipt.failure
-                    raise by_reason()[reason](message, **facts)
-            assert not isinstance(batch.partitions, int)
-            decision = decide(receipts, batch.partitions, [target])
+            decision = decide(receipts, batch.partitions_by_state, [target])
             if isinstance(decision, Proceed):
                 self._merge(epoch, number, receipts, plan.replace)
                 return EpochResult(stamp, False, number + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from keyhole.errors import CheckpointMismatch, InternalError, StateChanged, StateConflict
+from keyhole.errors import CheckpointMismatch, InternalError, NullKey, StateChanged, StateConflict
 from keyhole.model.evolution import written_otherwise
 from keyhole.model.state import KeyColumn, KeyType, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.protocol.control import QueryRecord
@@ -162,6 +162,13 @@ class TestDecide:
         assert decide([receipt(0, took("a", 0), lost)], {"counts": 1}, self.TARGETS) == Restage(
             {"b": "connection refused"}
         )
+
+    def test_what_a_task_has_found_wrong_in_the_rows_ends_the_epoch_whatever_the_other_receipts_say(self) -> None:
+        wrong = PartitionReceipt("counts", 1, 101, failure=("NULL_KEY", "column key is null", {"column": "key"}))
+        lost = ServerReceipt("b", "1", error=("SERVER_LOST", "connection refused"))
+        with pytest.raises(NullKey, match="column key is null") as caught:
+            decide([receipt(0, lost), wrong], {"counts": 3}, self.TARGETS)
+        assert caught.value.facts == {"column": "key"}
 
     def test_partitions_of_states_that_one_job_computes_are_numbered_one_after_the_other(self) -> None:
         receipts = [

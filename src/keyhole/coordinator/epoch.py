@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from keyhole.clock import Clock
@@ -21,10 +21,10 @@ from keyhole.coordinator.commit_time import CommitTime
 from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.run import QueryRun
-from keyhole.errors import CommitError, EpochFailed, Fenced, KeyholeError, UnavailableError, by_reason
+from keyhole.errors import CommitError, EpochFailed, Fenced, KeyholeError, UnavailableError
 from keyhole.model.epoch import EpochStamp
 from keyhole.protocol.control import CompleteRecord, QueryRecord
-from keyhole.protocol.decisions import Proceed, Restage, decide
+from keyhole.protocol.decisions import Restage, decide
 from keyhole.protocol.epochs import EpochBatch, EpochResult
 from keyhole.protocol.failpoints import Step, StepObserver
 from keyhole.protocol.receipts import PartitionReceipt, StageOrder
@@ -72,20 +72,11 @@ class Epoch:
         self._observer = context.observer
         self._record = record
         self._number = number
-        self._batch = replace(batch, watermark_ms=self._watermark_ms(batch))
+        before, begins_anew = self._run.complete, number == record.reset_epoch
+        self._batch = batch if before is None or begins_anew else batch.with_watermark_from(before)
         # Not before: starting has deadlines of its own, and however slow it was, the servers are to be tried.
         self._deadline = self._clock.monotonic() + self._config.epoch_deadline_seconds
         self._time = CommitTime(self._clock)
-
-    def _watermark_ms(self, batch: EpochBatch) -> int:
-        """Returns the batch's, but never one below that of the last complete epoch, unless the states begin anew.
-
-        That of a new checkpoint begins at 0: entries of states that are kept would come back that have expired.
-        """
-        before = self._run.complete
-        if before is None or self._number == self._record.reset_epoch:
-            return batch.watermark_ms
-        return max(batch.watermark_ms, before.watermark_ms)
 
     def complete(self) -> EpochResult:
         """Returns when the epoch is complete.
@@ -116,7 +107,7 @@ class Epoch:
         if receipts is None:
             # Some of the rows are with servers that own them no more. What the receipts say doesn't matter then.
             return UnavailableError("the state servers changed while the batch ran")
-        proceed = self._judged(order, receipts)
+        proceed = decide(receipts, self._batch.partitions_by_state, order.targets)
         if isinstance(proceed, Restage):
             return self._suspect(proceed.suspects)
         self._observer.reached(Step.DRIVER_STAGED, self._number)
@@ -175,17 +166,6 @@ class Epoch:
                 raise failure
             _log.warning("a batch failed while servers changed", extra={"query": self._query, "why": str(failure)})
         return None if changed else receipts
-
-    def _judged(self, order: StageOrder, receipts: Sequence[PartitionReceipt]) -> Proceed | Restage:
-        for receipt in receipts:
-            if receipt.failure is not None:
-                reason, message, facts = receipt.failure
-                error = by_reason()[reason](message)
-                error.facts = facts
-                raise error
-        of = self._batch.partitions
-        names = [plan.descriptor.state for plan in self._batch.states]
-        return decide(receipts, {name: of if isinstance(of, int) else of[name] for name in names}, order.targets)
 
     def _suspect(self, suspects: Mapping[str, str]) -> KeyholeError:
         # A server that answers again afterwards is simply staged to again; one that doesn't is replaced.

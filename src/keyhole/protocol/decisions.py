@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from keyhole.errors import InternalError
+from keyhole.errors import InternalError, by_reason
 from keyhole.protocol.receipts import GroupReceipt, PartitionReceipt, Target
 
 
@@ -37,9 +37,16 @@ def decide(
     """Judges a round: do the receipts cover every partition of every state exactly once, and is all of it staged?
 
     Raises:
+        KeyholeError: What a task has found wrong in the rows, by its receipt: no other round can help.
         InternalError: A partition is missing or came twice, or a key group came from two partitions (the rows of a key
             would have no order): the batch was not partitioned by the key.
     """
+    for receipt in receipts:
+        if receipt.failure is not None:
+            reason, message, facts = receipt.failure
+            error = by_reason()[reason](message)
+            error.facts = facts
+            raise error
     seen: dict[str, list[int]] = {}
     for receipt in receipts:
         seen.setdefault(receipt.state, []).append(receipt.partition)

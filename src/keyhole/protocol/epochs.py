@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import CompleteRecord
 from keyhole.protocol.receipts import PartitionReceipt, StageOrder
 
 
@@ -51,6 +52,20 @@ class EpochBatch:
     stateful: bool = False
     next_watermark_ms: Callable[[], int] | None = None
     bootstrap: str = ""
+
+    @property
+    def partitions_by_state(self) -> dict[str, int]:
+        """How many partitions `stage` gives receipts of, for each state that the batch declares."""
+        of = self.partitions
+        names = [plan.descriptor.state for plan in self.states]
+        return {name: of if isinstance(of, int) else of[name] for name in names}
+
+    def with_watermark_from(self, before: CompleteRecord) -> EpochBatch:
+        """The same batch, whose watermark is not below that of an epoch before it.
+
+        That of a new checkpoint begins at 0: entries of states that are kept would come back that have expired.
+        """
+        return replace(self, watermark_ms=max(self.watermark_ms, before.watermark_ms))
 
 
 @dataclass(frozen=True)

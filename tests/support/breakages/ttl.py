@@ -44,9 +44,9 @@ TTL = (
     Breakage(
         "a new checkpoint's watermark brings expired entries back",
         "ttl",
-        "src/keyhole/coordinator/epoch.py",
-        "        return max(batch.watermark_ms, before.watermark_ms)\n",
-        "        return batch.watermark_ms\n",
+        "src/keyhole/protocol/epochs.py",
+        "        return replace(self, watermark_ms=max(self.watermark_ms, before.watermark_ms))\n",
+        "        return self\n",
         ("test_expired_reads.py",),
     ),
     Breakage(
