@@ -11,5 +11,9 @@
 
     kafka/        these interfaces on Kafka
 
-Only the last does I/O. docs/updates.md has the records of an updates topic, docs/adr/real-time-updates.md the reasons.
+    writes.py     what a program puts, adds and deletes                 -> updates, and a token for who reads them
+    producer.py   sends these to Kafka
+
+Only kafka/ and producer.py do I/O. docs/updates.md has the records of an updates topic,
+docs/adr/real-time-updates.md the reasons.
 """

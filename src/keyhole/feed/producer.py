@@ -1,0 +1,208 @@
+"""Writes to a state from any Python program, without Spark.
+
+    with Producer("kafka:9092", "shop/totals") as producer:
+        producer.add("c1", {"amount": 12.5})
+        token = producer.flush()
+    client.get("shop", "totals", "c1", min_epoch=token.min_epoch(producer.key_group("c1")))    # sees the write
+
+Each write counts once, however often it is sent. Those of a process that dies before `flush` may be there, or not.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Message
+
+from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.changelog.kafka.clients import Deadline, unreachable
+from keyhole.changelog.kafka.consumer import offset_of
+from keyhole.changelog.settings import updates_topic_name
+from keyhole.clock import Clock, SystemClock
+from keyhole.errors import (
+    ChangelogRecreated,
+    ClientClosed,
+    InvalidConfiguration,
+    KeyholeError,
+    TooLarge,
+    UnknownApplication,
+    UnknownState,
+)
+from keyhole.feed.kafka.updates import KafkaUpdates
+from keyhole.feed.mapping import RoutedUpdate
+from keyhole.feed.writes import UpdateWrites, WriteToken
+from keyhole.model.state import StateDescriptor
+from keyhole.model.state_path import state_path
+from keyhole.protocol.control import read_control
+from keyhole.protocol.updates import BoundaryRecord, EndRecord, Record, encode
+
+_OPEN_SECONDS = 30.0
+_CLOSE_SECONDS = 10.0
+_SLICE_SECONDS = 0.05
+_BOUNDARY_SECONDS = 5.0
+
+
+class Producer:
+    """Puts, adds and deletes in one state that is fed by updates. Any thread; close it, or use it in `with`.
+
+    Writes of one key count in the order of the calls. A write returns at once; `flush` waits until all are durable.
+
+    Args:
+        bootstrap_servers: As keyhole.changelog.kafka.brokers has it.
+        state: `application/state`.
+
+    Raises:
+        UnknownApplication, UnknownState: There is none.
+        InvalidConfiguration: The state is not fed by updates, or nobody has begun to feed it.
+        KafkaUnreachable: Kafka does not answer.
+    """
+
+    def __init__(self, bootstrap_servers: str, state: str, *, clock: Clock | None = None) -> None:
+        application, name = state_path(state)
+        descriptor = _descriptor(bootstrap_servers, application, name)
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = updates_topic_name(application, name)
+        self._clock = SystemClock() if clock is None else clock
+        self._updates = KafkaUpdates(bootstrap_servers, self._topic)
+        if not self._updates.bounds(0)[1]:
+            self._updates.close()
+            raise InvalidConfiguration(
+                f"topic {self._topic} has no rules yet, and updates ahead of them are refused: start the state's feed",
+                topic=self._topic,
+            )
+        self._source = uuid.uuid4().hex
+        self._writes = UpdateWrites(descriptor, self._source)
+        self._lock = threading.RLock()
+        self._epochs: dict[int, int] = {}
+        self._waiting = 0
+        self._bounded = 0
+        self._bounded_at = self._clock.monotonic()
+        self._closed = False
+
+    def put(self, key: object, value: Mapping[str, Any]) -> None:
+        """A row of a value, map or broadcast state. See UpdateWrites.write for the arguments, and what is refused."""
+        self._write("put", key, value)
+
+    def add(self, key: object, value: Mapping[str, Any]) -> None:
+        """A row of a reducing state, which is merged. See UpdateWrites.write."""
+        self._write("add", key, value)
+
+    def append(self, key: object, value: Mapping[str, Any]) -> None:
+        """An element of a list state, behind those there are. See UpdateWrites.write."""
+        self._write("append", key, value)
+
+    def delete(self, key: object, *, order: Any = None) -> None:
+        """Deletes a key or an entry. See UpdateWrites.delete for the arguments, and what is refused."""
+        with self._lock:
+            self._check_open()
+            self._send(self._writes.delete(key, order))
+
+    def key_group(self, key: object) -> int:
+        """By which WriteToken.min_epoch is asked. Raises KeyMismatch, NullKey."""
+        return self._writes.key_group(key)
+
+    def flush(self, timeout: float = 30.0) -> WriteToken:
+        """Waits until all writes so far are durable. Blocks.
+
+        Returns:
+            What a reader needs to see them, and all that this producer has written before.
+
+        Raises:
+            KafkaUnreachable: They are not within that many seconds; they may be later. May be called again.
+            KeyholeError: Kafka refuses one. This producer takes no more writes.
+        """
+        with self._lock:
+            self._check_open()
+            self._wait(Deadline(timeout))
+            if self._clock.monotonic() - self._bounded_at >= _BOUNDARY_SECONDS and self._bounded < self._writes.next:
+                self._bounded, self._bounded_at = self._writes.next, self._clock.monotonic()
+                self._send_everywhere(BoundaryRecord(self._source, self._clock.now_ms(), {0: self._bounded}))
+            return WriteToken(dict(self._epochs))
+
+    def close(self) -> None:
+        """Waits for what is under way, and tells the state's owners that no more comes. Idempotent; blocks.
+
+        What Kafka has not taken within ten seconds is given up: call `flush` before, which says so.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                with suppress(KeyholeError):
+                    deadline = Deadline(_CLOSE_SECONDS)
+                    self._wait(deadline)
+                    # Never where a write is under way: it would come behind the end, and not count.
+                    self._send_everywhere(EndRecord(self._source))
+                    self._wait(deadline)
+            finally:
+                self._updates.close()
+
+    def _write(self, method: str, key: object, value: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._check_open()
+            self._send(self._writes.write(method, key, value))
+
+    def _send(self, update: RoutedUpdate) -> None:
+        encoded = encode(update.record)
+        if len(encoded) > self._updates.most_bytes:
+            raise TooLarge(
+                f"an update takes {len(encoded)} bytes, and the updates topic takes {self._updates.most_bytes}",
+                bytes=len(encoded),
+                limit=self._updates.most_bytes,
+            )
+
+        def written(message: Message) -> None:
+            self._waiting -= 1
+            self._epochs[update.key_group] = offset_of(message) + 1
+
+        self._waiting += 1
+        self._updates.send_record(update.key_group, encoded, written)
+        self._updates.poll(0.0)
+
+    def _send_everywhere(self, record: Record) -> None:
+        value = encode(record)
+        for partition in range(self._updates.partitions):
+            self._waiting += 1
+            self._updates.send(partition, value, self._taken)
+
+    def _taken(self) -> None:
+        self._waiting -= 1
+
+    def _wait(self, deadline: Deadline) -> None:
+        while self._waiting:
+            self._updates.poll(min(_SLICE_SECONDS, deadline.left))
+            if self._waiting and deadline.passed:
+                raise unreachable(
+                    self._bootstrap_servers, f"take {self._waiting} updates for {self._topic}", "no answer in time"
+                )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the producer was closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _descriptor(bootstrap_servers: str, application: str, state: str) -> StateDescriptor:
+    control = KafkaChangelog(bootstrap_servers, application).control("")
+    try:
+        states = read_control(control.read(_OPEN_SECONDS), "").states
+    except ChangelogRecreated as error:
+        raise UnknownApplication(f"no application {application} is known to Kafka") from error
+    finally:
+        control.close()
+    if state not in states:
+        raise UnknownState(f"application {application} has no state {state}; it has {', '.join(sorted(states))}")
+    return states[state]
