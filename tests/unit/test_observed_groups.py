@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from keyhole.changelog.base import Partition, RestoredEpochs
+from keyhole.errors import KafkaUnreachable
 from keyhole.model.epoch import START, Position
 from keyhole.protocol.key_group import KeyGroupState
 from keyhole.stores.base import Advance, Batch
+from keyhole.testing.changelog import MemoryReader
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.key_groups import KeyGroups
 from tests.fault import hooks
@@ -31,6 +33,10 @@ def watch() -> Iterator[GroupWatch]:
     watch.begin()
     yield watch
     watch.end()
+
+
+def _unreachable(*_: object) -> None:
+    raise KafkaUnreachable("no answer")
 
 
 def absent() -> StateReplica:
@@ -66,6 +72,22 @@ async def test_what_is_told_is_held_against_the_states(watch: GroupWatch) -> Non
         "key group 1 is released, and answered for as an owner",
         "key group 1 is released, and not to be followed",
     ]
+    await server.host.close()
+
+
+async def test_what_is_not_restored_yet_is_not_told_as_ready(
+    watch: GroupWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Hosted()
+    await server.own()
+    monkeypatch.setattr(MemoryReader, "ends", _unreachable)
+    await server.open(2, "grant-2")
+    server.table.given.release(frozenset({1}))
+    with pytest.raises(KafkaUnreachable):
+        await server.assign(complete=1)
+    watch.check_at_rest(server.host)
+    assert watch.violations == []
+    assert not server.table.given.ready
     await server.host.close()
 
 
