@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from keyhole.changelog.base import RestoredEpochs
@@ -98,8 +99,14 @@ async def test_what_is_given_back_while_it_is_being_released_is_owned() -> None:
     assert owned == ALL
 
 
-async def test_what_is_released_before_its_restore_begins_is_followed_and_the_rest_is_owned() -> None:
+@pytest.mark.parametrize("its_state_is_opened_after", [False, True])
+async def test_what_is_released_before_its_restore_begins_is_followed_and_the_rest_is_owned(
+    its_state_is_opened_after: bool,
+) -> None:
     server, writing = await one_that_writes()
+    if its_state_is_opened_after:
+        # Another descriptor is taken on the host's thread, which is still writing.
+        server.of = msgspec.structs.replace(server.of, class_version=7)
     assigned = asyncio.ensure_future(server.assign(ALL, complete=1))
     await asyncio.sleep(0.05)
     released = asyncio.ensure_future(server.host.release(server.run, "counts", frozenset({0}), server.version))

@@ -140,6 +140,7 @@ class Ownership:
 
     async def _demote(self, groups: Mapping[str, frozenset[int]]) -> None:
         """Owned key groups become followed ones. They can be read all the time."""
+        self.take_overs.give_up(groups)
         hosted = self._states.hosted
         followed = {name: self.standbys.wanted(name) | groups.get(name, frozenset()) for name in hosted}
         await self.standbys.follow(followed, at_once=groups)

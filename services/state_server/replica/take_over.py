@@ -68,6 +68,8 @@ class TakeOvers:
         self._lease = lease
         self._thread = thread
         self._settings = settings
+        # By state: what was given up since the last one began. Its states may be opened only after that.
+        self._given_up: dict[str, frozenset[int]] = {}
 
     @property
     def under_way(self) -> bool:
@@ -77,8 +79,14 @@ class TakeOvers:
     def begin(self, version: int, shares: Sequence[StateShare], complete: EpochStamp) -> None:
         """Begins one; the one before must have been stopped."""
         stop = threading.Event()
+        self._given_up = {}
         task = asyncio.create_task(self._take_over(version, shares, complete, stop))
         self.current = TakeOver(task, stop)
+
+    def give_up(self, groups: Mapping[str, frozenset[int]]) -> None:
+        """These, by state, are not to be owned any more. One under way leaves them to be followed."""
+        for name, which in groups.items():
+            self._given_up[name] = self._given_up.get(name, frozenset()) | which
 
     async def ended_within(self, under_way: TakeOver, seconds: float) -> bool:
         """Whether it ends within that time.
@@ -116,8 +124,9 @@ class TakeOvers:
     ) -> None:
         await self._states.open([share.descriptor for share in shares], self._standbys.forget)
         hosted = self._states.hosted
-        wanted = {share.descriptor.state: share.owned for share in shares}
-        followed = {share.descriptor.state: share.followed - share.owned for share in shares}
+        given_up = {share.descriptor.state: self._given_up.get(share.descriptor.state, frozenset()) for share in shares}
+        wanted = {share.descriptor.state: share.owned - given_up[share.descriptor.state] for share in shares}
+        followed = {of.descriptor.state: (of.owned | of.followed) - wanted[of.descriptor.state] for of in shares}
         for name, state in hosted.items():
             state.table.given.assign(wanted.get(name, frozenset()))
         await self._standbys.follow(followed, at_once=self._states.owned())
