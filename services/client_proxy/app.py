@@ -61,10 +61,11 @@ class ClientProxy:
         """
         self._rpc.add(query_pb2_grpc.add_QueryServicer_to_server, self._servicer, _QUERY)
         self._rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, StatsServicer(self._stats.read), SERVICE)
+        if self._config.metrics:
+            # Not at the top: see `_read_by_http`. And before anybody can call: the loop stands still meanwhile.
+            from keyhole.metrics.page import own_page
         await self._rpc.start()
         if self._config.metrics:
-            from keyhole.metrics.page import own_page  # not at the top: see `_read_by_http`
-
             self._page = own_page(self._config.metrics, self._stats.read, self._rpc.guard)
             await self._page.start()
         if self._http is not None:

@@ -172,7 +172,7 @@ def _steps(cluster: Cluster) -> list[EpochStep | Pinned | Dealt | Ended]:
 def _contradictions(cluster: Cluster) -> list[Contradiction]:
     """What servers have noted. A killed one may have left half a line."""
     assert len(cluster.watched) >= cluster.plan.servers, "no server has watched its key groups"
-    lines = [line for file in cluster.watched for line in file.read_bytes().rpartition(b"\n")[0].splitlines()]
+    lines = [line for file in cluster.watched for line in file.read_bytes().splitlines() if line.endswith(b"}")]
     return [msgspec.json.decode(line, type=Contradiction) for line in lines]
 
 

@@ -57,7 +57,8 @@ def watch_key_groups() -> GroupWatch | None:
 
     def note(text: str) -> None:
         with lock, Path(path).open("ab") as file:
-            file.write(msgspec.json.encode(Contradiction(time.monotonic(), Path(path).stem, text)) + b"\n")
+            # On a line of its own, also where one that was killed has left half a line.
+            file.write(b"\n" + msgspec.json.encode(Contradiction(time.monotonic(), Path(path).stem, text)) + b"\n")
 
     watch = GroupWatch(note)
     watch.begin()

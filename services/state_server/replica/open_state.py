@@ -10,10 +10,11 @@ from services.state_server.read.table import Table
 from services.state_server.replica.hosted import StateReplica
 
 
-def open_state(descriptor: StateDescriptor, settings: HostSettings, lease: Lease) -> StateReplica:
+def open_state(application: str, descriptor: StateDescriptor, settings: HostSettings, lease: Lease) -> StateReplica:
     """Opens the state's store, and takes up where that is. Blocks; on the host's thread. All key groups are ABSENT.
 
     Args:
+        application: The query's: under its name the store is found again, and destroyed.
         lease: The query's: by it the answers of the state's table are confirmed.
 
     Raises:
@@ -21,7 +22,7 @@ def open_state(descriptor: StateDescriptor, settings: HostSettings, lease: Lease
         KeyholeError: The store can't be opened, or fails right then. It is closed: it can be tried again.
     """
     check_usable(descriptor)
-    store = settings.engine.open(descriptor.application, descriptor.state, descriptor.topic_id)
+    store = settings.engine.open(application, descriptor.state, descriptor.topic_id)
     try:
         return StateReplica.open(descriptor, store, Table(settings.server, descriptor, store, lease))
     except BaseException:

@@ -129,7 +129,7 @@ class QueryStates:
                 forget(descriptor.state)
                 await self._thread.call(current.store.close)
             self._check_feeder(descriptor)
-            state = await self._thread.call(open_state, descriptor, self._settings, self._lease)
+            state = await self._thread.call(open_state, self._application, descriptor, self._settings, self._lease)
             self.hosted[descriptor.state] = state
             self._tables[self._application, descriptor.state] = state.table
 
