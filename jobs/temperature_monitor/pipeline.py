@@ -104,7 +104,7 @@ def alerts(jumps: DataFrame, thresholds: DataFrame, default_threshold: float = N
         measured = jumps.join(of, KEY)
     else:
         measured = jumps.join(of, KEY, "left").fillna(default_threshold, ["threshold"])
-    return measured.where("ratio > threshold").select(KEY, "reading", *ALERT_COLUMNS)
+    return measured.where("ratio > threshold").selectExpr(KEY, "reading", *ALERT_COLUMNS)
 
 
 def updates(records: DataFrame, accept: Accept = drop) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -10,15 +11,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from py4j.java_gateway import GatewayClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from jobs.temperature_monitor.__main__ import alert_log
+from jobs.temperature_monitor.__main__ import alert_log, states
 from jobs.temperature_monitor.pipeline import (
     ALERT_COLUMNS,
     ALERTS,
+    KEY,
     MAX_SECONDS_AHEAD,
+    STATE,
     THRESHOLD_SCHEMA,
+    THRESHOLDS,
     alerts,
     exposing,
     latest,
@@ -181,6 +186,53 @@ def test_a_fall_to_zero_is_an_alert_whose_infinite_ratio_readers_get_in_python_a
         )
     assert (alert.last, alert.new, alert.ratio, alert.threshold) == (5.0, 0.0, math.inf, 1.5)
     assert '"ratio": "Infinity"' in capsys.readouterr().out
+
+
+MOST_QUESTIONS = 190
+"""That a batch of the job asks Spark's JVM, once its run has begun. They were 430."""
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_a_batch_asks_sparks_jvm_nothing_that_the_batch_before_has_been_told(
+    spark: SparkSession,
+    service: Service,
+    application: str,
+    stream: Stream,
+    run_query: RunQuery,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = dataclasses.replace(service.config(application), proxy=service.proxy)
+    thresholds = spark.createDataFrame([("a", 1.5)], THRESHOLD_SCHEMA)
+    assert queryable.broadcast(THRESHOLDS, key=KEY, query=THRESHOLDS, config=config).bootstrap(thresholds)
+    sink = states(exposing(), config)
+    questions = 0
+    of_batches: list[int] = []
+    send = GatewayClient.send_command
+
+    def counted(self: GatewayClient, command: str, retry: bool = True, binary: bool = False) -> object:
+        nonlocal questions
+        questions += not command.startswith("m\n")  # that it holds something no longer is no question
+        return send(self, command, retry, binary)
+
+    def take(data: DataFrame, batch_id: int) -> None:
+        nonlocal questions
+        questions = 0
+        sink(data, batch_id)
+        of_batches.append(questions)
+
+    monkeypatch.setattr(GatewayClient, "send_command", counted)
+    rows: list[list[dict[str, object]]] = [
+        [{"sensor": "a", "time_ms": BEGIN_MS + n, "temperature": of, "kafka_partition": 0, "kafka_offset": n}]
+        for n, of in enumerate((1.0, 2.0, 2.5, 5.0))
+    ]
+    schema = "sensor string, time_ms bigint, temperature double, kafka_partition int, kafka_offset bigint"
+    data = stream(schema, rows).withColumn("time", f.timestamp_millis("time_ms"))
+    with session_settings(spark, {"spark.sql.shuffle.partitions": "2"}):
+        run_query(tracked(data, exposing()), "update", take)
+    with Client(service.proxy) as client:
+        assert client.get(application, STATE, "a").value.readings == 4
+        assert [alert.new for alert in client.scan(application, ALERTS, "a").values] == [2.0, 5.0]
+    assert max(of_batches[1:]) <= MOST_QUESTIONS
 
 
 @pytest.mark.usefixtures("rocksdb")

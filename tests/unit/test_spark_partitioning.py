@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from keyhole.spark.driver.layout import HashLayout
+from keyhole.spark.driver import layout as layouts
+from keyhole.spark.driver.layout import HashLayout, RunLayouts
 from keyhole.spark.driver.partitioning import partitions_for
 from keyhole.spark.session import local_settings
 
@@ -46,3 +48,23 @@ def test_spark_on_one_machine_listens_on_loopback_and_writes_into_one_directory(
     assert settings["spark.local.dir"] == str(tmp_path)
     assert f'"-Djava.io.tmpdir={tmp_path}"' in settings["spark.driver.extraJavaOptions"]
     assert "spark.jars" not in local_settings([], tmp_path)
+
+
+def test_rows_that_a_job_makes_are_not_planned_again_once_they_must_be_shuffled_and_else_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {"alerts": None, "last": HashLayout(("k",), 2)}
+    asked: list[Any] = []
+
+    def layout_of(rows: Any, _: Any) -> HashLayout | None:
+        asked.append(rows)
+        return found[rows]
+
+    monkeypatch.setattr(layouts, "layout_of", layout_of)
+    of_run: Any = RunLayouts()
+    told = [of_run.of_rows(state, state, None) for state in ("alerts", "last", "alerts", "last")]
+    assert told == [None, found["last"]] * 2
+    assert asked == ["alerts", "last", "last"]
+    # Where the plan of what the job makes has changed, so may the answer.
+    found["last"] = None
+    assert of_run.of_rows("last", "last", None) is None

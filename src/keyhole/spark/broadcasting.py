@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import random
+import threading
 import time
+import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -30,6 +32,7 @@ from keyhole.protocol.batch_decisions import Pin, broadcast_folder
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.declaration.given_schema import struct
 from keyhole.spark.declaration.spark_types import spark_type, value_schema
+from keyhole.spark.driver.data_frames import renamed_columns
 from keyhole.spark.driver.micro_batch import current
 from keyhole.spark.driver.pins import BatchPins, batch_pins
 from keyhole.spark.worker.looking_up import as_arrow
@@ -42,6 +45,14 @@ _EPOCH = b"keyhole_epoch"
 _KEY = b"keyhole_key"
 OP = "op"
 """The column of `updates` that says what became of an entry."""
+
+
+class _Shown(NamedTuple):
+    """A content as a data frame of one session: it changes seldom, and is made once for the batches that share it."""
+
+    sha256: str
+    session: str
+    rows: DataFrame
 
 
 class BroadcastReader:
@@ -84,6 +95,16 @@ class BroadcastReader:
         self._timeout = seconds_of("timeout", timeout)
         self._or_empty = or_empty
         self._config = config
+        # Both are only kept to be quicker: what reads find is the pin's, and the servers' own.
+        self._shown: _Shown | None = None
+        self._client: Client | None = None
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_shown": None, "_client": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_lock": threading.Lock()}
 
     def read(self, data: DataFrame) -> DataFrame:
         """All entries, one row each: the key's columns, then the value's. On the thread that Spark calls.
@@ -99,8 +120,14 @@ class BroadcastReader:
             KeyholeError: The state can't be read now.
         """
         pins = self._pins(data)
-        table = _table_in(pins, self._pinned(pins))
-        return data.sparkSession.createDataFrame(table.replace_schema_metadata(None))
+        pin = self._pinned(pins)
+        session = str(data.sparkSession._jsparkSession.sessionUUID())
+        shown = self._shown
+        if shown is None or (shown.sha256, shown.session) != (pin.sha256, session):
+            table = _table_in(pins, pin).replace_schema_metadata(None)
+            shown = self._shown = _Shown(pin.sha256, session, data.sparkSession.createDataFrame(table))
+        # So that a batch may join it twice.
+        return renamed_columns(shown.rows, shown.rows.columns)
 
     def updates(self, data: DataFrame) -> DataFrame:
         """The entries that differ from what the query's batch before this one had read, one row each; and `op`.
@@ -150,21 +177,30 @@ class BroadcastReader:
     def _fetched(self, least: int) -> pa.Table:
         """As of an epoch that is no earlier than `least`: a copy that is behind takes nothing back."""
         deadline = time.monotonic() + self._timeout
-        with Client(self._proxy, timeout=min(self._timeout, _CALL_SECONDS), credentials=self._credentials) as client:
-            while True:
-                try:
-                    return self._asked(client, least)
-                except KeyholeError as error:
-                    # Once there was something, servers and proxies that know of nothing have only just started.
-                    unheard = least > 0 and isinstance(error, UnknownApplication | UnknownState)
-                    pause = random.uniform(0.5, 1.0) * _RETRY_SECONDS  # noqa: S311 - jitter, no secret
-                    if not (error.retryable or unheard) or time.monotonic() + pause > deadline:
-                        raise
-                    _log.info(
-                        "a broadcast state can't be read yet",
-                        extra={"application": self._application, "state": self._state, "reason": error.reason},
-                    )
-                time.sleep(pause)
+        client = self._connected()
+        while True:
+            try:
+                return self._asked(client, least)
+            except KeyholeError as error:
+                # Once there was something, servers and proxies that know of nothing have only just started.
+                unheard = least > 0 and isinstance(error, UnknownApplication | UnknownState)
+                pause = random.uniform(0.5, 1.0) * _RETRY_SECONDS  # noqa: S311 - jitter, no secret
+                if not (error.retryable or unheard) or time.monotonic() + pause > deadline:
+                    raise
+                _log.info(
+                    "a broadcast state can't be read yet",
+                    extra={"application": self._application, "state": self._state, "reason": error.reason},
+                )
+            time.sleep(pause)
+
+    def _connected(self) -> Client:
+        """One client for all batches, closed with the reader: to connect anew takes longer than the read itself."""
+        with self._lock:
+            if self._client is None:
+                timeout = min(self._timeout, _CALL_SECONDS)
+                self._client = Client(self._proxy, timeout=timeout, credentials=self._credentials)
+                weakref.finalize(self, self._client.close)
+            return self._client
 
     def _asked(self, client: Client, least: int) -> pa.Table:
         try:

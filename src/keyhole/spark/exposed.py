@@ -8,6 +8,7 @@ The operator's output has the columns of the processor's own rows, which all may
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -162,8 +163,14 @@ def exposed_in(output: spark.StructType) -> Mapping[str, spark.StructType] | Non
     for field in output.fields:
         if field.name == CHANGES_COLUMN and _EXPOSED in field.metadata:
             schemas: Mapping[str, str] = field.metadata[_EXPOSED]
-            return {state: spark.StructType.fromJson(json.loads(schema)) for state, schema in schemas.items()}
+            return {state: _schema(schema) for state, schema in schemas.items()}
     return None
+
+
+@functools.lru_cache(maxsize=256)
+def _schema(written: str) -> spark.StructType:
+    """Each batch has the same, and asks more than once."""
+    return spark.StructType.fromJson(json.loads(written))
 
 
 def grouping_key(schema: spark.StructType) -> dict[int, str]:

@@ -20,7 +20,6 @@ from keyhole.spark.driver.cached import kept
 from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.driver.executors import addresses_of
 from keyhole.spark.driver.first_batch import check_workers
-from keyhole.spark.driver.layout import layout_of
 from keyhole.spark.driver.micro_batch import OutputMode, current
 from keyhole.spark.driver.query_plan import next_watermark_ms
 from keyhole.spark.write_path.bootstrap import BOOTSTRAP, bootstrap_batch, checked_bootstrap
@@ -197,11 +196,11 @@ class Sink:
         """The epoch that the batch became."""
         batch = current(data, batch_id)
         run = self._runs.run_of(batch)
-        layout = layout_of(batch.frame, batch.execution)
+        layout = run.layouts.of_batch(batch.frame, batch.execution)
         several = self._on_rows is not None or runs(self._parts, layout) > 1
         with kept(batch.frame) if several else nullcontext(batch.frame) as rows:
             replaces = batch.output_mode is OutputMode.COMPLETE
-            states = EpochStates(self._config.application, run.name, replaces, batch)
+            states = EpochStates(self._config.application, run.name, replaces, batch, run.layouts)
             staged = states.staged(self._parts, rows, layout)
             result = run.coordinator.run_epoch(
                 EpochBatch(

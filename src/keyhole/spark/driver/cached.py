@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
 
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from keyhole.spark.driver.data_frames import renamed_columns
 
 
 @contextmanager
@@ -19,8 +20,9 @@ def kept(batch: ClassicDataFrame) -> Iterator[ClassicDataFrame]:
     # Under other names: what foreachBatch hands out of a sorting aggregation knows the order of its rows by column ids
     # that it doesn't have, and Spark 4.2 fails to persist it ("key not found"). A projection takes the order away, and
     # one that renames nothing would be optimised away.
-    renamed = batch.toDF(*(f"_{place}" for place in range(len(names)))).persist()
+    renamed = renamed_columns(batch, (f"_{place}" for place in range(len(names))))
+    renamed.persist()
     try:
-        yield cast(ClassicDataFrame, renamed.toDF(*names))
+        yield renamed_columns(renamed, names)
     finally:
         renamed.unpersist()

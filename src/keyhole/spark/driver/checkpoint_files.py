@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Protocol
 
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 # Hadoop's name for a file that is made where there is none, and not at all where there is one.
@@ -40,11 +42,18 @@ def checkpoint_files(session: SparkSession, folder: str) -> CheckpointFiles:
     Args:
         folder: As Spark knows it: in the file system of its scheme, else in the default one.
     """
-    jvm = session._jvm
+    path, scheme, in_file_system = _located(session.sparkContext, folder)
+    return LocalFiles(Path(in_file_system)) if scheme == "file" else HadoopFiles(session, path)
+
+
+@functools.lru_cache(maxsize=64)
+def _located(context: SparkContext, folder: str) -> tuple[JavaObject, str | None, str]:
+    """Hadoop's path of a folder, its scheme, and the folder by itself: each batch has the same."""
+    jvm = context._jvm
     assert jvm is not None
     path = jvm.org.apache.hadoop.fs.Path(folder)
     uri = path.toUri()
-    return LocalFiles(Path(uri.getPath())) if uri.getScheme() == "file" else HadoopFiles(session, path)
+    return path, uri.getScheme(), uri.getPath()
 
 
 class LocalFiles:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
+
+from py4j.java_gateway import JavaObject
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -21,6 +26,37 @@ def classic(data: DataFrame) -> ClassicDataFrame:
             "spark-submit, or start the session in the job's process"
         )
     return data
+
+
+def selected(data: DataFrame, expressions: Iterable[str]) -> ClassicDataFrame:
+    """`data.selectExpr(*expressions)`, whose list is made once for all batches: to Spark's JVM it is a call for each
+    element, and some more.
+    """
+    of = classic(data)
+    java = of._jdf.selectExpr(texts(of.sparkSession.sparkContext, tuple(expressions)))
+    return ClassicDataFrame(java, of.sparkSession)
+
+
+def renamed_columns(data: DataFrame, names: Iterable[str]) -> ClassicDataFrame:
+    """`data.toDF(*names)`, in one call. To Spark they are other columns, also where their names are the same."""
+    of = classic(data)
+    java = of._jdf.toDF(texts(of.sparkSession.sparkContext, tuple(names)))
+    return ClassicDataFrame(java, of.sparkSession)
+
+
+def sorted_within_partitions(data: DataFrame, by: str) -> ClassicDataFrame:
+    """`data.sortWithinPartitions(by)`, in one call. `by`: the column of exactly this name."""
+    of = classic(data)
+    java = of._jdf.sortWithinPartitions(quoted(by), texts(of.sparkSession.sparkContext, ()))
+    return ClassicDataFrame(java, of.sparkSession)
+
+
+@functools.lru_cache(maxsize=256)
+def texts(context: SparkContext, of: tuple[str, ...]) -> JavaObject:
+    """A Scala Seq of texts."""
+    jvm = context._jvm
+    assert jvm is not None
+    return jvm.PythonUtils.toSeq(list(of))
 
 
 def column(name: str) -> Column:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from py4j.java_gateway import JavaObject
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from keyhole.spark.exposed import grouping_key
+from keyhole.spark.exposed import KEY_PREFIX, grouping_key
 from keyhole.spark.worker.pack import keyhole_change_rows
 
 _PLANS = "org.apache.spark.sql.catalyst.plans.physical"
@@ -41,6 +41,39 @@ class HashLayout:
     def has_key_groups(self, key: Sequence[str], key_groups: int) -> bool:
         """Whether each partition holds whole key groups of the key."""
         return self.columns == tuple(key) and key_groups % self.partitions == 0
+
+
+class RunLayouts:
+    """What `layout_of` says in the batches of one run, asked for where it may differ from batch to batch."""
+
+    def __init__(self) -> None:
+        self._of_processor: tuple[dict[int, str], HashLayout] | None = None
+        self._nowhere: set[str] = set()
+
+    def of_batch(self, batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
+        """Of a micro-batch. A processor's operator keeps its partitioning for as long as its query runs."""
+        key = grouping_key(batch.schema)
+        if (
+            self._of_processor is not None
+            and self._of_processor[0] == key
+            and _operator_of(batch, execution) is not None
+        ):
+            return self._of_processor[1]
+        layout = layout_of(batch, execution)
+        if layout is not None and all(of.startswith(KEY_PREFIX) for of in layout.columns):
+            self._of_processor = key, layout
+        return layout
+
+    def of_rows(self, state: str, rows: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
+        """Of a state's rows, which the job has made of a micro-batch. Once they are in no known layout it isn't asked
+        for again: Spark would plan them for the answer alone. To shuffle them is right in any case.
+        """
+        if state in self._nowhere:
+            return None
+        layout = layout_of(rows, execution)
+        if layout is None:
+            self._nowhere.add(state)
+        return layout
 
 
 def layout_of(batch: ClassicDataFrame, execution: JavaObject) -> HashLayout | None:
@@ -81,17 +114,23 @@ def _processor_layout(batch: ClassicDataFrame, execution: JavaObject) -> HashLay
     Spark's transformWithState gives out rows where it has their group, but doesn't say so: what the columns hold that a
     function gives out is not for Spark to know. The columns that hold the group's key are Keyhole's own.
     """
+    operator = _operator_of(batch, execution)
+    if operator is None:
+        return None
     key = grouping_key(batch.schema)
-    if not key or not _stays_in_place(batch, execution):
-        return None
-    operator = _below(execution.executedPlan())
-    if operator.getClass().getSimpleName() != _TRANSFORM_WITH_STATE:
-        return None
     grouping = _items(operator.groupingAttributes())
     if sorted(key) != list(range(len(grouping))):
         return None
     ids = {attribute.exprId().id(): key[number] for number, attribute in enumerate(grouping)}
     return _layout(operator.left().outputPartitioning(), ids)
+
+
+def _operator_of(batch: ClassicDataFrame, execution: JavaObject) -> JavaObject | None:
+    """The operator that runs the processor, where all rows of the data frame are where it has given them out."""
+    if not grouping_key(batch.schema) or not _stays_in_place(batch, execution):
+        return None
+    operator = _below(execution.executedPlan())
+    return operator if operator.getClass().getSimpleName() == _TRANSFORM_WITH_STATE else None
 
 
 def _stays_in_place(batch: ClassicDataFrame, execution: JavaObject) -> bool:

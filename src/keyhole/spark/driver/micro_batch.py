@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, replace
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
@@ -59,8 +60,20 @@ class MicroBatch:
     execution: JavaObject
 
 
+class _Known(threading.local):
+    """The batch that a thread has asked for last: the sink asks for it, and so does each broadcast state it reads."""
+
+    which: tuple[str, str] | None = None
+    batch: MicroBatch
+
+
+_known = _Known()
+
+
 def current(data: DataFrame, batch_id: int | None = None) -> MicroBatch:
     """The batch that this thread is running. For the thread, and the time, of a foreachBatch call only.
+
+    Spark's JVM is asked once for each batch, some two dozen questions.
 
     Args:
         data: As foreachBatch gave it, or made of that.
@@ -79,6 +92,16 @@ def current(data: DataFrame, batch_id: int | None = None) -> MicroBatch:
             "called outside of a streaming query; give the sink to writeStream.foreachBatch(...), or call it there, on "
             "the thread that Spark calls, with the data frame and the batch id that Spark gave"
         )
+    # A run runs each batch once; another run of the query begins when the one before has ended.
+    if _known.which != (query_id, running) or not _known.batch.query.isActive():
+        _known.batch = _asked(frame, query_id, running)
+        _known.which = query_id, running
+    return replace(_known.batch, frame=frame)
+
+
+def _asked(frame: ClassicDataFrame, query_id: str, running: str) -> MicroBatch:
+    """What Spark's JVM says of a batch that is running."""
+    session = frame.sparkSession
     uuid, text = java_class(session, "java.util.UUID"), java_class(session, "java.io.ByteArrayOutputStream")()
     # The session of the batch is a copy made for the query, whose own list of queries is empty; this one is shared.
     query = session._jsparkSession.sharedState().activeStreamingQueries().get(uuid.fromString(query_id))

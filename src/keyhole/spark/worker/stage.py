@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from keyhole.coordinator.task_stream import stage_partition
 from keyhole.protocol.receipts import StageOrder
@@ -17,7 +18,7 @@ from keyhole.spark.worker.pack import unpacked
 from keyhole.spark.worker.settings import hasten_rows, spare_imports
 
 RECEIPT_COLUMN = "receipt"
-RECEIPT_SCHEMA = f"{RECEIPT_COLUMN} binary"
+RECEIPT_SCHEMA = StructType([StructField(RECEIPT_COLUMN, BinaryType())])
 
 
 def stage_task(order: StageOrder, state: TaskState, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

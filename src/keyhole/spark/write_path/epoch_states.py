@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
@@ -16,7 +16,7 @@ from keyhole.spark.changes import changes_schema
 from keyhole.spark.declaration.batch_columns import case_sensitive, check_all_columns
 from keyhole.spark.declaration.schema import describe
 from keyhole.spark.driver.data_frames import classic
-from keyhole.spark.driver.layout import HashLayout, layout_of
+from keyhole.spark.driver.layout import HashLayout, RunLayouts
 from keyhole.spark.driver.micro_batch import MicroBatch
 from keyhole.spark.worker.subtasks import KEY_SCHEMA
 from keyhole.spark.write_path.change_rows import staged_changes
@@ -34,12 +34,14 @@ class EpochStates:
         query: The query's stable name.
         replaces: The batch is the whole of each state.
         batch: The micro-batch; None: the rows come from no stream.
+        layouts: Of its run.
     """
 
     application: str
     query: str
     replaces: bool = False
     batch: MicroBatch | None = None
+    layouts: RunLayouts = field(default_factory=RunLayouts)
 
     def staged(
         self, parts: Sequence[SinkState], rows: ClassicDataFrame, layout: HashLayout | None = None
@@ -68,7 +70,9 @@ class EpochStates:
                     state=state,
                 )
             rows = classic(selected)
-            layout = None if self.batch is None else layout_of(rows, self.batch.execution)
+            layout = None
+            if self.batch is not None:
+                layout = self.layouts.of_rows(part.declaration.state, rows, self.batch.execution)
         if part.changes:
             schema = rows.schema
             plans = [self._plan(one, changes_schema(one.declaration.state, schema), rows) for one in parts]

@@ -20,7 +20,7 @@ from keyhole.spark.declaration.batch_columns import value_names
 from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.declaration.value_codec import Encoding
 from keyhole.spark.driver.arrow_map import map_in_arrow
-from keyhole.spark.driver.data_frames import quoted
+from keyhole.spark.driver.data_frames import quoted, selected, sorted_within_partitions
 from keyhole.spark.driver.layout import HashLayout
 from keyhole.spark.driver.partitioning import by_key_group
 from keyhole.spark.worker.aggregating import Aggregation
@@ -56,7 +56,7 @@ def staged_state(part: SinkState, plan: StatePlan, rows: ClassicDataFrame, layou
     ordered = declaration.order_by is not None and (sorts or descriptor.kind in _ORDERED_KINDS)
     if ordered:
         assert declaration.order_by is not None
-        placed = placed.sortWithinPartitions(quoted(declaration.order_by))
+        placed = sorted_within_partitions(placed, declaration.order_by)
     # In a list nothing but clearing has to do with the rows before, and that comes first.
     folds = ordered and sorts and descriptor.kind is not StateKind.LIST
     task = TaskState(descriptor.state, in_order=folds, aggregation=aggregation, encoding=encoding)
@@ -108,7 +108,7 @@ def _staged_rows(
         columns.append(OP)
     elif declaration.replaces:
         columns.append(f"'{Op.REPLACE}' AS {OP}")
-    return rows.selectExpr(*columns)
+    return selected(rows, columns)
 
 
 def _reduced_columns(descriptor: StateDescriptor) -> list[str]:

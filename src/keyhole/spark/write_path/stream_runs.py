@@ -6,7 +6,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from py4j.java_gateway import JavaObject
@@ -21,6 +21,7 @@ from keyhole.protocol.epochs import EpochBatch, EpochResult
 from keyhole.spark.driver.executors import addresses_of
 from keyhole.spark.driver.feeding import check_feed
 from keyhole.spark.driver.first_batch import check_checkpoint, check_workers
+from keyhole.spark.driver.layout import RunLayouts
 from keyhole.spark.driver.micro_batch import MicroBatch
 from keyhole.spark.driver.progress import follow_progress
 from keyhole.spark.driver.query_plan import plan_of
@@ -61,6 +62,7 @@ class StreamRun:
     query: JavaObject
     coordinator: EpochRunner
     stateful: bool
+    layouts: RunLayouts = field(default_factory=RunLayouts)
 
     def close_at_end(self) -> None:
         """Waits, in a thread of its own, until the query has ended, in whichever way.
@@ -111,9 +113,10 @@ class StreamRuns:
         # The query's stable name: as given, else Spark's name of it, else the state's.
         query = self._query or batch.name or self._parts[0].declaration.state
         checked_name("the streaming query's name", query, "give the sink another one with query=")
-        self._claim(batch, query)
         with self._lock:
             if self._run is None or self._run.run_id != batch.run_id:
+                # A second sink asks when it has its first batch, as this one does.
+                self._claim(batch, query)
                 if self._run is not None:
                     self._leave(self._run)
                 self._run = self._begun(batch, query)
