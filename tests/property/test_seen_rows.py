@@ -23,6 +23,7 @@ from keyhole.protocol.updates import (
     BoundaryRecord,
     FeedRules,
     Record,
+    RulesRecord,
     SourceRow,
     UpdateRecord,
     decode,
@@ -340,6 +341,15 @@ def test_without_boundaries_memory_is_bounded_and_what_is_given_up_counts_as_see
     assert not seen.take(SourceRow("a", 0, 20, 0), 32)
     again = SeenRows(seen.position(33))
     assert not again.take(SourceRow("a", 0, 7, 0), 33)
+
+
+def test_what_was_restored_is_bounded_by_the_rules_in_force() -> None:
+    seen = SeenRows(limited().position(0, rules=RulesRecord(1, FeedRules(most_rows=10, rows_for_ms=100))))
+    for offset in range(20):
+        seen.take(SourceRow("a", 0, offset, 0), offset, 1)
+    assert seen.remembered <= 10
+    seen.pass_time(101)
+    assert seen.remembered == 0
 
 
 def test_all_sources_of_a_key_group_share_the_room_and_the_largest_makes_it() -> None:

@@ -269,6 +269,20 @@ def test_a_commit_of_an_earlier_time_as_owner_changes_nothing() -> None:
     assert (replica.position(0).offset, replica.position(0).epoch) == (6, 2)
 
 
+def test_a_commit_of_an_earlier_time_as_owner_writes_nothing_before_the_first_of_this_one() -> None:
+    (name, *_) = names_in(0, 1)
+    replica = hosted(GROUPS, SUM)
+    feed = StateFeed(replica, "t")
+    feed.begin(0, BEGUN, 0)
+    feed.apply({0: [_sent(name, 0, 1)]})
+    late = feed.begin_commit(generation=1, now_ms=1)
+    assert late is not None
+    feed.end([0])
+    feed.begin(0, BEGUN, 0)
+    feed.committed(late, {Partition(SUM.state, 0): 5})
+    assert (replica.position(0), list(feed.snapshot().items(0))) == (START, [])
+
+
 def test_a_key_group_whose_updates_can_not_be_applied_is_dropped_whole() -> None:
     (name, *_) = names_in(0, 1)
     feed = StateFeed(hosted(GROUPS, SUM), "t")

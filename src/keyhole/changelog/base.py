@@ -195,7 +195,8 @@ class UpdatesTail(Protocol):
         """
 
     def poll(self, seconds: float) -> Sequence[UpdatesRun]:
-        """What has come, at most `seconds` later. While Kafka can't be reached nothing comes.
+        """What has come, at most `seconds` later: one run of a key group at most. While Kafka can't be reached nothing
+        comes.
 
         Raises (then it can only be closed):
             ChangelogRecreated: A topic is gone or was made anew, or has not, or not any more, the updates that come

@@ -6,6 +6,7 @@ from tests.support.breakages.breakage import Breakage
 from tests.support.breakages.client import CLIENT
 from tests.support.breakages.kinds import KINDS
 from tests.support.breakages.protocol import PROTOCOL
+from tests.support.breakages.realtime import REALTIME
 from tests.support.breakages.restore import RESTORE
 from tests.support.breakages.routing import ROUTING
 from tests.support.breakages.savepoint import SAVEPOINT
@@ -25,4 +26,5 @@ BREAKAGES: tuple[Breakage, ...] = (
     *KINDS,
     *SPARK,
     *SAVEPOINT,
+    *REALTIME,
 )

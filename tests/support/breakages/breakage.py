@@ -9,7 +9,9 @@ from typing import Literal
 
 ROOT = Path(__file__).resolve().parents[3]
 
-Area = Literal["protocol", "restore", "ttl", "routing", "security", "client", "stores", "kinds", "spark", "savepoint"]
+Area = Literal[
+    "protocol", "restore", "ttl", "routing", "security", "client", "stores", "kinds", "spark", "savepoint", "realtime"
+]
 Tier = Literal["core", "spark", "processes", "fault"]
 
 

@@ -84,12 +84,16 @@ class KafkaUpdatesTail:
         first = self._consumer.poll(seconds)
         if first is None:
             return []
-        found = []
+        taken: dict[TopicPart, UpdatesRun] = {}
         for run in runs([first, *self._consumer.consume(_FETCHED_RECORDS, 0)]):
             followed = self._followed.get(run.part)
-            if followed is not None:  # else it was fetched before it was dropped
-                found += followed.take(run)
-        return found
+            if followed is None:  # it was fetched before it was dropped
+                continue
+            for more in followed.take(run):
+                # An end that was reached on the way is none any more.
+                before = taken.get(run.part)
+                taken[run.part] = more if before is None else more._replace(updates=[*before.updates, *more.updates])
+        return list(taken.values())
 
 
 def _settings(bootstrap_servers: str) -> Settings:
