@@ -206,13 +206,23 @@ class Feeder:
             self._look()
         return len(records)
 
-    def finish(self) -> None:
-        """Waits for all that was sent, and writes the last boundary. Raises as `step`."""
-        while self._progress.waiting or self._unwritten:
-            self._serve(_WAIT_SECONDS)
+    def finish(self, seconds: float = 30.0) -> bool:
+        """Waits for all that was sent, and writes the last boundary. Raises as `step`.
+
+        Returns:
+            Whether that was done within the time. Where it was not, whoever follows sends some of it once more.
+        """
+        until = self._clock.monotonic() + seconds
+        done = self._wait(until)
         self._look()
-        while self._unwritten:
+        return self._wait(until) and done
+
+    def _wait(self, until: float) -> bool:
+        while self._progress.waiting or self._unwritten:
+            if self._clock.monotonic() >= until:
+                return False
             self._serve(_WAIT_SECONDS)
+        return True
 
     @property
     def waiting(self) -> int:

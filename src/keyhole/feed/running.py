@@ -1,0 +1,99 @@
+"""Runs a feeder until it is told to stop, through outages of Kafka."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+from keyhole.backoff import Backoff
+from keyhole.changelog.settings import updates_topic_name
+from keyhole.clock import Clock
+from keyhole.errors import KafkaUnreachable
+from keyhole.feed.feeder import Feeder
+from keyhole.feed.kafka.lease import KafkaFeederLease
+from keyhole.feed.kafka.letters import KafkaDeadLetterTopic
+from keyhole.feed.kafka.source import KafkaSource
+from keyhole.feed.kafka.updates import KafkaUpdates
+from keyhole.feed.mapping import RecordMapper
+from keyhole.feed.options import RecordFormat
+from keyhole.model.state import StateDescriptor
+
+_log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.1
+_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.1, 5.0
+
+
+class TopicFeed:
+    """One source topic, fed into one state. One thread.
+
+    Args:
+        descriptor: Of the state; its updates topic exists, and has rules.
+        topic: The source.
+        from_earliest: See keyhole.feed.positions.start_positions; it holds for the first start alone.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        descriptor: StateDescriptor,
+        topic: str,
+        record_format: RecordFormat,
+        clock: Clock,
+        *,
+        boundary_seconds: float = 1.0,
+        from_earliest: bool = False,
+    ) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._descriptor = descriptor
+        self._topic = topic
+        self._format = record_format
+        self._clock = clock
+        self._boundary_seconds = boundary_seconds
+        self._from_earliest = from_earliest
+
+    def run(self, stop: threading.Event) -> None:
+        """Feeds until `stop` is set. Where Kafka is away it begins again, from the last boundary, once it is back.
+
+        Raises:
+            Fenced: Another feeder has begun.
+            ChangelogRecreated: The source was made anew, or records were deleted before they were read.
+            KeyholeError: Kafka refuses, or the state is not fed by updates.
+        """
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
+        while not stop.is_set():
+            try:
+                with self._opened() as feeder:
+                    feeder.start()
+                    self._from_earliest = False
+                    backoff.reset()
+                    while not stop.is_set():
+                        feeder.step(_POLL_SECONDS)
+                    feeder.finish()
+            except KafkaUnreachable as error:
+                _log.warning(
+                    "Kafka is away; the feeder begins again", extra={"topic": self._topic, "why": error.message}
+                )
+                self._clock.wait(stop, backoff.next())
+
+    @contextmanager
+    def _opened(self) -> Iterator[Feeder]:
+        application, state = self._descriptor.application, self._descriptor.state
+        lease = f"keyhole.{application}.{state}.feed.{self._topic}"
+        with ExitStack() as opened:
+            updates = KafkaUpdates(self._bootstrap_servers, updates_topic_name(application, state))
+            opened.enter_context(closing(updates))
+            letters = opened.enter_context(closing(KafkaDeadLetterTopic(self._bootstrap_servers, self._topic)))
+            yield Feeder(
+                self._topic,
+                lambda source: RecordMapper(self._descriptor, self._format, source),
+                opened.enter_context(closing(KafkaSource(self._bootstrap_servers, self._topic))),
+                updates,
+                letters,
+                opened.enter_context(closing(KafkaFeederLease(self._bootstrap_servers, lease, self._topic))),
+                self._clock,
+                boundary_seconds=self._boundary_seconds,
+                from_earliest=self._from_earliest,
+            )
