@@ -10,11 +10,11 @@
     feeder.py     the loop that reads, maps, sends and writes boundaries; Kafka is behind its interfaces
 
     kafka/        these interfaces on Kafka
-    running.py    a feeder on Kafka, through outages
+    topic_feed.py a feeder on Kafka, through outages
 
     writes.py     what a program puts, adds and deletes                 -> updates, and a token for who reads them
     producer.py   sends these to Kafka
 
-Only kafka/, running.py and producer.py do I/O. docs/updates.md has the records of an updates topic,
+Only kafka/, topic_feed.py and producer.py do I/O. docs/updates.md has the records of an updates topic,
 docs/adr/real-time-updates.md the reasons.
 """
