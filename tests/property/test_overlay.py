@@ -85,7 +85,7 @@ def test_an_overlaid_store_equals_a_dict(
                 committing = overlay
             elif step == "written" and committing is not None:
                 write(store, committing)
-                overlay, committing = overlay.without(committing), None
+                overlay, committing = overlay.without(committing, KEY_GROUPS), None
             elif step == "snapshot":
                 seen.append((OverlaySnapshot(store.snapshot(), overlay), dict(model.entries)))
             elif isinstance(step, list):
@@ -112,9 +112,10 @@ def test_what_is_written_stands_over_the_store_no_more(store: Store) -> None:
     first = Overlay().changed([(key, b"1"), (other, None)])
     second = first.changed([(key, b"2")])
     assert (len(first), len(second), key in second, prefix_of(1) + b"x" in second) == (2, 2, True, False)
-    left = second.without(first)
+    left = second.without(first, [1, 2])
     assert (left.of(1), left.of(2), len(left)) == ([(key, b"2")], [], 1)
-    assert len(second.without(second)) == 0
+    assert len(second.without(second, [1, 2])) == 0
+    assert second.without(second, [1]).of(2) == [(other, None)], "that of a key group which is not named stays"
     assert second.drop([1]).of(1) == []
 
 

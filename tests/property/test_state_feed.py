@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 
 import msgspec
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -283,11 +282,39 @@ def test_a_commit_of_an_earlier_time_as_owner_writes_nothing_before_the_first_of
     assert (replica.position(0), list(feed.snapshot().items(0))) == (START, [])
 
 
-def test_a_key_group_whose_updates_can_not_be_applied_is_dropped_whole() -> None:
+def test_a_commit_that_is_told_of_late_leaves_a_deletion_that_was_applied_again() -> None:
     (name, *_) = names_in(0, 1)
-    feed = StateFeed(hosted(GROUPS, SUM), "t")
+    replica = hosted(GROUPS, SUM)
+    feed = StateFeed(replica, "t")
     feed.begin(0, BEGUN, 0)
     feed.apply({0: [_sent(name, 0, 1)]})
-    with pytest.raises(AssertionError):
-        feed.apply({0: [_sent(name, 1, 1), _sent(name, 0, 1)]})
-    assert (dict(feed.next), feed.uncommitted, feed.begin_commit(1, 1)) == ({}, 0, None)
+    first = feed.begin_commit(generation=1, now_ms=1)
+    assert first is not None
+    feed.committed(first, {Partition(SUM.state, 0): 1})
+    position = first.changes[0].marker.feed
+    assert position is not None
+    deletion = LoggedUpdate(1, 7, encode(UpdateRecord("s", 0, 1, 0, DELETE, 1, [name])))
+    feed.apply({0: [deletion]})
+    late = feed.begin_commit(generation=1, now_ms=1)
+    assert late is not None
+    feed.end([0])
+    feed.begin(0, position, 0)
+    feed.apply({0: [one for one in (_sent(name, 0, 1), deletion) if one.offset >= feed.reads[0]]})
+    feed.committed(late, {Partition(SUM.state, 0): 3})
+    assert list(feed.snapshot().items(0)) == []
+    after = feed.begin_commit(generation=2, now_ms=1)
+    assert after is not None
+    assert [row for _, row in after.changes[0].changes] == [None], "the changelog has it with the next commit"
+
+
+def test_a_key_group_whose_updates_can_not_be_applied_is_dropped_whole_and_the_others_count() -> None:
+    (name, *_), (other, *_) = names_in(0, 1), names_in(1, 1)
+    feed = StateFeed(hosted(GROUPS, SUM), "t")
+    for of in GROUPS:
+        feed.begin(of, BEGUN, 0)
+    feed.apply({0: [_sent(name, 0, 1)]})
+    bad = LoggedUpdate(0, 7, b"{}")
+    counts = feed.apply({1: [bad, _sent(other, 1, 1)], 0: [_sent(name, 1, 1), _sent(name, 0, 1)]})
+    assert [one.update for one in counts.refused] == [bad]
+    assert [(of, type(why)) for of, why in counts.failed.items()] == [(0, AssertionError)]
+    assert (dict(feed.next), feed.uncommitted) == ({1: 2}, 1)

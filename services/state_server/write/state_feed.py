@@ -33,12 +33,18 @@ _SWEPT, _SWEPT_OF_GROUP = 2_000, 50
 
 @dataclass
 class FeedCounts:
-    """What came of updates: see AppliedUpdates. `refused` has them by key group, each in the order of its log."""
+    """What came of updates: see AppliedUpdates.
+
+    Attributes:
+        refused: By key group, each in the order of its log.
+        failed: By key group that was dropped, why: its updates could not be applied.
+    """
 
     applied: int = 0
     repeated: int = 0
     refused: list[RefusedUpdate] = field(default_factory=list)
     waits_for: StaleDescriptor | None = None
+    failed: dict[int, Exception] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ class StateFeed:
     def apply(self, logs: Mapping[int, Sequence[LoggedUpdate]]) -> FeedCounts:
         """Applies records by key group, each log in its order. Those of key groups that are not here are passed over.
 
-        A key group where that fails is dropped: begin it anew from the changelog.
+        A key group where that fails is dropped: begin it anew from the changelog. What came of the others counts.
 
         Returns:
             What came of them. Readers see it once `snapshot` is published.
@@ -133,9 +139,10 @@ class StateFeed:
                     continue
                 try:
                     done = feed.apply(log, stored, self._overlay)
-                except BaseException:
+                except Exception as error:  # noqa: BLE001 - the others' dead letters must not be lost with it
                     self.end([group])
-                    raise
+                    counts.failed[group] = error
+                    continue
                 self._overlay = done.overlay
                 counts.applied += done.applied
                 counts.repeated += done.repeated
@@ -198,7 +205,7 @@ class StateFeed:
         write_to_stores(here, offsets, {self._state.descriptor.state: self._state})
         for changes in here:
             self._committed[changes.partition.key_group] = changes.marker.stamp.epoch
-        self._overlay = self._overlay.without(commit.overlay)
+        self._overlay = self._overlay.without(commit.overlay, [changes.partition.key_group for changes in here])
 
     def _is_new(self, commit: FeedCommit, changes: PartitionChanges) -> bool:
         group = changes.partition.key_group

@@ -14,7 +14,7 @@ from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.stores.base import Snapshot
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
 from services.state_server.write.merge import merge_of
-from services.state_server.write.merging import CommitContext, EntryChange, Stored, StoredValue, StoredValues
+from services.state_server.write.merging import CommitContext, EntryChange, Stored, StoredValues
 from services.state_server.write.ttl_gc import Sweeper, Written
 from services.state_server.write.update_reader import POSITION_BYTES
 
@@ -48,14 +48,26 @@ class UpdateMerge:
 
     def _begun_anew(self, rows: StoredValues, stored: Stored, lives: Lifetime, time_ms: int) -> StoredValues:
         """Lists of which all has expired are cleared. So their elements count from 0, whatever was removed already."""
-        lives_from = lives.lives_from(_moment(time_ms))
-        cleared: dict[bytes, StoredValue] = {}
-        for prefix in dict.fromkeys(key[:-POSITION_BYTES] for key, row in rows.items() if row is not None):
-            found = stored.items(self._key_group, prefix, end_of_prefix(prefix), descending=True)
-            last = next(found, None)
-            if last is not None and lives.living([last[1]], lives_from) == [None]:
-                cleared[prefix] = None
+        prefixes = dict.fromkeys(key[:-POSITION_BYTES] for key, row in rows.items() if row is not None)
+        cleared = {prefix: None for prefix in prefixes if not self._lives_any(prefix, stored, lives, time_ms)}
         return {**rows, **cleared} if cleared else rows
+
+    def _lives_any(self, prefix: bytes, stored: Stored, lives: Lifetime, time_ms: int) -> bool:
+        """Whether an element of a list lives: nearly always the last one, but a ttl may have become shorter."""
+        lives_from = lives.lives_from(_moment(time_ms))
+        found = stored.items(self._key_group, prefix, end_of_prefix(prefix), descending=True)
+        return any(lives.living([entry], lives_from) != [None] for _, entry in found)
+
+    def _without_ends(self, found: list[EntryChange], view: Stored, time_ms: int) -> list[EntryChange]:
+        """Without the last element of a list of which others live: the next one's position is counted from it."""
+        assert self._lives is not None
+        kept = set()
+        gone = {key for key, row in found if row is None}
+        for prefix in dict.fromkeys(key[:-POSITION_BYTES] for key in gone):
+            last, _ = next(view.items(self._key_group, prefix, end_of_prefix(prefix), descending=True))
+            if last in gone and self._lives_any(prefix, view, self._lives, time_ms):
+                kept.add(last)
+        return [change for change in found if change[0] not in kept]
 
     def sweep(self, stored: Snapshot, overlay: Overlay, time_ms: int, entries: int) -> Overlay:
         """The overlay with the removal of some rows that have expired by the log; see GroupFeed.sweep."""
@@ -76,6 +88,8 @@ class UpdateMerge:
         if passed is None:
             return overlay
         found = passed.of(self._key_group, written=True)
+        if self._list_expires:
+            found = self._without_ends(found, view, time_ms)
         self._sweeper.done(passed)
         return overlay.changed(found)
 

@@ -162,6 +162,8 @@ class GroupFeed:
             else:
                 self._forget(record)
         self._merge_run(run, stored, done)
+        # One that is refused only when its run is merged comes behind later ones.
+        done.refused.sort(key=lambda one: one.update.offset)
         return done
 
     def sweep(self, stored: Snapshot, overlay: Overlay, entries: int) -> Overlay:
@@ -202,6 +204,11 @@ class GroupFeed:
             found = self._read(record, update)
         except KeyholeError as error:
             done.refused.append(RefusedUpdate(update, error))
+            return
+        except Exception as error:  # noqa: BLE001 - one record must not stop its key group, whatever it holds
+            # Not as the cause: it may hold the value.
+            why = ValueMismatch(f"an update of state {self._name} can't be read: {type(error).__name__}")
+            done.refused.append(RefusedUpdate(update, why))
             return
         if found is None:
             done.repeated += 1

@@ -41,7 +41,8 @@ def _float(value: Any) -> Any:
 def _float32(value: Any) -> Any:
     """As Spark holds it: of 32 bits."""
     found = _float(value)
-    return _FLOAT32.unpack(_FLOAT32.pack(found))[0] if type(found) in (float, int) else found
+    # As a float first: a whole number of 400 digits is an OverflowError there, and struct's own error otherwise.
+    return _FLOAT32.unpack(_FLOAT32.pack(float(found)))[0] if type(found) in (float, int) else found
 
 
 def _decimals(scale: int) -> Convert:

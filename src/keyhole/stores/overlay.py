@@ -115,10 +115,14 @@ class Overlay:
             groups[prefix] = groups.get(prefix, _NOTHING).changed(of_group)
         return Overlay(groups)
 
-    def without(self, written: Overlay) -> Overlay:
-        """What is left once the store has the rows of `written`, an earlier version: what was changed since."""
-        groups: dict[bytes, _Group] = {}
-        for prefix, group in self._groups.items():
+    def without(self, written: Overlay, key_groups: Iterable[int]) -> Overlay:
+        """What is left once the store has the rows that `written`, an earlier version, has of some key groups.
+
+        That is what was changed since. Of a key group that was dropped since then this can't be told: don't name it.
+        """
+        groups = dict(self._groups)
+        for prefix in map(prefix_of, key_groups):
+            group = groups.pop(prefix, _NOTHING)
             there = written._groups.get(prefix, _NOTHING).rows
             if group.rows is there:
                 continue

@@ -86,6 +86,22 @@ REALTIME: tuple[Breakage, ...] = (
         (f"{_APPLIED}::test_a_list_of_which_all_has_expired_counts_from_0_removed_or_not",),
     ),
     Breakage(
+        "the last element of a list is removed while others live",
+        "realtime",
+        _MERGE,
+        "        if self._list_expires:\n            found",
+        "        if False:\n            found",
+        (f"{_APPLIED}::test_what_expires_goes_by_the_log_s_timestamps_whoever_applies_and_removes_it",),
+    ),
+    Breakage(
+        "a late commit takes away what was applied again since",
+        "realtime",
+        _FEED,
+        "[changes.partition.key_group for changes in here])\n",
+        "list(commit.feeds))\n",
+        (f"{_OWNERS}::test_a_commit_that_is_told_of_late_leaves_a_deletion_that_was_applied_again",),
+    ),
+    Breakage(
         "deletions that were remembered are never removed",
         "realtime",
         _MERGE,
