@@ -207,6 +207,34 @@ def test_records_that_are_deleted_while_they_are_read_end_the_feeder(kafka: str,
         run(source.poll)
 
 
+def make_anew(kafka: str, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.delete_topics([topic])[topic].result(30)
+    deadline = time.monotonic() + 60
+    while topic in admin.list_topics(timeout=30).topics and time.monotonic() < deadline:
+        time.sleep(0.2)
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
+
+
+def test_an_updates_topic_that_was_made_anew_gets_no_boundary_and_all_rows(
+    kafka: str, topics: Topics, open_feeder: Callable[..., Feeder]
+) -> None:
+    topics.produce(6)
+    feeder = open_feeder()
+    feed(feeder, 6)
+    feeder.finish()
+    make_anew(kafka, topics.updates, KEY_GROUPS)
+    topics.produce(2)
+    time.sleep(0.3)  # a look is due
+    with pytest.raises(ChangelogRecreated, match="what had been fed is gone"):
+        run(feeder.step)
+    assert not any(topics.log(group) for group in range(KEY_GROUPS))
+    last = open_feeder()
+    feed(last, 8)
+    last.finish()
+    assert topics.sent() == list(range(1, 9))
+
+
 def test_a_source_that_was_made_anew_is_refused_by_its_id(
     kafka: str, topics: Topics, open_feeder: Callable[..., Feeder]
 ) -> None:
@@ -214,12 +242,7 @@ def test_a_source_that_was_made_anew_is_refused_by_its_id(
     feeder = open_feeder()
     feed(feeder, 3)
     feeder.finish()
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.delete_topics([topics.source])[topics.source].result(30)
-    deadline = time.monotonic() + 60
-    while topics.source in admin.list_topics(timeout=30).topics and time.monotonic() < deadline:
-        time.sleep(0.2)
-    admin.create_topics([NewTopic(topics.source, 2)])[topics.source].result(30)
+    make_anew(kafka, topics.source, 2)
     with pytest.raises(ChangelogRecreated, match="made anew"):
         run(feeder.step)
     with pytest.raises(ChangelogRecreated, match="made anew"):

@@ -18,7 +18,7 @@ from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_column
 from keyhole.feed.positions import SourceDescription, deleted_unread
 from keyhole.feed.rows import SourceRecord
 from keyhole.protocol.seen import SeenRows
-from keyhole.protocol.updates import BoundaryRecord, UpdateRecord, decode
+from keyhole.protocol.updates import BoundaryRecord, EndRecord, UpdateRecord, decode
 from keyhole.testing.clock import ManualClock
 
 TOPIC = "orders"
@@ -41,7 +41,9 @@ class World:
     Attributes:
         source: By partition, the values of its records.
         starts: By partition, what is still there.
-        logs: By partition of the updates topic, values. Under DEAD, dead letters: (partition, offset) as JSON.
+        earlier: By id, what `expected` was of the topics of the source's name that are gone.
+        unfed: By partition, what was gone from the source before the updates topic was there.
+        logs: By partition of the updates topic, values. Under DEAD, dead letters: id, partition and offset as JSON.
         log_start: Of the updates topic's partitions; what is below was deleted.
         holder: Which feeder has the lease.
     """
@@ -49,6 +51,9 @@ class World:
     source: list[list[bytes]] = field(default_factory=lambda: [[]])
     starts: list[int] = field(default_factory=lambda: [0])
     topic_id: str = "id-1"
+    earlier: dict[str, dict[tuple[int, int], int]] = field(default_factory=dict)
+    unfed: dict[int, int] = field(default_factory=dict)
+    updates_id: str = "updates-1"
     logs: dict[int, list[bytes]] = field(default_factory=lambda: {at: [] for at in range(-1, KEY_GROUPS)})
     log_start: int = 0
     holder: object = None
@@ -63,10 +68,22 @@ class World:
 
     def make_anew(self) -> None:
         """The source topic is deleted, and made again under its name."""
-        self.source, self.starts, self.topic_id = [[]], [0], self.topic_id + "x"
+        self.earlier[self.topic_id] = self.expected()
+        self.source, self.starts, self.topic_id, self.unfed = [[]], [0], self.topic_id + "x", {}
+
+    def make_updates_anew(self) -> None:
+        """The updates topic is deleted, and made again under its name; the state is dropped. Dead letters stay."""
+        self.logs |= {group: [] for group in range(KEY_GROUPS)}
+        self.log_start, self.updates_id = 0, self.updates_id + "x"
+        self.earlier.clear()
+        self.unfed = dict(enumerate(self.starts))
+
+    def ended(self, group: int) -> set[str]:
+        """The sources that have ended in a partition of the updates topic."""
+        return {record.source for value in self.logs[group] if isinstance(record := decode(value), EndRecord)}
 
     def sent(self) -> dict[tuple[int, int], list[tuple[int, UpdateRecord]]]:
-        """By partition and offset of the source, where its update stands, each time."""
+        """By partition and offset of the source, where its update stands, each time; of topics that are gone, too."""
         found: dict[tuple[int, int], list[tuple[int, UpdateRecord]]] = {}
         for group in range(KEY_GROUPS):
             for value in self.logs[group]:
@@ -74,8 +91,12 @@ class World:
                     found.setdefault((record.partition, record.offset), []).append((group, record))
         return found
 
-    def counted(self) -> dict[tuple[int, int], int]:
-        """By partition and offset of the source, its amount: each row as often as owners count it."""
+    def counted(self, topic_id: str = "") -> dict[tuple[int, int], int]:
+        """By partition and offset of the source, its amount: each row as often as owners count it.
+
+        Args:
+            topic_id: Of a topic of the source's name that is gone; empty: of the one there is.
+        """
         found: dict[tuple[int, int], int] = {}
         for group in range(KEY_GROUPS):
             seen = SeenRows()
@@ -83,7 +104,11 @@ class World:
                 record = decode(value)
                 if isinstance(record, BoundaryRecord):
                     seen.reach(record)
+                elif isinstance(record, EndRecord):
+                    seen.end(record.source, 0)
                 elif isinstance(record, UpdateRecord) and seen.take(record.row, at):
+                    if record.source != (topic_id or self.topic_id):
+                        continue
                     assert record.value is not None
                     name = record.partition, record.offset
                     found[name] = found.get(name, 0) + record.value[0]
@@ -95,12 +120,22 @@ class World:
             (partition, offset): fields["n"]
             for partition, records in enumerate(self.source)
             for offset, value in enumerate(records)
-            if "n" in (fields := json.loads(value))
+            if offset >= self.unfed.get(partition, 0) and "n" in (fields := json.loads(value))
         }
 
     def rejected(self) -> set[tuple[int, int]]:
-        """By partition and offset, what stands among the dead letters."""
-        return {(partition, offset) for partition, offset in map(json.loads, self.logs[DEAD])}
+        """By partition and offset of the source, what stands among the dead letters."""
+        letters = map(json.loads, self.logs[DEAD])
+        return {(partition, offset) for topic_id, partition, offset in letters if topic_id == self.topic_id}
+
+    def unreadable(self) -> set[tuple[int, int]]:
+        """What `rejected` must come to, once all is fed."""
+        return {
+            (partition, offset)
+            for partition, records in enumerate(self.source)
+            for offset, value in enumerate(records)
+            if "n" not in json.loads(value)
+        }
 
 
 class FeederProcess:
@@ -108,6 +143,9 @@ class FeederProcess:
 
     Attributes:
         calls_left: It dies in the call after so many; None: in none.
+        updates_id: Of the updates topic, when it was opened.
+        source_id: Of the source, when it was described.
+        reasons: Of its dead letters.
     """
 
     def __init__(self, world: World, kind: type[Feeder] = Feeder, *, from_earliest: bool = False) -> None:
@@ -116,6 +154,9 @@ class FeederProcess:
         self.underway: dict[int, deque[tuple[bytes, Done]]] = {}
         self._acknowledged: list[Done] = []
         self._positions: dict[int, int] = {}
+        self.updates_id = world.updates_id
+        self.source_id = ""
+        self.reasons: list[str] = []
         self.feeder = kind(
             TOPIC,
             lambda source: RecordMapper(STATE, RecordFormat.JSON, source),
@@ -135,6 +176,7 @@ class FeederProcess:
             self.calls_left -= 1
 
     def describe(self) -> SourceDescription:
+        self.source_id = self.world.topic_id
         return SourceDescription(TOPIC, self.world.topic_id, dict(enumerate(self.world.starts)))
 
     def read_from(self, positions: Mapping[int, int]) -> None:
@@ -204,6 +246,14 @@ class _Updates(_Port):
     partitions = KEY_GROUPS
     most_bytes = 1_000
 
+    @property
+    def topic_id(self) -> str:
+        return self._process.updates_id
+
+    def look(self) -> str:
+        self._process.call()
+        return self._process.world.updates_id
+
     def bounds(self, partition: int) -> tuple[int, int]:
         self._process.call()
         return self._process.world.log_start, len(self._process.world.logs[partition])
@@ -224,7 +274,9 @@ class _Updates(_Port):
 class _DeadLetters(_Port):
     def send(self, record: SourceRecord, reason: str, done: Done) -> None:
         self._process.call()
-        self._process.send(DEAD, json.dumps([record.partition, record.offset]).encode(), done)
+        self._process.reasons.append(reason)
+        letter = [self._process.source_id, record.partition, record.offset]
+        self._process.send(DEAD, json.dumps(letter).encode(), done)
 
     def poll(self, seconds: float) -> None:
         self._process.call()

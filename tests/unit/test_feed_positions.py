@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from keyhole.errors import ChangelogRecreated, ConflictError
+from keyhole.feed.mapping import RecordMapper, RoutedUpdate
+from keyhole.feed.options import RecordFormat
 from keyhole.feed.positions import (
     BoundarySearch,
     FeederBoundary,
@@ -13,19 +17,22 @@ from keyhole.feed.positions import (
     start_positions,
     windows,
 )
+from keyhole.feed.rows import SourceRecord
 from keyhole.protocol.updates import BoundaryRecord, EndRecord, UpdateRecord, decode, encode
-from tests.support.feeder_world import FeederProcess, World
+from tests.support.feeder_world import STATE, FeederProcess, Killed, World
 
 SOURCE = SourceDescription("orders", "id-1", {0: 5, 1: 0})
 UPDATE = encode(UpdateRecord("id-1", 0, 1, 0, 0, 1, ["a"]))
 
 
-def boundary(ends: dict[int, int], topic_id: str = "id-1", topic: str = "orders") -> bytes:
-    return encode(FeederBoundary(topic_id, 1, ends, topic))
+def boundary(
+    ends: dict[int, int], topic_id: str = "id-1", topic: str = "orders", updates_id: str = "updates-1"
+) -> bytes:
+    return encode(FeederBoundary(topic_id, 1, ends, topic, updates_id))
 
 
 def found(*values: bytes | None, whole: bool = True) -> FoundBoundaries:
-    search = BoundarySearch("orders", "id-1")
+    search = BoundarySearch("orders", "id-1", "updates-1")
     search.look(values)
     return search.found(whole=whole)
 
@@ -40,8 +47,17 @@ def test_windows_go_backwards_and_grow() -> None:
 
 
 def test_the_highest_ends_count_among_what_else_is_there() -> None:
-    values = [None, b"{", UPDATE, boundary({0: 9, 1: 1}), boundary({0: 7, 1: 2}), boundary({0: 99}, "id-2", "others")]
-    assert found(*values) == FoundBoundaries({0: 9, 1: 2}, "", whole=True)
+    values = [
+        None,
+        b"{",
+        b'[0,"\xff",1,{}]',
+        b'[0,"id-1",1,{},' + b"[" * 100_000,
+        UPDATE,
+        boundary({0: 9, 1: 1}),
+        boundary({0: 7, 1: 2}),
+        boundary({0: 99}, "id-2", "others"),
+    ]
+    assert found(*values) == FoundBoundaries({0: 9, 1: 2}, (), "", whole=True)
 
 
 def test_what_was_never_fed_begins_at_its_earliest_records() -> None:
@@ -96,6 +112,99 @@ def test_a_topic_that_is_made_anew_while_it_is_fed_ends_the_feeder() -> None:
     assert [record.source for times in world.sent().values() for _, record in times] == ["id-1", "id-1x"]
 
 
+def test_a_topic_that_is_made_anew_twice_has_ended_each_time() -> None:
+    search = BoundarySearch("orders", "id-1xx", "updates-1")
+    # Windows go backwards. A feeder that slept wrote the last one of id-1.
+    assert not search.look([boundary({0: 1}, "id-1x"), boundary({0: 1}, "id-1"), boundary({0: 2}, "id-1x")])
+    assert not search.look([boundary({0: 1}, "id-0"), boundary({0: 1}, "id-1"), boundary({0: 1}, "id-x", "others")])
+    assert search.found(whole=True).other_ids == ("id-1x", "id-1", "id-0")
+
+    world = World()
+
+    def live(records: int, **how: bool) -> None:
+        for n in range(records):
+            world.append(0, {"id": "abcd"[n % 4], "n": 1})
+        fed(world, **how).drain()
+
+    live(3_000)
+    world.make_anew()
+    live(9_000, from_earliest=True)
+    assert world.ended(0) == {"id-1"}
+    world.make_anew()
+    with pytest.raises(ChangelogRecreated, match=r"its id is id-1xx, it was id-1x\)"):
+        fed(world)
+    live(1, from_earliest=True)
+    assert [world.ended(group) for group in range(3)] == [{"id-1", "id-1x"}] * 3
+
+
+def test_what_is_gone_has_ended_everywhere_before_its_successor_is_fed() -> None:
+    for calls in range(20):
+        world = World()
+        world.append(0, {"id": "a", "n": 1})
+        fed(world).drain()
+        world.make_anew()
+        killed = FeederProcess(world, from_earliest=True)
+        killed.calls_left = calls
+        with suppress(Killed):
+            killed.feeder.start()
+        # Of what it has sent partition 0 alone gets some.
+        killed.deliver(0)
+        fed(world, from_earliest=True).drain()
+        assert [world.ended(group) for group in range(3)] == [{"id-1"}] * 3, calls
+
+
+def fed_and_made_anew() -> tuple[World, FeederProcess]:
+    """Six rows were fed; then their updates topic was deleted and made anew while the feeder stood by."""
+    world = World()
+    for n in range(6):
+        world.append(0, {"id": "abcdef"[n], "n": 1 << n})
+    process = fed(world)
+    process.drain()
+    return world, process
+
+
+def test_an_updates_topic_that_is_made_anew_while_it_is_fed_ends_the_feeder() -> None:
+    for seconds in (1.0, 700.0):
+        world, process = fed_and_made_anew()
+        world.make_updates_anew()
+        world.append(0, {"id": "a", "n": 1000})
+        world.clock.advance(seconds)
+        with pytest.raises(
+            ChangelogRecreated, match=r"its id is updates-1x, it was updates-1\), and what had been fed"
+        ):
+            process.feeder.step(0.0)
+        assert not any(process.underway.values())
+        # Whoever begins sends all there is to the new one.
+        fed(world).drain()
+        assert world.counted() == world.expected()
+
+
+@pytest.mark.parametrize("from_earliest", [False, True])
+def test_a_boundary_of_the_updates_topic_before_is_refused(from_earliest: bool) -> None:
+    """Owners take rows below it for seen."""
+    world, process = fed_and_made_anew()
+    world.clock.advance(700.0)
+    process.feeder.step(0.0)
+    # It was under way when the topic was deleted.
+    world.make_updates_anew()
+    process.deliver(0)
+    assert world.logs[0]
+    with pytest.raises(ChangelogRecreated, match="a feeder ran on while the updates topic was made anew"):
+        fed(world, from_earliest=from_earliest)
+    world.make_updates_anew()
+    fed(world).drain()
+    assert world.counted() == world.expected()
+
+
+def test_an_updates_topic_that_is_made_anew_while_a_feeder_begins_gets_no_boundary() -> None:
+    world, _ = fed_and_made_anew()
+    process = FeederProcess(world)
+    world.make_updates_anew()
+    with pytest.raises(ChangelogRecreated, match="what had been fed"):
+        process.feeder.start()
+    assert not any(world.logs.values())
+
+
 def test_records_that_are_deleted_before_they_are_read_are_never_skipped() -> None:
     world = World()
     for n in range(6):
@@ -135,6 +244,24 @@ def test_an_update_that_is_too_large_is_a_dead_letter() -> None:
     process = fed(world)
     process.drain()
     assert (world.rejected(), world.sent(), process.feeder.refused) == ({(0, 0)}, {}, 1)
+
+
+def test_what_breaks_its_reading_is_a_dead_letter_that_quotes_nothing() -> None:
+    class Broken(RecordMapper):
+        def updates(self, record: SourceRecord) -> list[RoutedUpdate]:
+            if record.offset == 1:
+                raise OverflowError("s3cret")
+            return super().updates(record)
+
+    world = World()
+    for n in range(3):
+        world.append(0, {"id": "a", "n": 1 << n})
+    process = FeederProcess(world)
+    process.feeder._mapper_of = lambda source: Broken(STATE, RecordFormat.JSON, source)
+    process.feeder.start()
+    process.drain()
+    assert process.reasons == ["the record can't be read: OverflowError"]
+    assert (world.rejected(), world.counted()) == ({(0, 1)}, {(0, 0): 1, (0, 2): 4})
 
 
 def test_the_last_boundary_is_found_however_much_stands_behind_it() -> None:

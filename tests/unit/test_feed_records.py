@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -49,7 +50,14 @@ def test_its_key_group_is_that_of_the_vectors() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [b"c1", b'"c1"', b'{"id": "c1"}', b'{"schema": {"type": "struct"}, "payload": {"id": "c1"}}']
+    "key",
+    [
+        b"c1",
+        b'"c1"',
+        b'{"id": "c1"}',
+        b'{"schema": {"type": "struct"}, "payload": {"id": "c1"}}',
+        b'{"schema": {"type": "string"}, "payload": "c1"}',
+    ],
 )
 def test_a_tombstone_deletes_the_row_of_the_record_s_key(key: bytes) -> None:
     assert done(mapper(), None, key) == [(0, 1, ["c1"], None, None)]
@@ -96,23 +104,109 @@ def test_of_a_sum_what_a_row_had_brought_is_taken_back() -> None:
     assert done(of, {"op": "d", "before": before, "after": None}) == [taken_back]
 
 
-def test_values_have_their_form_by_the_schema_beside_them() -> None:
-    def field(name: str, kind: str, **parameters: str) -> dict[str, object]:
-        return {"field": name, "name": kind, "parameters": parameters}
+def field(name: str, kind: str = "", **more: object) -> dict[str, object]:
+    """The schema of one column, as Kafka Connect's converter writes it."""
+    return {"field": name, "name": kind, **more}
 
+
+def with_schema(columns: list[dict[str, object]], **payload: object) -> dict[str, object]:
+    schema = {"fields": [{"field": "before", "fields": columns}, {"field": "after", "fields": columns}]}
+    return {"schema": schema, "payload": {"before": None, "after": None, **payload}}
+
+
+def test_a_decimal_of_all_its_digits_is_taken_back_to_the_last_one() -> None:
+    of = debezium("d:decimal(38,2)=sum")
+    for amount, taken_back in [
+        ("123456789012345678901234567890123456.78", "-123456789012345678901234567890123456.78"),
+        ("-123456789012345678901234567890123456.78", "123456789012345678901234567890123456.78"),
+        ("0.00", "0.00"),
+    ]:
+        row = {"id": "a", "d": amount}
+        assert done(of, {"op": "c", "before": None, "after": row}) == [(0, 0, ["a"], None, [amount])]
+        assert done(of, {"op": "d", "before": row, "after": None}) == [(0, 0, ["a"], None, [taken_back])]
+
+
+@pytest.mark.parametrize("key_schema", [None, {"fields": [field("at", "io.debezium.time.Timestamp")]}])
+def test_a_row_goes_from_where_it_was_put_though_only_its_key_is_told(key_schema: object) -> None:
+    of = debezium(key=key_columns(["at:timestamp"]))
+    columns = [field("at", "io.debezium.time.Timestamp"), field("n")]
+    put = with_schema(columns, op="c", after={"at": 1_700_000_000_000, "n": 1})
+    assert done(of, put) == [(0, 0, [1_700_000_000_000_000], None, [1])]
+    payload = {"at": 1_700_000_000_000}
+    key = payload if key_schema is None else {"schema": key_schema, "payload": payload}
+    gone = with_schema(columns, op="d")
+    assert done(of, gone, json.dumps(key).encode()) == [(0, 1, [1_700_000_000_000_000], None, None)]
+    # Without schemas beside the rows a key is as it stands in them.
+    put, gone = {"op": "c", "after": {"at": 5, "n": 1}}, {"op": "d", "before": None, "after": None}
+    assert done(of, put) == [(0, 0, [5], None, [1])]
+    assert done(of, gone, json.dumps({"schema": key_schema, "payload": {"at": 5}}).encode()) == [
+        (0, 1, [5], None, None)
+    ]
+
+
+@pytest.mark.parametrize("raw", [b"\x7f" * 2_000, b"\x7f" * 100_000])
+def test_a_decimal_that_no_state_takes_is_refused_at_once(raw: bytes) -> None:
+    for scale in ("0", "2"):
+        columns = [field("id"), field("d", "org.apache.kafka.connect.data.Decimal", parameters={"scale": scale})]
+        row = {"id": "a", "d": base64.b64encode(raw).decode()}
+        with pytest.raises(ValueMismatch, match="larger than any state takes"):
+            done(debezium(value=value_columns(["d:decimal(38,0)"])), with_schema(columns, op="c", after=row))
+
+
+@pytest.mark.parametrize("scale", ["-1000000000", "1000000000"])
+def test_a_decimal_of_an_endless_scale_is_refused_at_once(scale: str) -> None:
+    columns = [field("id"), field("d", "org.apache.kafka.connect.data.Decimal", parameters={"scale": scale})]
+    with pytest.raises(ValueMismatch, match="larger than any state takes"):
+        done(
+            debezium(value=value_columns(["d:decimal(38,0)"])),
+            with_schema(columns, op="c", after={"id": "a", "d": "AQ=="}),
+        )
+
+
+def test_a_column_that_is_never_null_is_not_taken_back_as_null() -> None:
+    of = debezium("n:bigint=sum")
+    for optional in (True, False):
+        columns = [field("id"), field("n", optional=optional)]
+        gone = with_schema(columns, op="d", before={"id": "a", "n": None})
+        if optional:
+            assert done(of, gone) == [(0, 0, ["a"], None, [None])]
+        else:
+            with pytest.raises(ValueMismatch, match=r"column n was before.*REPLICA IDENTITY FULL"):
+                done(of, gone)
+
+
+PLACEHOLDER = "__debezium_unavailable_value"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("string", PLACEHOLDER),
+        ("array<string>", [PLACEHOLDER]),
+        ("array<array<string>>", [["a"], [PLACEHOLDER]]),
+        ("map<string,string>", {PLACEHOLDER: PLACEHOLDER}),
+        ("array<bigint>", list(PLACEHOLDER.encode())),
+        ("array<binary>", [base64.b64encode(PLACEHOLDER.encode()).decode()]),
+    ],
+)
+def test_what_stands_for_an_unchanged_value_is_no_value_wherever_it_stands(kind: str, value: object) -> None:
+    with pytest.raises(ValueMismatch, match="column v was not changed"):
+        done(debezium(value=value_columns([f"v:{kind}"])), {"op": "u", "after": {"id": "a", "v": value}})
+
+
+def test_values_have_their_form_by_the_schema_beside_them() -> None:
     columns = [
         {"field": "id", "type": "string"},
-        field("d", "org.apache.kafka.connect.data.Decimal", scale="2"),
+        field("d", "org.apache.kafka.connect.data.Decimal", parameters={"scale": "2"}),
         field("t", "io.debezium.time.Timestamp"),
         field("u", "io.debezium.time.MicroTimestamp"),
         field("v", "io.debezium.time.NanoTimestamp"),
     ]
-    schema = {"fields": [{"field": "before", "fields": columns}, {"field": "after", "fields": columns}]}
     of = debezium(value=value_columns(["d:decimal(9,2)", "t:timestamp", "u:timestamp_ntz", "v:timestamp"]))
 
     def value(decimal: object) -> dict[str, object]:
         row = {"id": "a", "d": decimal, "t": 5, "u": 6, "v": 7000}
-        return {"schema": schema, "payload": {"op": "c", "before": None, "after": row}}
+        return with_schema(columns, op="c", after=row)
 
     assert done(of, value("AJY=")) == [(0, 0, ["a"], None, ["1.50", 5000, 6, 7])]
     assert done(of, value("/w==")) == [(0, 0, ["a"], None, ["-0.01", 5000, 6, 7])]
@@ -137,6 +231,14 @@ CHANGED = {"op": "u", "before": {"id": "a", "n": 1}, "after": {"id": "a", "n": 2
         (mapper(key=key_columns(["id:int"])), None, b'{"x": 1}', "lacks one of the columns id"),
         (debezium(), {"id": SECRET}, None, "no envelope of Debezium's"),
         (debezium(), {"op": "t", "after": None}, None, "the op 't'; rows come of"),
+        (debezium(), {"op": "t", "ts_ms": 1, "source": {}}, None, "the op 't'; rows come of"),
+        (debezium(), {"op": "t"}, None, "the op 't'; rows come of"),
+        (debezium(), {"op": SECRET}, None, "no envelope of Debezium's"),
+        (debezium(), {"op": "u", "before": {"id": "a", "n": 1}, "after": {"id": "a"}}, None, "has no column n"),
+        (debezium(), {"op": "c", "after": {"n": 1}}, None, "has no column id"),
+        (debezium("n:bigint=sum"), {"op": "d", "before": {"id": "a"}, "after": None}, None, "column n was before"),
+        (debezium("n:bigint=sum"), {**CHANGED, "before": {"id": "a"}}, None, "column n was before"),
+        (debezium("note=count"), {"op": "d", "before": {"id": "a"}}, None, "column note was before"),
         (debezium(), {"op": SECRET, "after": None}, None, "the op another one"),
         (debezium(), {"op": "c", "after": None}, None, "has no row after it"),
         (debezium(), {"op": "c", "after": SECRET}, None, "is no JSON object"),

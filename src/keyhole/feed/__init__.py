@@ -2,6 +2,7 @@
 
     options.py    what a feeder is told: key, value columns, reducers   -> the state's descriptor
     rows.py       a JSON record                                         -> what becomes of which row
+    connect.py    values with the schema that Kafka Connect wrote       -> in the forms that a state has
     debezium.py   a change of a database's table, as Debezium tells it  -> the same
     mapping.py    what becomes of rows                                  -> updates, and their key groups
 

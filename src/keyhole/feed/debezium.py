@@ -7,24 +7,42 @@
 
 With the schema beside it (`{"schema": ..., "payload": ...}`) values come in forms that a state has: decimals as text,
 times in microseconds. Without one, connectors must be told to write them so (`decimal.handling.mode=string`).
+docs/updates.md says what else connectors and databases must be told.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from keyhole.errors import MalformedRequest, ValueMismatch
-from keyhole.feed.rows import Change, RowChange, SourceRecord, fields_of_key, json_object
+from keyhole.feed.connect import columns, converted, parted
+from keyhole.feed.rows import Change, RowChange, SourceRecord, json_object, row_of_key
 from keyhole.model.state import KeyColumn
 
-_UNAVAILABLE = ("__debezium_unavailable_value", base64.b64encode(b"__debezium_unavailable_value").decode())
-"""What stands for a large value that was not changed, and that the database's log so doesn't have."""
+_PLACEHOLDER = b"__debezium_unavailable_value"
+_UNAVAILABLE = (_PLACEHOLDER.decode(), base64.b64encode(_PLACEHOLDER).decode())
+"""What stands for a large value that was not changed, and that the database's log so doesn't have. Within an array,
+and as a key of a map, too; in an array of numbers its bytes are the elements."""
+_UNAVAILABLE_NUMBERS = list(_PLACEHOLDER)
+
+_WHOLE_ROWS = "let it log whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
 
 _Fields = Mapping[str, Any]
-_Convert = Callable[[Any, Mapping[str, Any]], Any]
+
+
+class _Envelope(NamedTuple):
+    """A change.
+
+    Attributes:
+        schemas: Of the row's columns, by name; empty: none are there.
+    """
+
+    before: _Fields | None
+    operation: object
+    after: _Fields | None
+    schemas: Mapping[str, Mapping[str, Any]]
 
 
 def change_rows(
@@ -34,27 +52,28 @@ def change_rows(
 
     Args:
         key: The state's key columns, those of the map key included.
-        read: The columns that are read: of these no value may lack.
+        read: The columns that are read: of these none may lack, in the row that comes and in one that is taken back.
         takes_back: Whether the state is a reducing one: what a row brought is taken back where it changes or goes.
 
     Raises:
         MalformedRequest: The record is no change of a row.
-        ValueMismatch: What was before is needed, and is not in the record.
+        ValueMismatch: A column that is needed is not in the record.
     """
     if record.value is None:
         return []
-    before, operation, after = _envelope(json_object(record.value, "the record's value"))
+    envelope = _envelope(json_object(record.value, "the record's value"))
+    before, operation, after, schemas = envelope
     if operation in ("c", "r", "u"):
         if after is None:
             raise MalformedRequest(f"a change of op {operation} has no row after it")
         _check_available(after, read)
         puts = [RowChange(Change.PUT, after)]
-        return puts if operation != "u" else [*_left(before, after, key, read, takes_back), *puts]
+        return puts if operation != "u" else [*_left(envelope, after, key, read, takes_back), *puts]
     if operation == "d":
         if takes_back:
-            return [_taken_back(before, read)]
+            return [_taken_back(envelope, read)]
         names_it = before is not None and all(before.get(column.name) is not None for column in key)
-        return [RowChange(Change.DELETE, before if names_it and before else fields_of_key(record.key, key))]
+        return [RowChange(Change.DELETE, before if names_it and before else row_of_key(record.key, key, schemas))]
     told = repr(operation) if operation in ("t", "m") else "another one"
     raise MalformedRequest(
         f"a change has the op {told}; rows come of c, r, u and d. A table that was truncated must be read anew"
@@ -62,11 +81,12 @@ def change_rows(
 
 
 def _left(
-    before: _Fields | None, after: _Fields, key: Sequence[KeyColumn], read: Sequence[str], takes_back: bool
+    envelope: _Envelope, after: _Fields, key: Sequence[KeyColumn], read: Sequence[str], takes_back: bool
 ) -> list[RowChange]:
     """What is done to the row as it was before a change."""
     if takes_back:
-        return [_taken_back(before, read)]
+        return [_taken_back(envelope, read)]
+    before = envelope.before
     # Most databases say what was before only where the table's key has changed.
     moved = before is not None and all(before.get(column.name) is not None for column in key)
     if before is None or not moved or all(before[column.name] == after.get(column.name) for column in key):
@@ -74,93 +94,65 @@ def _left(
     return [RowChange(Change.DELETE, before)]
 
 
-def _taken_back(before: _Fields | None, read: Sequence[str]) -> RowChange:
+def _taken_back(envelope: _Envelope, read: Sequence[str]) -> RowChange:
+    before = envelope.before
     if before is None:
         raise ValueMismatch(
-            "a change does not say what the row was before, which sums need: let the database log whole rows "
-            "(PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
+            f"a change does not say what the row was before, which sums need, as the database's log does not: "
+            f"{_WHOLE_ROWS}"
         )
+    for name in read:
+        # A column that is never null is null here where the log has the primary key alone.
+        if name not in before or (before[name] is None and envelope.schemas.get(name, {}).get("optional") is False):
+            raise ValueMismatch(
+                f"a change does not say what column {name} was before, which sums need, as the database's log does "
+                f"not: {_WHOLE_ROWS}",
+                field=name,
+            )
     _check_available(before, read)
     return RowChange(Change.TAKE_BACK, before)
 
 
 def _check_available(fields: _Fields, read: Sequence[str]) -> None:
     for name in read:
-        if fields.get(name) in _UNAVAILABLE:
+        if name not in fields:
             raise ValueMismatch(
-                f"column {name} was not changed, and the database's log does not have it: let it log whole rows "
-                "(PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)",
+                f"the row of a change has no column {name}: the connector leaves it out, or the table has none of that "
+                "name",
                 field=name,
+            )
+        if _unavailable(fields[name]):
+            raise ValueMismatch(
+                f"column {name} was not changed, and the database's log does not have it: {_WHOLE_ROWS}", field=name
             )
 
 
-def _envelope(value: dict[str, Any]) -> tuple[_Fields | None, object, _Fields | None]:
-    """What was before, the op, and what is after."""
-    schema: object = None
-    if "payload" in value and "schema" in value:
-        schema, value = value["schema"], value["payload"]
-    if type(value) is not dict or "op" not in value or "after" not in value:
+def _unavailable(value: Any) -> bool:
+    if type(value) is str:
+        return value in _UNAVAILABLE
+    if type(value) is list:
+        return value == _UNAVAILABLE_NUMBERS or any(map(_unavailable, value))
+    return type(value) is dict and any(map(_unavailable, (*value, *value.values())))
+
+
+def _envelope(value: dict[str, Any]) -> _Envelope:
+    schema, payload = parted(value)
+    # A truncated table has no rows.
+    rows = type(payload) is dict and (payload.keys() & {"before", "after", "source"} or payload.get("op") == "t")
+    if not rows or "op" not in payload:
         raise MalformedRequest(
-            "the record is no envelope of Debezium's: it lacks op, or after. Records that were flattened "
+            "the record is no envelope of Debezium's: it lacks op, or the rows. Records that were flattened "
             "(ExtractNewRecordState) are plain JSON"
         )
-    before, after = (_row(value.get(name), _columns(schema, name)) for name in ("before", "after"))
-    return before, value["op"], after
+    of_row = columns(schema)
+    schemas = {**columns(of_row.get("before")), **columns(of_row.get("after"))}
+    before, after = (_row(payload.get(name), schemas) for name in ("before", "after"))
+    return _Envelope(before, payload["op"], after, schemas)
 
 
-def _row(row: object, columns: Mapping[str, Mapping[str, Any]]) -> _Fields | None:
+def _row(row: object, schemas: Mapping[str, Mapping[str, Any]]) -> _Fields | None:
     if row is None:
         return None
     if type(row) is not dict:
         raise MalformedRequest("a row of the change is no JSON object")
-    if not columns:
-        return row
-    return {name: _converted(value, columns.get(name, {})) for name, value in row.items()}
-
-
-def _columns(schema: object, which: str) -> Mapping[str, Mapping[str, Any]]:
-    """The schemas of a row's columns by name, as Kafka Connect's converter writes them; where there are none, empty."""
-    found = _by_name(schema).get(which)
-    return _by_name(found)
-
-
-def _by_name(schema: object) -> Mapping[str, Mapping[str, Any]]:
-    fields = schema.get("fields") if isinstance(schema, Mapping) else None
-    if not isinstance(fields, list):
-        return {}
-    return {str(field.get("field")): field for field in fields if isinstance(field, Mapping)}
-
-
-def _converted(value: Any, schema: Mapping[str, Any]) -> Any:
-    convert = _CONVERT.get(str(schema.get("name")))
-    return value if convert is None or value is None else convert(value, schema)
-
-
-def _decimal(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A decimal as text, of the digits as a whole number in base64 and the scale beside it."""
-    try:
-        digits = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
-        scale = int(schema["parameters"]["scale"])
-    except (binascii.Error, TypeError, KeyError, ValueError):
-        raise ValueMismatch("a decimal of the change is not written as its schema says") from None
-    if scale <= 0:
-        return str(digits * 10**-scale)
-    text = str(abs(digits)).rjust(scale + 1, "0")
-    return f"{'-' if digits < 0 else ''}{text[:-scale]}.{text[-scale:]}"
-
-
-def _millis(value: Any, _: Mapping[str, Any]) -> Any:
-    return value * 1000 if type(value) is int else value
-
-
-def _nanos(value: Any, _: Mapping[str, Any]) -> Any:
-    return value // 1000 if type(value) is int else value
-
-
-_CONVERT: Mapping[str, _Convert] = {
-    "org.apache.kafka.connect.data.Decimal": _decimal,
-    "org.apache.kafka.connect.data.Timestamp": _millis,
-    "io.debezium.time.Timestamp": _millis,
-    "io.debezium.time.NanoTimestamp": _nanos,
-}
-"""By the name of a column's schema, where what stands there has not the form that a state takes."""
+    return converted(row, schemas)

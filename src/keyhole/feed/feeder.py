@@ -2,6 +2,7 @@
 
     take the lease             whoever had it hears so at its next `keep`, and stops
     read the last boundary     from there on rows are sent
+    write ends                 of topics of that name that are gone, to every partition, before any boundary
     write it once more         to every partition, before the first row
     read, map, send            each row under its number; what can't be read goes to the dead letters
     write boundaries           once all below them is acknowledged
@@ -26,6 +27,7 @@ from keyhole.feed.positions import (
     check_starts,
     made_anew,
     start_positions,
+    updates_made_anew,
     windows,
 )
 from keyhole.feed.progress import SourceProgress
@@ -63,6 +65,16 @@ class SourceTopic(Protocol):
 
 class UpdatesTopic(Protocol):
     """The topic that is fed into. One thread, on which `done` is called too, within `poll`."""
+
+    @property
+    def topic_id(self) -> str:
+        """Kafka's id of it when it was opened."""
+
+    def look(self) -> str:
+        """Its id now: another one, if it was made anew. What is sent goes by its name, and so to that one.
+
+        Raises KeyholeError: there is none any more, or it can't be told.
+        """
 
     @property
     def partitions(self) -> int:
@@ -157,7 +169,7 @@ class Feeder:
         """Begins where the last one was. Blocks until that is in the log, in each partition.
 
         Raises:
-            ChangelogRecreated: See start_positions.
+            ChangelogRecreated: See start_positions; or the updates topic is made anew meanwhile.
             Fenced: Another feeder began at the same time.
             KeyholeError: Kafka can't be reached, or refuses.
         """
@@ -168,17 +180,31 @@ class Feeder:
         positions = start_positions(described, found, from_earliest=self._from_earliest)
         self._progress = SourceProgress(positions)
         self._mapper = self._mapper_of(self._topic_id)
-        if found.ends is None and found.other_id:
-            # The topic that was fed before is gone, and its rows need not be remembered any more.
-            self._write_everywhere(EndRecord(found.other_id))
+        if found.ends is None and found.other_ids:
+            # These topics are gone, and their rows need not be remembered any more. Whoever finds our boundary looks
+            # for none of them: they must have ended in every partition before.
+            self._check_updates_topic()
+            for other_id in found.other_ids:
+                self._write_everywhere(EndRecord(other_id))
+            self._await_written()
+        self._check_updates_topic()
         self._write_boundary(positions)
-        while self._unwritten:
-            self._updates.poll(_WAIT_SECONDS)
+        self._await_written()
         self._lease.keep(positions)
         self._source.read_from(positions)
 
+    def _await_written(self) -> None:
+        while self._unwritten:
+            self._updates.poll(_WAIT_SECONDS)
+
+    def _check_updates_topic(self) -> None:
+        """Directly before a boundary: in a topic made anew it would say that rows stand there which do not."""
+        topic_id = self._updates.look()
+        if topic_id != self._updates.topic_id:
+            raise updates_made_anew(self._topic, self._updates.topic_id, topic_id)
+
     def _found_boundaries(self) -> FoundBoundaries:
-        search = BoundarySearch(self._topic, self._topic_id)
+        search = BoundarySearch(self._topic, self._topic_id, self._updates.topic_id)
         start, end = self._updates.bounds(_SEARCHED_PARTITION)
         for first, behind in windows(start, end):
             if search.look(self._updates.read(_SEARCHED_PARTITION, first, behind)):
@@ -186,24 +212,26 @@ class Feeder:
         return search.found(whole=start == 0)
 
     def step(self, seconds: float) -> int:
-        """Feeds what comes within that time, and writes a boundary if one is due.
+        """Writes a boundary if one is due, and feeds what comes within that time.
 
         Returns:
             How many records were read.
 
         Raises:
             Fenced: Another feeder has begun.
-            ChangelogRecreated: The source was made anew, or records were deleted before they were read.
+            ChangelogRecreated: The source or the updates topic was made anew, or records were deleted before they were
+                read.
             KeyholeError: Kafka can't be reached, or refuses.
         """
+        # First: whoever wakes late finds out before it sends.
+        if self._clock.monotonic() - self._looked_at >= self._boundary_seconds:
+            self._look()
         records = self._source.poll(seconds)
         for record in records:
             self._feed(record)
         self._serve(0.0)
         while self._progress.waiting > MOST_WAITING:
             self._serve(_WAIT_SECONDS)
-        if self._clock.monotonic() - self._looked_at >= self._boundary_seconds:
-            self._look()
         return len(records)
 
     def finish(self, seconds: float = 30.0) -> bool:
@@ -241,10 +269,12 @@ class Feeder:
 
         try:
             encoded = self._encoded(self._mapper.updates(record))
-        except RequestError as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - were one record to end a feeder, none would come past it
             self.refused += 1
             self._progress.begin(partition, offset, 1)
-            self._dead_letters.send(record, error.message, done)
+            self._dead_letters.send(record, _reason(error), done)
             return
         self._progress.begin(partition, offset, len(encoded))
         for group, value in encoded:
@@ -263,7 +293,7 @@ class Feeder:
         return encoded
 
     def _look(self) -> None:
-        """Whether source and lease are as they were; then a boundary, where one is due."""
+        """Whether source, lease and updates topic are as they were; then a boundary, where one is due."""
         self._looked_at = self._clock.monotonic()
         topic_id, partitions = self._source.look()
         if topic_id != self._topic_id:
@@ -273,6 +303,7 @@ class Feeder:
             self._read_new_partitions(ends)
             ends = self._progress.ends()
         self._lease.keep(ends)
+        self._check_updates_topic()
         old = self._looked_at - self._boundary_at >= self._repeat_seconds
         if not self._unwritten and (old or ends != self._boundary):
             self._write_boundary(ends)
@@ -288,7 +319,10 @@ class Feeder:
 
     def _write_boundary(self, ends: Mapping[int, int]) -> None:
         self._boundary, self._boundary_at = dict(ends), self._clock.monotonic()
-        self._write_everywhere(FeederBoundary(self._topic_id, self._clock.now_ms(), self._boundary, self._topic))
+        updates_id = self._updates.topic_id
+        self._write_everywhere(
+            FeederBoundary(self._topic_id, self._clock.now_ms(), self._boundary, self._topic, updates_id)
+        )
 
     def _write_everywhere(self, record: Record) -> None:
         value = encode(record)
@@ -298,3 +332,8 @@ class Feeder:
 
     def _written(self) -> None:
         self._unwritten -= 1
+
+
+def _reason(error: Exception) -> str:
+    """Why a record is a dead letter. Of what is no refusal of ours only the kind: its text may quote the record."""
+    return error.message if isinstance(error, RequestError) else f"the record can't be read: {type(error).__name__}"

@@ -91,7 +91,9 @@ class RecordMapper:
         if value is None:
             return None
         if type(value) is str:  # a decimal
-            return format(-Decimal(value), "f")
+            # Not `-`: that rounds to the digits of Python's context, and a state's decimals have more.
+            number = Decimal(value)
+            return format(number.copy_negate() if number else number, "f")
         if not (math.isfinite(value) if type(value) is float else value > -_BIGINT):
             raise ValueMismatch(f"field {name} has a value that could not be taken out of its sum again", field=name)
         return -value

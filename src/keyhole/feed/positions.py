@@ -1,14 +1,15 @@
 """Where a feeder begins to read its source: where the last boundary in the updates topic says. Pure.
 
-    [0, "<id of orders>", 17, {"0": 991900, "1": 990012}, "orders"]    a feeder's boundary names its topic, too
+    [0, "<id of orders>", 17, {"0": 991900, "1": 990012}, "orders", "<id of the updates topic>"]
 
-Below it all was sent. So whoever follows a feeder that died sends from there on, and nothing else keeps a position.
-Where that can't be known, or is gone from the source, a feeder refuses to begin: it passes nothing over in silence.
+A feeder's boundary names its topic too, and the updates topic that has what it speaks of. Below it all was sent. So
+whoever follows a feeder that died sends from there on, and nothing else keeps a position. Where that can't be known, or
+is gone from the source, a feeder refuses to begin: it passes nothing over in silence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -23,9 +24,15 @@ _GROWTH = 4
 
 @ready
 class FeederBoundary(BoundaryRecord, frozen=True, array_like=True, tag=0):
-    """A boundary, and the name of the source's topic. To owners it is a boundary like any other."""
+    """A boundary, and where it belongs. To owners it is a boundary like any other.
+
+    Attributes:
+        topic: The name of the source's topic.
+        updates_id: Kafka's id of the updates topic that all of it was sent to.
+    """
 
     topic: str = ""
+    updates_id: str = ""
 
 
 class SourceDescription(NamedTuple):
@@ -47,12 +54,14 @@ class FoundBoundaries(NamedTuple):
 
     Attributes:
         ends: By partition of the source, up to where all was sent; None: nothing is said.
-        other_id: Of the topic of that name which was fed before; empty: none was.
+        other_ids: Of the topics of that name which were fed before, the last one first.
+        misplaced: The updates topic that a boundary of the source was meant for, where it is another one; else empty.
         whole: Nothing of the updates partition was deleted yet.
     """
 
     ends: Mapping[int, int] | None
-    other_id: str
+    other_ids: Sequence[str]
+    misplaced: str
     whole: bool
 
 
@@ -70,13 +79,16 @@ class BoundarySearch:
 
     Args:
         topic, topic_id: Of the source.
+        updates_id: Of the updates topic.
     """
 
-    def __init__(self, topic: str, topic_id: str) -> None:
+    def __init__(self, topic: str, topic_id: str, updates_id: str) -> None:
         self._topic = topic
         self._topic_id = topic_id
+        self._updates_id = updates_id
         self._ends: dict[int, int] | None = None
-        self._other_id = ""
+        self._other_ids: list[str] = []
+        self._misplaced = ""
         self._decoder = msgspec.json.Decoder(FeederBoundary)
 
     def look(self, values: Iterable[bytes | None]) -> bool:
@@ -84,22 +96,28 @@ class BoundarySearch:
 
         Of several in the window the highest ends count: each is true, and two feeders may have written them in turn.
         """
+        others: list[str] = []
         for value in values:
             try:
                 found = self._decoder.decode(value or b"")
-            except msgspec.DecodeError:  # no boundary
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # no boundary; ValueMismatch to owners
                 continue
-            if found.source == self._topic_id:
+            if found.source != self._topic_id:
+                if found.topic == self._topic and found.updates_id == self._updates_id:
+                    others.append(found.source)
+            elif found.updates_id != self._updates_id:
+                self._misplaced = found.updates_id or "not said"
+            else:
                 ends = self._ends = self._ends or {}
                 for partition, end in found.ends.items():
                     ends[partition] = max(end, ends.get(partition, 0))
-            elif found.topic == self._topic:
-                self._other_id = found.source
+        # Windows go backwards: what was found in those before was written later.
+        self._other_ids += [one for one in dict.fromkeys(reversed(others)) if one not in self._other_ids]
         return self._ends is not None
 
     def found(self, *, whole: bool) -> FoundBoundaries:
         """What was found in all windows. `whole`: see FoundBoundaries."""
-        return FoundBoundaries(self._ends, self._other_id, whole)
+        return FoundBoundaries(self._ends, tuple(self._other_ids), self._misplaced, whole)
 
 
 def start_positions(
@@ -115,13 +133,21 @@ def start_positions(
 
     Raises:
         ChangelogRecreated: The topic is not the one that was fed before. Or records were deleted before they were
-            sent. Or the boundaries themselves were deleted.
+            sent. Or the boundaries themselves were deleted. Or a feeder ran on while the updates topic was made anew.
     """
+    if found.misplaced:
+        # Not even with from_earliest: rows below it would be sent, and change nothing.
+        raise ChangelogRecreated(
+            f"the updates topic has a boundary of topic {source.topic} that was meant for another one (its id is "
+            f"{found.misplaced}): a feeder ran on while the updates topic was made anew, and rows below its boundary "
+            "count as seen. Stop all feeders, delete the updates topic, drop the state and feed it from the start",
+            topic=source.topic,
+        )
     if from_earliest:
         return dict(source.starts)
     if found.ends is None:
-        if found.other_id:
-            raise made_anew(source.topic, found.other_id, source.topic_id)
+        if found.other_ids:
+            raise made_anew(source.topic, found.other_ids[0], source.topic_id)
         if not found.whole:
             raise ChangelogRecreated(
                 f"how far topic {source.topic} was fed is not known: the updates topic has no boundary of it, and has "
@@ -162,6 +188,16 @@ def made_anew(topic: str, before: str, now: str) -> ChangelogRecreated:
     return ChangelogRecreated(
         f"topic {topic} was deleted and made anew (its id is {now}, it was {before}), so all its records would count "
         f"once more. {_FROM_EARLIEST}",
+        topic=topic,
+        topic_id=now,
+    )
+
+
+def updates_made_anew(topic: str, before: str, now: str) -> ChangelogRecreated:
+    """The error for an updates topic that has another id than the one that topic `topic` was fed into."""
+    return ChangelogRecreated(
+        f"the updates topic that topic {topic} is fed into was deleted and made anew (its id is {now}, it was "
+        f"{before}), and what had been fed is gone with it: drop the state and feed it from the start",
         topic=topic,
         topic_id=now,
     )

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
 from keyhole.errors import MalformedRequest
+from keyhole.feed.connect import converted, parted
 from keyhole.model.state import KeyColumn, KeyType
 
 _decode = msgspec.json.Decoder().decode
+_NO_SCHEMAS: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 class SourceRecord(NamedTuple):
@@ -53,7 +56,7 @@ def json_rows(record: SourceRecord, key: Sequence[KeyColumn]) -> list[RowChange]
         MalformedRequest: The record is no JSON object, or a tombstone whose key names no row.
     """
     if record.value is None:
-        return [RowChange(Change.DELETE, fields_of_key(record.key, key))]
+        return [RowChange(Change.DELETE, row_of_key(record.key, key))]
     return [RowChange(Change.PUT, json_object(record.value, "the record's value"))]
 
 
@@ -74,25 +77,33 @@ def json_value(text: bytes, what: str) -> Any:
         raise MalformedRequest(f"{what} is no JSON in UTF-8") from None
 
 
-def fields_of_key(key: bytes | None, columns: Sequence[KeyColumn]) -> Mapping[str, Any]:
+def row_of_key(
+    key: bytes | None, columns: Sequence[KeyColumn], schemas: Mapping[str, Mapping[str, Any]] = _NO_SCHEMAS
+) -> Mapping[str, Any]:
     """The key columns as a record's own key has them: a JSON object, or of one column its value.
 
-    A string may also be the key itself, without quotes.
+    A string may also be the key itself, without quotes. Kafka Connect's converter may have put a schema beside it.
+
+    Args:
+        schemas: By which the columns of the values are converted, see keyhole.feed.connect. A key must come to the same
+            as it does in a value: so it goes by these, not by the schema beside it.
 
     Raises:
         MalformedRequest: It has not all of these columns.
+        ValueMismatch: See keyhole.feed.connect.converted.
     """
+    return converted(_fields_of_key(key, columns), schemas)
+
+
+def _fields_of_key(key: bytes | None, columns: Sequence[KeyColumn]) -> Mapping[str, Any]:
     if key is None:
         raise MalformedRequest("the record deletes a row, and has no key that says which")
     if len(columns) == 1 and columns[0].type is KeyType.STRING and not key.startswith((b"{", b'"')):
         return {columns[0].name: _text(key)}
-    found = json_value(key, "the record's key")
+    _, found = parted(json_value(key, "the record's key"))
     if type(found) is dict:
-        payload = found.get("payload")
-        # Kafka Connect's converter puts the schema beside it.
-        fields = payload if "schema" in found and type(payload) is dict else found
-        if all(column.name in fields for column in columns):
-            return fields
+        if all(column.name in found for column in columns):
+            return found
     elif len(columns) == 1:
         return {columns[0].name: found}
     raise MalformedRequest(f"the record's key lacks one of the columns {', '.join(column.name for column in columns)}")

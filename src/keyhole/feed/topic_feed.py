@@ -18,6 +18,7 @@ from keyhole.feed.kafka.source import KafkaSource
 from keyhole.feed.kafka.updates import KafkaUpdates
 from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.options import RecordFormat
+from keyhole.feed.positions import updates_made_anew
 from keyhole.model.state import StateDescriptor
 
 _log = logging.getLogger(__name__)
@@ -53,13 +54,15 @@ class TopicFeed:
         self._clock = clock
         self._boundary_seconds = boundary_seconds
         self._from_earliest = from_earliest
+        self._updates_id = ""
 
     def run(self, stop: threading.Event) -> None:
         """Feeds until `stop` is set. Where Kafka is away it begins again, from the last boundary, once it is back.
 
         Raises:
             Fenced: Another feeder has begun.
-            ChangelogRecreated: The source was made anew, or records were deleted before they were read.
+            ChangelogRecreated: The source or the updates topic was made anew, or records were deleted before they were
+                read.
             KeyholeError: Kafka refuses, or the state is not fed by updates.
         """
         backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
@@ -85,6 +88,10 @@ class TopicFeed:
         with ExitStack() as opened:
             updates = KafkaUpdates(self._bootstrap_servers, updates_topic_name(application, state))
             opened.enter_context(closing(updates))
+            # A feeder that begins again after an outage must not take an empty topic for one that was never fed.
+            if self._updates_id not in ("", updates.topic_id):
+                raise updates_made_anew(self._topic, self._updates_id, updates.topic_id)
+            self._updates_id = updates.topic_id
             letters = opened.enter_context(closing(KafkaDeadLetterTopic(self._bootstrap_servers, self._topic)))
             yield Feeder(
                 self._topic,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
@@ -13,7 +13,7 @@ from keyhole.changelog.kafka.admin_client import Admin, answer
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of, unreachable
 from keyhole.changelog.kafka.offsets import TopicOffsets
 from keyhole.changelog.kafka.reader import CommittedLog
-from keyhole.errors import InvalidConfiguration
+from keyhole.errors import ChangelogRecreated, InvalidConfiguration
 from keyhole.feed.feeder import Done
 from keyhole.feed.kafka.sending import IN_ORDER, Acknowledged, TopicSender
 
@@ -38,17 +38,19 @@ class KafkaUpdates:
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
-        with closing(Topics(bootstrap_servers)) as topics:
-            found = topics.describe(topic, Deadline(_ASK_SECONDS))
-        if found is None:
-            raise InvalidConfiguration(
-                f"Kafka at {bootstrap_servers} has no topic {topic}: the state is not fed by updates", topic=topic
-            )
-        self.partitions = len(found.partitions)
-        self.topic_id = str(found.topic_id)
-        largest = self._largest()
-        self.most_bytes = largest - _AROUND_BYTES
-        self._sender = TopicSender(bootstrap_servers, topic, {**IN_ORDER, "message.max.bytes": largest})
+        with ExitStack() as opened:
+            self._topics = opened.enter_context(closing(Topics(bootstrap_servers)))
+            found = self._topics.describe(topic, Deadline(_ASK_SECONDS))
+            if found is None:
+                raise InvalidConfiguration(
+                    f"Kafka at {bootstrap_servers} has no topic {topic}: the state is not fed by updates", topic=topic
+                )
+            self.partitions = len(found.partitions)
+            self.topic_id = str(found.topic_id)
+            largest = self._largest()
+            self.most_bytes = largest - _AROUND_BYTES
+            self._sender = TopicSender(bootstrap_servers, topic, {**IN_ORDER, "message.max.bytes": largest})
+            opened.pop_all()
 
     def _largest(self) -> int:
         doing = f"read the settings of topic {self._topic}"
@@ -61,6 +63,12 @@ class KafkaUpdates:
             raise as_ours(error_of(exception), self._bootstrap_servers, doing) from exception
         except TimeoutError as error:
             raise unreachable(self._bootstrap_servers, doing, "no answer in time") from error
+
+    def look(self) -> str:
+        found = self._topics.describe(self._topic, Deadline(_ASK_SECONDS))
+        if found is None:
+            raise ChangelogRecreated(f"topic {self._topic} does not exist any more", topic=self._topic)
+        return str(found.topic_id)
 
     def bounds(self, partition: int) -> tuple[int, int]:
         with closing(TopicOffsets(self._bootstrap_servers)) as offsets:
@@ -91,3 +99,4 @@ class KafkaUpdates:
     def close(self) -> None:
         """Gives up what is under way."""
         self._sender.close()
+        self._topics.close()
