@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -50,6 +51,33 @@ def test_a_server_that_was_fenced_gets_a_new_grant_though_the_fence_could_not_be
     monkeypatch.setattr(MemoryControlLog, "append", not_once)
     assert world.run_epoch(1, rows(2.0)).epoch == 2
     assert next(unseen, None) is next(unwritten, None) is None
+
+
+@pytest.mark.parametrize("away_seconds", [0.1, 3.0, 1000.0], ids=["a moment", "a while", "too long"])
+def test_an_epoch_that_all_servers_have_committed_is_recorded_once_kafka_is_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, away_seconds: float
+) -> None:
+    world.run_epoch(0, rows(1.0))
+    append, since = MemoryControlLog.append, list[float]()
+
+    def while_it_is_away(log: MemoryControlLog, records: Mapping[str, bytes | None], deadline_seconds: float) -> None:
+        if any(name.startswith("complete/") for name in records):
+            since.append(world.clock.monotonic())
+            if since[-1] < since[0] + away_seconds:
+                world.clock.sleep(1.0)
+                raise KafkaUnreachable("away")
+        append(log, records, deadline_seconds)
+
+    monkeypatch.setattr(MemoryControlLog, "append", while_it_is_away)
+    if away_seconds < 5.0:  # the deadline of these epochs
+        assert world.run_epoch(1, rows(2.0)).epoch == 2
+        assert len(since) == 1 + math.ceil(away_seconds / 1.5)
+        return
+    with pytest.raises(EpochFailed, match="all servers have committed epoch 2"):
+        world.run_epoch(1, rows(2.0))
+    monkeypatch.setattr(MemoryControlLog, "append", append)
+    again = world.run_epoch(1, rows(2.0))
+    assert (again.epoch, again.replayed) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from keyhole.errors import (
     Unconfirmed,
 )
 
-BOUNDS = (EpochNotReached, TooStale, Unconfirmed)
+BOUND_ERRORS = (EpochNotReached, TooStale, Unconfirmed)
 """The copy is there, and is not what the reader asks for: the reader must learn which, not only that time is up."""
 
-MENDABLE = (NotOwner, NotReady, ServerLost, NoServer, Draining, StaleDescriptor, *BOUNDS)
+MENDABLE = (NotOwner, NotReady, ServerLost, NoServer, Draining, StaleDescriptor, *BOUND_ERRORS)
 """What another copy, or the same one in a moment, can mend. Not Overloaded: trying again makes it worse."""
 
 
@@ -51,7 +51,7 @@ class KeyAttempts:
         """A server has said why it doesn't answer, or was lost."""
         self.under_way.discard(address)
         self.hopes -= not was_overdue
-        if isinstance(error, BOUNDS):
+        if isinstance(error, BOUND_ERRORS):
             self.bound = _nearer(self.bound, error)
         else:
             self.cause = error

@@ -36,6 +36,7 @@ class BoundsCheck:
         if bounds.min_epoch:
             self._check_epoch(min(standing.stamp.epoch for standing in standings), bounds.min_epoch)
         if bounds.max_staleness_ms:
+            # An owner has all there is, as long as nobody has replaced it: that it knows as of its lease.
             age_ms = self._lease.age_seconds * 1000 if self._owner else max(map(self._age_ms, standings))
             self._check_age(age_ms, bounds.max_staleness_ms)
 

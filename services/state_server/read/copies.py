@@ -67,7 +67,6 @@ class Copy:
     Args:
         source: Makes the source of answers that stand so.
         moment: What else goes into it; it is made anew only when this, or the standing, has changed.
-
         bounds: Says whether that is what a reader asks for.
 
     Attributes:

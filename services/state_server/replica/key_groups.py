@@ -1,4 +1,4 @@
-"""The key groups of one state on this server, each in one state. The only writer of these; host thread only."""
+"""In which KeyGroupState each key group of a state is on this server. The only writer of that; host thread only."""
 
 from __future__ import annotations
 

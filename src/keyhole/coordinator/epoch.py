@@ -21,7 +21,7 @@ from keyhole.coordinator.commit_time import CommitTime
 from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.run import QueryRun
-from keyhole.errors import CommitError, EpochFailed, Fenced, KeyholeError, UnavailableError
+from keyhole.errors import CommitError, EpochFailed, Fenced, KafkaUnreachable, KeyholeError, UnavailableError
 from keyhole.model.epoch import EpochStamp
 from keyhole.protocol.control import CompleteRecord, QueryRecord
 from keyhole.protocol.decisions import Restage, decide
@@ -32,6 +32,8 @@ from keyhole.protocol.replacement import Patience, Urgency
 from keyhole.v1 import state_server_pb2 as pb
 
 _log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -203,5 +205,21 @@ class Epoch:
         evolved = self._number == self._record.evolved_epoch
         committed.report_differences(evolved=evolved, strict=self._context.strict)
         batch = self._batch
-        self._run.record_complete(CompleteRecord.of(self._stamp(), batch.offsets_hash, markers, batch.offsets))
+        self._write(CompleteRecord.of(self._stamp(), batch.offsets_hash, markers, batch.offsets))
         return committed.replayed
+
+    def _write(self, complete: CompleteRecord) -> None:
+        # All servers have committed. To end the query now would cost its readers a restart, and gain nothing.
+        while True:
+            try:
+                return self._run.record_complete(complete)
+            except KafkaUnreachable as error:
+                if self._context.closed.is_set() or self._clock.monotonic() > self._deadline:
+                    raise EpochFailed(
+                        f"all servers have committed epoch {self._number} of query {self._query!r}, and that could not "
+                        f"be recorded within {self._config.epoch_deadline_seconds:g} s of its beginning; the next run "
+                        f"of the query does so: {error.message}"
+                    ) from error
+                more = {"query": self._query, "epoch": self._number, "why": str(error)}
+                _log.warning("a committed epoch waits to be recorded as complete", extra=more)
+            self._clock.sleep(_RETRY_SECONDS)

@@ -40,11 +40,11 @@ class ReadCounts:
 
 
 class Refusals:
-    """Calls that were refused before they were looked at, by metrics.REFUSALS. What secures a port counts here."""
+    """Calls that were refused before they were looked at, by labels.REFUSALS. What secures a port counts here."""
 
     def __init__(self) -> None:
         self.by_refusal: defaultdict[str, int] = defaultdict(int)
 
     def note(self, refusal: str) -> None:
-        """One more. `refusal`: one of metrics.REFUSALS."""
+        """One more. `refusal`: one of labels.REFUSALS."""
         self.by_refusal[refusal] += 1

@@ -88,6 +88,9 @@ Invariants, and the tests that hold them:
     5. Each key group takes an epoch once, whatever is sent again, lost or killed.
        tests/property/test_protocol.py: TestProtocol, TestReducingProtocol
        tests/unit/test_schedules.py: test_a_transaction_whose_end_is_not_seen_counts_once_whether_it_was_applied_or_not
+       tests/unit/test_schedules.py:
+       test_a_replayed_epoch_that_is_wholly_committed_is_run_whole_and_written_nowhere
+       tests/processes/test_kill_driver.py: test_batches_that_a_killed_driver_runs_again_are_added_once
     6. A key group's next owner is on record, and gets it, only after the last one was fenced or has answered Release.
        tests/unit/test_handover.py:
        test_a_key_group_is_on_record_for_and_told_to_its_next_owner_only_after_the_last_one_has_answered_release
@@ -98,4 +101,6 @@ Invariants, and the tests that hold them:
        tests/property/test_declaring.py: test_one_of_two_queries_has_the_state_and_the_other_is_refused
     9. A start that is refused fences nobody.
        tests/property/test_starts_beside_a_query.py: test_refused_starts_never_fence_a_query_that_runs_well
+   10. A batch of one checkpoint is the same epoch in each run, or is refused.
+       tests/unit/test_decisions.py; tests/property/test_protocol.py: TestProtocol
 """

@@ -7,7 +7,11 @@ from typing import Protocol
 
 
 class Step(enum.StrEnum):
-    """Where a process can be stopped. The first group is the state server's, the second the driver's."""
+    """Where a process can be stopped. The first group is the state server's, the second the driver's.
+
+    DRIVER_STAGED: all is staged, nothing decided. DRIVER_BEFORE_COMMIT: decided, no server told. DRIVER_COMMITTED: all
+    servers have committed, there is no complete record. DRIVER_COMPLETE: there is, and Spark has not been told.
+    """
 
     SERVER_BEFORE_STAGE = "server-before-stage"
     SERVER_STAGED = "server-staged"

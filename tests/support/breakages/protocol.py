@@ -14,6 +14,14 @@ _QUERY_LOG = "src/keyhole/coordinator/query_log.py"
 
 PROTOCOL = (
     Breakage(
+        "an epoch that can't be recorded at once ends its query",
+        "protocol",
+        "src/keyhole/coordinator/epoch.py",
+        "                if self._context.closed.is_set() or self._clock.monotonic() > self._deadline:\n",
+        "                if self._clock:\n",
+        ("test_run.py",),
+    ),
+    Breakage(
         "an earlier run is let in after a newer one",
         "protocol",
         _FENCE,
