@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import random
 import threading
 import time
-import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -95,16 +95,11 @@ class BroadcastReader:
         self._timeout = seconds_of("timeout", timeout)
         self._or_empty = or_empty
         self._config = config
-        # Both are only kept to be quicker: what reads find is the pin's, and the servers' own.
+        # Only kept to be quicker: what reads find is the pin's.
         self._shown: _Shown | None = None
-        self._client: Client | None = None
-        self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_shown": None, "_client": None, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {"_lock": threading.Lock()}
+        return self.__dict__ | {"_shown": None}
 
     def read(self, data: DataFrame) -> DataFrame:
         """All entries, one row each: the key's columns, then the value's. On the thread that Spark calls.
@@ -177,7 +172,8 @@ class BroadcastReader:
     def _fetched(self, least: int) -> pa.Table:
         """As of an epoch that is no earlier than `least`: a copy that is behind takes nothing back."""
         deadline = time.monotonic() + self._timeout
-        client = self._connected()
+        with _connecting:
+            client = _client(self._proxy, min(self._timeout, _CALL_SECONDS), self._credentials)
         while True:
             try:
                 return self._asked(client, least)
@@ -192,15 +188,6 @@ class BroadcastReader:
                     extra={"application": self._application, "state": self._state, "reason": error.reason},
                 )
             time.sleep(pause)
-
-    def _connected(self) -> Client:
-        """One client for all batches, closed with the reader: to connect anew takes longer than the read itself."""
-        with self._lock:
-            if self._client is None:
-                timeout = min(self._timeout, _CALL_SECONDS)
-                self._client = Client(self._proxy, timeout=timeout, credentials=self._credentials)
-                weakref.finalize(self, self._client.close)
-            return self._client
 
     def _asked(self, client: Client, least: int) -> pa.Table:
         try:
@@ -228,6 +215,18 @@ class BroadcastReader:
                 "delete the topic",
                 topic=topic,
             ) from unheard
+
+
+_connecting = threading.Lock()
+
+
+@functools.cache
+def _client(proxy: str, timeout_seconds: float, credentials: Credentials) -> Client:
+    """One for all readers and batches of the process, until that ends: to connect anew takes longer than a read.
+
+    It isn't closed with a reader: a finalizer runs in any thread, also in one that holds what closing waits for.
+    """
+    return Client(proxy, timeout=timeout_seconds, credentials=credentials)
 
 
 def _table(descriptor: StateDescriptor, entries: Entries) -> pa.Table:
