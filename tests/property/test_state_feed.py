@@ -7,6 +7,7 @@ owners are killed at any step, and the next one has the store, or none, and the 
 from __future__ import annotations
 
 import dataclasses
+from itertools import accumulate
 
 import msgspec
 from hypothesis import settings
@@ -41,10 +42,11 @@ from tests.support.states import descriptor as described
 from tests.support.states import group, hosted, memory_changelog, names_in
 
 GROUPS = range(2)
-BEGUN = FeedPosition(rules=RulesRecord(1, FeedRules()))
+LONGEST, KEPT = 30, 60
 SUM = described(
     key_groups=4, kind=StateKind.REDUCING, reducers=("sum",), value=ValueSchema(1, (ValueField("n", "bigint"),))
 )
+BEGUN = FeedPosition(rules=RulesRecord(1, FeedRules.of(SUM)))
 EXPIRING = msgspec.structs.replace(SUM, ttl_ms=1)
 SOURCES = st.sampled_from("st")
 NAMES = [name for of in GROUPS for name in names_in(of, 2)]
@@ -62,7 +64,7 @@ class Owners(RuleBasedStateMachine):
         self.grants = 0
         self.under_way: FeedCommit | None = None
         self.generation = 0
-        self.rules_change(ttl_ms=6, most_rows=1_000, rows_for_ms=1_000, late=False)
+        self.rules_change(ttl_ms=6, most_blocks=1_000, rows_for_ms=LONGEST, late=False)
         self._take_over(MemoryEngine().open("app", EXPIRING.state, "topic"))
 
     def _take_over(self, store: Store) -> None:
@@ -83,17 +85,32 @@ class Owners(RuleBasedStateMachine):
                 assert piece.marker.feed is not None
                 found[piece.partition] = piece.marker.feed
         self.feed = StateFeed(self.state, "t")
+        self.begun_again: set[int] = set()
+        self.told = {part.key_group: position for part, position in found.items()}
         for part, position in found.items():
-            self.feed.begin(part.key_group, position, 0)
+            self.feed.begin(part.key_group, position, self._log_start(part.key_group, position))
         self.under_way = None
+
+    def _log_start(self, of: int, position: FeedPosition) -> int:
+        """What is older than `KEPT` has been deleted, whether a record came since or not."""
+        times = list(accumulate((update.timestamp_ms for update in self.logs[of]), max))
+        away = self.time_ms - times[position.next] if position.next < len(times) else 0
+        if away > KEPT - LONGEST:
+            return 0  # away for longer than that: what was seen is known by its highest number only
+        return next((at for at, time_ms in enumerate(times) if time_ms > self.time_ms - KEPT), len(times))
 
     def _append(self, of: int, record: Record) -> None:
         self.logs[of].append(LoggedUpdate(len(self.logs[of]), self.time_ms, encode(record)))
 
-    @rule(ttl_ms=st.integers(1, 20), most_rows=st.integers(1, 12), rows_for_ms=st.integers(1, 30), late=st.booleans())
-    def rules_change(self, ttl_ms: int, most_rows: int, rows_for_ms: int, late: bool) -> None:
+    @rule(
+        ttl_ms=st.integers(1, 20),
+        most_blocks=st.integers(1, 12),
+        rows_for_ms=st.integers(1, LONGEST),
+        late=st.booleans(),
+    )
+    def rules_change(self, ttl_ms: int, most_blocks: int, rows_for_ms: int, late: bool) -> None:
         self.generation += not late
-        rules = FeedRules(ttl_ms, most_rows=most_rows, rows_for_ms=rows_for_ms)
+        rules = FeedRules(ttl_ms, most_blocks=most_blocks, rows_for_ms=rows_for_ms, reducers=("sum",))
         for of in GROUPS:
             self._append(of, RulesRecord(self.generation, rules))
 
@@ -130,7 +147,7 @@ class Owners(RuleBasedStateMachine):
         for of in GROUPS:
             self._append(of, BoundaryRecord(source, 0, {0: self.sent}))
 
-    @rule(by=st.integers(-2, 9))
+    @rule(by=st.integers(-2, 9) | st.just(KEPT))
     def time_passes(self, by: int) -> None:
         """Another broker's clock may be behind."""
         self.time_ms = max(1, self.time_ms + by)
@@ -158,6 +175,7 @@ class Owners(RuleBasedStateMachine):
     def it_ends(self, outcome: str) -> None:
         assert self.under_way is not None
         commit, self.under_way = self.under_way, None
+        begun_again, self.begun_again = self.begun_again, set()
         self.kafka.down = outcome == "aborted"
         if outcome.startswith("unknown"):
             committed = outcome.endswith("committed")
@@ -173,7 +191,21 @@ class Owners(RuleBasedStateMachine):
             return
         finally:
             self.kafka.down = False
+        before = dict(self.feed.next)
         self.feed.committed(commit, offsets)
+        for changes in commit.changes:
+            if changes.partition.key_group not in begun_again:
+                assert changes.marker.feed is not None
+                assert changes.marker.feed.next <= before[changes.partition.key_group]
+                self.told[changes.partition.key_group] = changes.marker.feed
+
+    @rule(of=st.sampled_from(GROUPS))
+    def a_key_group_is_begun_again(self, of: int) -> None:
+        """As where it could not be applied. A commit that is under way is told of afterwards."""
+        self.feed.end([of])
+        self.feed.begin(of, self.told[of], self._log_start(of, self.told[of]))
+        if self.under_way is not None:
+            self.begun_again.add(of)
 
     @rule(keeps_store=st.booleans(), in_commit=st.booleans())
     def the_owner_is_killed(self, keeps_store: bool, in_commit: bool) -> None:

@@ -261,8 +261,10 @@ def test_what_expires_goes_by_the_log_s_timestamps_whoever_applies_and_removes_i
     value = st.tuples(numbers, orders).map(list) if of.order_by else st.tuples(numbers).map(list)
     deletion = st.tuples(orders).map(list) if of.order_by else st.none()
     # One that fits the state in each: what changes is how long, and how many.
-    shorter = FeedRules(of.ttl_ms and 3, of.max_length and 1, of.keep_deleted_ms and 4, 2, 5)
-    longer = FeedRules(of.ttl_ms and 30, of.max_length and 9, of.keep_deleted_ms and 40)
+    shorter = FeedRules(
+        of.ttl_ms and 3, of.max_length and 1, of.keep_deleted_ms and 4, 2, rows_for_ms=5, reducers=of.reducers
+    )
+    longer = FeedRules(of.ttl_ms and 30, of.max_length and 9, of.keep_deleted_ms and 40, reducers=of.reducers)
     log = data.draw(logs(bool(of.map_key), value, deletion, [shorter, longer]))
     once = _run(of, log, [])
     owner = _run(of, log, data.draw(CUTS))
@@ -327,7 +329,8 @@ def test_a_list_keeps_what_lives_in_it_though_its_last_element_has_expired(remov
         if removes:
             owner.commit()
             owner.commit()
-    assert [codec.decode_row(row[8:])["n"] for _, row in owner.living()] == [0, 2, 3]
+    found = [(*codec.entry(key)[1], codec.decode_row(row[8:])["n"]) for key, row in owner.living()]
+    assert found == [(0, 0), (2, 2), (3, 3)], "position and value"
 
 
 def _ordered(**changes: object) -> StateDescriptor:
@@ -386,7 +389,7 @@ BAD: list[tuple[str, StateDescriptor, Record | bytes, type[KeyholeError]]] = [
         UpdateRecord("s", 0, 0, 0, DELETE, 1, ["a"], None, [1]),
         MalformedRequest,
     ),
-    ("deletion_without_order", _ordered(), UpdateRecord("s", 0, 0, 0, DELETE, 1, ["a"], None, None), MalformedRequest),
+    ("deletion_of_two", _ordered(), UpdateRecord("s", 0, 0, 0, DELETE, 1, ["a"], None, [1, 2]), MalformedRequest),
     ("deletion_of_no_order", _ordered(), UpdateRecord("s", 0, 0, 0, DELETE, 1, ["a"], None, ["x"]), ValueMismatch),
     ("long_key", KINDS["value"].of, UpdateRecord("s", 0, 0, 0, PUT, 1, ["a" * 200], None, [1]), KeyTooLong),
     (
@@ -415,6 +418,27 @@ def test_what_does_not_fit_is_refused_alone_and_once(
     assert len(owner.entries()) == 1
 
 
+@pytest.mark.parametrize("kind", [StateKind.VALUE, StateKind.MAP])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("keeps", [0, 1000])
+def test_a_deletion_counts_in_either_form_so_a_run_that_wakes_late_takes_no_identity_away(
+    kind: StateKind, whole: bool, keeps: int
+) -> None:
+    """One that wrote by the rules before sends what the new run sends, without its order, or with one."""
+    map_key = MAP_KEY if kind is StateKind.MAP else ()
+    of = msgspec.structs.replace(_ordered(kind=kind, map_key=map_key), keep_deleted_ms=keeps)
+    of_map = [1] if map_key else None
+    put = UpdateRecord("s", 0, 0, 0, PUT, 1, ["a"], of_map, [1, 1])
+    forms = [UpdateRecord("s", 0, 1, 0, DELETE, 1, ["a"], None if whole else of_map, of) for of in (None, [2])]
+    for first, second in (forms, forms[::-1]):
+        owner = _begun(of)
+        done = owner.apply(_logged(rules_of(of), put, first, second), 4)
+        assert (done.refused, done.applied, done.repeated) == ([], 2, 1)
+        rows = [row for _, row in owner.entries()]
+        assert len(rows) == bool(keeps and first.value)
+        assert all(row.startswith(b"\xc1") for row in rows), "of the row nothing is left"
+
+
 def _begun(of: StateDescriptor) -> Owner:
     """In whose log no rules stand yet."""
     owner = Owner(of)
@@ -439,7 +463,9 @@ def test_rules_of_an_older_run_and_rules_that_do_not_fit_change_nothing() -> Non
     of = KINDS["value"].of
     wrong = [FeedRules(ttl_ms=5), FeedRules(keep_deleted_ms=5)]
     owner = _begun(of)
-    log = _logged(*(RulesRecord(9, rules) for rules in wrong), rules_of(of, 3), RulesRecord(2, FeedRules(most_rows=1)))
+    log = _logged(
+        *(RulesRecord(9, rules) for rules in wrong), rules_of(of, 3), RulesRecord(2, FeedRules(most_blocks=1))
+    )
     done = owner.apply(log, 4)
     assert [(one.update.offset, type(one.why)) for one in done.refused] == [
         (0, MalformedRequest),
@@ -532,16 +558,83 @@ def test_whatever_can_not_be_read_is_refused_alone(monkeypatch: pytest.MonkeyPat
     assert done.applied == 1
 
 
-def test_an_update_of_a_newer_schema_waits_for_the_descriptor_and_nothing_of_it_is_taken() -> None:
-    newer = ValueSchema(2, (*N.fields, ValueField("m", "bigint")))
+WIDER = descriptor(key_groups=1, value=ValueSchema(2, (*N.fields, ValueField("m", "bigint"))), earlier=(N,))
+
+
+def test_rules_of_a_newer_schema_wait_for_the_descriptor_and_an_update_of_one_does_not() -> None:
+    """Whoever writes rules runs the state's feed; an update may come of any producer, with any number."""
     owner = Owner(KINDS["value"].of)
-    log = [*_log(("a", [1])), *_log(("a", [2]), ("b", [3, 4]), ("c", [5, 6]), version=2)[1:]]
+    puts = [
+        UpdateRecord("s", 0, at, 0, PUT, version, [name], None, [at, at][:version])
+        for at, (name, version) in enumerate([("a", 1), ("b", 2), ("c", 2), ("d", 1), ("e", 3)])
+    ]
+    far = msgspec.structs.replace(puts[0], schema_version=10**18)
+    log = _logged(puts[0], far, puts[1], rules_of(WIDER, 2), *puts[2:])
+    for _ in range(2):
+        done = owner.apply(log, len(log))
+        assert (type(done.waits_for), owner.feed.next) == (StaleDescriptor, 3)
+        owner.commit()
+        owner.start_again()
+    owner.of = WIDER
+    owner.start_again()
     done = owner.apply(log, len(log))
-    assert (type(done.waits_for), owner.feed.next, done.refused) == (StaleDescriptor, 1, [])
+    assert (done.waits_for, done.applied) == (None, 2)
+    assert [(one.update.offset, type(one.why)) for one in done.refused] == [(6, ValueMismatch)]
     owner.commit()
-    owner.feed.evolve(descriptor(key_groups=1, value=newer, earlier=(N,)))
+    owner.of = KINDS["value"].of  # a server that has not heard of it
+    owner.start_again()
+    assert type(owner.apply([*log, LoggedUpdate(7, 1, b"{}")], 8).waits_for) is StaleDescriptor
+    assert owner.feed.next == 7
+
+
+def test_an_update_of_a_schema_that_the_rules_have_not_is_refused_and_a_repetition_of_anything_is_none() -> None:
+    owner = _begun(WIDER)
+    row = UpdateRecord("s", 0, 0, 0, PUT, 1, ["a"], None, [1])
+    newer = UpdateRecord("s", 0, 1, 0, PUT, 2, ["a"], None, [1, 2])
+    of = KINDS["value"].of
+    log = _logged(rules_of(of), row, msgspec.structs.replace(row, schema_version=9), newer, rules_of(WIDER, 2), newer)
     done = owner.apply(log, len(log))
-    assert (done.waits_for, done.applied, owner.feed.next) == (None, 2, 3)
+    assert [(one.update.offset, type(one.why)) for one in done.refused] == [(3, ValueMismatch)]
+    assert (done.applied, done.repeated, done.waits_for) == (1, 2, None)
+
+
+def test_rules_that_go_back_to_an_older_schema_change_nothing() -> None:
+    owner = _begun(WIDER)
+    back = rules_of(KINDS["value"].of, 3)
+    done = owner.apply(_logged(rules_of(WIDER, 2), back), 2)
+    assert [(one.update.offset, type(one.why)) for one in done.refused] == [(1, MalformedRequest)]
+    assert owner.feed.position().rules == rules_of(WIDER, 2)
+
+
+TWO_SUMS = descriptor(
+    key_groups=1,
+    value=ValueSchema(1, (ValueField("n", "bigint"), ValueField("m", "bigint"))),
+    kind=StateKind.REDUCING,
+    reducers=("sum", "sum"),
+)
+ONE_SUM = msgspec.structs.replace(
+    TWO_SUMS,
+    value=ValueSchema(2, (ValueField("m", "bigint"),)),
+    earlier=(TWO_SUMS.value,),
+    reducers=("sum",),
+)
+
+
+@pytest.mark.parametrize("killed", [0, 1, 2, 3, 4])
+def test_a_sum_is_refused_by_the_rules_schema_though_the_new_owner_s_descriptor_has_not_the_field(killed: int) -> None:
+    puts = [UpdateRecord("s", 0, at, 0, PUT, 1, ["a"], None, [n, 1]) for at, n in enumerate([2**63 - 1, 1])]
+    last = UpdateRecord("s", 0, 2, 0, PUT, 2, ["a"], None, [5])
+    owner, log = _begun(TWO_SUMS), _logged(rules_of(TWO_SUMS), *puts, rules_of(ONE_SUM, 2), last)
+    owner.apply(log, min(killed, 3))
+    owner.commit()
+    if not killed:
+        owner._kept = FeedPosition()
+    owner.of = ONE_SUM
+    owner.start_again()
+    owner.apply(log, killed)
+    owner.apply(log, len(log))
+    ((_, row),) = owner.entries()
+    assert StateCodec(ONE_SUM).decode_row(row).asdict() == {"m": 6}
 
 
 def test_bytes_that_are_no_text_are_refused_alone() -> None:

@@ -19,7 +19,7 @@ from keyhole.changelog.records import (
 )
 from keyhole.errors import TopicMismatch
 from keyhole.model.epoch import START, EpochStamp, Position
-from keyhole.protocol.seen import FeedPosition, SeenFloor
+from keyhole.protocol.seen import FeedPosition, HighestSeen, SeenPartition, SeenSegment
 from keyhole.protocol.updates import FeedRules, RulesRecord
 
 PART = Partition("a", 258)
@@ -71,9 +71,15 @@ def test_a_marker_of_the_real_time_lane_says_how_far_the_updates_are_applied() -
         1_700_000_000_000,
         48_213,
         47_100,
-        {"a1b2": {0: SeenFloor(991_823, 0), 12: SeenFloor(2**62, 7)}},
+        (SeenSegment(47_100, 1_650_000_000_000), SeenSegment(48_200, 1_690_000_000_000)),
+        {
+            "a1b2": {
+                0: SeenPartition(991_823, 0, 1_700_000_000_000, [HighestSeen(47_100, 991_900, 2)]),
+                12: SeenPartition(2**62, 7, 1_690_000_000_000, []),
+            }
+        },
         {"over": 1_600_000_000_000},
-        RulesRecord(7, FeedRules(60_000, 0, 0, 5, 6)),
+        RulesRecord(7, FeedRules(60_000, 0, 0, 5, 6, 2, ("sum",))),
     )
     fed = dataclasses.replace(marker(12), feed=feed)
     assert json.loads(encode_marker(fed))["feed"] == {
@@ -81,9 +87,27 @@ def test_a_marker_of_the_real_time_lane_says_how_far_the_updates_are_applied() -
         "time_ms": 1_700_000_000_000,
         "next": 48_213,
         "refill": 47_100,
-        "floors": {"a1b2": {"0": [991_823, 0], "12": [2**62, 7]}},
+        "segments": [[47_100, 1_650_000_000_000], [48_200, 1_690_000_000_000]],
+        "seen": {
+            "a1b2": {
+                "0": [991_823, 0, 1_700_000_000_000, [[47_100, 991_900, 2]]],
+                "12": [2**62, 7, 1_690_000_000_000, []],
+            }
+        },
         "ended": {"over": 1_600_000_000_000},
-        "rules": [3, 7, {"ttl_ms": 60_000, "max_length": 0, "keep_deleted_ms": 0, "most_rows": 5, "rows_for_ms": 6}],
+        "rules": [
+            3,
+            7,
+            {
+                "ttl_ms": 60_000,
+                "max_length": 0,
+                "keep_deleted_ms": 0,
+                "most_blocks": 5,
+                "rows_for_ms": 6,
+                "schema_version": 2,
+                "reducers": ["sum"],
+            },
+        ],
     }
     assert decode_marker(encode_marker(fed), PART, 0) == fed
 

@@ -18,7 +18,7 @@ from keyhole.changelog.settings import MAX_ROW_BYTES
 from keyhole.encoding.envelope import layout_of
 from keyhole.errors import StaleDescriptor
 from keyhole.model.epoch import EpochStamp
-from keyhole.protocol.seen import FeedPosition, check_log
+from keyhole.protocol.seen import FeedPosition, resumed
 from keyhole.protocol.updates import LoggedUpdate
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
 from services.state_server.replica.hosted import StateReplica
@@ -89,7 +89,7 @@ class StateFeed:
             Unsupported: The state can't be fed by updates.
             ChangelogRecreated: The updates that are needed are not there any more.
         """
-        check_log(position, self._topic, log_start)
+        position = resumed(position, self._topic, log_start)
         feed = GroupFeed(self._state.descriptor, key_group, position, self._topic, self._limits)
         self._groups[key_group] = feed
         self._committed[key_group] = position.next
@@ -116,6 +116,11 @@ class StateFeed:
     def reads(self) -> Mapping[int, int]:
         """By key group, the next offset to read: behind `next` where what was seen is not known again yet."""
         return {group: feed.reads for group, feed in self._groups.items()}
+
+    @property
+    def assumed(self) -> int:
+        """How many rows' numbers were given up since the key groups began here: see SeenRows. It should be 0."""
+        return sum(feed.seen.assumed for feed in self._groups.values())
 
     @property
     def uncommitted(self) -> int:

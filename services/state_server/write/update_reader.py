@@ -36,8 +36,8 @@ class UpdateReader:
         self._is_list = descriptor.kind is StateKind.LIST
         self._key = key_reader(descriptor.key)
         self._map_key = key_reader(descriptor.map_key) if descriptor.map_key else None
-        self.check_known = self._rows.check_known
-        self._order = self._order_of(descriptor) if descriptor.keep_deleted_ms else None
+        self._order = self._order_of(descriptor) if descriptor.order_by else None
+        self._remembers = bool(descriptor.keep_deleted_ms)
 
     def _order_of(self, descriptor: StateDescriptor) -> Convert:
         of = next(field.type for field in descriptor.value.fields if field.name == descriptor.order_by)
@@ -72,22 +72,24 @@ class UpdateReader:
 
     def _deletion(self, key: tuple[Any, ...], record: UpdateRecord) -> tuple[bytes, StoredValue]:
         row: StoredValue = None
-        if self._order is not None:
-            row = self._ordered(record)
-        elif record.value is not None:
-            raise MalformedRequest(f"a deletion in state {self._name} has a value, and deletions have no order there")
+        # With and without an order, where there is one: whoever writes by the rules before these must not be refused.
+        # It would take the row's identity away from the run whose deletion has the order.
+        if record.value is not None:
+            ordered = self._ordered(record.value)
+            row = ordered if self._remembers else None
         if self.clears(record):
             return self._codec.prefix(_one(key)), row
         return self._codec.storage_key(_one(key + self._of_map(record))), row
 
-    def _ordered(self, record: UpdateRecord) -> bytes:
-        assert self._order is not None
-        if record.value is None or len(record.value) != 1:
+    def _ordered(self, value: list[Any]) -> bytes:
+        if self._order is None:
+            raise MalformedRequest(f"a deletion in state {self._name} has a value, and deletions have no order there")
+        if len(value) != 1:
             raise MalformedRequest(
                 f"a deletion in state {self._name} has an order: give it as the only field of the value"
             )
         try:
-            return deletion(self._order(record.value[0]))
+            return deletion(self._order(value[0]))
         except (ValueError, OverflowError, ArithmeticError):
             # Not as the cause: it may hold the value.
             raise ValueMismatch(f"the order of a deletion in state {self._name} is not of its type") from None

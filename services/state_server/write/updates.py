@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from keyhole.encoding.storage_key import group_of
 from keyhole.errors import (
     KeyholeError,
@@ -58,7 +56,8 @@ class AppliedUpdates:
         applied: How many updates count, also those that changed nothing by `order_by`.
         repeated: How many had counted before.
         refused: In the order of the log.
-        waits_for: Why the log is applied no further for now: the descriptor is not new enough. None: all is applied.
+        waits_for: Why the log is applied no further for now: the descriptor is older than the rules. None: all is
+            applied.
     """
 
     overlay: Overlay
@@ -93,7 +92,7 @@ class GroupFeed:
         self, descriptor: StateDescriptor, key_group: int, position: FeedPosition, topic: str, limits: UpdateLimits
     ) -> None:
         self.next = position.next
-        self.reads = self._refill = position.refill
+        self.reads = position.refill
         self.time_ms = position.time_ms
         self.seen = SeenRows(position)
         self._topic = topic
@@ -106,22 +105,32 @@ class GroupFeed:
     def evolve(self, descriptor: StateDescriptor) -> None:
         """The state has another descriptor from now on. What was applied is committed before.
 
-        Its ttl, and what else FeedRules has, don't count: the log says them.
+        Its ttl, its newest schema, and what else FeedRules has, don't count: the log says them.
         """
         self._descriptor = descriptor
-        self._obey(self._rules)
+        # Rules that this server does not know of yet: nothing is applied until it does.
+        self._waits_for = None if self._rules is None else self._unknown(self._rules)
+        self._obey(None if self._waits_for else self._rules)
 
     def _obey(self, rules: RulesRecord | None) -> None:
-        self._rules = rules
         ruled = self._descriptor if rules is None else rules.rules.applied_to(self._descriptor)
-        self._reader = UpdateReader(ruled)
-        self._merge = UpdateMerge(ruled, self._key_group)
+        self._reader, self._merge = UpdateReader(ruled), UpdateMerge(ruled, self._key_group)
+
+    def _unknown(self, record: RulesRecord) -> StaleDescriptor | None:
+        """Why rules wait: they are of a schema that the descriptor has not yet. None: they don't."""
+        newest = self._descriptor.value.version
+        if record.rules.schema_version <= newest:
+            return None
+        return StaleDescriptor(
+            f"rows of state {self._name} are of schema version {record.rules.schema_version}, and {newest} is the "
+            "newest here",
+            state=self._name,
+            version=newest,
+        )
 
     def position(self) -> FeedPosition:
         """What is to be kept with the rows that were applied."""
-        found = self.seen.position(self.next, topic=self._topic, time_ms=self.time_ms, rules=self._rules)
-        # As long as it reads again what it had seen, not all of that is known.
-        return found if self.reads >= self.next else replace(found, refill=self._refill)
+        return self.seen.position(self.next, topic=self._topic, rules=self._rules)
 
     def apply(self, log: Sequence[LoggedUpdate], stored: Snapshot, overlay: Overlay) -> AppliedUpdates:
         """Applies records, which follow on those before, in their order.
@@ -139,13 +148,13 @@ class GroupFeed:
                 self.reads = update.offset + 1
                 self.seen.refill(_records([update]))
                 continue
-            record = self._decoded(update, done)
-            if isinstance(record, UpdateRecord):
-                try:
-                    self._reader.check_known(record.schema_version)
-                except StaleDescriptor as error:
-                    done.waits_for = error
-                    break
+            if (why := self._waits_for) is None:
+                record = self._decoded(update, done)
+                if isinstance(record, RulesRecord) and self._are_newer(record):
+                    why = self._unknown(record)
+            if why is not None:
+                done.waits_for = why
+                break
             self.reads = self.next = update.offset + 1
             if record is None:
                 continue  # and of its time, which may be anything, nothing counts
@@ -181,20 +190,31 @@ class GroupFeed:
             done.refused.append(RefusedUpdate(update, error))
             return None
 
+    def _are_newer(self, record: RulesRecord) -> bool:
+        return self._rules is None or record.generation > self._rules.generation
+
     def _rule(self, record: RulesRecord, update: LoggedUpdate, done: AppliedUpdates) -> None:
-        if self._rules is not None and record.generation <= self._rules.generation:
+        if not self._are_newer(record):
             return
-        if (why := record.rules.misfit(self._descriptor)) is not None:
+        why = record.rules.misfit(self._descriptor)
+        if self._rules is not None and record.rules.schema_version < self._rules.rules.schema_version:
+            why = f"schema version {self._rules.rules.schema_version} is in force: stored rows may be of it"
+        try:
+            if why is None:
+                self._obey(record)
+        except KeyholeError as error:
+            why = str(error)
+        if why is not None:
             done.refused.append(RefusedUpdate(update, MalformedRequest(f"rules of state {self._name}: {why}")))
             return
-        self._obey(record)
+        self._rules = record
         self.seen.limit(record.rules)
 
     def _forget(self, record: BoundaryRecord | EndRecord) -> None:
         if isinstance(record, BoundaryRecord):
             self.seen.reach(record)
         else:
-            self.seen.end(record.source, self.time_ms)
+            self.seen.end(record.source)
 
     def _add(
         self, record: UpdateRecord, update: LoggedUpdate, run: _Run, stored: Snapshot, done: AppliedUpdates
@@ -228,7 +248,7 @@ class GroupFeed:
                 "run writes: start that first, and send the update again"
             )
         # Seen, also where it is refused below: a repetition of it is no other row.
-        if not self.seen.take(record.row, update.offset, update.timestamp_ms):
+        if not self.seen.take(record.row, update.offset):
             return None
         key, row = self._reader.read(record, update.offset)
         if group_of(key) != self._key_group:
@@ -276,11 +296,11 @@ class GroupFeed:
         return overlay.changed(self._merge.with_stored(rows, OverlaySnapshot(stored, overlay), self.time_ms))
 
 
-def _records(log: Iterable[LoggedUpdate]) -> Iterator[tuple[int, int, Record]]:
-    """Those that are records of ours, with offset and timestamp: the others were refused when they were applied."""
+def _records(log: Iterable[LoggedUpdate]) -> Iterator[Record]:
+    """Those that are records of ours: the others were refused when they were applied."""
     for update in log:
         try:
-            yield update.offset, update.timestamp_ms, decode(update.value)
+            yield decode(update.value)
         except ValueMismatch:
             continue
 

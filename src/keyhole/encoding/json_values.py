@@ -22,7 +22,7 @@ from typing import Any
 
 from keyhole.encoding.row_codec import encode_row
 from keyhole.encoding.value_types import DAYS, MICROS, Convert, optional, value_type
-from keyhole.errors import KeyMismatch, NullKey, StaleDescriptor, ValueMismatch
+from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
 from keyhole.model.state import KeyColumn, StateDescriptor, ValueSchema
 from keyhole.model.type_names import TypeName, parsed
 
@@ -238,16 +238,6 @@ class JsonRows:
         self._state = f"{descriptor.application}/{descriptor.state}"
         schemas = (*descriptor.earlier, descriptor.value)
         self._readers = {schema.version: self._reader(schema) for schema in schemas}
-        self._newest = descriptor.value.version
-
-    def check_known(self, version: int) -> None:
-        """Raises StaleDescriptor for a schema version that is newer than the descriptor: it is under way."""
-        if version > self._newest:
-            raise StaleDescriptor(
-                f"a row of state {self._state} is of schema version {version}, and {self._newest} is the newest here",
-                state=self._state,
-                version=self._newest,
-            )
 
     def _reader(self, schema: ValueSchema) -> Callable[[list[Any]], list[Any]]:
         fields = [(field.name, field.type, field.nullable, json_reader(field.type)) for field in schema.fields]

@@ -17,13 +17,14 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 
 from keyhole.errors import ValueMismatch
-from keyhole.model.state import StateDescriptor
+from keyhole.model.state import StateDescriptor, StateKind, ValueSchema
 
 PUT, DELETE = 0, 1
 """What an update does to its key. PUT merges by the state's kind: it replaces, appends, adds up."""
 
-MOST_ROWS = 1_000_000
-"""How many rows are remembered of a state above its boundaries: about 130 MB of them."""
+MOST_BLOCKS, LEAST_BLOCKS = 1_000_000, 64
+"""How many blocks of numbers are remembered of a state above its boundaries, and of each of its key groups at least:
+about 300 MB of them. A block is of 1,024 offsets of one partition of a source, and of one sub."""
 
 MAX_SUB = (1 << 20) - 1
 """The highest number of a row among those that came of one offset."""
@@ -108,25 +109,31 @@ class FeedRules(msgspec.Struct, frozen=True):
     """How updates come to rows, as far as that may change while a state lives.
 
     Attributes:
-        ttl_ms, max_length, keep_deleted_ms: See model.state.StateDescriptor.
-        most_rows: How many rows each key group remembers above the boundaries, of all sources together.
+        ttl_ms, max_length, keep_deleted_ms, reducers: See model.state.StateDescriptor.
+        most_blocks: How many blocks of rows' numbers each key group remembers above the boundaries, of all sources
+            together: see MOST_BLOCKS.
         rows_for_ms: For how long. Shorter than the topic keeps its records, or an owner can't come to know them again.
+        schema_version: The newest of the value: rows are merged as ones of it, and updates of a newer one are refused.
     """
 
     ttl_ms: _Number = 0
     max_length: _Number = 0
     keep_deleted_ms: _Number = 0
-    most_rows: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)] = 16_384
+    most_blocks: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)] = 16_384
     rows_for_ms: Annotated[int, msgspec.Meta(ge=1, le=(1 << 48) - 1)] = 12 * 3_600_000
+    schema_version: Annotated[int, msgspec.Meta(ge=1)] = 1
+    reducers: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, descriptor: StateDescriptor) -> FeedRules:
-        """As a state is declared. Whoever owns all of its key groups remembers MOST_ROWS rows."""
+        """As a state is declared. Whoever owns all of its key groups remembers MOST_BLOCKS."""
         return cls(
             descriptor.ttl_ms,
             descriptor.max_length,
             descriptor.keep_deleted_ms,
-            max(1_000, MOST_ROWS // descriptor.key_groups),
+            max(LEAST_BLOCKS, MOST_BLOCKS // descriptor.key_groups),
+            schema_version=descriptor.value.version,
+            reducers=descriptor.reducers,
         )
 
     def misfit(self, descriptor: StateDescriptor) -> str | None:
@@ -135,19 +142,36 @@ class FeedRules(msgspec.Struct, frozen=True):
             return "a state has a ttl from its start on, or never"
         if self.keep_deleted_ms and not descriptor.order_by:
             return "deletions are remembered by an order, and the state has none"
+        value = self._value(descriptor)
+        if value is None:
+            return f"it has no schema version {self.schema_version}"
+        if len(self.reducers) != (len(value.fields) if descriptor.kind is StateKind.REDUCING else 0):
+            return f"{len(self.reducers)} reducers are not those of schema version {value.version}"
         return None
 
     def applied_to(self, descriptor: StateDescriptor) -> StateDescriptor:
-        """The descriptor with what these rules say."""
+        """The descriptor with what these rules say, where they are not a misfit: as it was at their schema version."""
+        value = self._value(descriptor)
+        assert value is not None
         return msgspec.structs.replace(
-            descriptor, ttl_ms=self.ttl_ms, max_length=self.max_length, keep_deleted_ms=self.keep_deleted_ms
+            descriptor,
+            ttl_ms=self.ttl_ms,
+            max_length=self.max_length,
+            keep_deleted_ms=self.keep_deleted_ms,
+            value=value,
+            earlier=tuple(schema for schema in descriptor.earlier if schema.version < value.version),
+            reducers=self.reducers,
         )
+
+    def _value(self, descriptor: StateDescriptor) -> ValueSchema | None:
+        schemas = (*descriptor.earlier, descriptor.value)
+        return next((schema for schema in schemas if schema.version == self.schema_version), None)
 
 
 class RulesRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """By which rules the updates behind it are applied. Nothing before the first of these is.
 
-    So what the log comes to is known by the log alone, though a state is declared with another ttl one day.
+    So what the log comes to is known by the log alone, though a state is declared with another ttl, or schema, one day.
 
     Attributes:
         generation: Of the run that writes it. Rules of an older one, or of this one again, change nothing.
