@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from keyhole.changelog.kafka.clients import (
     Deadline,
@@ -80,10 +80,21 @@ class KafkaFeederLease:
             self._producer.commit_transaction(deadline.left)
         except KafkaException as exception:
             error = error_of(exception)
-            if is_fenced(error):
+            if is_fenced(error) or (error.code() == KafkaError.UNKNOWN and self._is_taken(deadline)):
                 raise fenced(self._name) from exception
             # Whether it was committed is no matter: the next feeder goes by the boundaries.
             raise as_ours(error, self._bootstrap_servers, f"keep {self._name}") from exception
+
+    def _is_taken(self, deadline: Deadline) -> bool:
+        """A broker has no answer to a commit that arrives while somebody else takes the lease; to the next one it has.
+
+        A feeder that took that for an outage would begin again, and take the lease back.
+        """
+        try:
+            self._producer.abort_transaction(deadline.left)
+        except KafkaException as exception:
+            return is_fenced(error_of(exception))
+        return False
 
     def close(self) -> None:
         """Whoever takes it next need not wait for a transaction that is open."""
