@@ -105,7 +105,7 @@ class World:
                 if isinstance(record, BoundaryRecord):
                     seen.reach(record)
                 elif isinstance(record, EndRecord):
-                    seen.end(record.source, 0)
+                    seen.end(record.source)
                 elif isinstance(record, UpdateRecord) and seen.take(record.row, at):
                     if record.source != (topic_id or self.topic_id):
                         continue
