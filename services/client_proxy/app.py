@@ -64,9 +64,10 @@ class ClientProxy:
         if self._config.metrics:
             # Not at the top: see `_read_by_http`. And before anybody can call: the loop stands still meanwhile.
             from keyhole.metrics.page import own_page
-        await self._rpc.start()
-        if self._config.metrics:
+
             self._page = own_page(self._config.metrics, self._stats.read, self._rpc.guard)
+        await self._rpc.start()
+        if self._page is not None:
             await self._page.start()
         if self._http is not None:
             await self._http.start()

@@ -123,9 +123,10 @@ class StateServer:
             # Not at the top: the HTTP server takes a third of the time in which a state server without it starts. And
             # before anybody can call: the loop stands still meanwhile.
             from keyhole.metrics.page import own_page
-        await self._rpc.start()
-        if self._config.metrics:
+
             self._page = own_page(self._config.metrics, stats.read, self._rpc.guard)
+        await self._rpc.start()
+        if self._page is not None:
             await self._page.start()
         if registry.replica:
             self._replicate(registry, settings)

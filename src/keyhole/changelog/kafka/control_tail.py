@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from keyhole.changelog.kafka.clients import Deadline
 from keyhole.changelog.kafka.consumer import following_settings
+from keyhole.changelog.kafka.slices import Slices
 from keyhole.changelog.kafka.topic_watch import TopicWatch
 from keyhole.changelog.settings import CONTROL, topic_name
 
 _PARTITION = 0
 _FETCHED_RECORDS = 10_000
-_SLICE_SECONDS = 0.1
 
 
 class KafkaControlTail:
@@ -28,25 +26,17 @@ class KafkaControlTail:
         self._settings = following_settings(bootstrap_servers)
         self._topic = topic_name(application, CONTROL)
         self._watch = TopicWatch(bootstrap_servers)
-        self._lock = threading.Lock()
-        self._closed = False
+        self._slices = Slices()
         # What was handed out in all, and what has been read since.
         self._told: dict[str, bytes] = {}
         self._read: dict[str, bytes | None] = {}
         self._begin()
 
     def poll(self, seconds: float) -> Mapping[str, bytes | None] | None:
-        deadline = Deadline(seconds)
-        while not self._closed:
-            with self._lock:
-                changes = None if self._closed else self._take(min(_SLICE_SECONDS, deadline.left))
-            if changes or deadline.passed:
-                return changes
-        return None
+        return self._slices.poll(self._take, None, seconds)
 
     def close(self) -> None:
-        self._closed = True
-        with self._lock:
+        with self._slices.closing():
             self._consumer.close()
             self._watch.close()
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Consumer, TopicPartition
 
 from keyhole.changelog.base import Partition, Reached, RestoredEpochs
-from keyhole.changelog.kafka.clients import Deadline
 from keyhole.changelog.kafka.consumer import RecordRun, TopicPart, as_records, following_settings, offset_of, runs
+from keyhole.changelog.kafka.slices import Slices
 from keyhole.changelog.kafka.topic_watch import TopicWatch
 from keyhole.changelog.records import EpochAssembler, PieceLimits
 from keyhole.changelog.settings import topic_name
@@ -19,8 +18,6 @@ from keyhole.model.epoch import Position
 # A piece is handed out at each poll where there is a marker; these bound it where much has come since the last one.
 _LIMITS = PieceLimits(records=20_000, bytes=16 << 20, unmarked_records=50_000, unmarked_bytes=16 << 20)
 _FETCHED_RECORDS = 2_000
-# How long a closing thread may have to wait for the one that polls.
-_SLICE_SECONDS = 0.1
 
 
 class KafkaTail:
@@ -31,13 +28,12 @@ class KafkaTail:
         self._watch = TopicWatch(bootstrap_servers)
         self._consumer = Consumer(following_settings(bootstrap_servers))
         self._followed: dict[TopicPart, _Followed] = {}
-        self._lock = threading.Lock()
-        self._closed = False
+        self._slices = Slices()
 
     def follow(self, positions: Mapping[Partition, Position]) -> None:
         wanted = {(topic_name(self._application, part.state), part.key_group): part for part in positions}
-        with self._lock:
-            if self._closed:
+        with self._slices.lock:
+            if self._slices.closed:
                 return
             kept = {
                 place: self._followed[place]
@@ -57,17 +53,10 @@ class KafkaTail:
             self._followed = kept | new
 
     def poll(self, seconds: float) -> Sequence[RestoredEpochs | Reached]:
-        deadline = Deadline(seconds)
-        while not self._closed:
-            with self._lock:
-                items = [] if self._closed else self._take(min(_SLICE_SECONDS, deadline.left))
-            if items or deadline.passed:
-                return items
-        return ()
+        return self._slices.poll(self._take, [], seconds)
 
     def close(self) -> None:
-        self._closed = True
-        with self._lock:
+        with self._slices.closing():
             self._consumer.close()
             self._watch.close()
 

@@ -69,6 +69,28 @@ class _Sent:
         return acknowledged
 
 
+def take_id(producer: Producer, transactional_id: str, bootstrap_servers: str, deadline: Deadline) -> None:
+    """Fences whoever held the id; returns when their transaction is decided, one way or the other. Blocks.
+
+    Raises:
+        KafkaUnreachable: Not before the deadline, where waiting may help. May be called again.
+        Fenced: Somebody took the id meanwhile.
+        InvalidConfiguration: The broker refuses, for a reason that only its operator can remove.
+    """
+    while True:
+        try:
+            producer.init_transactions(deadline.left)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if is_fenced(error):
+                raise fenced(transactional_id) from exception
+            if error.retriable() and not deadline.passed:
+                continue
+            raise as_ours(error, bootstrap_servers, f"open {transactional_id}") from exception
+        else:
+            return
+
+
 class Transactions:
     """All that is written under one transactional.id by one incarnation. One thread at a time; blocks.
 
@@ -97,18 +119,7 @@ class Transactions:
         deadline = Deadline(deadline_seconds)
         if self._producer is None:
             self._producer = Producer(_settings(self._bootstrap_servers, self._id, self._timeout_ms))
-        while True:
-            try:
-                self._producer.init_transactions(deadline.left)
-            except KafkaException as exception:
-                error = error_of(exception)
-                if is_fenced(error):
-                    raise fenced(self._id) from exception
-                if error.retriable() and not deadline.passed:
-                    continue
-                raise as_ours(error, self._bootstrap_servers, f"open {self._id}") from exception
-            else:
-                return
+        take_id(self._producer, self._id, self._bootstrap_servers, deadline)
 
     def write(self, batches: Sequence[PartitionAppend], deadline_seconds: float) -> list[int]:
         """Writes all in one transaction; returns the offset of the last record of each.

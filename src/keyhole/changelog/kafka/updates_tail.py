@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Message, TopicPartition
 
 from keyhole.changelog.base import Partition, UpdatesRun
-from keyhole.changelog.kafka.clients import Deadline, Settings
+from keyhole.changelog.kafka.clients import Settings
 from keyhole.changelog.kafka.consumer import RecordRun, TopicPart, following_settings, offset_of, runs
+from keyhole.changelog.kafka.slices import Slices
 from keyhole.changelog.kafka.topic_watch import TopicWatch
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.errors import ChangelogRecreated
 from keyhole.protocol.updates import LoggedUpdate
 
 _FETCHED_RECORDS = 2_000
-# How long a closing thread may have to wait for the one that polls.
-_SLICE_SECONDS = 0.1
 
 
 class KafkaUpdatesTail:
@@ -34,16 +32,15 @@ class KafkaUpdatesTail:
         )
         self._consumer = Consumer(_settings(bootstrap_servers))
         self._followed: dict[TopicPart, _Followed] = {}
-        self._lock = threading.Lock()
-        self._closed = False
+        self._slices = Slices()
 
     def follow(self, offsets: Mapping[Partition, int]) -> None:
         wanted = {
             (updates_topic_name(self._application, part.state), part.key_group): _Followed(part, offset)
             for part, offset in offsets.items()
         }
-        with self._lock:
-            if self._closed:
+        with self._slices.lock:
+            if self._slices.closed:
                 return
             kept = {
                 place: self._followed[place]
@@ -59,17 +56,10 @@ class KafkaUpdatesTail:
             self._followed = wanted | kept
 
     def poll(self, seconds: float) -> Sequence[UpdatesRun]:
-        deadline = Deadline(seconds)
-        while not self._closed:
-            with self._lock:
-                found = [] if self._closed else self._take(min(_SLICE_SECONDS, deadline.left))
-            if found or deadline.passed:
-                return found
-        return ()
+        return self._slices.poll(self._take, [], seconds)
 
     def close(self) -> None:
-        self._closed = True
-        with self._lock:
+        with self._slices.closing():
             self._consumer.close()
             self._watch.close()
 

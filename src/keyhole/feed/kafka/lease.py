@@ -20,6 +20,7 @@ from keyhole.changelog.kafka.clients import (
     is_fenced,
 )
 from keyhole.changelog.kafka.consumer import consumer_settings
+from keyhole.changelog.kafka.transactions import take_id
 
 _SECONDS = 30.0
 _TIMEOUT_MS = 60_000
@@ -53,18 +54,7 @@ class KafkaFeederLease:
         self._kept: Future[None] | None = None
 
     def take(self) -> None:
-        deadline = Deadline(_SECONDS)
-        while True:
-            try:
-                self._producer.init_transactions(deadline.left)
-            except KafkaException as exception:
-                error = error_of(exception)
-                if is_fenced(error):
-                    raise fenced(self._name) from exception
-                if not error.retriable() or deadline.passed:
-                    raise as_ours(error, self._bootstrap_servers, f"open {self._name}") from exception
-            else:
-                return
+        take_id(self._producer, self._name, self._bootstrap_servers, Deadline(_SECONDS))
 
     def keep(self, ends: Mapping[int, int]) -> None:
         if self._kept is not None:
