@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 from pathlib import Path
@@ -13,7 +14,7 @@ from keyhole.class_archive import archive_path, reading
 from keyhole.demo import preparing
 from keyhole.demo.preparing import prepare_classes
 from keyhole.errors import MachineError
-from keyhole.local.class_archives import make_archives
+from keyhole.local.class_archives import make_archives, run_whole
 from keyhole.local.java import Java
 
 
@@ -74,6 +75,25 @@ def test_of_each_kind_those_that_were_used_last_are_kept(tmp_path: Path) -> None
     assert make_archives({tmp_path / "spark-new.jsa": made, tmp_path / "kafka-new.jsa": made}) == []
     kept = ["kafka-new.jsa", *(f"spark-{age}.jsa" for age in range(7)), "spark-new.jsa"]
     assert sorted(path.name for path in tmp_path.iterdir()) == kept
+
+
+def test_training_that_takes_too_long_is_killed_with_the_jvm_that_it_started(tmp_path: Path) -> None:
+    jvm, log = tmp_path / "jvm", tmp_path / "log"
+    # What it starts holds a lock for as long as it lives, and doesn't end with it.
+    started = f"(flock 9; echo > {jvm}; exec sleep 1000) 9> {tmp_path / 'lock'} & wait"
+    for seconds in (1, 10, 100):  # a slow machine takes longer to get there
+        with pytest.raises(MachineError, match=f"^Spark was killed after {seconds} s:\n"):
+            run_whole(["/bin/sh", "-c", started], os.environ, log, seconds)
+        if jvm.exists():
+            break
+    assert jvm.exists()
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def test_training_that_fails_is_told_with_the_end_of_what_it_said(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match=r"^Spark ended with exit code 3:\nno room$"):
+        run_whole(["/bin/sh", "-c", "echo no room; exit 3"], os.environ, tmp_path / "log", 60)
 
 
 def test_a_person_is_told_once_that_classes_are_prepared_and_why_not(

@@ -4,7 +4,6 @@ Java and each set of jars, by running both for a moment.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from keyhole.class_archive import writing
 from keyhole.errors import KeyholeError, MachineError
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka, archive_of_kafka
-from keyhole.local.processes import last_words
+from keyhole.local.processes import Child, last_words
 from keyhole.spark.session import archive_of_spark
 
 _SECONDS = 300
@@ -64,7 +63,7 @@ def _make(path: Path, make: Make) -> str:
             # A Java that makes none, as one without an archive of its own, won't do it the next time either.
             made.touch()
             made.replace(path)
-    except (OSError, KeyholeError, subprocess.TimeoutExpired) as error:
+    except (OSError, KeyholeError) as error:
         return f"{path.name}: {error}"
     return ""
 
@@ -84,19 +83,28 @@ def _run_spark(java: Java, environ: Mapping[str, str], archive: Path) -> None:
     directory = archive.parent / "spark"
     directory.mkdir()
     command = [sys.executable, "-P", "-m", "keyhole.spark.training", str(archive), str(directory)]
-    done = subprocess.run(
-        command,
-        env={**environ, "JAVA_HOME": str(java.home), "TMPDIR": str(directory)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=_SECONDS,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise MachineError(f"Spark ended with exit code {done.returncode}:\n{last_words(done.stdout)}")
+    run_whole(command, {**environ, "JAVA_HOME": str(java.home), "TMPDIR": str(directory)}, directory / "log", _SECONDS)
+
+
+def run_whole(command: Sequence[str], environ: Mapping[str, str], log: Path, seconds: float) -> None:
+    """Runs Spark's training; when it returns, or raises, nothing of it runs any more, the JVM that it starts included.
+
+    Args:
+        environ: All of its environment.
+        log: What it prints.
+        seconds: After which it is killed.
+
+    Raises:
+        MachineError: It failed, or was killed; with the end of what it printed.
+    """
+    child = Child("Spark", command, log, environ)
+    try:
+        code = child.wait(seconds)
+    finally:
+        child.kill()
+    if code != 0:
+        ended = f"was killed after {seconds:g} s" if code is None else f"ended with exit code {code}"
+        raise MachineError(f"Spark {ended}:\n{last_words(child.output())}")
 
 
 def _remove_unused(directory: Path) -> None:
