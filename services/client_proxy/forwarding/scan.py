@@ -1,4 +1,4 @@
-"""One scan on its way through the proxy: to copies of its key, one after the other, until one has begun to answer."""
+"""Sends one scan through the proxy: to copies of its key, one after the other, until one has begun to answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.01, 0.25
 
 @dataclass(frozen=True)
 class _Begun:
-    """An answer of which the first page is there."""
+    """An answer that has begun: its first page has come."""
 
     address: str
     first: pb.ScanResponse
@@ -60,7 +60,7 @@ class Scanning:
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
 
     async def pages(self) -> AsyncGenerator[pb.ScanResponse]:
-        """The pages of the scan, at least one. Close the iterator.
+        """Yields the pages of the scan, at least one. Close the iterator.
 
         Raises:
             UnknownApplication, UnknownState, KeyMismatch, NullKey, Unsupported: The request is wrong.
@@ -133,7 +133,7 @@ class Scanning:
             raise InternalError(f"server {address} answered a scan without a page, by a bug of its") from None
 
     def _patience(self, now: float) -> float:
-        """Seconds for which there is nothing to do but to wait."""
+        """Returns the seconds for which there is nothing to do but to wait."""
         until = self._due if self._hope else self._deadline if self._retry_at is None else self._retry_at
         return max(0.0, min(until, self._deadline) - now)
 
@@ -188,7 +188,7 @@ class Scanning:
         )
 
     async def _end_others(self) -> None:
-        """Those that were asked and are not needed, or not in time. Idempotent."""
+        """Ends the calls that are not needed, or did not answer in time. Idempotent."""
         asked, self._asked = self._asked, {}
         for task in asked:
             task.cancel()

@@ -47,7 +47,7 @@ class Scans:
 
     @property
     def under_way(self) -> int:
-        """How many scans are open."""
+        """Counts the scans that are open."""
         return self._open
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The strategy of a state, and what an epoch changes in one key group."""
+"""Chooses how an epoch's rows of a state are merged with what is stored, and merges those of one key group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.state_server.write.merging import CommitContext, EntryChange, Merg
 
 
 def merge_of(descriptor: StateDescriptor) -> Merge:
-    """The strategy of a state: its kind's, with that of maps around it, and that of expiring entries around both."""
+    """Returns the strategy of a state: its kind's, inside that of maps, inside that of entries that expire."""
     merge = _of_kind(descriptor)
     if descriptor.map_key:
         merge = MapMerge(merge, StateCodec(descriptor))
@@ -43,7 +43,7 @@ def _of_kind(descriptor: StateDescriptor) -> Merge:
 def changes(
     rows: StoredValues, snapshot: Snapshot, key_group: int, merge: Merge, context: CommitContext, *, replace: bool
 ) -> list[EntryChange]:
-    """What must be written to one key group, ascending by key; empty: nothing.
+    """Returns what must be written to one key group, ascending by key; empty: nothing.
 
     Args:
         snapshot: The state before the epoch.

@@ -47,7 +47,7 @@ class MapMerge:
 
 
 class RankedEntries(RankedMerge):
-    """The entries of a map with `order_by`: what clears a key has an order, too, and is remembered as a deletion is.
+    """Merges entries of a map with `order_by`: what clears a key has an order, too, and is remembered as a deletion is.
 
     It has the key alone for its storage key, and stands for a deletion of all entries that the key can have. Of equal
     order it comes before an entry's row of its own epoch or a later one, and after one of an earlier epoch.
@@ -85,7 +85,7 @@ class RankedEntries(RankedMerge):
         return {key: row for key, row in changed if row is not None}
 
     def _prefixes(self, keys: Sequence[bytes]) -> Iterator[bytes]:
-        """What the storage keys, which are ascending, begin with: key group and key."""
+        """Returns what the storage keys, which are ascending, begin with: key group and key."""
         prefix: bytes | None = None
         for key in keys:
             # No encoded key is the beginning of another one; to find out where each ends would take longer.
@@ -94,14 +94,14 @@ class RankedEntries(RankedMerge):
             yield prefix
 
     def _clearing(self, prefixes: Sequence[bytes], stored: Stored) -> dict[bytes, Any]:
-        """By key that was cleared: the rank of that."""
+        """Returns the rank of the clearing, by key that was cleared."""
         found = zip(prefixes, stored.get_many(prefixes), strict=True)
         return {prefix: self.rank(row) for prefix, row in found if row is not None}
 
     def _cleared(
         self, prefix: bytes, row: StoredValue, clearing: dict[bytes, Any], stored: Stored
     ) -> dict[bytes, StoredValue]:
-        """What a row changes that clears a key by order; its rank is put into `clearing`."""
+        """Returns what is changed by a row that clears a key by order. Puts its rank into `clearing`."""
         assert row is not None, "what clears without an order is seen to before"
         rank = self.rank(row)
         if prefix in clearing and rank < clearing[prefix]:
@@ -128,7 +128,7 @@ _NOTHING = _Nothing()
 
 
 class _Without:
-    """What is stored, as if some of it were not."""
+    """Reads what is stored, as if some of it were not."""
 
     def __init__(self, stored: Stored, gone: frozenset[bytes]) -> None:
         self._stored = stored

@@ -36,7 +36,7 @@ class Expiring:
 
 
 class _Living:
-    """What is stored, without what has expired, and without the time at which it does.
+    """Reads what is stored, without what has expired, and without the time at which it expires.
 
     `items` has the expired ones too: whoever clears a key, or looks for the last position in a list, means all of them.
     """

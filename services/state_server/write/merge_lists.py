@@ -70,7 +70,7 @@ class ListMerge(RowMerge):
         }
 
     def _by_key(self, rows: StoredValues) -> Iterator[tuple[bytes, list[bytes], bool]]:
-        """Per key, ascending: what its storage keys begin with, its new elements, and whether the old ones go."""
+        """Yields per key, ascending: what its storage keys begin with, its new elements, and if the old ones go."""
         items = sorted(rows.items())
         first = 0
         while first < len(items):

@@ -1,4 +1,4 @@
-"""The strategies by which one row per key, or per entry of a key, is written: replaced, ranked or reduced."""
+"""The strategies by which one row per key, or per entry of a key, is written: it replaces, is ranked, or reduced."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RankedMerge(RowMerge):
 
 
 def remembered(row: StoredValue) -> StoredValue:
-    """What is stored of a row or deletion that counts; None: nothing, for a deletion whose order is null."""
+    """Returns what is stored of a row or deletion that counts; None: nothing, for a deletion whose order is null."""
     return None if row == UNORDERED_DELETION else row
 
 
@@ -144,7 +144,7 @@ class Reducing(RowMerge):
 
 
 def rank_by(name: str, codec: StateCodec) -> Rank:
-    """By a field of the value, as Spark sorts: null below all, NaN above all. Of a deletion it is all there is."""
+    """Ranks by a field of the value, as Spark sorts: null below all, NaN above all. A deletion has only that field."""
     kind = value_type(next(field.type for field in codec.descriptor.value.fields if field.name == name))
     decode, convert = msgspec.msgpack.Decoder(kind.stored | None).decode, optional(kind.to_python)
 

@@ -31,18 +31,18 @@ NO_SUCH_VALUE = (ValueError, ArithmeticError)
 
 
 def encode_bytes(data: bytes) -> bytes:
-    """A string's or a binary's bytes as part of a key."""
+    """Returns a string's or a binary's bytes as part of a key."""
     return (data.replace(b"\0", b"\0\xff") if b"\0" in data else data) + _END
 
 
 def end_of_prefix(prefix: bytes) -> bytes | None:
-    """The first bytes after all that begin with these; None: there are none."""
+    """Returns the first bytes after all that begin with these; None: there are none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
 def encode_integer(value: int, width: int) -> bytes:
-    """A whole number as part of a key, in `width` bytes."""
+    """Returns a whole number as part of a key, in `width` bytes."""
     return (value + (1 << 8 * width - 1)).to_bytes(width, "big")
 
 
@@ -59,13 +59,13 @@ _ENCODE: dict[KeyType, Callable[[Any], bytes]] = {
 
 
 class KeyCodec:
-    """The encoding of keys with these columns; knows nothing of key groups."""
+    """Encodes keys that have these columns, and decodes them; knows nothing of key groups."""
 
     def __init__(self, columns: Iterable[KeyColumn]) -> None:
         self.columns = tuple(columns)
 
     def check(self, key: object) -> tuple[Any, ...]:
-        """The key's values, one per column, as Python's own types.
+        """Returns the key's values, one per column, as Python's own types.
 
         Args:
             key: One value where there is one column, else a tuple or list.
@@ -87,11 +87,11 @@ class KeyCodec:
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)
 
     def encode(self, key: object) -> bytes:
-        """The encoded key. Raises as `check`."""
+        """Returns the encoded key. Raises as `check`."""
         return self.encode_values(self.check(key))
 
     def encode_first(self, values: Sequence[Any]) -> bytes:
-        """The encoding of the first columns alone, as many as there are values: where all that begin so begin.
+        """Encodes the first columns alone, as many as there are values: every key that begins with these begins so.
 
         Raises:
             KeyMismatch: More values than columns, or one that does not fit its column's type.
@@ -105,11 +105,11 @@ class KeyCodec:
         return b"".join(_ENCODE[column.type](value) for column, value in zip(self.columns, first, strict=False))
 
     def encode_values(self, values: Sequence[Any]) -> bytes:
-        """The encoded key, of values that `check` has passed; raises nothing."""
+        """Returns the encoded key, of values that `check` has passed; raises nothing."""
         return b"".join(_ENCODE[column.type](value) for column, value in zip(self.columns, values, strict=True))
 
     def decode(self, data: bytes) -> tuple[KeyValue, ...]:
-        """The key's values.
+        """Returns the key's values.
 
         Raises:
             MalformedRequest: These bytes are no key of these columns.
@@ -120,7 +120,7 @@ class KeyCodec:
         return values
 
     def decode_first(self, data: bytes) -> tuple[tuple[KeyValue, ...], bytes]:
-        """The key's values, and what stands after them. Raises MalformedRequest."""
+        """Returns the key's values, and the bytes after them. Raises MalformedRequest."""
         values: list[KeyValue] = []
         try:
             for column in self.columns:
@@ -133,7 +133,7 @@ class KeyCodec:
 
 
 def _decode(kind: KeyType, data: bytes) -> tuple[KeyValue, bytes]:
-    """One column, and the bytes after it."""
+    """Decodes one column. Returns its value, and the bytes after it."""
     if kind in (KeyType.STRING, KeyType.BINARY):
         raw, rest = _decode_bytes(data)
         return (raw.decode() if kind is KeyType.STRING else raw), rest
@@ -166,7 +166,7 @@ def _decode_bytes(data: bytes) -> tuple[bytes, bytes]:
 
 
 def storage_key_encoder(keys: KeyCodec, hashed: int, key_groups: int) -> Callable[[Any], bytes]:
-    """The function from a key to its storage key; raises as KeyCodec.check.
+    """Makes the function from a key to its storage key; that raises as KeyCodec.check.
 
     Args:
         hashed: How many of the columns, the first ones, the key group depends on.
