@@ -32,6 +32,8 @@ LONGEST = (
     "tests/fault/test_driver_faults.py::test_with_spark_nothing_is_lost_nothing_twice_and_no_answer_is_wrong[1679-executors]",
     "tests/fault/test_driver_faults.py::",
     "tests/fault/test_planted.py::test_a_planted_bug_of_each_kind_that_only_spark_has_is_caught",
+    # Short: with three processes it waits behind the longest one, and nothing else does.
+    "tests/fuzz/",
     "tests/fault/test_faults.py::",
     "tests/fault/",
     "tests/processes/test_dashboards.py",
@@ -45,6 +47,8 @@ LONGEST = (
     "tests/processes/test_metrics_of_a_run.py",
     "tests/processes/test_draining.py",
     "tests/processes/test_replicas.py",
+    "tests/spark/test_temperature_monitor.py",
+    "tests/spark/test_documented_kinds.py",
     "tests/spark/test_savepoints.py",
     "tests/spark/test_exposed_states.py",
     "tests/spark/test_broadcast_pins.py",
