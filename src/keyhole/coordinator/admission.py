@@ -78,12 +78,13 @@ class Admission:
             EpochFailed: No server takes a run; not before the epoch's deadline.
             KafkaUnreachable: Nobody could be asked.
         """
-        self._check_records(decide)
+        self.check_records(decide)
         if await_server(self._config, self._query, self._fleet, self._clock):
             # Others have not stood still meanwhile.
-            self._check_records(decide)
+            self.check_records(decide)
 
-    def _check_records(self, decide: Callable[[QueryControl], Start]) -> None:
+    def check_records(self, decide: Callable[[QueryControl], Start]) -> None:
+        """As `check`, of the records and the topics alone. Raises as it does, but for what servers say."""
         deadline = self._config.kafka_deadline_seconds
         control, start, kept = agreed(self._run, lambda control: self._known_topics(control, decide(control)))
         self._check_new([of for of in start.states if of.state not in control.states])

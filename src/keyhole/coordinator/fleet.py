@@ -104,6 +104,15 @@ class Fleet:
         answers = self.ask("Describe", {link.address: (link, partial(link.describe, application)) for link in links})
         return [answer for answer in answers.values() if isinstance(answer, _REFUSALS)]
 
+    def confirming(self, application: str, query: str, targets: Iterable[Target]) -> list[str]:
+        """The servers that own key groups of the query for a run that they have heard of within their lease.
+
+        Who doesn't answer says nothing. As `observe`.
+        """
+        links = {target.server: self.link(target) for target in targets}
+        calls = {name: (link, partial(link.confirms, application, query)) for name, link in links.items()}
+        return [name for name, answer in self.ask("Describe", calls).items() if answer is True]
+
     def _forget(self, address: str) -> None:
         with self._lock:
             self._links.pop(address).close()

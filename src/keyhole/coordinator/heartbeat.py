@@ -63,6 +63,8 @@ class Heartbeat:
             try:
                 self.beat()
             except Fenced as error:
+                if self._closed.is_set():
+                    return  # by who comes after it
                 _log.error("a newer run has taken over", extra={"query": self._query, "why": error.message})
                 return
             except KeyholeError as error:

@@ -40,6 +40,9 @@ class QueryLog:
         opened: What others can read of this run.
         deadline_seconds: Of each request to Kafka.
         open_seconds: For what stands behind a transaction that Kafka must end.
+
+    Attributes:
+        uncertain: Something may or may not be on record: nothing can be appended any more.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class QueryLog:
         self._clock = clock
         self._deadline_seconds = deadline_seconds
         self._open_seconds = open_seconds
+        self.uncertain = False
 
     def known(self, *, decided: bool = False) -> QueryControl:
         """What the control topic says, without opening it: nobody is fenced.
@@ -111,6 +115,7 @@ class QueryLog:
         try:
             self._control.append(records, self._deadline_seconds)
         except OutcomeUnknown as error:
+            self.uncertain = True
             # Opening the control log anew could take the query back from a newer run: this run must end instead.
             raise unknown_outcome() from error
 

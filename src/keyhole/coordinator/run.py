@@ -35,6 +35,7 @@ from keyhole.protocol.control import CompleteRecord, OpenedRecord, QueryControl,
 from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.protocol.membership import Membership, Sighting
 from keyhole.protocol.plan import Needs
+from keyhole.protocol.start import Start
 from keyhole.protocol.takeover import taken_over_by
 
 _log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class QueryRun:
 
     Attributes:
         run: Its generation is 0 until `take`.
-        descriptors: The states as they are on record, by name; none until `declare`.
+        descriptors: The states as they are on record, by name; none until `declare`, or `adopt`.
         complete: The record of the last complete epoch. Any thread may read it.
         fenced: What the query ends with, whatever it does, once a newer run has taken it over.
     """
@@ -89,6 +90,11 @@ class QueryRun:
     def changes(self) -> int:
         """How many changes of the membership have begun. What was staged before the last one is lost."""
         return self._reconciler.changes
+
+    @property
+    def uncertain(self) -> bool:
+        """It can't know what is on record, and can record nothing any more."""
+        return self._log.uncertain
 
     def known(self, *, decided: bool = False) -> QueryControl:
         """What the control topic says, without taking the query over: see QueryLog."""
@@ -162,6 +168,12 @@ class QueryRun:
             self._needs[name] = Needs(descriptor.key_groups, standbys)
         if records:
             self._log.append(records)
+
+    def adopt(self, start: Start) -> None:
+        """Goes on with the states as they are on record: nothing is written. For a run that makes no epochs."""
+        for descriptor, standbys in start.states.items():
+            self.descriptors[descriptor.state] = descriptor
+            self._needs[descriptor.state] = Needs(descriptor.key_groups, standbys)
 
     def _declare_new(self, wanted: Sequence[StateDescriptor], make: DescriptorMaker) -> dict[str, StateDescriptor]:
         def known() -> dict[str, StateDescriptor]:

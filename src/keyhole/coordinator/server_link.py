@@ -20,8 +20,8 @@ from keyhole.rpc.convert_writes import run_to_proto
 from keyhole.rpc.status import from_rpc_error
 from keyhole.rpc.version import PROTOCOL_VERSION, check
 from keyhole.security.credentials import PLAIN, Credentials
+from keyhole.v1 import state_pb2, state_server_pb2_grpc
 from keyhole.v1 import state_server_pb2 as pb
-from keyhole.v1 import state_server_pb2_grpc
 
 _Result = TypeVar("_Result")
 
@@ -70,6 +70,20 @@ class ServerLink:
         check(status.protocol_version, f"state server {status.server} ({self.address})")
         target = Target(status.server, self.address, status.incarnation)
         return Sighting(target, draining=status.draining, replica=status.replica)
+
+    def confirms(self, application: str, query: str) -> bool:
+        """Whether it owns key groups of the query, and has heard of its coordinator within its lease.
+
+        Raises:
+            UnavailableError: Nobody answers.
+            Unauthenticated, PermissionDenied: It does not know the caller.
+        """
+        status = self._call(lambda: self._stub.Describe(pb.DescribeRequest(), timeout=_ASK_SECONDS)).status
+        return any(
+            of.source.role == state_pb2.ROLE_OWNER and not of.source.unconfirmed
+            for of in status.holdings
+            if (of.descriptor.application, of.descriptor.query) == (application, query)
+        )
 
     def open_run(self, run: Run, target: Target, grant: str, timeout: float) -> None:
         request = pb.OpenRunRequest(run=run_to_proto(run), incarnation=target.incarnation, grant=grant)

@@ -11,8 +11,41 @@ _EPOCH_OF_BATCH = "src/keyhole/protocol/epoch_of_batch.py"
 _COORDINATOR = "src/keyhole/coordinator/coordinator.py"
 _RECONCILE = "src/keyhole/coordinator/reconcile.py"
 _QUERY_LOG = "src/keyhole/coordinator/query_log.py"
+_CARETAKER = "src/keyhole/coordinator/caretaker.py"
 
 PROTOCOL = (
+    Breakage(
+        "a query is taken without a batch from a run that is busy",
+        "protocol",
+        _CARETAKER,
+        "        if not able or self._fleet.confirming(self._config.application, self._query, everyone):\n",
+        "        if not able or not everyone:\n",
+        ("test_caretaker.py::test_a_run_that_is_busy_is_left_alone_though_it_records_nothing",),
+    ),
+    Breakage(
+        "a query is taken without a batch from a run that no server has heard of yet",
+        "protocol",
+        _CARETAKER,
+        "        return self._seen.quiet(now)\n",
+        "        return True\n",
+        ("test_caretaker.py::test_a_run_that_has_lost_all_its_servers_is_left_alone_while_it_repeats_its_record",),
+    ),
+    Breakage(
+        "a query is taken without a batch for another checkpoint than that of its epochs",
+        "protocol",
+        "src/keyhole/protocol/caretaking.py",
+        " or known.spark_query_id != spark_query_id:\n",
+        ":\n",
+        ("test_caretaker.py::test_what_the_first_batch_has_to_decide_is_left_to_it",),
+    ),
+    Breakage(
+        "a caretaker takes the query back from its first batch",
+        "protocol",
+        _CARETAKER,
+        "            if self._left.is_set():\n                return False\n            control",
+        "            control",
+        ("test_caretaker.py::test_nothing_is_taken_once_it_has_left",),
+    ),
     Breakage(
         "an epoch that can't be recorded at once ends its query",
         "protocol",
