@@ -22,7 +22,7 @@ from keyhole.changelog.base import (
 from keyhole.errors import ChangelogRecreated
 from keyhole.model.epoch import START
 from tests.support.changelogs import DEADLINE, GROUPS, Cluster, changes, commit, descriptor, grant, key, rows
-from tests.support.waiting import SOON_SECONDS
+from tests.support.waiting import LONG_SECONDS
 
 A0, A1, A2 = (Partition("a", group) for group in range(GROUPS))
 STATES = {"a": GROUPS, "b": 4}
@@ -233,7 +233,7 @@ def assert_closing_ends(closed: ChangelogTail | ControlTail, poll: Callable[[], 
     polling.start()
     time.sleep(0.2)
     closed.close()
-    polling.join(SOON_SECONDS)
+    polling.join(LONG_SECONDS)
     assert not polling.is_alive()
     closed.close()
 

@@ -103,7 +103,7 @@ class Served:
                     return
                 await asyncio.sleep(0.005)
 
-    async def pages(self, request: pb.ScanRequest, seconds: float = 5.0) -> list[pb.ScanResponse]:
+    async def pages(self, request: pb.ScanRequest, seconds: float = PATIENCE_SECONDS) -> list[pb.ScanResponse]:
         return [page async for page in self.stub.Scan(request, timeout=seconds)]
 
     async def scan(self, request: pb.ScanRequest) -> list[Any]:
@@ -212,7 +212,7 @@ async def test_values_are_json_where_asked(served: Served) -> None:
 
 async def test_pages_that_are_read_late_are_still_of_the_first_ones_epoch(served: Served) -> None:
     await served.host(hourly(), hours("sensor-7", range(1200)))
-    call = served.stub.Scan(scan_request(), timeout=10)
+    call = served.stub.Scan(scan_request(), timeout=PATIENCE_SECONDS)
     first: pb.ScanResponse = await call.read()
     await served.backend.advance(hours("sensor-7", range(1300), count=2))
     pages = [first]
@@ -323,7 +323,7 @@ class Copied:
     def __init__(self, of: Copies, owner: Any, standby: Any, proxy: Any) -> None:
         self.copies, self.owner, self.standby, self.proxy = of, owner, standby, proxy
 
-    async def scan(self, stub: Any, seconds: float = 5.0, **options: Any) -> pb.ScanResponse:
+    async def scan(self, stub: Any, seconds: float = PATIENCE_SECONDS, **options: Any) -> pb.ScanResponse:
         """The answer's first page."""
         request = scan_request(options=pb.ReadOptions(**options))
         pages = [page async for page in stub.Scan(request, timeout=seconds)]
@@ -372,12 +372,12 @@ async def test_a_scan_of_any_copy_gets_both_and_of_the_bounds_only_those_that_me
     roles = {(await copied.scan(copied.proxy, stale=pb.STALE_ALWAYS)).source.role for _ in range(50)}
     assert roles == {ROLE_OWNER, ROLE_STANDBY}
     assert {(await copied.scan(copied.proxy)).source.role for _ in range(10)} == {ROLE_OWNER}
-    copied.copies.age(10)
-    error = await copied.refusal(copied.standby, max_staleness_ms=5_000)
+    copied.copies.age(1_000)
+    error = await copied.refusal(copied.standby, max_staleness_ms=500_000)
     assert isinstance(error, errors.TooStale)
-    assert float(error.facts["age_ms"]) >= 10_000
+    assert float(error.facts["age_ms"]) >= 1_000_000
     for _ in range(5):
-        page = await copied.scan(copied.proxy, stale=pb.STALE_ALWAYS, max_staleness_ms=5_000)
+        page = await copied.scan(copied.proxy, stale=pb.STALE_ALWAYS, max_staleness_ms=500_000)
         assert page.source.role == ROLE_OWNER
 
 

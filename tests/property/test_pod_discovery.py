@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.kubernetes_api import KubernetesApi, found_by, kubernetes_api
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 NAMES = st.sampled_from(["exec-1", "exec-2", "exec-3", "exec-4"])
 HOSTS = st.sampled_from([None, "10.0.0.1", "10.0.0.2", "fd00::3"])
@@ -42,7 +42,7 @@ def test_any_sequence_of_events_breaks_and_new_lists_converges_to_the_pods_that_
     with kubernetes_api() as api:
         api.page = page
         with found_by(api) as servers:
-            servers.wait(10)
+            servers.wait(PATIENCE_SECONDS)
             for step in steps:
                 take(api, step)
             until(lambda: servers.known() == api.live())

@@ -26,8 +26,9 @@ from keyhole.v1 import query_pb2_grpc
 from tests.support import figures
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, rows
+from tests.support.refusals import longer_and_longer, told_at_deadline
 from tests.support.state_servers import state_server
-from tests.support.waiting import PATIENCE_SECONDS, SOON_SECONDS, eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 def _connections(port: int) -> int:
@@ -66,12 +67,12 @@ async def test_of_1024_requests_exactly_the_half_that_the_server_refuses_fails_f
 async def test_an_unreachable_host_fails_within_the_timeout_and_is_named_f16() -> None:
     """F16: nobody listens."""
     with unused_address() as address:
-        async with AsyncClient(address, timeout=0.5) as client:
-            async with asyncio.timeout(SOON_SECONDS):
-                with pytest.raises(errors.ServerLost, match=address):
-                    await client.get(APPLICATION, STATE, "sensor-1")
-                with pytest.raises(errors.ServerLost, match=address):
-                    await client.list_states()
+        async with AsyncClient(address) as client:
+            for read in (
+                lambda seconds: client.get(APPLICATION, STATE, "sensor-1", timeout=seconds),
+                lambda seconds: client.list_states(timeout=seconds),
+            ):
+                await told_at_deadline(read, 0.5, errors.ServerLost, address)
 
 
 async def test_four_threads_share_a_client_for_1024_queries_each_f17() -> None:
@@ -96,18 +97,21 @@ async def test_four_threads_share_a_client_for_1024_queries_each_f17() -> None:
 
 async def test_a_servers_failure_fails_all_pending_requests_and_the_connection_is_gone_f18() -> None:
     """F18: the server fails with requests under way, and does not come back within their timeout."""
-    async with fake_servers("a") as (server,):
-        server.host(descriptor(), rows(10))
-        async with AsyncClient(server.address, timeout=2.0) as client:
-            await client.get(APPLICATION, STATE, "sensor-1")
-            server.hold.clear()
-            pending = [client.get(APPLICATION, STATE, f"sensor-{number}") for number in range(10)]
-            await asyncio.sleep(0.05)
-            assert not any(future.done() for future in pending)
-            await server.stop()
-            results = await asyncio.gather(*pending, return_exceptions=True)
-            assert {type(result) for result in results} == {errors.ServerLost}
-            await eventually(lambda: _connections(server.port) == 0)
+    for seconds in longer_and_longer(2.0):
+        async with fake_servers("a") as (server,):
+            server.host(descriptor(), rows(10))
+            async with AsyncClient(server.address, timeout=seconds) as client:
+                await client.get(APPLICATION, STATE, "sensor-1", timeout=PATIENCE_SECONDS)
+                server.hold.clear()
+                pending = [client.get(APPLICATION, STATE, f"sensor-{number}") for number in range(10)]
+                await eventually(lambda server=server: server.held == 1)
+                late = any(future.done() for future in pending)  # the machine is slow
+                await server.stop()
+                results = await asyncio.gather(*pending, return_exceptions=True)
+                await eventually(lambda server=server: _connections(server.port) == 0)
+        if not late:
+            break
+    assert {type(result) for result in results} == {errors.ServerLost}
 
 
 async def test_a_server_that_closes_the_channel_is_found_again_when_it_is_back_f19() -> None:
@@ -117,8 +121,11 @@ async def test_a_server_that_closes_the_channel_is_found_again_when_it_is_back_f
         async with AsyncClient(server.address) as client:
             assert (await client.get(APPLICATION, STATE, "sensor-1")).found
             await server.stop()
-            with pytest.raises(errors.ServerLost, match=server.address):
-                await client.get(APPLICATION, STATE, "sensor-1", timeout=0.5)
+
+            async def read(seconds: float) -> None:
+                await client.get(APPLICATION, STATE, "sensor-1", timeout=seconds)
+
+            await told_at_deadline(read, 0.5, errors.ServerLost, server.address)
             again = type(server)("a", server.port)
             again.host(descriptor(), rows(10))
             await again.start()

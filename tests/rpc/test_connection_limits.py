@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 from aiohttp import web
 
@@ -18,7 +20,7 @@ from keyhole.security.guard import PortGuard
 from tests.fuzz import attacks
 from tests.support.certificates import Authority
 from tests.support.rpc_servers import Listing, answers, bare_server
-from tests.support.waiting import SOON_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS
 
 _HELLO = attacks.PREFACE + attacks.frame(4, 0, 0, b"")
 
@@ -56,13 +58,22 @@ async def connection(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, 
 async def ends(reader: asyncio.StreamReader) -> bool:
     """The other side closes it, within a time that is long for the limits of these tests."""
     try:
-        async with asyncio.timeout(SOON_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await reader.read()
     except ConnectionError:
         pass
     except TimeoutError:
         return False
     return True
+
+
+async def answers_in_time(server: RpcServer) -> None:
+    """It does to a new caller, whom the machine may keep from beginning in the little time that these tests give."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            with contextlib.suppress(grpc.RpcError):
+                assert await answers(server)
+                return
 
 
 async def test_a_port_takes_so_many_connections_and_more_once_some_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +85,7 @@ async def test_a_port_takes_so_many_connections_and_more_once_some_have_ended(mo
             async with connection(server.address) as (beyond, writer):
                 writer.write(_HELLO)
                 assert await ends(beyond)
-        async with asyncio.timeout(SOON_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:  # until the server has seen that they ended
                 async with connection(server.address) as (reader, writer):
                     writer.write(_HELLO)
@@ -91,7 +102,7 @@ async def test_who_begins_no_conversation_in_time_is_let_go(monkeypatch: pytest.
         async with connection(server.address) as (reader, writer):
             writer.write(data)
             assert await ends(reader)
-        assert await answers(server)
+        await answers_in_time(server)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x16\x03\x01\x02\x00"])

@@ -16,7 +16,7 @@ from keyhole.errors import ClientClosed, Unsupported
 from keyhole.testing.fake_server import FakeServer
 from tests.support.forking import told_by
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
-from tests.support.waiting import PATIENCE_SECONDS, until
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, until
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_program_that_ends_without_closing_its_client_ends_without_a_word(serv
     )
     for more in ([], ["fails"]):
         command = [sys.executable, "-X", "dev", "-c", program, server.address, *more]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=LONG_SECONDS, check=False)
         assert ended.stdout == "1.0\n"
         assert not [line for line in ended.stderr.splitlines() if "Task" in line or "asyncio" in line], ended.stderr
         assert (ended.returncode, ended.stderr) == (0, "") or more

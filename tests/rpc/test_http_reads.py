@@ -35,7 +35,8 @@ from services.client_proxy.http.app import HttpReads
 from tests.support.certificates import Authority
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
-from tests.support.waiting import PATIENCE_SECONDS, SOON_SECONDS, eventually
+from tests.support.refusals import longer_and_longer, told_at_deadline
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
 PATH = f"/v1/{APPLICATION}/{STATE}"
 RULES = msgspec.structs.replace(
@@ -251,23 +252,23 @@ async def test_an_error_over_http_is_that_over_grpc(served: Served) -> None:
     """The same reason, message, facts and whether to try again."""
     state = served.server.states[APPLICATION, STATE]
     state.as_of_ms = 1_000
-    async with AsyncClient(served.proxy.address, timeout=1.0) as client:
+    async with AsyncClient(served.proxy.address) as client:
         for query, options in (
             ("min_epoch=9", {"min_epoch": 9}),
             ("stale=never&min_epoch=9", {"stale": "never", "min_epoch": 9}),
         ):
-            reason = late = "DEADLINE_EXCEEDED"
-            # On a busy machine the answer, which comes shortly before the deadline, may come after it.
-            while reason == late:
-                with pytest.raises(KeyholeError) as caught:
-                    await client.get(APPLICATION, STATE, "sensor-1", **options)  # type: ignore[arg-type]
-                reason = caught.value.reason
-            told = {"reason": late}
-            while told["reason"] == late:
-                status, told = await served.ask(f"{PATH}/sensor-1?timeout=1&{query}")
-            expected = problem(caught.value)
+
+            async def read(seconds: float, options: dict[str, Any] = options) -> None:
+                await client.get(APPLICATION, STATE, "sensor-1", timeout=seconds, **options)
+
+            error = await told_at_deadline(read, 1.0, KeyholeError, "at epoch 1")
+            for seconds in longer_and_longer(1.0):
+                status, told = await served.ask(f"{PATH}/sensor-1?timeout={seconds}&{query}")
+                if told["reason"] != "DEADLINE_EXCEEDED":
+                    break
+            expected = problem(error)
             assert (status, told["reason"], told["retryable"]) == (
-                http_status(caught.value),
+                http_status(error),
                 expected["reason"],
                 expected["retryable"],
             )
@@ -311,7 +312,7 @@ async def read_to_end(port: HttpPort, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*port.address.rsplit(":", 1))
     try:
         writer.write(data)
-        async with asyncio.timeout(SOON_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             return await reader.read()
     except ConnectionError:
         return b""
@@ -365,8 +366,8 @@ async def test_who_does_not_read_the_answer_is_let_go(served: Served) -> None:
         head = f"POST {PATH}:batchGet HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         for _ in range(4):  # each is answered by 5 MB, more than the sockets of both sides hold
             writer.write(head + body)
-        await eventually(lambda: len(port._connections) == 1)
-        await eventually(lambda: not port._connections)
+        await eventually(lambda: len(port._connections) == 1, LONG_SECONDS)
+        await eventually(lambda: not port._connections, LONG_SECONDS)
         assert reader is not None
         writer.close()
 

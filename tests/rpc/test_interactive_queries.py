@@ -18,8 +18,9 @@ from keyhole.testing.fake_server import FakeServer
 from services.client_proxy.app import ClientProxy
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
+from tests.support.refusals import told_at_deadline
 from tests.support.state_servers import state_server
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 SENSORS = [f"sensor-{number}" for number in range(100)]
 
@@ -103,8 +104,11 @@ async def test_while_the_new_owner_restores_a_standby_answers_and_says_how_far_b
             assert source.as_of is not None
             lags = {h.source.role: h.source.lag_epochs for s in await client.status() for h in s.holdings}
             assert lags == {Role.OWNER: 0, Role.STANDBY: 3}
-            with pytest.raises(errors.DeadlineExceeded, match="3 of 10 records"):
-                await client.get(APPLICATION, STATE, SENSORS[0], stale="never", timeout=5.0)
+
+            async def read(seconds: float) -> None:
+                await client.get(APPLICATION, STATE, SENSORS[0], stale="never", timeout=seconds)
+
+            await told_at_deadline(read, 2, errors.DeadlineExceeded, "3 of 10 records")
             owner.ready = True
             a.changed()
             await _until(client, Role.OWNER)
@@ -119,6 +123,7 @@ async def test_no_read_fails_while_instances_are_added_take_over_and_are_removed
         async with AsyncClient(proxy.address) as client:
             await _until(client, Role.OWNER)
             async with _reading(client) as roles:
+                await eventually(lambda: Role.OWNER in roles)
                 b.follow(descriptor(), rows(100))
                 found.set(a.address, b.address)
                 await asyncio.sleep(0.1)
@@ -127,29 +132,30 @@ async def test_no_read_fails_while_instances_are_added_take_over_and_are_removed
                 del a.states[APPLICATION, STATE]
                 a.changed()
                 await _until(client, Role.STANDBY)
+                await eventually(lambda: Role.STANDBY in roles)
                 b.host(descriptor(), rows(100)).assignment_version = 2
                 b.changed()
                 await _until(client, Role.OWNER)
                 found.set(b.address)
                 await asyncio.sleep(0.1)
-            assert set(roles) == {Role.OWNER, Role.STANDBY}
         await proxy.stop(0)
 
 
 async def test_a_silent_owner_costs_one_hop_deadline_and_is_asked_again_when_it_is_heard_k03() -> None:
-    async with fake_servers("a", "b") as (a, b), proxy_of(a.address, b.address) as proxy:
+    async with fake_servers("a", "b") as (a, b), proxy_of(a.address, b.address, hop_seconds=1.0) as proxy:
         a.host(descriptor(), rows(100))
         b.follow(descriptor(), rows(100))
         async with AsyncClient(proxy.address, timeout=30) as client:
             await _until(client, Role.OWNER)
             a.hold.clear()
             waits = []
-            for _ in range(10):
+            for _ in range(5):
                 began = time.monotonic()
                 assert (await client.get(APPLICATION, STATE, SENSORS[0])).role is Role.STANDBY
                 waits.append(time.monotonic() - began)
-            assert waits[0] > 0.09
-            assert sorted(waits)[8] < waits[0]
+            assert waits[0] > 0.9
+            # One of the others may have come after a probe, which the owner has answered.
+            assert sorted(waits)[3] < waits[0]
             with pytest.raises(errors.DeadlineExceeded):
                 await client.get(APPLICATION, STATE, SENSORS[0], stale="never", timeout=0.5)
             a.hold.set()
@@ -172,34 +178,30 @@ async def test_a_reader_that_passes_what_it_has_seen_never_goes_backwards_whiche
                     standby.epoch = epoch
 
             writer = asyncio.create_task(advance())
-            while not writer.done():
+            while not writer.done() or {role for _, role in seen} != {Role.OWNER, Role.STANDBY}:
                 answer = await session.get(APPLICATION, STATE, SENSORS[0], stale=Stale.ALWAYS)
                 seen.append((answer.epoch, answer.role))
             epochs = [epoch for epoch, _ in seen]
             assert epochs == sorted(epochs)
-            assert {role for _, role in seen} == {Role.OWNER, Role.STANDBY}
 
 
 async def test_each_reason_not_to_answer_is_told_apart_k08() -> None:
     """K08: not started, restoring, stopped."""
     server = FakeServer("a")
     await server.start()
-    async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=0.5) as client:
+    async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
         with pytest.raises(errors.UnknownApplication):
             await client.get(APPLICATION, STATE, SENSORS[0])
         state = server.host(descriptor(), rows(1))
         state.ready = False
         server.changed()
 
-        async def cause() -> str:
-            try:
-                await client.get(APPLICATION, STATE, SENSORS[0])
-            except errors.KeyholeError as error:
-                return error.facts.get("cause", error.reason)
-            return ""
+        async def read(seconds: float) -> None:
+            await client.get(APPLICATION, STATE, SENSORS[0], timeout=seconds)
 
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while await cause() != "NOT_READY":  # noqa: ASYNC110 - the proxy hears of the state a moment later
-                await asyncio.sleep(0.01)
+        await eventually(lambda: (APPLICATION, STATE) in proxy._directory.tables)
+        told = await told_at_deadline(read, 0.5, errors.DeadlineExceeded, "restoring readings: 3 of 10 records")
+        assert told.facts["cause"] == "NOT_READY"
         await server.stop()
-        assert await cause() in {"SERVER_LOST", "NO_SERVER"}
+        told = await told_at_deadline(read, 0.5, errors.DeadlineExceeded, "failed because")
+        assert told.facts["cause"] in {"SERVER_LOST", "NO_SERVER"}

@@ -184,7 +184,10 @@ async def test_ten_thousand_large_values_at_once_are_not_read_at_once(tmp_path: 
     engine = LmdbEngine(StoreLimits(tmp_path, 1 << 30))
     asked: list[int] = []
 
-    async with state_server("big", engine=engine) as server, proxy_of(server.address) as proxy:
+    async with (
+        state_server("big", engine=engine) as server,
+        proxy_of(server.address, timeout_seconds=LONG_SECONDS) as proxy,
+    ):
         await server.own(blobs())
         await server.commit({name: blob(data) for name, data in zip(NAMES, DATA, strict=True)})
         (table,) = server.server._registry.tables.values()
@@ -242,7 +245,7 @@ async def too_large() -> AsyncIterator[tuple[FakeServer, FakeServer, str]]:
         values = {name: blob(name.encode()) for name in NAMES} | {NAMES[7]: blob(bytes(MAX_VALUE_BYTES))}
         for server, groups in zip((a, b), halves, strict=True):
             server.host(blobs(), values, groups)
-        async with proxy_of(a.address, b.address) as proxy:
+        async with proxy_of(a.address, b.address, timeout_seconds=LONG_SECONDS) as proxy:
             yield a, b, proxy.address
 
 
@@ -272,7 +275,7 @@ async def test_a_value_that_no_message_carries_fails_for_its_caller_alone_who_le
 async def test_it_says_the_same_to_callers_in_other_languages_and_over_http() -> None:
     async with (
         too_large() as (a, b, _),
-        proxy_of(a.address, b.address, http="127.0.0.1:0") as proxy,
+        proxy_of(a.address, b.address, http="127.0.0.1:0", timeout_seconds=LONG_SECONDS) as proxy,
         aio_channel(proxy.address) as channel,
         aiohttp.ClientSession() as http,
     ):
@@ -296,7 +299,7 @@ async def test_it_says_the_same_to_callers_in_other_languages_and_over_http() ->
 
 async def test_large_keys_travel_in_frames_of_their_own_size_and_one_that_is_too_long_fails_alone() -> None:
     long = [f"{number}-".ljust(480, "k") for number in range(6_000)]
-    async with state_server("server-a") as server, proxy_of(server.address) as proxy:
+    async with state_server("server-a") as server, proxy_of(server.address, timeout_seconds=LONG_SECONDS) as proxy:
         await server.own(descriptor())
         await server.commit({name: row(float(number)) for number, name in enumerate(long)})
         for address in (server.address, proxy.address):
@@ -354,7 +357,7 @@ async def test_json_is_cut_by_its_own_size_and_says_where_it_is_too_large(
     stored = {"a": bytes(1 << 20), "b": bytes(1_100_000), "c": bytes(4 << 20), "d": b"d", "e": bytes(2_500_000)}
     stored |= {"f": bytes(900_000)}
     codec = StateCodec(blobs())
-    async with state_server("server-a") as server, proxy_of(server.address) as proxy:
+    async with state_server("server-a") as server, proxy_of(server.address, timeout_seconds=LONG_SECONDS) as proxy:
         await server.own(blobs())
         await server.commit({name: blob(data) for name, data in stored.items()})
         await eventually(lambda: proxy._directory.tables)

@@ -25,7 +25,7 @@ from keyhole.v1 import query_pb2, query_pb2_grpc
 from tests.fuzz import attacks
 from tests.fuzz.http_attacks import HTTP_ATTACKS
 from tests.support.rpc_servers import Listing, answers, bare_server
-from tests.support.waiting import eventually
+from tests.support.waiting import LONG_SECONDS, eventually
 
 _ANSWER_BYTES = 50_000
 
@@ -70,7 +70,7 @@ async def test_a_path_that_is_no_text_does_not_end_the_server() -> None:
         async with aio_channel(server.address) as channel:
             for _ in range(3):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await channel.unary_unary("/keyhole.v1.Query/Rewind")(b"", timeout=10)
+                    await channel.unary_unary("/keyhole.v1.Query/Rewind")(b"", timeout=LONG_SECONDS)
                 assert isinstance(from_rpc_error(caught.value), Unsupported)
 
 
@@ -165,7 +165,7 @@ async def test_headers_beyond_the_limit_are_refused_and_the_server_goes_on() -> 
         async with aio_channel(server.address) as channel:
             metadata = (("x-large", "v" * 64_000),)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary("/keyhole.v1.Query/ListStates")(b"", metadata=metadata, timeout=10)
+                await channel.unary_unary("/keyhole.v1.Query/ListStates")(b"", metadata=metadata, timeout=LONG_SECONDS)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert await answers(server)
 
@@ -176,7 +176,9 @@ async def test_a_message_beyond_the_limit_is_refused_and_the_server_goes_on() ->
             server.address, options=(("grpc.max_send_message_length", -1),)
         ) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary("/keyhole.v1.Query/ListStates")(bytes(MAX_MESSAGE_BYTES + 1), timeout=10)
+                await channel.unary_unary("/keyhole.v1.Query/ListStates")(
+                    bytes(MAX_MESSAGE_BYTES + 1), timeout=LONG_SECONDS
+                )
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert await answers(server)
 
@@ -188,7 +190,6 @@ async def test_a_reader_that_does_not_read_is_let_go(monkeypatch: pytest.MonkeyP
         stub: Any = query_pb2_grpc.QueryStub(channel)
         call = stub.Scan(query_pb2.ScanRequest())
         await call.read()
-        assert servicer.scans == 1
         await eventually(lambda: servicer.scans == 0)
         call.cancel()
         assert await answers(server)

@@ -10,6 +10,7 @@ import pytest
 from keyhole.errors import MachineError
 from keyhole.local.ports import free_ports
 from keyhole.local.services import spawn_client_proxy, start_client_proxy
+from tests.support.waiting import LONG_SECONDS
 
 
 def test_a_folder_of_the_same_name_in_the_working_directory_is_not_taken_for_the_service(
@@ -22,7 +23,7 @@ def test_a_folder_of_the_same_name_in_the_working_directory_is_not_taken_for_the
     (port,) = free_ports(1)
     proxy = spawn_client_proxy("proxy", port, servers=["127.0.0.1:1"], directory=tmp_path, environ=os.environ)
     try:
-        proxy.wait_healthy(lambda: f"started client-proxy 127.0.0.1:{port}" in proxy.output(), 30)
+        proxy.wait_healthy(lambda: f"started client-proxy 127.0.0.1:{port}" in proxy.output(), LONG_SECONDS)
     finally:
         assert proxy.terminate() == 0
 

@@ -22,6 +22,7 @@ from tests.support.kubernetes_api import kubernetes_api, status_body
 from tests.support.proxies import proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 from tests.support.state_servers import state_server
+from tests.support.waiting import LONG_SECONDS
 
 KEY_GROUPS = descriptor().key_groups
 KUBECONFIG = """\
@@ -67,7 +68,7 @@ async def test_a_server_that_ends_leaves_its_key_groups_unowned_and_its_standby_
     async with (
         state_server("owner", kafka) as owner,
         state_server("follower", kafka) as follower,
-        exporter_of([owner.address, follower.address], timeout_seconds=1.0) as exporter,
+        exporter_of([owner.address, follower.address], timeout_seconds=5.0) as exporter,
     ):
         await owner.own(descriptor())
         await owner.commit(rows(5))
@@ -171,7 +172,7 @@ def test_its_process_starts_serves_and_ends_with_sigterm() -> None:
                 assert found == 0
             finally:
                 process.terminate()
-            assert process.wait(20) == 0
+            assert process.wait(LONG_SECONDS) == 0
 
 
 async def _first_scrape(address: str) -> float | None:
@@ -197,7 +198,7 @@ def test_who_may_not_list_pods_ends_and_says_so() -> None:
             "KEYHOLE_METRICS_EXPORTER_PORT": "0",
         }
         command = [sys.executable, "-m", "services.metrics_exporter"]
-        ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LONG_SECONDS)
     assert ended.returncode == 1
     assert "pods is forbidden" in ended.stderr
 
@@ -214,6 +215,6 @@ def test_who_may_not_list_pods_ends_and_says_so() -> None:
 def test_settings_that_can_not_work_are_refused_by_name(settings: dict[str, str], message: str) -> None:
     environ = {**os.environ, **{f"KEYHOLE_METRICS_EXPORTER_{name}": value for name, value in settings.items()}}
     command = [sys.executable, "-m", "services.metrics_exporter"]
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LONG_SECONDS)
     assert ended.returncode == 1
     assert message in ended.stderr

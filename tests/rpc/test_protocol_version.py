@@ -19,7 +19,7 @@ from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.state_servers import state_server
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 NEWER = PROTOCOL_VERSION + 1
 
@@ -66,7 +66,7 @@ async def test_a_state_server_opens_no_run_of_a_driver_of_another_version() -> N
 async def test_a_proxy_routes_to_no_server_of_another_version_and_says_why() -> None:
     async with fake_servers("a") as (a,):
         a.protocol_version = NEWER
-        async with proxy_of(a.address) as proxy, AsyncClient(proxy.address, timeout=2) as client:
+        async with proxy_of(a.address) as proxy, AsyncClient(proxy.address, timeout=PATIENCE_SECONDS) as client:
             await eventually(lambda: all(link.view is not None for link in proxy._directory.links))
             with pytest.raises(NoServer, match=f"state server a .* speaks version {NEWER}"):
                 await client.list_states()

@@ -25,10 +25,11 @@ from keyhole.rpc.channels import aio_channel, sync_channel
 from keyhole.testing.fake_server import FakeServer
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
+from tests.support.refusals import longer_and_longer, told_at_deadline
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, SOON_SECONDS, eventually, until
 
 LOW, HIGH = frozenset(range(8)), frozenset(range(8, KEY_GROUPS))
-_WAIT_SECONDS = 5.0
+_WAIT_SECONDS = 2.5
 SENSORS = [f"sensor-{number}" for number in range(100)]
 
 
@@ -71,16 +72,16 @@ async def test_a_handover_between_servers_is_not_seen_by_readers() -> None:
             reader = asyncio.create_task(read())
             for version in range(2, 6):
                 giver, taker = (a, b) if version % 2 == 0 else (b, a)
+                await eventually(lambda name=giver.server: answered[-1:] == [name])
                 giver.states[APPLICATION, STATE].key_groups = frozenset()  # it refuses before the proxy hears of it
                 await asyncio.sleep(0.03)
                 giver.changed()
                 _host(taker, LOW | HIGH)
                 taker.states[APPLICATION, STATE].assignment_version = version
                 taker.changed()
-                await asyncio.sleep(0.1)
+            await eventually(lambda: answered[-1] == "a")
             stop.set()
             await reader
-            assert set(answered) == {"a", "b"}
 
 
 async def test_keys_of_a_lost_server_fail_at_the_deadline_with_the_cause_and_others_are_answered() -> None:
@@ -91,23 +92,24 @@ async def test_keys_of_a_lost_server_fail_at_the_deadline_with_the_cause_and_oth
             await client.get_many(APPLICATION, STATE, SENSORS)
             await b.stop()
             codec = a.states[APPLICATION, STATE].codec
-            wanted = {name: client.get(APPLICATION, STATE, name, timeout=_WAIT_SECONDS) for name in SENSORS}
-            began = time.monotonic()
-            # All of them went in one frame, and still those of the other server do not wait for the deadline.
-            await asyncio.gather(*(wanted[name] for name in SENSORS if codec.storage_key(name)[1] in LOW))
-            assert sum(not future.done() for future in wanted.values()) == sum(
-                codec.storage_key(name)[1] in HIGH for name in SENSORS
-            )
-            results = await asyncio.gather(*wanted.values(), return_exceptions=True)
-            assert time.monotonic() - began < 2 * _WAIT_SECONDS
-            for name, result in zip(SENSORS, results, strict=True):
-                if codec.storage_key(name)[1] in LOW:
-                    assert not isinstance(result, BaseException)
-                else:
-                    assert isinstance(result, errors.DeadlineExceeded)
-                    assert b.address in result.message
-                    assert "attempts" in result.message
-                    assert result.facts["cause"] in {"SERVER_LOST", "NO_SERVER"}
+            of_a, of_b = ([name for name in SENSORS if codec.storage_key(name)[1] in part] for part in (LOW, HIGH))
+            for seconds in longer_and_longer(_WAIT_SECONDS):
+                wanted = {name: client.get(APPLICATION, STATE, name, timeout=seconds) for name in SENSORS}
+                began = time.monotonic()
+                # All of them went in one frame, and still those of the other server do not wait for the deadline.
+                await asyncio.gather(*(wanted[name] for name in of_a))
+                assert not any(wanted[name].done() for name in of_b)
+                told = await asyncio.gather(*(wanted[name] for name in of_b), return_exceptions=True)
+                assert time.monotonic() - began < 2 * seconds
+                assert {type(error) for error in told} == {errors.DeadlineExceeded}
+                # On a slow machine the reason, which comes shortly before the deadline, may come after it.
+                if all("cause" in error.facts for error in told):  # type: ignore[union-attr]
+                    break
+            for error in told:
+                assert isinstance(error, errors.DeadlineExceeded)
+                assert b.address in error.message
+                assert "attempts" in error.message
+                assert error.facts["cause"] in {"SERVER_LOST", "NO_SERVER"}
 
 
 async def test_keys_of_a_lost_server_do_not_hold_up_those_of_others() -> None:
@@ -154,9 +156,12 @@ async def test_a_restoring_server_is_waited_for_and_its_progress_is_the_cause() 
         _host(server, LOW | HIGH)
         server.states[APPLICATION, STATE].ready = False
         async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
-            with pytest.raises(errors.DeadlineExceeded, match="restoring readings: 3 of 10 records") as caught:
-                await client.get(APPLICATION, STATE, SENSORS[0], timeout=2)
-            assert caught.value.facts["cause"] == "NOT_READY"
+
+            async def read(seconds: float) -> None:
+                await client.get(APPLICATION, STATE, SENSORS[0], timeout=seconds)
+
+            told = await told_at_deadline(read, 2, errors.DeadlineExceeded, "restoring readings: 3 of 10 records")
+            assert told.facts["cause"] == "NOT_READY"
             server.states[APPLICATION, STATE].ready = True
             assert (await client.get(APPLICATION, STATE, SENSORS[0])).found
 
@@ -261,15 +266,18 @@ async def test_a_draining_proxy_answers_what_is_under_way_and_takes_nothing_new(
         async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
             await client.get(APPLICATION, STATE, SENSORS[0])
             server.hold.clear()
-            under_way = client.get(APPLICATION, STATE, SENSORS[3])
-            await asyncio.sleep(0.05)
-            stopping = asyncio.create_task(proxy.stop(5))
+            under_way = client.get(APPLICATION, STATE, SENSORS[3], timeout=PATIENCE_SECONDS)
+            await eventually(lambda: server.held == 1)
+            stopping = asyncio.create_task(proxy.stop(PATIENCE_SECONDS))
             await asyncio.sleep(0.05)
             server.hold.set()
             assert (await under_way).value.celsius == 3.0
             await stopping
-            with pytest.raises(errors.ServerLost):
-                await client.get(APPLICATION, STATE, SENSORS[0], timeout=0.5)
+
+            async def read(seconds: float) -> None:
+                await client.get(APPLICATION, STATE, SENSORS[0], timeout=seconds)
+
+            await told_at_deadline(read, 0.5, errors.ServerLost, proxy.address)
 
 
 async def test_random_bytes_do_not_harm_the_proxy() -> None:
@@ -291,11 +299,15 @@ async def test_random_bytes_do_not_harm_the_proxy() -> None:
 async def test_a_frozen_server_ends_in_the_callers_deadline_and_names_it() -> None:
     async with fake_servers("a") as (server,):
         _host(server, LOW | HIGH)
-        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
+        async with proxy_of(server.address, hop_seconds=0.1) as proxy, AsyncClient(proxy.address) as client:
             await client.get(APPLICATION, STATE, SENSORS[0])
             server.hold.clear()
-            with pytest.raises(errors.DeadlineExceeded, match=server.address):
-                await client.get(APPLICATION, STATE, SENSORS[0], timeout=2.0)  # a tenth of it is for the reason
+
+            async def read(seconds: float) -> None:
+                await client.get(APPLICATION, STATE, SENSORS[0], timeout=seconds)
+
+            # A tenth of the time is for the reason.
+            await told_at_deadline(read, 2, errors.DeadlineExceeded, server.address)
             server.hold.set()
             assert (await client.get(APPLICATION, STATE, SENSORS[0])).found
 
@@ -340,8 +352,11 @@ async def test_what_was_under_way_to_a_killed_proxy_is_answered_by_the_next_at_i
             under_way = [client.get(APPLICATION, STATE, name) for name in SENSORS]
             await eventually(lambda: server.held == 1)
             assert proxy.kill() == -signal.SIGKILL
-            with pytest.raises(errors.ServerLost, match=f"127.0.0.1:{port}.*; sent [0-9]+ times"):
-                await client.get(APPLICATION, STATE, SENSORS[5], timeout=0.5)
+
+            async def read(seconds: float) -> None:
+                await client.get(APPLICATION, STATE, SENSORS[5], timeout=seconds)
+
+            await told_at_deadline(read, 0.5, errors.ServerLost, f"127.0.0.1:{port}.*; sent [0-9]+ times")
             assert not any(read.done() for read in under_way)
             server.hold.set()
 
@@ -364,7 +379,7 @@ async def test_the_process_says_where_it_listens_and_ends_on_sigterm(tmp_path: P
             async with AsyncClient(address) as client:
                 assert (await client.get(APPLICATION, STATE, SENSORS[5])).value.celsius == 5.0
                 process.send_signal(signal.SIGTERM)
-                assert await asyncio.to_thread(process.wait, 10) == 0
+                assert await asyncio.to_thread(process.wait, LONG_SECONDS) == 0
         finally:
             process.kill()
             process.wait()
@@ -376,7 +391,7 @@ async def test_a_signal_that_ends_the_process_leaves_the_threads_stacks_in_its_l
         log = tmp_path / "proxy.log"
         await eventually(lambda: b"started client-proxy 127.0.0.1:" in log.read_bytes(), LONG_SECONDS)
         process.send_signal(signal.SIGBUS)
-        assert await asyncio.to_thread(process.wait, 10) == -signal.SIGBUS
+        assert await asyncio.to_thread(process.wait, LONG_SECONDS) == -signal.SIGBUS
         assert re.search(r"Fatal Python error: Bus error(?s:.)*keyhole/rpc/deployable.py", log.read_text())
     finally:
         process.kill()
@@ -394,7 +409,7 @@ async def test_a_signal_that_ends_the_process_leaves_the_threads_stacks_in_its_l
 def test_a_wrong_configuration_ends_the_process_with_one_line(
     tmp_path: Path, settings: dict[str, str], message: str
 ) -> None:
-    assert _start(tmp_path, **settings).wait(30) == 1
+    assert _start(tmp_path, **settings).wait(LONG_SECONDS) == 1
     lines = (tmp_path / "proxy.log").read_text().splitlines()
     assert len(lines) == 1
     assert message in lines[0]

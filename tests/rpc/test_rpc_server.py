@@ -25,7 +25,7 @@ from keyhole.rpc.server import RpcServer
 from keyhole.rpc.status import from_rpc_error
 from keyhole.testing.network import Network
 from keyhole.v1 import query_pb2, query_pb2_grpc
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
 
 class _Servicer(query_pb2_grpc.QueryServicer):
@@ -241,9 +241,9 @@ async def test_an_unreachable_server_is_server_lost_for_threads_and_for_asyncio_
         target = f"127.0.0.1:{unused.getsockname()[1]}"
         async with aio_channel(target) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as from_loop:
-                await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest(), timeout=5)
+                await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest(), timeout=PATIENCE_SECONDS)
         with sync_channel(target) as channel, pytest.raises(grpc.RpcError) as from_thread:
-            query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest(), timeout=5)
+            query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest(), timeout=PATIENCE_SECONDS)
     for caught in (from_loop.value, from_thread.value):
         back = from_rpc_error(caught, target)
         assert isinstance(back, errors.ServerLost)
@@ -261,10 +261,10 @@ async def test_a_server_that_takes_a_while_to_accept_a_connection_is_waited_for(
         for connect in (aio_channel, aio_link):
             async with connect(f"127.0.0.1:{port}") as channel:
                 with pytest.raises(grpc.aio.AioRpcError) as from_loop:
-                    await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest(), timeout=30)
+                    await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest(), timeout=LONG_SECONDS)
             reached.append(from_loop.value)
         with sync_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as from_thread:
-            await asyncio.to_thread(query_pb2_grpc.QueryStub(channel).Get, query_pb2.GetRequest(), timeout=30)
+            await asyncio.to_thread(query_pb2_grpc.QueryStub(channel).Get, query_pb2.GetRequest(), timeout=LONG_SECONDS)
         reached.append(from_thread.value)
     finally:
         network.close()
@@ -336,13 +336,16 @@ def test_a_service_loads_an_http_server_and_what_reads_jwts_only_where_it_is_to_
     assert done.stdout.strip() == "set()"
 
 
-async def test_the_health_command_asks_a_metrics_exporter_over_http(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_health_command_asks_a_metrics_exporter_over_http(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def body() -> bytes:
         return b""
 
     page = MetricsPage("127.0.0.1:0", body)
     await page.start()
     environ = {"KEYHOLE_METRICS_EXPORTER_PORT": page.address.rpartition(":")[2]}
+    monkeypatch.setattr(health_check, "_SECONDS", PATIENCE_SECONDS)
     assert await asyncio.to_thread(health_check.main, ["metrics-exporter"], environ) == 0
     await page.stop()
     assert await asyncio.to_thread(health_check.main, ["metrics-exporter"], environ) == 1

@@ -19,6 +19,7 @@ from keyhole.testing.fake_server import FakeServer
 from tests.support import entries, figures
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.refusals import longer_and_longer, told_at_deadline
 from tests.support.waiting import LONG_SECONDS, SOON_SECONDS, eventually
 
 SENSORS = [f"sensor-{number}" for number in range(100)]
@@ -145,7 +146,7 @@ async def test_reads_are_spread_over_the_targets_that_answer() -> None:
     async with fake_servers("a", "b") as (a, b):
         for server in (a, b):
             host(server)
-        async with AsyncClient(f"{a.address}, {b.address}") as client:
+        async with AsyncClient(f"{a.address}, {b.address}", timeout=LONG_SECONDS) as client:
             for name in SENSORS:
                 await client.get(APPLICATION, STATE, name)
         assert (a.frames, b.frames) == (50, 50)
@@ -159,7 +160,7 @@ async def test_a_target_that_nobody_listens_at_is_no_matter_beside_one_that_answ
         host(a)
         with unused_address() as nobody:
             for targets in ([nobody, a.address], [a.address, nobody]):
-                async with AsyncClient(targets) as client:
+                async with AsyncClient(targets, timeout=LONG_SECONDS) as client:
                     for _ in range(3):
                         await read(client)
 
@@ -187,31 +188,43 @@ async def test_at_the_deadline_the_last_cause_is_told_and_how_often_it_was_tried
     read: Callable[[AsyncClient], Awaitable[None]],
 ) -> None:
     with unused_address() as address:
-        async with AsyncClient(address, timeout=0.5) as client:
-            with pytest.raises(errors.ServerLost, match=rf"{address} can't be reached.*; sent \d+ times") as caught:
+
+        async def in_vain(seconds: float) -> None:
+            async with AsyncClient(address, timeout=seconds) as client:
                 await read(client)
-    assert int(caught.value.facts["attempts"]) >= 2
+
+        says = rf"{address} can't be reached.*; sent \d+ times"
+        for seconds in longer_and_longer(0.5):
+            error = await told_at_deadline(in_vain, seconds, errors.ServerLost, says)
+            if int(error.facts["attempts"]) >= 2:  # on a slow machine the first one alone takes so long
+                break
+    assert int(error.facts["attempts"]) >= 2
 
 
 async def test_a_target_that_keeps_silent_after_another_one_was_lost_is_told_with_why_that_was() -> None:
-    async with fake_servers("a", "b") as (a, b):
-        for server in (a, b):
-            host(server)
-        async with AsyncClient([a.address, b.address], timeout=2.0) as client:
-            await got(client)
+    for seconds in longer_and_longer(2.0):
+        async with fake_servers("a", "b") as (a, b):
             for server in (a, b):
-                server.hold.clear()
-            reads = [
-                client.get(APPLICATION, STATE, SENSORS[1]),
-                client.get(APPLICATION, STATE, SENSORS[2], min_epoch=1),
-            ]
-            await eventually(lambda: (a.held, b.held) == (1, 1))
-            await a.stop()
-            told = await asyncio.gather(*reads, return_exceptions=True)
-            assert {type(error) for error in told} == {errors.DeadlineExceeded}
-            (cut,) = [error for error in told if isinstance(error, KeyholeError) and "attempts" in error.facts]
-            assert "sent 2 times, and cut off before because server " + a.address in cut.message
-            assert cut.facts["cause"] == "SERVER_LOST"
+                host(server)
+            async with AsyncClient([a.address, b.address], timeout=seconds) as client:
+                for name in SENSORS[:10]:
+                    await client.get(APPLICATION, STATE, name, timeout=LONG_SECONDS)
+                for server in (a, b):
+                    server.hold.clear()
+                reads = [
+                    client.get(APPLICATION, STATE, SENSORS[1]),
+                    client.get(APPLICATION, STATE, SENSORS[2], min_epoch=1),
+                ]
+                await eventually(lambda a=a, b=b: (a.held, b.held) == (1, 1))
+                await a.stop()
+                told = await asyncio.gather(*reads, return_exceptions=True)
+                assert {type(error) for error in told} == {errors.DeadlineExceeded}
+                cut = [error for error in told if isinstance(error, KeyholeError) and "attempts" in error.facts]
+        if cut:  # else the machine is slow, and the deadline has passed before the target was lost
+            break
+    (error,) = cut
+    assert "sent 2 times, and cut off before because server " + a.address in error.message
+    assert error.facts["cause"] == "SERVER_LOST"
 
 
 async def test_a_session_never_goes_back_where_its_read_is_sent_again_to_one_that_is_behind() -> None:
@@ -248,7 +261,7 @@ async def test_what_is_refused_is_asked_once(refusal: type[KeyholeError]) -> Non
     async with fake_servers("a", "b") as servers:
         for server in servers:
             host(server)
-        async with AsyncClient([server.address for server in servers]) as client:
+        async with AsyncClient([server.address for server in servers], timeout=LONG_SECONDS) as client:
             await got(client)
             for server in servers:
                 server.refuse = refusal("no; ask for something else")
@@ -273,7 +286,7 @@ async def test_a_proxy_that_is_stopped_costs_no_read() -> None:
             server.hold.clear()
             reads = [asyncio.create_task(read(client)) for read in READS]
             await eventually(lambda: server.held > 0)
-            stopping = asyncio.create_task(one.stop(5))
+            stopping = asyncio.create_task(one.stop(LONG_SECONDS))
             reads += [asyncio.create_task(read(client)) for read in READS]
             server.hold.set()
             await asyncio.gather(*reads)

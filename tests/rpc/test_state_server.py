@@ -23,6 +23,7 @@ from keyhole.testing.changelog import MemoryKafka
 from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 from tests.support.state_servers import RunningServer, state_server
+from tests.support.waiting import LONG_SECONDS
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -102,7 +103,7 @@ def start(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
         **{f"KEYHOLE_STATE_SERVER_{name.upper()}": value for name, value in settings.items()},
     }
     command = [sys.executable, "-m", "services.state_server"]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LONG_SECONDS, check=False)
 
 
 def test_a_port_that_is_taken_is_named_and_the_process_ends(tmp_path: Path) -> None:

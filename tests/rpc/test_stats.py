@@ -9,12 +9,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from keyhole import AsyncClient
-from keyhole.errors import KeyholeError, UnknownState
+from keyhole.errors import DeadlineExceeded, UnknownState
 from keyhole.metrics.page import own_page
 from keyhole.testing.changelog import MemoryKafka
 from tests.support import figures
 from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.refusals import told_at_deadline
 from tests.support.state_servers import state_server
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -108,16 +109,23 @@ async def test_a_proxy_counts_the_keys_that_it_routes_and_what_got_no_answer() -
 
 
 async def test_keys_whose_owner_is_gone_are_missed_and_their_key_groups_unrouted() -> None:
-    async with state_server("server-a") as server, proxy_of(server.address, timeout_seconds=1) as proxy:
+    asked = []
+    async with state_server("server-a") as server, proxy_of(server.address) as proxy:
         await server.own(descriptor())
         await server.commit(rows(5))
-        async with AsyncClient(proxy.address, timeout=0.5) as client:
-            await client.get(APPLICATION, STATE, "sensor-1", timeout=PATIENCE_SECONDS)
+        async with AsyncClient(proxy.address, timeout=PATIENCE_SECONDS) as client:
+            await client.get(APPLICATION, STATE, "sensor-1")
             await server.server.stop()
-            with pytest.raises(KeyholeError):
-                await client.get(APPLICATION, STATE, "sensor-1")
+
+            async def read(seconds: float) -> None:
+                asked.append(seconds)
+                await client.get(APPLICATION, STATE, "sensor-1", timeout=seconds)
+
+            await told_at_deadline(read, 0.5, DeadlineExceeded, "failed because")
         stats = await figures.read_stats(proxy.address)
-    assert figures.value(stats, "keyhole_client_proxy_route_missed_keys_total") == 1
-    assert figures.value(stats, "keyhole_client_proxy_failed_reads_total", state=STATE) == 1
+    missed = figures.value(stats, "keyhole_client_proxy_route_missed_keys_total")
+    # Where the machine is slow, one that was asked for first may not have got as far as the proxy in time.
+    assert 1 <= missed <= len(asked)
+    assert figures.value(stats, "keyhole_client_proxy_failed_reads_total", state=STATE) == missed
     assert figures.value(stats, "keyhole_client_proxy_unrouted_key_groups") == descriptor().key_groups
     assert figures.value(stats, "keyhole_client_proxy_known_servers", status="lost") == 1

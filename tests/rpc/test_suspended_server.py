@@ -6,15 +6,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from keyhole.coordinator.fleet import Fleet
 from keyhole.errors import KeyholeError, UnavailableError
 from keyhole.model.epoch import Run
+from keyhole.protocol.membership import Sighting
 from keyhole.protocol.receipts import Target
-from tests.support.waiting import SOON_SECONDS, until
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, until
 
 # A state server over a Kafka in memory; prints its address.
 SERVER = """
@@ -61,6 +62,18 @@ def fleet(processes: dict[str, subprocess.Popen[str]]) -> Iterator[Fleet]:
     made.close()
 
 
+def both(fleet: Fleet) -> Mapping[str, Sighting]:
+    """What both of them say, by name. One that is too slow to be seen is asked again."""
+    found: dict[str, Sighting] = {}
+
+    def have_answered() -> bool:
+        found.update(fleet.observe())
+        return set(found) == {"a", "b"}
+
+    until(have_answered)
+    return found
+
+
 def seconds_to_observe(fleet: Fleet, servers: set[str]) -> float:
     begun = time.monotonic()
     assert set(fleet.observe()) == servers
@@ -70,11 +83,11 @@ def seconds_to_observe(fleet: Fleet, servers: set[str]) -> float:
 def test_it_is_waited_for_once_and_counts_again_when_it_goes_on(
     fleet: Fleet, processes: dict[str, subprocess.Popen[str]]
 ) -> None:
-    assert seconds_to_observe(fleet, {"a", "b"}) < 2
+    both(fleet)
     suspended = next(iter(processes.values()))
     suspended.send_signal(signal.SIGSTOP)
     waited = seconds_to_observe(fleet, {"b"})
-    assert waited < SOON_SECONDS
+    assert waited < PATIENCE_SECONDS
     # Each of them would take as long.
     assert sum(seconds_to_observe(fleet, {"b"}) for _ in range(10)) < 5 * waited
     suspended.send_signal(signal.SIGCONT)
@@ -84,17 +97,19 @@ def test_it_is_waited_for_once_and_counts_again_when_it_goes_on(
 def test_a_call_under_way_to_it_ends_long_before_its_deadline(
     fleet: Fleet, processes: dict[str, subprocess.Popen[str]]
 ) -> None:
-    target = fleet.observe()["a"].target
+    target = both(fleet)["a"].target
     processes[target.address].send_signal(signal.SIGSTOP)
     begun = time.monotonic()
     with pytest.raises(UnavailableError):
-        fleet.link(target).release(Run("app", "main", 1, "run"), "counts", [0], 1, timeout=60.0)
-    assert time.monotonic() - begun < SOON_SECONDS
+        fleet.link(target).release(Run("app", "main", 1, "run"), "counts", [0], 1, timeout=LONG_SECONDS)
+    assert time.monotonic() - begun < LONG_SECONDS / 2
 
 
 def test_a_server_at_the_same_address_is_another_incarnation(
     fleet: Fleet, processes: dict[str, subprocess.Popen[str]]
 ) -> None:
-    target = fleet.observe()["a"].target
+    target = both(fleet)["a"].target
     with pytest.raises(KeyholeError, match="restarted"):
-        fleet.link(target).open_run(Run("app", "main", 1, "run"), Target("a", target.address, "before"), "grant", 5.0)
+        fleet.link(target).open_run(
+            Run("app", "main", 1, "run"), Target("a", target.address, "before"), "grant", PATIENCE_SECONDS
+        )

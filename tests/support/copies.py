@@ -12,7 +12,7 @@ from keyhole.stores.base import StoreEngine
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.testing.fake_server import FakeServer
 from tests.support.proxies import fake_servers
-from tests.support.state_servers import RunningServer, state_server
+from tests.support.state_servers import LEASE_SECONDS, RunningServer, state_server
 
 Rows = Mapping[Any, bytes]
 
@@ -78,7 +78,7 @@ class _Servers:
         self._owner.complete()
 
     def silence_coordinator(self) -> None:
-        self._owner.clock.ahead_seconds += 3.5
+        self._owner.clock.ahead_seconds += 1.1 * LEASE_SECONDS
 
     def age(self, seconds: float) -> None:
         self._standby.clock.ahead_seconds += seconds

@@ -14,6 +14,7 @@ from keyhole.clock import SystemClock
 from keyhole.config import MetricsExporterConfig
 from services.metrics_exporter.app import MetricsExporter, discoveries
 from services.metrics_exporter.kafka import Offsets
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 class Scrape:
@@ -56,7 +57,7 @@ async def exporter_of(
     coordinators: Sequence[str] = (),
     *,
     interval_seconds: float = 0.1,
-    timeout_seconds: float = 2.0,
+    timeout_seconds: float = PATIENCE_SECONDS,
     forget_seconds: float = 60.0,
     offsets: Offsets | None = None,
 ) -> AsyncIterator[MetricsExporter]:

@@ -6,12 +6,15 @@ from keyhole.metrics.catalogue import BY_NAME
 from keyhole.rpc import channels
 from keyhole.v1 import stats_pb2 as pb
 from keyhole.v1 import stats_pb2_grpc
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 async def read_stats(address: str) -> pb.ReadStatsResponse:
     """From a process that listens there."""
     async with channels.aio_channel(address) as channel:
-        response: pb.ReadStatsResponse = await stats_pb2_grpc.StatsStub(channel).Read(pb.ReadStatsRequest(), timeout=5)
+        response: pb.ReadStatsResponse = await stats_pb2_grpc.StatsStub(channel).Read(
+            pb.ReadStatsRequest(), timeout=PATIENCE_SECONDS
+        )
     return response
 
 

@@ -11,6 +11,7 @@ from keyhole.config import ClientProxyConfig
 from keyhole.discovery import Discovery, StaticDiscovery
 from keyhole.testing.fake_server import FakeServer
 from services.client_proxy.app import ClientProxy
+from tests.support.waiting import LONG_SECONDS
 
 
 @asynccontextmanager
@@ -30,11 +31,16 @@ async def fake_servers(*names: str) -> AsyncIterator[list[FakeServer]]:
 async def proxy_of(
     *addresses: str,
     timeout_seconds: float = 5.0,
-    hop_seconds: float = 0.1,
+    hop_seconds: float = LONG_SECONDS,
     discovery: Discovery | None = None,
     http: str = "",
 ) -> AsyncIterator[ClientProxy]:
-    """A started proxy, which may not have reached its servers yet. `discovery`: default: of the addresses."""
+    """A started proxy, which may not have reached its servers yet.
+
+    Args:
+        hop_seconds: Default: no server is silent, however slow the machine is.
+        discovery: Default: of the addresses.
+    """
     config = ClientProxyConfig(
         servers=addresses, port=0, default_timeout_seconds=timeout_seconds, hop_timeout_seconds=hop_seconds, http=http
     )

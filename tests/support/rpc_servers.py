@@ -10,6 +10,7 @@ from keyhole.config import StateServerConfig
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.server import RpcServer
 from keyhole.v1 import query_pb2, query_pb2_grpc
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 class Listing(query_pb2_grpc.QueryServicer):
@@ -35,5 +36,5 @@ async def answers(server: RpcServer) -> bool:
     """To a new caller, in plaintext; raises where it doesn't."""
     async with aio_channel(server.address) as channel:
         stub: Any = query_pb2_grpc.QueryStub(channel)
-        await stub.ListStates(query_pb2.ListStatesRequest(), timeout=10)
+        await stub.ListStates(query_pb2.ListStatesRequest(), timeout=PATIENCE_SECONDS)
     return True

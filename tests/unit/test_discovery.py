@@ -12,7 +12,7 @@ from keyhole.discovery.dns import DnsSource
 from keyhole.discovery.following import Telling
 from keyhole.discovery.parse import DEFAULT_SELECTOR, Address, DnsName, Pods, read
 from keyhole.errors import InvalidConfiguration
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 
 async def test_a_static_list_is_told_once_and_stays() -> None:
@@ -187,7 +187,7 @@ async def test_a_refusal_at_the_start_is_raised_to_both_worlds_and_later_it_is_n
     source = Refusing()
     servers = FollowedServers((), [source], "refusing")
     with pytest.raises(InvalidConfiguration, match="no rights"):
-        servers.wait(10)
+        servers.wait(PATIENCE_SECONDS)
     with pytest.raises(InvalidConfiguration, match="no rights"):
         servers.known()
     with pytest.raises(InvalidConfiguration, match="no rights"):

@@ -35,6 +35,7 @@ from keyhole.v1 import state_pb2
 from services.client_proxy.forwarding.asked import Asked
 from services.client_proxy.forwarding.frame import Forwarding
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
+from tests.support.waiting import PATIENCE_SECONDS
 
 NAME = (APPLICATION, STATE)
 KEYS = [group.to_bytes(2, "big") + b"key" for group in (0, 9, 1, 8)]
@@ -63,7 +64,7 @@ class _Link:
 
     async def asked(self) -> None:
         """Waits until something was sent here."""
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not self.segments:  # noqa: ASYNC110 - some milliseconds
                 await asyncio.sleep(0.001)
 
@@ -180,7 +181,7 @@ async def test_a_server_that_does_not_answer_does_not_hold_up_the_other_keys_of_
     directory = _Directory(a=range(8), b=range(8, KEY_GROUPS))
     answered = _forward(directory, in_parts=True)
     directory.links["a"].answer()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         answers = await answered
     assert answers.values[0] == b"a" + KEYS[0]
     assert set(answers.failures) == {1, 3}
@@ -461,6 +462,6 @@ async def test_a_frame_answered_in_part_still_learns_who_is_silent() -> None:
     answered = _forward(directory, in_parts=True)
     directory.links["a"].answer()
     assert (await answered).failures.keys() == {1, 3}
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while directory.suspected != ["b"]:  # noqa: ASYNC110 - the hop deadline
             await asyncio.sleep(0.005)

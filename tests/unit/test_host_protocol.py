@@ -40,6 +40,7 @@ from services.state_server.write.attempts import Attempt
 from services.state_server.write.commit import EpochToCommit, GroupCommitted, StateToCommit
 from services.state_server.write.spill import StagingRoom
 from tests.support.states import KEY_GROUPS, descriptor, group, key, memory_changelog, names_in, row
+from tests.support.waiting import LONG_SECONDS
 
 ALL = frozenset(range(KEY_GROUPS))
 FIRST = Run("app", "main", 1, "run-1")
@@ -135,7 +136,7 @@ class SlowRestore:
         ) -> Mapping[Partition, int]:
             self.count += 1
             self.reached.set()
-            self.go_on.wait(10)
+            self.go_on.wait(LONG_SECONDS)
             return ends(reader, states, deadline_seconds)
 
         monkeypatch.setattr(MemoryReader, "ends", slow)
@@ -150,10 +151,10 @@ class SlowCommit:
 
     def _stand_still(self) -> None:
         self._reached.set()
-        self.go_on.wait(10)
+        self.go_on.wait(LONG_SECONDS)
 
     async def under_way(self) -> None:
-        assert await asyncio.to_thread(self._reached.wait, 10)
+        assert await asyncio.to_thread(self._reached.wait, LONG_SECONDS)
 
 
 async def all_wait_for_the_thread() -> None:
@@ -408,7 +409,7 @@ class TestOwnership:
         committing = asyncio.ensure_future(server.apply({A: 1.0, B: 1.0}))
         await commit.under_way()
         meanwhile = threading.Event()
-        server.host._thread.submit(meanwhile.wait, 10)
+        server.host._thread.submit(meanwhile.wait, LONG_SECONDS)
         assigning = asyncio.ensure_future(server.assign(version=2, groups=ALL - {group(B)}))
         await all_wait_for_the_thread()
         commit.go_on.set()
@@ -424,7 +425,7 @@ class TestOwnership:
         restore = SlowRestore(monkeypatch)
         await server.host.open_run(FIRST, "i", "grant-1")
         assert not await server.assign(wait=0.0)
-        await asyncio.to_thread(restore.reached.wait, 10)
+        await asyncio.to_thread(restore.reached.wait, LONG_SECONDS)
         assert not server.host.ready
         with pytest.raises(NotReady):
             server.read(A)
@@ -439,7 +440,7 @@ class TestOwnership:
         await server.begin(groups={group(A)})
         restore = SlowRestore(monkeypatch)
         assert not await server.assign(version=2, wait=0.0)
-        await asyncio.to_thread(restore.reached.wait, 10)
+        await asyncio.to_thread(restore.reached.wait, LONG_SECONDS)
         assert server.read(A) == [None]
         with pytest.raises(NotReady):
             server.read(B)

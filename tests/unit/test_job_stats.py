@@ -21,6 +21,7 @@ from keyhole.local.ports import free_ports
 from keyhole.metrics.cardinality import MOST_QUERIES, MOST_TOPICS, OTHER
 from tests.support import figures
 from tests.support.exporters import scrape
+from tests.support.waiting import LONG_SECONDS
 
 # As Spark 4.2 tells it, without what is of no use here.
 PROGRESS: dict[str, Any] = {
@@ -191,10 +192,10 @@ def test_queries_that_begin_at_once_share_one_page_and_one_port() -> None:
     together = threading.Barrier(8)
 
     def begin() -> JobStats:
-        together.wait(10)
+        together.wait(LONG_SECONDS)
         return stats_of(JobConfig("begun-at-once", ("a:1",), "memory", stats=f"127.0.0.1:{port}"))
 
     with ThreadPoolExecutor(8) as pool:
-        begun = [asked.result(30) for asked in [pool.submit(begin) for _ in range(8)]]
+        begun = [asked.result(LONG_SECONDS) for asked in [pool.submit(begin) for _ in range(8)]]
     begun[0].stop()
     assert len({id(one) for one in begun}) == 1

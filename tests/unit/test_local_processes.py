@@ -14,7 +14,7 @@ import pytest
 from keyhole.errors import MachineError
 from keyhole.local.ports import accepts, free_ports, is_free
 from keyhole.local.processes import Child, last_words
-from tests.support.waiting import until
+from tests.support.waiting import LONG_SECONDS, until
 
 SLEEP = ["/bin/sleep", "60"]
 
@@ -47,7 +47,7 @@ def test_the_child_is_the_program_itself_in_a_session_of_its_own(tmp_path: Path)
 def test_output_goes_to_the_log_after_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "child.log").write_text("of an earlier run\n")
     echoing = child(tmp_path, "/bin/sh", "-c", "echo out; echo err >&2")
-    assert echoing.wait(10) == 0
+    assert echoing.wait(LONG_SECONDS) == 0
     assert echoing.output() == "out\nerr\n"
     assert (tmp_path / "child.log").read_text().startswith("of an earlier run\n")
     echoing.kill()
@@ -71,7 +71,7 @@ threading.Thread(target=reads_where_nothing_is).start()
 time.sleep(60)
 """
     crashing = child(tmp_path, sys.executable, "-c", crash)
-    assert crashing.wait(30) == -signal.SIGSEGV
+    assert crashing.wait(LONG_SECONDS) == -signal.SIGSEGV
     words = last_words(crashing.output()).splitlines()
     assert words[0] == "Fatal Python error: Segmentation fault"
     assert words[1].startswith("Current thread")
@@ -83,7 +83,7 @@ def test_an_early_end_is_told_with_its_exit_code_and_the_end_of_the_log(tmp_path
     (tmp_path / "child.log").write_text("of an earlier run\n")
     failing = child(tmp_path, "/bin/sh", "-c", "echo no such setting; exit 3")
     with pytest.raises(MachineError, match="the child ended with exit code 3") as caught:
-        failing.wait_healthy(lambda: False, 10)
+        failing.wait_healthy(lambda: False, LONG_SECONDS)
     assert "no such setting" in caught.value.message
     assert "earlier run" not in caught.value.message
     failing.kill()
@@ -99,13 +99,13 @@ def test_a_child_that_does_not_become_healthy_is_told_and_still_runs(tmp_path: P
 
 def test_a_healthy_child_is_waited_for(tmp_path: Path) -> None:
     touching = child(tmp_path, "/bin/sh", "-c", f"touch {tmp_path / 'ready'}; sleep 60")
-    touching.wait_healthy((tmp_path / "ready").exists, 10)
+    touching.wait_healthy((tmp_path / "ready").exists, LONG_SECONDS)
     touching.kill()
 
 
 def test_a_child_that_ignores_sigterm_is_killed_with_all_its_own_children(tmp_path: Path) -> None:
     stubborn = child(tmp_path, "/bin/sh", "-c", f"trap '' TERM; sleep 60 & touch {tmp_path / 'ready'}; sleep 60")
-    stubborn.wait_healthy((tmp_path / "ready").exists, 10)
+    stubborn.wait_healthy((tmp_path / "ready").exists, LONG_SECONDS)
     assert len(group(stubborn.pid)) > 1
     assert stubborn.terminate(timeout_seconds=0.2) == -signal.SIGKILL
     until(lambda: group(stubborn.pid) == [])
@@ -113,7 +113,7 @@ def test_a_child_that_ignores_sigterm_is_killed_with_all_its_own_children(tmp_pa
 
 def test_grandchildren_do_not_outlive_a_child_that_ends_by_itself(tmp_path: Path) -> None:
     parent = child(tmp_path, "/bin/sh", "-c", "sleep 60 & exit 0")
-    assert parent.wait(10) == 0
+    assert parent.wait(LONG_SECONDS) == 0
     until(lambda: group(parent.pid) == [])
 
 
@@ -132,7 +132,7 @@ def test_the_child_and_its_children_die_when_their_parent_is_killed(tmp_path: Pa
         f"log = pathlib.Path({str(tmp_path / 'log')!r})\n"
         "c = Child('x', ['/bin/sh', '-c', 'sleep 60 & sleep 60'], log, os.environ)\n"
         "print(c.pid, flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -145,7 +145,7 @@ def test_the_child_and_its_children_die_when_their_parent_is_killed(tmp_path: Pa
 def test_a_program_that_is_not_there_is_an_early_end_that_names_it(tmp_path: Path) -> None:
     missing = child(tmp_path, "/nonexistent/program")
     with pytest.raises(MachineError, match="/nonexistent/program"):
-        missing.wait_healthy(lambda: False, 10)
+        missing.wait_healthy(lambda: False, LONG_SECONDS)
     missing.kill()
 
 

@@ -83,9 +83,9 @@ def test_namespace_and_selector_are_those_of_the_setting_else_the_own_namespace_
     api: KubernetesApi,
 ) -> None:
     with found_by(api, Pods(PORT, "other", "app=x")) as servers:
-        servers.wait(10)
+        servers.wait(PATIENCE_SECONDS)
     with found_by(api) as servers:
-        servers.wait(10)
+        servers.wait(PATIENCE_SECONDS)
     asked = [(query["path"], query["labelSelector"]) for verb, query in api.asked if verb == "list"]
     assert asked == [
         ("/api/v1/namespaces/other/pods", "app=x"),
@@ -236,7 +236,7 @@ def test_an_api_server_that_is_not_there_yet_is_waited_for(api: KubernetesApi) -
 def test_no_rights_at_the_start_is_an_error_that_says_who_lacks_which(api: KubernetesApi, verb: str) -> None:
     api.failing = {verb: (403, status_body(403, FORBIDDEN.replace("list", verb)))}
     with found_by(api) as servers, pytest.raises(InvalidConfiguration) as caught:
-        servers.wait(10)
+        servers.wait(PATIENCE_SECONDS)
     assert f"service account 'proxy' of namespace 'data' may not {verb} the resource pods in namespace 'data'" in str(
         caught.value
     )
@@ -255,7 +255,7 @@ def test_no_rights_at_the_start_is_an_error_that_says_who_lacks_which(api: Kuber
 def test_what_else_is_refused_at_the_start_says_what_to_look_at(api: KubernetesApi, status: int, says: str) -> None:
     api.failing = {"list": (status, b"no JSON")}
     with found_by(api) as servers, pytest.raises(InvalidConfiguration, match=says):
-        servers.wait(10)
+        servers.wait(PATIENCE_SECONDS)
 
 
 def test_rights_that_are_taken_away_later_are_asked_for_until_they_are_back(
@@ -286,8 +286,8 @@ async def test_asyncio_hears_of_every_change(api: KubernetesApi, servers: Follow
 
 def test_closing_ends_the_watch_at_once(api: KubernetesApi) -> None:
     with found_by(api) as servers:
-        servers.wait(10)
+        servers.wait(PATIENCE_SECONDS)
         watched(api)
         (thread,) = servers._threads
-    thread.join(5)
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()

@@ -29,6 +29,7 @@ from keyhole.v1.state_pb2 import ROLE_STANDBY
 from services.state_server.read.table import Table
 from tests.support.simulation import DriverDiedError, Fault, Letter, SimulatedServer, World
 from tests.support.states import KEY_GROUPS, content, descriptor, key, names_in, row
+from tests.support.waiting import LONG_SECONDS
 
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 ONE = {name: row(1.0) for name in KEYS}
@@ -300,7 +301,7 @@ def test_a_restore_that_begins_while_a_transaction_is_being_completed_waits_for_
     def stand_still() -> None:
         world.kafka.before_commit = steps
         begun.set()
-        goes_on.wait(5)
+        goes_on.wait(LONG_SECONDS)
 
     tasks: list[asyncio.Task[object]] = []
 
@@ -314,7 +315,7 @@ def test_a_restore_that_begins_while_a_transaction_is_being_completed_waits_for_
         world.late.remove(letter)
         world.kafka.before_commit = stand_still
         tasks.append(world.loop.create_task(world.calling(letter)))
-        world.run(asyncio.to_thread(begun.wait, 5))
+        world.run(asyncio.to_thread(begun.wait, LONG_SECONDS))
 
     world.meanwhile["b", "Commit"] = its_commit_gets_under_way
     assert world.run_epoch(1, ONE).rounds == 2

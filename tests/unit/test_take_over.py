@@ -21,6 +21,7 @@ from services.state_server.replica.take_over import StateShare
 from tests.support.hosts import INCARNATION, Hosted
 from tests.support.simulation import SteppedFollower
 from tests.support.states import KEY_GROUPS, key, names_in, row
+from tests.support.waiting import LONG_SECONDS
 
 ALL = frozenset(range(KEY_GROUPS))
 OTHER = key(names_in(1)[0])
@@ -66,7 +67,7 @@ async def test_a_copy_whose_take_over_was_broken_off_shows_whole_epochs_only(
             1,
             [StateShare(standby.of, frozenset({0}), ALL - {0})],
             EpochStamp(1, run.generation, 1000, 0),
-            wait_seconds=5.0,
+            wait_seconds=LONG_SECONDS,
         )
     await owner.apply(3, {OTHER: row(3.0)})
     await asyncio.to_thread(followers[0].step)  # something of another key group comes, and all is shown anew
@@ -81,7 +82,7 @@ async def one_that_writes() -> tuple[Hosted, threading.Event]:
     server, written = Hosted(), threading.Event()
     await server.own()
     await server.apply(1, {OTHER: row(1.0)})
-    server.host._thread.submit(written.wait, 5)
+    server.host._thread.submit(written.wait, LONG_SECONDS)
     return server, written
 
 
