@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from keyhole.changelog.base import Changelog
 from keyhole.encoding.envelope import Base
-from keyhole.errors import StillRunning
+from keyhole.errors import NotReady, StillRunning
 from keyhole.model.epoch import EpochStamp, Run
 from keyhole.protocol.receipts import GroupReceipt
 from services.state_server.fence import Fence
@@ -27,6 +27,7 @@ from services.state_server.write.epoch_writer import Decode, EpochWriter
 from services.state_server.write.grant import Grant
 from services.state_server.write.host_thread import HostThread
 from services.state_server.write.merging import CommitContext
+from services.state_server.write.owner_loop import OwnerLoop
 from services.state_server.write.query_states import QueryStates
 from services.state_server.write.staged import StagedAttempt
 
@@ -46,6 +47,7 @@ class QueryHost:
         lease: By which its answers are confirmed, or no more.
         alone: Its coordinator knows nobody else who could own what it owns.
         epochs: What it has committed, for the server's figures.
+        feeding: What applies the updates of its states that are fed by them.
     """
 
     def __init__(
@@ -69,8 +71,19 @@ class QueryHost:
         self._grant = Grant(settings.server, changelog, self._states.hosted, settings.kafka_deadline_seconds)
         self._writer = EpochWriter(application, self._states, self._grant, self.lease, self._thread, settings)
         self.attempts, self.epochs = self._writer.attempts, self._writer.counts
+        self.feeding = OwnerLoop(
+            query, changelog, self._states, self._grant, self._thread, settings, lambda: self.fence.run.generation
+        )
         self._ownership = Ownership(
-            query, changelog, self._states, self.fence, self.lease, self._changing, self._thread, settings
+            query,
+            changelog,
+            self._states,
+            self.feeding,
+            self.fence,
+            self.lease,
+            self._changing,
+            self._thread,
+            settings,
         )
 
     @property
@@ -178,6 +191,9 @@ class QueryHost:
     def confirm(self, run: Run, version: int, *, alone: bool = False) -> None:
         """The coordinator is alive, and this server still counts. `alone`: nobody else could own what it owns."""
         self.fence.check_may_confirm(run, version)
+        if self.feeding.lost_its_grant:
+            # Nobody commits anything here by whose answer the run would hear of it.
+            raise NotReady(f"server {self._settings.server} has lost its grant; it needs another one")
         self.alone = alone
         self.lease.confirm()
 
@@ -230,6 +246,7 @@ class QueryHost:
             await self._ownership.take_overs.stop()
             await self._ownership.standbys.close()
             await self._writer.settled()
+            await self.feeding.close()
             self.withdraw()  # what was just being opened
             try:
                 await self._thread.call_always(self._close_on_thread, destroy)

@@ -30,5 +30,7 @@ class HostSettings:
     # Called on the event loop whenever ownership or readiness has changed.
     changed: Callable[[], None]
     make_follower: MakeFollower = Follower
+    # Updates are applied in the background; else whoever tests it calls OwnerLoop.step.
+    feeds_by_itself: bool = True
     at_once: AtOnce = field(default_factory=AtOnce)
     counts: ServerCounts = field(default_factory=ServerCounts)

@@ -347,6 +347,6 @@ def test_a_key_group_whose_updates_can_not_be_applied_is_dropped_whole_and_the_o
     feed.apply({0: [_sent(name, 0, 1)]})
     bad = LoggedUpdate(0, 7, b"{}")
     counts = feed.apply({1: [bad, _sent(other, 1, 1)], 0: [_sent(name, 1, 1), _sent(name, 0, 1)]})
-    assert [one.update for one in counts.refused] == [bad]
+    assert [one.update for one in counts.refused[1]] == [bad]
     assert [(of, type(why)) for of, why in counts.failed.items()] == [(0, AssertionError)]
     assert (dict(feed.next), feed.uncommitted) == ({1: 2}, 1)

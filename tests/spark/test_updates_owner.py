@@ -74,7 +74,7 @@ class Owner:
 
     def apply(self, seconds: float = 0.2) -> None:
         counts = self.feed.apply({run.partition.key_group: run.updates for run in self._tail.poll(seconds)})
-        assert (counts.refused, counts.failed) == ([], {})
+        assert (counts.refused, counts.failed) == ({}, {})
 
     def begin_commit(self) -> FeedCommit | None:
         return self.feed.begin_commit(generation=1, now_ms=1)

@@ -45,6 +45,7 @@ class Hosted:
     at_once: AtOnce = field(default_factory=AtOnce)
     clock: ManualClock = field(default_factory=ManualClock)
     of: StateDescriptor = field(default_factory=descriptor)
+    feeds_by_itself: bool = True
 
     def __post_init__(self) -> None:
         self.tables: dict[tuple[str, str], Table] = {}
@@ -65,6 +66,7 @@ class Hosted:
             changed=lambda: None,
             make_follower=self.make_follower,
             at_once=self.at_once,
+            feeds_by_itself=self.feeds_by_itself,
         )
         self.host = QueryHost("app", "main", changelog, self.tables, settings)
 

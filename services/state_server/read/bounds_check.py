@@ -37,7 +37,12 @@ class BoundsCheck:
             self._check_epoch(min(standing.stamp.epoch for standing in standings), bounds.min_epoch)
         if bounds.max_staleness_ms:
             # An owner has all there is, as long as nobody has replaced it: that it knows as of its lease.
-            age_ms = self._lease.age_seconds * 1000 if self._owner else max(map(self._age_ms, standings))
+            if self._owner:
+                # Or it knows that it has not applied all there is, since a moment that its standing names.
+                behind = [self._age_ms(standing) for standing in standings if standing.as_of_ms]
+                age_ms = max([self._lease.age_seconds * 1000, *behind])
+            else:
+                age_ms = max(map(self._age_ms, standings))
             self._check_age(age_ms, bounds.max_staleness_ms)
 
     def _check_epoch(self, epoch: int, min_epoch: int) -> None:

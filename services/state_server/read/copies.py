@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from keyhole.encoding.codec import EntryRange
 from keyhole.encoding.envelope import Visible
@@ -125,6 +126,15 @@ class Copy:
         self.standing = standing
         self._apart = {prefix_of(group): other for group, other in apart.items() if other != standing}
         self._source = None
+
+    def fall_behind(self, as_of_ms: int, heard_monotonic: float) -> None:
+        """No key group is known to have all there is from now on; those that were not keep the time they name."""
+        since = {
+            group: replace(of, as_of_ms=as_of_ms, heard_monotonic=heard_monotonic)
+            for group in self.groups
+            if not (of := self._apart.get(prefix_of(group), self.standing)).as_of_ms
+        }
+        self._apart |= {prefix_of(group): of for group, of in since.items()}
 
     def withdraw(self, groups: Collection[int]) -> None:
         """Stops answering for key groups, at once."""

@@ -24,9 +24,10 @@ class Sources:
 
     def owner(self, standing: Standing) -> state_pb2.Source:
         """The source of answers of the owner's copy."""
-        return self._source(
-            state_pb2.ROLE_OWNER, standing, as_of_ms=self._lease.confirmed_ms, unconfirmed=self._lease.expired
-        )
+        as_of_ms = self._lease.confirmed_ms
+        if standing.as_of_ms:  # it has not applied all there is
+            as_of_ms = min(as_of_ms, standing.as_of_ms)
+        return self._source(state_pb2.ROLE_OWNER, standing, as_of_ms=as_of_ms, unconfirmed=self._lease.expired)
 
     def standby(self, standing: Standing) -> state_pb2.Source:
         """The source of answers of the standby's copy."""

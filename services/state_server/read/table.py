@@ -120,6 +120,28 @@ class Table:
         }
         self.owned.publish(snapshot, groups, standing, apart, sequence)
 
+    def publish_applied(
+        self,
+        snapshot: Snapshot,
+        groups: frozenset[int],
+        standing: Standing,
+        standings: Mapping[int, Standing],
+        sequence: int,
+    ) -> None:
+        """As `publish`, of a state that is fed by updates: each key group stands for itself.
+
+        Args:
+            standings: Of these key groups; generation and version are those of `standing`.
+        """
+        generation, version = standing.stamp.generation, standing.assignment_version
+        apart = {
+            group: dataclasses.replace(
+                of, stamp=msgspec.structs.replace(of.stamp, generation=generation), assignment_version=version
+            )
+            for group, of in standings.items()
+        }
+        self.owned.publish(snapshot, groups, standing, apart, sequence)
+
     def lookup(
         self,
         keys: Sequence[bytes],

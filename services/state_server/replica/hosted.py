@@ -4,8 +4,9 @@ that changes the store goes through here. Host thread only."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from keyhole.changelog.base import RestoredEpochs
 from keyhole.encoding.envelope import lifetime
@@ -13,8 +14,9 @@ from keyhole.encoding.row_codec import check_usable
 from keyhole.model.epoch import START, Position
 from keyhole.model.evolution import succeeds
 from keyhole.model.state import StateDescriptor
-from keyhole.stores.base import Batch, Store
+from keyhole.stores.base import Batch, Snapshot, Store
 from keyhole.stores.pieces import apply_pieces
+from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
 from services.state_server.replica.key_groups import KeyGroups
 from services.state_server.write.merge import merge_of
@@ -24,6 +26,19 @@ from services.state_server.write.ttl_gc import Sweeper
 _log = logging.getLogger(__name__)
 
 
+class Applied(Protocol):
+    """What is applied of a state that is fed by updates, before it is in its store. Host thread only."""
+
+    def shown(self) -> frozenset[int]:
+        """The owned key groups that readers may be answered from."""
+
+    def snapshot(self) -> Snapshot:
+        """What is applied, over what is stored; close it."""
+
+    def standings(self, key_groups: Iterable[int]) -> Mapping[int, Standing]:
+        """What these stand for; generation and version are the owner's."""
+
+
 @dataclass
 class StateReplica:
     """One state.
@@ -31,6 +46,7 @@ class StateReplica:
     Attributes:
         groups: In which state each key group is.
         sweeper: None: nothing expires, and no deletion is remembered.
+        applied: None: the state is not fed by updates.
     """
 
     descriptor: StateDescriptor
@@ -39,6 +55,7 @@ class StateReplica:
     merge: Merge
     groups: KeyGroups = field(default_factory=KeyGroups)
     sweeper: Sweeper | None = None
+    applied: Applied | None = None
     _positions: dict[int, Position] = field(default_factory=dict, init=False)
 
     @classmethod

@@ -26,6 +26,8 @@ class KeyGroups:
     def __init__(self) -> None:
         self._in: dict[KeyGroupState, set[int]] = {state: set() for state in KeyGroupState}
         self._state: dict[int, KeyGroupState] = {}
+        self._restores = 0
+        self._tenures: dict[int, int] = {}
 
     def state(self, group: int) -> KeyGroupState:
         """The state that the key group is in."""
@@ -35,6 +37,10 @@ class KeyGroups:
     def owned(self) -> Set[int]:
         """The key groups that may be written. Not to be kept: the set changes."""
         return self._in[_S.OWNER]
+
+    def tenure(self, group: int) -> int:
+        """Which of the times in which this server owns it; 0: it does not. No two times have one number."""
+        return self._tenures[group] if group in self.owned else 0
 
     @property
     def shown(self) -> frozenset[int]:
@@ -112,7 +118,9 @@ class KeyGroups:
 
     def restored(self, groups: Iterable[int]) -> None:
         """They hold all that was committed before this server's grant."""
+        self._restores += 1
         for group in groups:
+            self._tenures[group] = self._restores
             self._become(group, _S.OWNER)
 
     def lose_grant(self) -> None:

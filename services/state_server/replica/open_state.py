@@ -8,6 +8,7 @@ from services.state_server.host_settings import HostSettings
 from services.state_server.read.standing import Lease
 from services.state_server.read.table import Table
 from services.state_server.replica.hosted import StateReplica
+from services.state_server.write.fed_state import FedState
 
 
 def open_state(application: str, descriptor: StateDescriptor, settings: HostSettings, lease: Lease) -> StateReplica:
@@ -24,7 +25,10 @@ def open_state(application: str, descriptor: StateDescriptor, settings: HostSett
     check_usable(descriptor)
     store = settings.engine.open(application, descriptor.state, descriptor.topic_id)
     try:
-        return StateReplica.open(descriptor, store, Table(settings.server, descriptor, store, lease))
+        state = StateReplica.open(descriptor, store, Table(settings.server, descriptor, store, lease))
     except BaseException:
         store.close()  # or whoever tries it again would find it open
         raise
+    if descriptor.updates_topic_id:
+        state.applied = FedState(state, settings.clock)
+    return state

@@ -23,6 +23,7 @@ from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.standby import StandbyCopies
 from services.state_server.replica.take_over import StateShare, TakeOvers
 from services.state_server.write.host_thread import HostThread
+from services.state_server.write.owner_loop import OwnerLoop
 from services.state_server.write.query_states import QueryStates
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Ownership:
         query: str,
         changelog: Changelog,
         states: QueryStates,
+        feeding: OwnerLoop,
         fence: Fence,
         lease: Lease,
         changing: asyncio.Lock,
@@ -54,6 +56,7 @@ class Ownership:
         self._query = query
         self._changelog = changelog
         self._states = states
+        self._feeding = feeding
         self._fence = fence
         self._changing = changing
         self._thread = thread
@@ -69,7 +72,7 @@ class Ownership:
             settings.changed,
             settings.make_follower,
         )
-        self.take_overs = TakeOvers(query, changelog, states, self.standbys, lease, thread, settings)
+        self.take_overs = TakeOvers(query, changelog, states, feeding, self.standbys, lease, thread, settings)
         self.standbys.start()
 
     async def assign(
@@ -124,7 +127,9 @@ class Ownership:
         async with self._changing:
             self._fence.check_not_older(run, version)
             hosted = self._states.state(state)
-            await self._demote({state: groups})
+            # What was applied, so that the next owner need not apply it again.
+            async with self._feeding.committed():
+                await self._demote({state: groups})
             await self._thread.call(self._await_readable, hosted, groups)
 
     def _await_readable(self, state: StateReplica, groups: frozenset[int]) -> None:

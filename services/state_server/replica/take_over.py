@@ -20,6 +20,7 @@ from services.state_server.read.standing import Lease, Standing
 from services.state_server.replica.restore import restore
 from services.state_server.replica.standby import StandbyCopies
 from services.state_server.write.host_thread import HostThread
+from services.state_server.write.owner_loop import OwnerLoop
 from services.state_server.write.query_states import PublishedView, QueryStates
 
 _log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class TakeOvers:
         query: str,
         changelog: Changelog,
         states: QueryStates,
+        feeding: OwnerLoop,
         standbys: StandbyCopies,
         lease: Lease,
         thread: HostThread,
@@ -64,6 +66,7 @@ class TakeOvers:
         self._query = query
         self._changelog = changelog
         self._states = states
+        self._feeding = feeding
         self._standbys = standbys
         self._lease = lease
         self._thread = thread
@@ -134,6 +137,12 @@ class TakeOvers:
             state.table.given.begin_take_over()
         self._settings.changed()
         views = await self._thread.call(self._restore, wanted, stop)
+        if self._feeding.fed:
+            # What the owner before has shown of their updates is not taken back.
+            for view in views:
+                view.snapshot.close()
+            await self._feeding.caught_up(stop)
+            views = await self._thread.call(self._states.views)
         self._states.publish(views, Standing(complete, version))
         for state in hosted.values():
             state.table.given.taken_over()

@@ -10,12 +10,13 @@ import logging
 from collections.abc import Callable, Sequence
 
 from keyhole.encoding.envelope import Base
-from keyhole.errors import KafkaUnreachable, KeyholeError, NotOwner, StageLost
+from keyhole.errors import KafkaUnreachable, KeyholeError, NotOwner, StageLost, StateConflict
 from keyhole.protocol.failpoints import Step
 from keyhole.protocol.receipts import GroupReceipt
 from services.state_server.counts import EpochCounts
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.standing import Lease, Standing
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.attempts import Attempt, RoundAttempts
 from services.state_server.write.bases import read_bases
 from services.state_server.write.commit import EpochToCommit, GroupCommitted, commit_epoch
@@ -79,13 +80,20 @@ class EpochWriter:
         Raises:
             NotOwner: Nothing of the state is here.
             StageLost: A newer round, or a newer epoch, has begun.
+            StateConflict: The state is fed by updates.
         """
-        state = self._states.state(attempt.state)
+        state = self._state(attempt.state)
         name = f"{self._application}/{attempt.state}"
         groups, room = state.descriptor.key_groups, self._settings.room
         return self.attempts.begin(
             attempt, lambda: StagedAttempt(name, groups, state.store.max_key_bytes, state.merge, room)
         )
+
+    def _state(self, name: str) -> StateReplica:
+        state = self._states.state(name)
+        if state.applied is not None:
+            raise StateConflict(f"state {self._application}/{name} is fed by updates: it takes no epochs", state=name)
+        return state
 
     async def add_rows(self, attempt: StagedAttempt, decode: Decode) -> None:
         """Adds a chunk to an attempt; where memory is short, rows of this query go to disk.
@@ -130,10 +138,10 @@ class EpochWriter:
         Args:
             version: Of the assignment by which the published key groups are owned.
 
-        Raises: See commit.commit_epoch.
+        Raises: See commit.commit_epoch; StateConflict where a state is fed by updates.
         """
         for name in epoch.states:
-            self._states.state(name)
+            self._state(name)
         committing = asyncio.ensure_future(self._commit(epoch, version, deadline_seconds))
         self._committing.add(committing)
         committing.add_done_callback(self._committing.discard)

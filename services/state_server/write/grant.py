@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 
-from keyhole.changelog.base import Changelog, ChangelogWriter
+from keyhole.changelog.base import Changelog, ChangelogWriter, Partition, PartitionChanges
 from keyhole.errors import StageLost
 from services.state_server.replica.hosted import StateReplica
 
 
 class Grant:
-    """See the module's text. Host thread, but for `name`, `check` and `given_up`.
+    """See the module's text. Host thread, but for `name`, `check`, `given_up` and `commit`.
 
     Args:
         hosted: The query's states by name. What they may write depends on the grant: without it, nothing.
@@ -29,6 +30,8 @@ class Grant:
         self._hosted = hosted
         self._deadline_seconds = deadline_seconds
         self._writer: ChangelogWriter | None = None
+        # Held by whoever uses the writer in another thread: it is not closed meanwhile.
+        self._writing = threading.Lock()
 
     @property
     def given_up(self) -> bool:
@@ -63,6 +66,27 @@ class Grant:
             raise StageLost(f"server {self._server} has no grant any more; it needs another one")
         return self._writer
 
+    def commit(
+        self, writer: ChangelogWriter, changes: Sequence[PartitionChanges], deadline_seconds: float
+    ) -> Mapping[Partition, int]:
+        """What ChangelogWriter.commit does, in any thread: the grant is not given up until it ends.
+
+        Args:
+            writer: As `check` gave it on the host thread when the changes were made: they are of that grant alone.
+
+        Raises:
+            StageLost: That grant was given up meanwhile; nothing was written.
+        """
+        with self._writing:
+            if self._writer is not writer:
+                raise StageLost(f"server {self._server} was given another grant")
+            return writer.commit(changes, deadline_seconds)
+
+    def give_up_of(self, writer: ChangelogWriter) -> None:
+        """As `give_up`, if that is its writer still."""
+        if self._writer is writer:
+            self.give_up()
+
     def give_up(self) -> None:
         """Nothing more is written under it. Key groups must be restored before they are written under the next one."""
         self.close()
@@ -73,5 +97,6 @@ class Grant:
     def close(self) -> None:
         """Closes the writer; the stores are about to be closed, too. Idempotent."""
         if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+            with self._writing:
+                self._writer.close()
+                self._writer = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from keyhole.errors import NotOwner, ValueMismatch
@@ -27,13 +27,18 @@ _log = logging.getLogger(__name__)
 
 
 class PublishedView(NamedTuple):
-    """What is owned of a state, as the host thread left it: what is to be published. `sequence` grows with each."""
+    """What is owned of a state, as the host thread left it: what is to be published. `sequence` grows with each.
+
+    Attributes:
+        standings: Of a state that is fed by updates, what each key group stands for; else none.
+    """
 
     state: StateReplica
     snapshot: Snapshot
     groups: frozenset[int]
     positions: Mapping[int, Position]
     sequence: int
+    standings: Mapping[int, Standing] | None = None
 
 
 class QueryStates:
@@ -167,16 +172,39 @@ class QueryStates:
         owned.
         """
         self._views_taken += 1
-        return [
-            PublishedView(
-                state,
-                state.store.snapshot(),
-                frozenset(state.groups.owned),
-                {group: state.position(group) for group in state.groups.owned},
-                self._views_taken,
-            )
-            for state in self.hosted.values()
-        ]
+        return [self._view(state) for state in self.hosted.values()]
+
+    def applied_views(self, names: Collection[str]) -> list[PublishedView]:
+        """As `views`, of some states that are fed by updates."""
+        self._views_taken += 1
+        return [self._view(state) for name, state in self.hosted.items() if name in names]
+
+    def _view(self, state: StateReplica) -> PublishedView:
+        if state.applied is not None:
+            shown = state.applied.shown()
+            standings = state.applied.standings(shown)
+            return PublishedView(state, state.applied.snapshot(), shown, {}, self._views_taken, standings)
+        return PublishedView(
+            state,
+            state.store.snapshot(),
+            frozenset(state.groups.owned),
+            {group: state.position(group) for group in state.groups.owned},
+            self._views_taken,
+        )
+
+    def publish_applied(self, views: Sequence[PublishedView]) -> None:
+        """As `publish`, by the assignment that each is published by. Event loop.
+
+        What would take a key group away that is still to be owned is not published: it is restored, and readers see
+        what they saw before.
+        """
+        for view in views:
+            table = view.state.table
+            owned = table.groups & table.given.assigned
+            if owned <= view.groups:
+                self.publish([view], table.standing)
+            else:
+                view.snapshot.close()
 
     def publish(self, views: Sequence[PublishedView], standing: Standing) -> None:
         """Readers see these views from now on, all in one step. Takes their snapshots over. Event loop."""
@@ -185,7 +213,10 @@ class QueryStates:
                 table = view.state.table
                 # What was released while the view was on its way is not published again.
                 groups = view.groups & table.given.assigned
-                table.publish(view.snapshot, groups, standing, view.positions, view.sequence)
+                if view.standings is None:
+                    table.publish(view.snapshot, groups, standing, view.positions, view.sequence)
+                else:
+                    table.publish_applied(view.snapshot, groups, standing, view.standings, view.sequence)
             else:
                 view.snapshot.close()
 

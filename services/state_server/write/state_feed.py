@@ -42,7 +42,7 @@ class FeedCounts:
 
     applied: int = 0
     repeated: int = 0
-    refused: list[RefusedUpdate] = field(default_factory=list)
+    refused: dict[int, list[RefusedUpdate]] = field(default_factory=dict)
     waits_for: StaleDescriptor | None = None
     failed: dict[int, Exception] = field(default_factory=dict)
 
@@ -117,6 +117,15 @@ class StateFeed:
         """By key group, the next offset to read: behind `next` where what was seen is not known again yet."""
         return {group: feed.reads for group, feed in self._groups.items()}
 
+    def time_ms(self, key_group: int) -> int:
+        """The latest timestamp of its log so far."""
+        return self._groups[key_group].time_ms
+
+    @property
+    def clean(self) -> bool:
+        """All that was applied is committed, and in the store."""
+        return not self._overlay and all(feed.next == self._committed[group] for group, feed in self._groups.items())
+
     @property
     def assumed(self) -> int:
         """How many rows' numbers were given up since the key groups began here: see SeenRows. It should be 0."""
@@ -151,7 +160,8 @@ class StateFeed:
                 self._overlay = done.overlay
                 counts.applied += done.applied
                 counts.repeated += done.repeated
-                counts.refused += done.refused
+                if done.refused:
+                    counts.refused[group] = done.refused
                 counts.waits_for = counts.waits_for or done.waits_for
         finally:
             stored.close()

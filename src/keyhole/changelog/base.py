@@ -175,13 +175,19 @@ class UpdatesRun(NamedTuple):
     """Updates of one key group that came together.
 
     Attributes:
+        start: Where the log was read from: of what is before, nothing is here.
         updates: In the order of the log, ascending by offset; some offsets are no updates.
         end: The offset of the next one to come: the log ended there a moment ago. None: there is more.
     """
 
     partition: Partition
+    start: int
     updates: Sequence[LoggedUpdate]
     end: int | None
+
+    def behind(self, before: UpdatesRun) -> UpdatesRun:
+        """Both as one, where this one follows on the other."""
+        return UpdatesRun(self.partition, before.start, [*before.updates, *self.updates], self.end)
 
 
 class UpdatesTail(Protocol):
@@ -213,8 +219,19 @@ class LogExtent(NamedTuple):
     end: int
 
 
+class RefusedRecord(NamedTuple):
+    """A record of an updates topic that changed nothing, and never will."""
+
+    partition: Partition
+    update: LoggedUpdate
+    reason: str
+
+
 class UpdatesTopics(Protocol):
-    """Makes and checks the updates topics of an application's states, each with one partition per key group."""
+    """Makes and checks the updates topics of an application's states, each with one partition per key group.
+
+    One thread at a time; close it.
+    """
 
     def ensure(self, state: str, key_groups: int, topic_id: str, deadline_seconds: float) -> str:
         """Makes the topic with the right settings, or checks the one that is there. Returns its topic id.
@@ -238,6 +255,25 @@ class UpdatesTopics(Protocol):
             ChangelogRecreated: One is not there.
             KafkaUnreachable: No answer in time.
         """
+
+    def lost(self, topic_ids: Mapping[str, str], deadline_seconds: float) -> Sequence[str]:
+        """The states, of these, whose updates topic is gone, or has another id now. Raises KafkaUnreachable."""
+
+    def write(self, state: str, key_groups: int, value: bytes, deadline_seconds: float) -> None:
+        """Appends a record to each partition; returns once all have it. May be called again.
+
+        Raises:
+            KafkaUnreachable: It may be in some of them.
+        """
+
+    def put_aside(self, refused: Sequence[RefusedRecord], deadline_seconds: float) -> None:
+        """Writes records to the topics of dead letters, `<updates topic>.dead-letter`; returns once they have them.
+
+        Raises:
+            KafkaUnreachable: Some may be there. Called again, these are there twice.
+        """
+
+    def close(self) -> None: ...
 
 
 class ControlTail(Protocol):
@@ -343,6 +379,11 @@ class Changelog(Protocol):
     def tail(self) -> ChangelogTail: ...
 
     def control_tail(self) -> ControlTail: ...
+
+    def updates_topics(self) -> UpdatesTopics: ...
+
+    def updates_tail(self, topic_ids: Mapping[str, str]) -> UpdatesTail:
+        """Of these states, by the ids that their updates topics must have."""
 
     def replicas(self, group: str) -> ReplicaGroup:
         """The group of replicas of that name. Each group holds every key group once; two groups hold two copies."""

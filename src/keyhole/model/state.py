@@ -92,6 +92,7 @@ class StateDescriptor(msgspec.Struct, frozen=True):
             count whatever the rows' orders.
         class_version: Of the job's class that makes what is stored (an aggregator, operator or codec), 1 to 255. 0:
             there is none, or an earlier release has recorded the state, to which all were of version 1.
+        updates_topic_id: Kafka's id of the updates topic that feeds the state, in the real-time lane; empty: epochs do.
     """
 
     application: str
@@ -111,6 +112,7 @@ class StateDescriptor(msgspec.Struct, frozen=True):
     max_length: int = 0
     keep_deleted_ms: int = 0
     class_version: int = 0
+    updates_topic_id: str = ""
 
     @property
     def entry_key(self) -> tuple[KeyColumn, ...]:

@@ -48,6 +48,8 @@ def _check_unchanged(stored: StateDescriptor, wanted: StateDescriptor) -> None:
             # What is stored holds when it expires, by that clock, or doesn't; how long entries live may change.
             ("ttl", _expiry(stored), _expiry(wanted)),
             # Rows from before would be read as null: nothing of them is in the field that is there from then on.
+            # Epochs and updates are counted apart, and so are those of two updates topics.
+            ("lane", _lane(stored), _lane(wanted)),
             ("codec", _made_by_codec(stored, of=wanted), _made_by_codec(wanted, of=wanted)),
         )
         if before != after
@@ -104,6 +106,11 @@ def check_feeder(stored: StateDescriptor, wanted: StateDescriptor) -> None:
 
 def _columns(columns: Iterable[KeyColumn]) -> str:
     return ", ".join(f"{column.name} {column.type}" for column in columns)
+
+
+def _lane(state: StateDescriptor) -> str:
+    """The other one is for another application, from a savepoint. An id of its own is another topic of updates."""
+    return f"real time, by updates topic {state.updates_topic_id}" if state.updates_topic_id else "batch"
 
 
 def _expiry(state: StateDescriptor) -> str:

@@ -54,6 +54,7 @@ def descriptor_to_proto(descriptor: StateDescriptor) -> state_pb2.StateDescripto
         max_length=descriptor.max_length,
         keep_deleted_ms=descriptor.keep_deleted_ms,
         class_version=descriptor.class_version,
+        updates_topic_id=descriptor.updates_topic_id,
     )
 
 
@@ -116,6 +117,7 @@ def descriptor_from_proto(message: state_pb2.StateDescriptor) -> StateDescriptor
         max_length=message.max_length,
         keep_deleted_ms=message.keep_deleted_ms,
         class_version=message.class_version,
+        updates_topic_id=message.updates_topic_id,
     )
 
 

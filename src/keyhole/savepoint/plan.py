@@ -159,6 +159,7 @@ def _descriptor(old: StateDescriptor, application: str, options: RestoreOptions)
         query=options.queries.get(old.query, old.query),
         key_groups=groups,
         topic_id="",
+        updates_topic_id="",
     )
 
 

@@ -12,6 +12,7 @@ from keyhole.model.epoch import Position
 from keyhole.model.state import StateDescriptor
 from keyhole.testing.followers import MemoryControlTail, MemoryReplicaGroup, MemoryTail
 from keyhole.testing.memory_kafka import PIECE_LIMITS, PIECE_RECORDS, MemoryKafka, NextCommit
+from keyhole.testing.updates import MemoryUpdatesTail, MemoryUpdatesTopics
 
 __all__ = ["PIECE_RECORDS", "MemoryChangelog", "MemoryKafka", "NextCommit"]
 
@@ -40,6 +41,12 @@ class MemoryChangelog:
 
     def control_tail(self) -> MemoryControlTail:
         return MemoryControlTail(self._kafka, self._application)
+
+    def updates_topics(self) -> MemoryUpdatesTopics:
+        return MemoryUpdatesTopics(self._kafka, self._application)
+
+    def updates_tail(self, topic_ids: Mapping[str, str]) -> MemoryUpdatesTail:
+        return MemoryUpdatesTail(self._kafka, self._application, topic_ids)
 
     def replicas(self, group: str) -> MemoryReplicaGroup:
         return MemoryReplicaGroup(self._kafka, group)

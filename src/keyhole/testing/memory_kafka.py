@@ -48,12 +48,14 @@ class MemoryKafka:
         down: While true, every call raises KafkaUnreachable.
         next_commit: See NextCommit; goes back to SUCCEEDS by itself.
         before_commit: Called before each transaction takes effect, on the thread that commits.
+        log_time_ms: What records that are appended without a transaction get as their time.
     """
 
     def __init__(self) -> None:
         self.down = False
         self.next_commit = NextCommit.SUCCEEDS
         self.before_commit: Callable[[], None] = lambda: None
+        self.log_time_ms = 1
         self._lock = threading.Condition()
         self._topics: dict[str, _Topic] = {}
         self._epochs: dict[str, int] = {}
@@ -174,6 +176,19 @@ class MemoryKafka:
             if fate is NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED:
                 raise OutcomeUnknown("the Kafka in memory was told not to answer")
             return offsets
+
+    def append(self, name: str, partition: int, value: bytes | None) -> int:
+        """Appends a record without a transaction, under the time as its key. Returns its offset."""
+        self.reach()
+        with self._lock:
+            if name not in self._topics:
+                raise ChangelogRecreated(f"topic {name} is gone", topic=name)
+            topic = self._topics[name]
+            offset = topic.ends[partition]
+            topic.partitions[partition][offset] = self.log_time_ms.to_bytes(8, "big"), value
+            topic.ends[partition] += 1
+            self._lock.notify_all()
+            return offset
 
     def wait(self, ready: Callable[[], bool], seconds: float) -> None:
         """Returns when `ready` says so, at most `seconds` later. It is asked now, and whenever something changed."""

@@ -8,6 +8,9 @@ _SEEN = "src/keyhole/protocol/seen.py"
 _UPDATES = "services/state_server/write/updates.py"
 _MERGE = "services/state_server/write/update_merge.py"
 _FEED = "services/state_server/write/state_feed.py"
+_FED = "services/state_server/write/fed_state.py"
+_COMMITS = "services/state_server/write/feed_commits.py"
+_OWNER = "test_feeding_owner.py"
 _TAIL = "src/keyhole/changelog/kafka/updates_tail.py"
 _APPLIED = "test_updates_applied.py"
 _OWNERS = "test_state_feed.py"
@@ -183,5 +186,69 @@ REALTIME: tuple[Breakage, ...] = (
         "",
         ("test_updates_topics.py::test_a_topic_that_was_made_anew_is_another_one",),
         "spark",
+    ),
+    Breakage(
+        "a new owner answers before it has applied what the one before has shown",
+        "realtime",
+        _FED,
+        "group.shown = group.shown or place >= group.shown_from or group.waits",
+        "group.shown = True",
+        (f"{_OWNER}::test_the_next_owner_shows_what_the_one_before_has_shown_though_it_was_not_committed",),
+    ),
+    Breakage(
+        "a key group that comes back goes on where it was",
+        "realtime",
+        _FED,
+        "groups.tenure(of) != group.tenure]",
+        "not groups.tenure(of)]",
+        (f"{_OWNER}::test_a_commit_of_which_the_outcome_is_not_known_counts_once",),
+    ),
+    Breakage(
+        "a commit is written under a grant that it was not made under",
+        "realtime",
+        "services/state_server/write/grant.py",
+        "            if self._writer is not writer:\n",
+        "            if self._writer is None:\n",
+        (f"{_OWNER}::test_a_commit_made_under_a_grant_writes_nothing_under_the_next_one",),
+    ),
+    Breakage(
+        "a release does not wait for a commit under way",
+        "realtime",
+        "services/state_server/replica/ownership.py",
+        "            async with self._feeding.committed():\n                await self._demote({state: groups})\n",
+        "            await self._demote({state: groups})\n",
+        (f"{_OWNER}::test_a_release_in_the_middle_of_a_commit_waits_for_it",),
+    ),
+    Breakage(
+        "an updates topic made anew is committed for as long as nobody looks",
+        "realtime",
+        _COMMITS,
+        "if lost := topics.lost(ids, deadline):",
+        "if lost := ():",
+        (f"{_OWNER}::test_an_updates_topic_made_anew_is_refused_and_what_was_committed_goes_on_being_read",),
+    ),
+    Breakage(
+        "an owner that has lost its grant is taken for well",
+        "realtime",
+        "services/state_server/host.py",
+        "if self.feeding.lost_its_grant:",
+        "if False:",
+        (f"{_OWNER}::test_an_owner_whose_grant_was_fenced_gives_it_up_tells_its_coordinator_and_goes_on_answering",),
+    ),
+    Breakage(
+        "an owner that has not read to the end says that it is fresh",
+        "realtime",
+        "services/state_server/read/bounds_check.py",
+        "for standing in standings if standing.as_of_ms]",
+        "for standing in standings if False]",
+        (f"{_OWNER}::test_an_owner_that_has_not_read_to_the_end_says_since_when",),
+    ),
+    Breakage(
+        "epochs are staged into a state that is fed by updates",
+        "realtime",
+        "services/state_server/write/epoch_writer.py",
+        "        if state.applied is not None:\n",
+        "        if False:\n",
+        (f"{_OWNER}::test_a_state_of_updates_takes_no_epochs",),
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from keyhole.changelog.kafka.admin import KafkaAdmin
 from keyhole.changelog.kafka.control_log import KafkaControlLog
 from keyhole.changelog.kafka.control_tail import KafkaControlTail
@@ -9,6 +11,8 @@ from keyhole.changelog.kafka.reader import KafkaReader
 from keyhole.changelog.kafka.replica_group import KafkaReplicaGroup
 from keyhole.changelog.kafka.tail import KafkaTail
 from keyhole.changelog.kafka.transactions import Transactions
+from keyhole.changelog.kafka.updates_tail import KafkaUpdatesTail
+from keyhole.changelog.kafka.updates_topics import KafkaUpdatesTopics
 from keyhole.changelog.kafka.writer import KafkaWriter
 
 
@@ -40,6 +44,12 @@ class KafkaChangelog:
 
     def control_tail(self) -> KafkaControlTail:
         return KafkaControlTail(self._bootstrap_servers, self._application)
+
+    def updates_topics(self) -> KafkaUpdatesTopics:
+        return KafkaUpdatesTopics(self._bootstrap_servers, self._application)
+
+    def updates_tail(self, topic_ids: Mapping[str, str]) -> KafkaUpdatesTail:
+        return KafkaUpdatesTail(self._bootstrap_servers, self._application, topic_ids)
 
     def replicas(self, group: str) -> KafkaReplicaGroup:
         return KafkaReplicaGroup(self._bootstrap_servers, self._application, group)

@@ -82,7 +82,7 @@ class KafkaUpdatesTail:
             for more in followed.take(run):
                 # An end that was reached on the way is none any more.
                 before = taken.get(run.part)
-                taken[run.part] = more if before is None else more._replace(updates=[*before.updates, *more.updates])
+                taken[run.part] = more if before is None else more.behind(before)
         return list(taken.values())
 
 
@@ -105,6 +105,7 @@ class _Followed:
         """What has come of it. Errors but one are left to the consumer, which tries again, and to the watch."""
         if run.error is not None and run.error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise self._missing(run.error.str())
+        start = self.next
         # What was fetched before it was followed anew, from elsewhere.
         updates = [_logged(message) for message in run.records if offset_of(message) >= self.next]
         if updates:
@@ -112,7 +113,7 @@ class _Followed:
         end = run.end if run.end is not None and run.end >= self.next else None
         if end is not None:
             self.next = end
-        return [UpdatesRun(self.partition, updates, end)] if updates or end is not None else []
+        return [UpdatesRun(self.partition, start, updates, end)] if updates or end is not None else []
 
     def _missing(self, why: str) -> ChangelogRecreated:
         state, key_group = self.partition

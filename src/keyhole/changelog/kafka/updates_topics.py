@@ -1,38 +1,45 @@
-"""Updates topics on Kafka: made or checked, and where their partitions begin and end."""
+"""Updates topics on Kafka: made or checked, where their partitions begin and end, and what else is written beside."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 
-from keyhole.changelog.base import LogExtent, Partition
+from keyhole.changelog.base import LogExtent, Partition, RefusedRecord
 from keyhole.changelog.kafka.admin import Topics
-from keyhole.changelog.kafka.clients import Deadline
+from keyhole.changelog.kafka.clients import Deadline, unreachable
+from keyhole.changelog.kafka.dead_letter_topics import KafkaLetters
 from keyhole.changelog.kafka.offsets import TopicOffsets
+from keyhole.changelog.kafka.sending import IN_ORDER, Acknowledged, TopicSender
 from keyhole.changelog.settings import UPDATES, updates_topic_name
 from keyhole.errors import ChangelogRecreated
 
+_WAIT_SECONDS = 0.1
+
 
 class KafkaUpdatesTopics:
-    """UpdatesTopics of one application, asked anew at each call. Blocks; any thread."""
+    """UpdatesTopics of one application. Blocks; one thread at a time; close it."""
 
     def __init__(self, bootstrap_servers: str, application: str) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._application = application
+        # Made when first asked: an owner asks several times a second.
+        self._topics: Topics | None = None
+        self._letters: dict[str, KafkaLetters] = {}
 
     def ensure(self, state: str, key_groups: int, topic_id: str, deadline_seconds: float) -> str:
         deadline = Deadline(deadline_seconds)
         topic = updates_topic_name(self._application, state)
-        with closing(Topics(self._bootstrap_servers, UPDATES)) as topics:
-            if topic_id:
-                found = topics.describe(topic, deadline)
-                if found is None or str(found.topic_id) != topic_id:
-                    raise ChangelogRecreated(
-                        f"topic {topic} {'is gone' if found is None else 'was deleted and made anew'}, and with it the "
-                        "updates that were not applied yet: drop the state and feed it from the start",
-                        topic=topic,
-                    )
-            return topics.ensure(topic, key_groups, deadline)
+        if topic_id:
+            found = self._known().describe(topic, deadline)
+            if found is None or str(found.topic_id) != topic_id:
+                raise ChangelogRecreated(
+                    f"topic {topic} {'is gone' if found is None else 'was deleted and made anew'}, and with it the "
+                    "updates that were not applied yet: drop the state and feed it from the start",
+                    topic=topic,
+                )
+        return self._known().ensure(topic, key_groups, deadline)
 
     def extents(
         self, key_groups: Mapping[str, Sequence[int]], deadline_seconds: float
@@ -50,3 +57,62 @@ class KafkaUpdatesTopics:
                     raise ChangelogRecreated(f"topic {topic} is gone, or has no partition {group}", topic=topic)
                 found[Partition(state, group)] = LogExtent(starts[topic, group], ends[topic, group])
         return found
+
+    def lost(self, topic_ids: Mapping[str, str], deadline_seconds: float) -> Sequence[str]:
+        deadline = Deadline(deadline_seconds)
+        lost = []
+        for state, topic_id in topic_ids.items():
+            found = self._known().describe(updates_topic_name(self._application, state), deadline)
+            if found is None or str(found.topic_id) != topic_id:
+                lost.append(state)
+        return lost
+
+    def write(self, state: str, key_groups: int, value: bytes, deadline_seconds: float) -> None:
+        topic = updates_topic_name(self._application, state)
+        left = set(range(key_groups))
+        with closing(TopicSender(self._bootstrap_servers, topic, IN_ORDER)) as sender:
+            for group in range(key_groups):
+                sender.send(value, _discarding(left, group), partition=group)
+            self._await(left, sender, f"write to topic {topic}", Deadline(deadline_seconds))
+
+    def put_aside(self, refused: Sequence[RefusedRecord], deadline_seconds: float) -> None:
+        deadline = Deadline(deadline_seconds)
+        for state in dict.fromkeys(record.partition.state for record in refused):
+            topic = updates_topic_name(self._application, state)
+            letters = self._letters.get(topic) or KafkaLetters(self._bootstrap_servers, topic)
+            self._letters[topic] = letters
+            try:
+                self._put(letters, [record for record in refused if record.partition.state == state], topic, deadline)
+            except BaseException:
+                self._letters.pop(topic).close()
+                raise
+
+    def _put(self, letters: KafkaLetters, refused: Sequence[RefusedRecord], topic: str, deadline: Deadline) -> None:
+        left = set(range(len(refused)))
+        for at, ((_, group), update, reason) in enumerate(refused):
+            letters.put(group, update.offset, (None, update.value), reason, partial(left.discard, at))
+        self._await(left, letters, f"write dead letters of topic {topic}", deadline)
+
+    def close(self) -> None:
+        for letters in self._letters.values():
+            letters.close()
+        self._letters.clear()
+        if self._topics is not None:
+            self._topics.close()
+            self._topics = None
+
+    def _known(self) -> Topics:
+        self._topics = self._topics or Topics(self._bootstrap_servers, UPDATES)
+        return self._topics
+
+    def _await(
+        self, left: Collection[object], sent: TopicSender | KafkaLetters, doing: str, deadline: Deadline
+    ) -> None:
+        while left:
+            if deadline.passed:
+                raise unreachable(self._bootstrap_servers, doing, "it was not acknowledged in time")
+            sent.poll(min(_WAIT_SECONDS, deadline.left))
+
+
+def _discarding(left: set[int], number: int) -> Acknowledged:
+    return lambda _: left.discard(number)

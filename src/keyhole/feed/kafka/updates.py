@@ -13,9 +13,9 @@ from keyhole.changelog.kafka.admin_client import Admin, answer
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of, unreachable
 from keyhole.changelog.kafka.offsets import TopicOffsets
 from keyhole.changelog.kafka.reader import CommittedLog
+from keyhole.changelog.kafka.sending import IN_ORDER, Acknowledged, TopicSender
 from keyhole.errors import ChangelogRecreated, InvalidConfiguration
 from keyhole.feed.feeder import Done
-from keyhole.feed.kafka.sending import IN_ORDER, Acknowledged, TopicSender
 
 _ASK_SECONDS = 10.0
 _READ_SECONDS = 60.0

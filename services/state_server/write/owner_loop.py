@@ -1,0 +1,329 @@
+"""The owner's loop: reads the updates of what a query's states own here, applies them, and commits behind that.
+
+    take      what was read last is applied, key groups that came or went are begun or ended     host thread
+    publish   readers see it                                                                     event loop
+    poll      the next records                                                                   a thread of its own
+    commit    each 250 ms what was applied: dead letters, the changelog, then the store          another one
+
+Only a query with states that are fed by updates has threads for it. Event loop, where nothing else is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from keyhole.changelog.base import Changelog, Partition, UpdatesRun, UpdatesTail, UpdatesTopics
+from keyhole.errors import ChangelogRecreated, KafkaUnreachable, KeyholeError, NotReady
+from services.state_server.host_settings import HostSettings
+from services.state_server.write.fed_state import FedState, begin_new, fed_states
+from services.state_server.write.feed_commits import FeedCommits
+from services.state_server.write.grant import Grant
+from services.state_server.write.host_thread import HostThread
+from services.state_server.write.query_states import PublishedView, QueryStates
+
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+_POLL_SECONDS = 0.1
+_AGAIN_SECONDS = 1.0
+_COMMIT_SECONDS = 0.25
+# Above so many rows that are not committed nothing more is read.
+_MOST_HELD = 500_000
+
+
+class _Taken(NamedTuple):
+    """What the host thread made of a poll.
+
+    Attributes:
+        follows: What is to be read from now on.
+        topic_ids: Of the states that are read.
+        views: What readers are to see.
+        behind: States of which something was owned and is not.
+        full: Nothing more is to be read before a commit.
+        commits: What was applied must be committed before it goes on.
+    """
+
+    follows: Mapping[Partition, int]
+    topic_ids: Mapping[str, str]
+    views: Sequence[PublishedView]
+    behind: Sequence[str]
+    full: bool
+    commits: bool
+
+
+class OwnerLoop:
+    """See the module's text. Belongs to one QueryHost.
+
+    Args:
+        generation: The generation of the run that is obeyed now. Any thread.
+    """
+
+    def __init__(
+        self,
+        query: str,
+        changelog: Changelog,
+        states: QueryStates,
+        grant: Grant,
+        thread: HostThread,
+        settings: HostSettings,
+        generation: Callable[[], int],
+    ) -> None:
+        self._query = query
+        self._changelog = changelog
+        self._states = states
+        self._grant = grant
+        self._thread = thread
+        self._settings = settings
+        self._pool: ThreadPoolExecutor | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = threading.Event()
+        # One step at a time, whoever asks for it.
+        self._stepping = asyncio.Lock()
+        self._commits = FeedCommits(changelog, states, grant, thread, settings, generation)
+        self._under_way: asyncio.Task[None] | None = None
+        self._committed_monotonic = 0.0
+        self._tail: UpdatesTail | None = None
+        self._tail_ids: Mapping[str, str] = {}
+        self._followed: Mapping[Partition, int] = {}
+        self._runs: Sequence[UpdatesRun] = ()
+        # Host thread's, as the following: states of which readers are to see something else.
+        self._topics: UpdatesTopics | None = None
+        self._different: set[str] = set()
+        # What was read may not be all there is, and the end is to be reached again.
+        self._broken = False
+
+    @property
+    def fed(self) -> list[FedState]:
+        """The query's states that are fed by updates. Any thread."""
+        return fed_states(self._states.hosted)
+
+    @property
+    def lost_its_grant(self) -> bool:
+        """Nothing can be committed any more, and it is the coordinator that must be told so."""
+        return self._grant.given_up and any(of.applied is not None for of in self._states.hosted.values())
+
+    def begin(self) -> None:
+        """Starts the loop, where there are states that are fed by updates. Idempotent."""
+        if self._pool is None and self.fed and not self._closed.is_set():
+            self._pool = ThreadPoolExecutor(2, thread_name_prefix=f"keyhole-updates-{self._query}")
+            if self._settings.feeds_by_itself:
+                self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                await self.step(_POLL_SECONDS)
+                continue
+            except KeyholeError as error:
+                if self._closed.is_set() or self._thread.refusing:
+                    return
+                _log.warning("updates are not applied", extra={"query": self._query, "why": error.message})
+            except Exception:  # noqa: BLE001 - the top of a loop: were it to end, rows would stand still, unheard
+                _log.exception("updates are not applied", extra={"query": self._query})
+            await self._in_pool(self._settings.clock.wait, self._closed, _AGAIN_SECONDS)
+
+    async def step(self, seconds: float) -> None:
+        """Applies and publishes what was read last, begins a commit if one is due, and reads what comes in that time.
+
+        Raises:
+            KeyholeError: It can be called again: what was read and not applied is read again.
+        """
+        async with self._stepping:
+            try:
+                await self._step(seconds)
+            except BaseException:
+                await self._break_off()
+                raise
+
+    async def _break_off(self) -> None:
+        self._runs, self._broken = (), True
+        if self._tail is not None:
+            await self._in_pool(self._close_tail)
+        self._fall_behind(self._states.hosted)
+
+    async def _step(self, seconds: float) -> None:
+        runs, self._runs, broken, self._broken = self._runs, (), self._broken, False
+        taken = await self._thread.call(self._take, runs, broken)
+        self._states.publish_applied(taken.views)
+        self._fall_behind(taken.behind)
+        self._commit_if_due(taken)
+        if taken.full or not taken.follows:
+            await self._break_off()
+            await self._settings.clock.pause(seconds)
+            return
+        try:
+            self._runs = await self._in_pool(self._poll, taken.follows, taken.topic_ids, seconds)
+        except ChangelogRecreated as error:
+            await self._refuse(error, taken.topic_ids)
+            raise
+
+    def _take(self, runs: Sequence[UpdatesRun], broken: bool) -> _Taken:
+        """On the host thread. `broken`: reading was broken off since the last time."""
+        fed, behind, commits = self.fed, [], False
+        for of in fed:
+            of.leave()
+            if of.take_left():
+                behind.append(of.name)
+            if broken:
+                of.fell_behind()
+            if of.evolving:
+                commits |= not of.evolve()
+            if of.new:
+                begin_new(self._changelog, self._known(), of, self._settings.kafka_deadline_seconds)
+                self._different.add(of.name)
+            if of.take_refusals():
+                self._different.add(of.name)
+        follows: dict[Partition, int] = {}
+        for of in fed:
+            if of.evolving:
+                continue
+            if of.apply([run for run in runs if run.partition.state == of.name]):
+                self._different.add(of.name)
+            follows |= of.follows
+        full = any(of.held > _MOST_HELD for of in fed)
+        different, self._different = self._different, set()
+        views = self._states.applied_views(different) if different else []
+        return _Taken(follows, {of.name: of.topic_id for of in fed}, views, behind, full, commits or full)
+
+    def _known(self) -> UpdatesTopics:
+        self._topics = self._topics or self._changelog.updates_topics()
+        return self._topics
+
+    def _poll(
+        self, follows: Mapping[Partition, int], topic_ids: Mapping[str, str], seconds: float
+    ) -> Sequence[UpdatesRun]:
+        """In the pool. Of what is followed anew, what was fetched before is dropped."""
+        if self._tail is not None and topic_ids != self._tail_ids:
+            self._close_tail()
+        if self._tail is None:
+            self._tail, self._tail_ids, self._followed = self._changelog.updates_tail(topic_ids), topic_ids, {}
+        if follows != self._followed:
+            self._tail.follow(follows)
+        runs = self._tail.poll(seconds)
+        after = {run.partition: run.updates[-1].offset + 1 if run.end is None else run.end for run in runs}
+        self._followed = {**follows, **after}
+        return runs
+
+    def _close_tail(self) -> None:
+        if self._tail is not None:
+            tail, self._tail = self._tail, None
+            tail.close()
+
+    async def _refuse(self, error: ChangelogRecreated, topic_ids: Mapping[str, str]) -> None:
+        """Updates that are needed are gone: of which state, or key group, the error says, or Kafka."""
+
+        def refuse() -> None:
+            state, group = error.facts.get("state"), error.facts.get("partition")
+            lost = self._known().lost(topic_ids, self._settings.kafka_deadline_seconds)
+            for of in self.fed:
+                if of.name in lost:
+                    of.refuse_all(error)
+                elif of.name == state and group is not None:
+                    of.refuse(int(group), error)
+
+        await self._thread.call(refuse)
+
+    def _fall_behind(self, names: Sequence[str] | Mapping[str, object]) -> None:
+        """What readers see of these is not known to be all there is."""
+        clock = self._settings.clock
+        for name in names:
+            state = self._states.hosted.get(name)
+            if state is not None and state.applied is not None:
+                state.table.owned.fall_behind(clock.now_ms(), clock.monotonic())
+
+    async def caught_up(self, stop: threading.Event) -> None:
+        """Returns once all that is owned may be shown: it is applied up to where its log ended when it was begun.
+
+        Raises:
+            NotReady: It is to stop.
+            KafkaUnreachable: No progress for the deadline of restores.
+        """
+        if not self.fed:
+            return
+        self.begin()
+        clock, patience = self._settings.clock, self._settings.restore_deadline_seconds
+        progress, since = -1, clock.monotonic()
+        while True:
+            if stop.is_set() or self._closed.is_set():
+                raise NotReady("updates are not applied up to their end: another assignment is coming, or it stops")
+            error: KeyholeError | None = None
+            try:
+                await self.step(0.01)
+            except (KafkaUnreachable, ChangelogRecreated) as reason:
+                error = reason
+                await clock.pause(0.05)
+            settled, now = await self._thread.call(self._progress)
+            if settled and error is None:
+                return
+            if now != progress:
+                progress, since = now, clock.monotonic()
+            elif clock.monotonic() - since > patience:
+                raise error or KafkaUnreachable(f"no updates came for {patience:g} s, and more are needed")
+
+    def _progress(self) -> tuple[bool, int]:
+        fed = self.fed
+        return all(of.settled for of in fed), sum(of.progress for of in fed)
+
+    # --- commits ------------------------------------------------------------------------------------------------------
+
+    def _commit_if_due(self, taken: _Taken) -> None:
+        now = self._settings.clock.monotonic()
+        if self._under_way is not None and not self._under_way.done():
+            return
+        if taken.commits or now - self._committed_monotonic >= _COMMIT_SECONDS:
+            self._committed_monotonic = now
+            self._under_way = asyncio.create_task(self._commit_quietly())
+
+    async def _commit_quietly(self) -> None:
+        try:
+            await self.commit()
+        except KeyholeError as error:
+            if not self._thread.refusing:
+                _log.warning("updates are not committed", extra={"query": self._query, "why": error.message})
+        except Exception:  # noqa: BLE001 - nobody waits for it
+            _log.exception("updates are not committed", extra={"query": self._query})
+
+    async def commit(self) -> None:
+        """Commits what was applied. Raises as FeedCommits.commit."""
+        await self._commits.commit()
+
+    @contextlib.asynccontextmanager
+    async def committed(self) -> AsyncIterator[None]:
+        """What was applied until now is committed, and nothing is in flight within. Raises as `commit`."""
+        if self._pool is None:
+            yield
+            return
+        async with self._commits.committed():
+            yield
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Ends the loop, and lets what is under way end. What was applied and not committed is applied again."""
+        self._closed.set()
+        if self._pool is None:
+            return
+        if self._tail is not None:
+            self._tail.close()
+        waited = [task for task in (self._task, self._under_way) if task is not None]
+        if waited:
+            await asyncio.wait(waited)
+        async with self._stepping:
+            await self._in_pool(self._close)
+            self._pool.shutdown()
+        await self._commits.close()
+
+    def _close(self) -> None:
+        self._close_tail()
+        if self._topics is not None:
+            self._topics.close()
+
+    async def _in_pool(self, call: Callable[..., _Result], *args: object) -> _Result:
+        assert self._pool is not None
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
