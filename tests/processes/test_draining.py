@@ -41,7 +41,7 @@ KEY_GROUPS, KEYS = 12, range(120)
 DRAIN_SECONDS, LEASE_SECONDS = 45.0, 3.0
 PATIENCE_SECONDS = 180.0
 # Of a read: as by default, and where only an owner may answer, what a handover may take on a busy machine.
-TIMEOUT_SECONDS = {"when_needed": 5.0, "never": 20.0}
+TIMEOUT_SECONDS = {"when_needed": 20.0, "never": 60.0}
 
 
 def descriptor(application: str) -> StateDescriptor:

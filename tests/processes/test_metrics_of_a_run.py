@@ -63,7 +63,7 @@ class Run:
 
     def is_refused_reads(self) -> None:
         """Some that its server can't answer, which a panel shows."""
-        with Client(self.server, timeout=0.5) as client:
+        with Client(self.server, timeout=20) as client:
             for _ in range(5):
                 with contextlib.suppress(TooStale, DeadlineExceeded):
                     client.get(_APPLICATION, _STATE, "seattle", max_staleness=timedelta(milliseconds=1))

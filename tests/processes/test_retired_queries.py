@@ -29,7 +29,7 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from services.state_server.app import StateServer
 from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
-from tests.support.state_servers import AheadClock, Speaker, state_server
+from tests.support.state_servers import LEASE_SECONDS, AheadClock, Speaker, state_server
 from tests.support.waiting import LONG_SECONDS, eventually
 
 QUERIES, AT_A_TIME = 200, 8
@@ -167,10 +167,10 @@ async def test_what_was_retired_is_unknown_to_readers_and_all_of_it_is_back_when
     await becomes(served, "gone", 7.0)
 
 
-async def refusal(client: AsyncClient) -> type[KeyholeError] | None:
+async def refusal(client: AsyncClient, seconds: float = LONG_SECONDS) -> type[KeyholeError] | None:
     """What a reader of the state is told; None: its value."""
     try:
-        await client.get(APPLICATION, STATE, "sensor-7", timeout=0.5)
+        await client.get(APPLICATION, STATE, "sensor-7", timeout=seconds)
     except KeyholeError as error:
         return type(error)
     return None
@@ -207,7 +207,7 @@ async def test_proxies_forget_a_state_once_its_last_holder_has_let_go_of_it_and_
                 await eventually(lambda: any(link.view and not link.view.lost for link in directory.links[:1]))
                 await eventually(lambda: held_by())
                 assert name in directory.tables
-                assert await refusal(client) in (NoServer, DeadlineExceeded)
+                assert await refusal(client, 0.5) in (NoServer, DeadlineExceeded)
 
 
 async def test_a_replica_forgets_a_query_until_a_later_run_of_it_begins() -> None:
@@ -226,7 +226,13 @@ async def test_a_replica_forgets_a_query_until_a_later_run_of_it_begins() -> Non
         )
 
     told(1, 1)
-    config = StateServerConfig(bootstrap_servers="memory", port=0, role="replica", applications=(APPLICATION,))
+    config = StateServerConfig(
+        bootstrap_servers="memory",
+        port=0,
+        role="replica",
+        applications=(APPLICATION,),
+        lease_seconds=LEASE_SECONDS,
+    )
     clock = AheadClock()
     server = StateServer(config, MemoryEngine(), lambda name: MemoryChangelog(kafka, name), clock, NoObserver())
     await server.start()
@@ -238,7 +244,7 @@ async def test_a_replica_forgets_a_query_until_a_later_run_of_it_begins() -> Non
         await eventually(lambda: host.running)
         with pytest.raises(StillRunning):
             await registry.retire(APPLICATION)
-        clock.ahead_seconds += 10.0
+        clock.ahead_seconds += 2 * LEASE_SECONDS
         assert await registry.retire(APPLICATION) == {of.query: [STATE]}
         member = server._members[APPLICATION]
         told(1, 2)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.proxies import fake_servers
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.waiting import LONG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENT = {"keyhole-spark", "msgspec", "grpcio", "protobuf", "typing-extensions"}
@@ -74,7 +75,9 @@ class Environment:
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Far from the checkout, whose packages must not be found."""
         command = [str(self.directory / "bin" / program), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=self.directory, check=False, timeout=60)
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=self.directory, check=False, timeout=LONG_SECONDS
+        )
 
 
 def test_a_client_install_brings_neither_spark_nor_kafka(wheel: Path, tmp_path: Path) -> None:

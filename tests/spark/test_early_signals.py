@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from keyhole.local.processes import Child
+from tests.support.waiting import LONG_SECONDS
 
 NOBODY = "127.0.0.1:1"
 SETTINGS = {
@@ -42,7 +43,7 @@ def test_a_signal_at_the_start_ends_a_deployable_in_order(tmp_path: Path, servic
     environ = {**os.environ, **{prefix + name: value for name, value in own.items()}}
     child = Child(service, [sys.executable, "-c", AT_ITS_START, service, number.name], tmp_path / "log", environ)
     try:
-        assert child.wait(30) == 0, child.output()
+        assert child.wait(LONG_SECONDS) == 0, child.output()
         assert "Traceback" not in child.output()
     finally:
         child.kill()

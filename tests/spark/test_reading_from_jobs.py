@@ -330,7 +330,7 @@ def test_no_batch_reads_less_than_those_before_it_from_servers_that_are_behind_o
             server.host(rules, {("k0",): encode_row(1, [threshold])}).epoch = epoch
 
         reader = queryable.BroadcastReader(
-            "rules/rules", proxy=server.address, timeout=1.0, or_empty="k string, threshold long"
+            "rules/rules", proxy=server.address, timeout=5.0, or_empty="k string, threshold long"
         )
 
         def process(data: DataFrame, batch_id: int) -> tuple[int, int]:
@@ -374,7 +374,7 @@ def test_a_first_batch_is_not_empty_because_the_servers_have_only_just_started(
 
         def process(data: DataFrame, batch_id: int) -> list[Row]:
             with pytest.raises(NotReady, match="though it has a changelog"):
-                reader(1.0).read(data)
+                reader(5.0).read(data)
             restoring = threading.Timer(2.0, lambda: change(restored))
             restoring.start()
             read = reader(60.0).read(data).collect()
@@ -399,7 +399,7 @@ def test_a_batch_waits_for_a_proxy_that_is_not_there_yet(
 
     def process(data: DataFrame, batch_id: int) -> list[Row]:
         with pytest.raises(ServerLost):
-            queryable.BroadcastReader(f"{application}/rules", proxy=f"127.0.0.1:{port}", timeout=0.5).read(data)
+            queryable.BroadcastReader(f"{application}/rules", proxy=f"127.0.0.1:{port}", timeout=5.0).read(data)
         starting = threading.Timer(2.0, start)
         starting.start()
         read = rules.read(data).collect()

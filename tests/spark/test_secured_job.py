@@ -104,7 +104,7 @@ def test_a_job_writes_under_its_own_certificate_and_another_one_writes_nothing(
 
         rows = stream("k string, v bigint", [[{"k": f"k{n}", "v": n} for n in range(20)]])
         run_query(rows, "append", queryable.value("last", key="k", config=config("job")))
-        with Client(f"127.0.0.1:{proxy}", credentials=_credentials(authority.issue("reader"))) as client:
+        with Client(f"127.0.0.1:{proxy}", credentials=_credentials(authority.issue("reader")), timeout=60) as client:
             _until(lambda: client.get(application, "last", "k7"))
             assert client.get(application, "last", "k7").value.v == 7
             with pytest.raises(StreamingQueryException):

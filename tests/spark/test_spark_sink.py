@@ -25,7 +25,7 @@ from tests.support.micro_batches import MicroBatches, session_settings
 from tests.support.proxies import unused_address
 from tests.support.recording import Backend, RecordingCoordinator, RecordingServer
 from tests.support.streams import Rows, file_stream, run_to_end
-from tests.support.waiting import until
+from tests.support.waiting import LONG_SECONDS, until
 
 SCHEMA = "k string, v double"
 PARTITIONS = 2
@@ -153,7 +153,7 @@ def test_update_mode_merges_each_batch(updated: Ended) -> None:
 
 
 def test_everything_that_a_sink_has_started_ends_with_its_query(updated: Ended) -> None:
-    assert updated.run.closed.wait(20)
+    assert updated.run.closed.wait(LONG_SECONDS)
     until(lambda: "keyhole-end-highest" not in [thread.name for thread in threading.enumerate()])
 
 
