@@ -88,7 +88,7 @@ async def test_a_server_that_ends_leaves_its_key_groups_unowned_and_its_standby_
 
 
 async def test_the_last_answer_of_one_that_is_gone_is_forgotten_after_a_while() -> None:
-    async with state_server("server-a") as server, exporter_of([server.address], forget_seconds=0.5) as exporter:
+    async with state_server("server-a") as server, exporter_of([server.address], forget_seconds=2.0) as exporter:
         await scraped(exporter, state_server_ready=0)
         await server.server.stop()
         while (await scrape(exporter.address)).value("keyhole_state_server_ready") is not None:
