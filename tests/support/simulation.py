@@ -175,6 +175,7 @@ class SimulatedServer:
             restore_deadline_seconds=5.0,
             changed=registry.changed,
             make_follower=self._make_follower,
+            feeds_by_itself=False,
         )
         self._registry, self.tables = registry, registry.tables
         self.servicer = StateServerServicer(registry, partial(MemoryChangelog, self._kafka), settings)
@@ -191,6 +192,16 @@ class SimulatedServer:
             self._loop.run_until_complete(self._loop.run_in_executor(None, self._follower.step))
             for host in self._registry.hosts.values():
                 self._loop.run_until_complete(host._ownership.stepped_down())
+
+    def apply_updates(self, *, commit: bool) -> None:
+        """What it owns of states that are fed by updates is applied up to now; and committed, if that can be."""
+        for host in self._registry.hosts.values() if self.servicer is not None else ():
+            for _ in range(2):
+                with contextlib.suppress(KeyholeError):
+                    self._loop.run_until_complete(host.feeding.step(0))
+            if commit:
+                with contextlib.suppress(KeyholeError):
+                    self._loop.run_until_complete(host.feeding.commit())
 
     def look_at_key_groups(self, watch: GroupWatch) -> None:
         """See World."""
@@ -388,6 +399,18 @@ class World:
             self.coordinator.close()
             self.coordinator = None
 
+    @property
+    def config(self) -> JobConfig:
+        """Of the next driver."""
+        return JobConfig(
+            application=self.descriptor.application,
+            servers=tuple(f"{name}:1" for name in self.servers),
+            bootstrap_servers="memory",
+            epoch_deadline_seconds=5.0,
+            server_wait_seconds=0.0,
+            kafka_deadline_seconds=self.kafka_deadline_seconds,
+        )
+
     def another_driver(
         self,
         on_new_checkpoint: OnNewCheckpoint,
@@ -397,16 +420,8 @@ class World:
         fleet: Fleet | None = None,
     ) -> Coordinator:
         """A driver of the same query, beside the one that runs."""
-        config = JobConfig(
-            application=self.descriptor.application,
-            servers=tuple(f"{name}:1" for name in self.servers),
-            bootstrap_servers="memory",
-            epoch_deadline_seconds=5.0,
-            server_wait_seconds=0.0,
-            kafka_deadline_seconds=self.kafka_deadline_seconds,
-        )
         return Coordinator(
-            config,
+            self.config,
             self.descriptor.query,
             MemoryChangelog(self.kafka, self.descriptor.application),
             self.clock,

@@ -19,10 +19,9 @@ from keyhole.coordinator.admission import Admission, agreed
 from keyhole.coordinator.change_lock import ChangeLock
 from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.epoch import Epoch, EpochContext
-from keyhole.coordinator.fleet import Addresses, Fleet
+from keyhole.coordinator.fleet import Addresses, Fleet, fleet_of
 from keyhole.coordinator.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from keyhole.coordinator.run import QueryRun
-from keyhole.discovery import discovery_of
 from keyhole.errors import Fenced, KeyholeError
 from keyhole.protocol.control import CompleteRecord, QueryControl, QueryRecord
 from keyhole.protocol.epoch_of_batch import OnNewCheckpoint, check_batch, check_bootstrap, is_bootstrapped
@@ -69,7 +68,7 @@ class Coordinator:
         self._control = changelog.control(query)
         # What looks for servers ends with the coordinator.
         self._ending = contextlib.ExitStack()
-        self._fleet = fleet or self._fleet_of(addresses)
+        self._fleet = fleet or fleet_of(config, addresses, self._ending)
         self._counts = counts or QueryCounts()
         self._run = QueryRun(config, query, changelog, self._control, self._fleet, clock, counts=self._counts)
         self._admission = Admission(config, query, changelog, self._fleet, self._run, clock, on_new_checkpoint)
@@ -92,14 +91,6 @@ class Coordinator:
         self._heartbeat = Heartbeat(
             query, self._run, self._changes, self._counts, clock, self._closed, heartbeat_seconds
         )
-
-    def _fleet_of(self, addresses: Addresses | None) -> Fleet:
-        if addresses is not None:
-            self._ending.callback(addresses.close)
-            return Fleet(addresses, self._config.credentials)
-        discovery = discovery_of(self._config.servers)
-        self._ending.callback(discovery.close)
-        return Fleet(discovery.known, self._config.credentials)
 
     def bootstrapped(self, name: str) -> bool:
         """Whether the query's states have begun with this bootstrap already. Disturbs no other run.

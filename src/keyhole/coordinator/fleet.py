@@ -6,10 +6,13 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import Protocol, TypeVar
 
+from keyhole.config import JobConfig
 from keyhole.coordinator.server_link import ServerLink
+from keyhole.discovery import discovery_of
 from keyhole.errors import KeyholeError, PermissionDenied, ProtocolMismatch, ServerLost, Unauthenticated
 from keyhole.protocol.membership import Sighting
 from keyhole.protocol.receipts import Target
@@ -150,6 +153,20 @@ class Fleet:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for link in self._links.values():
             link.close()
+
+
+def fleet_of(config: JobConfig, addresses: Addresses | None, ending: ExitStack) -> Fleet:
+    """The servers of a run, which look for no more once `ending` is closed.
+
+    Args:
+        addresses: Where they are; None: as the configuration says.
+    """
+    if addresses is not None:
+        ending.callback(addresses.close)
+        return Fleet(addresses, config.credentials)
+    discovery = discovery_of(config.servers)
+    ending.callback(discovery.close)
+    return Fleet(discovery.known, config.credentials)
 
 
 def _outcome(call: Callable[[], _Result]) -> _Result | KeyholeError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from keyhole.errors import CheckpointMismatch, SavepointMismatch, StateChanged
 from keyhole.model.evolution import written_otherwise
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import QueryControl, QueryRecord
@@ -64,3 +65,46 @@ def decide_start(query: str, control: QueryControl, batch: EpochBatch, options: 
     if written_otherwise(control.states, states):
         record = msgspec.structs.replace(record, evolved_epoch=record.base + batch.batch_id)
     return Start(record, states, settled_records(query, control.savepoint, dropped))
+
+
+UPDATES = "updates"
+"""In place of Spark's query id, in the record of a query that has no epochs: no Spark query has it."""
+
+
+def decide_feed(query: str, control: QueryControl, states: Mapping[StateDescriptor, int]) -> Start:
+    """Decides what becomes of a run that feeds its states by updates.
+
+    Args:
+        states: As they are declared, without ids, and how many standbys each is to have.
+
+    Returns:
+        The states have the updates topic that is on record; a new one has none yet.
+
+    Raises:
+        SavepointMismatch: The application is being restored, or was, and no run has begun since.
+        CheckpointMismatch: The query runs by epochs.
+        StateConflict: Another query feeds a state.
+        StateChanged: A state is fed by epochs, or can't become what is declared.
+    """
+    check_restored(control)
+    if control.savepoint is not None:
+        raise SavepointMismatch(
+            f"query {query!r} was restored from a savepoint, and a run of updates can't go on from one yet",
+            savepoint=control.savepoint.savepoint,
+        )
+    record = QueryRecord(UPDATES, base=0)
+    if control.query is not None and control.query.spark_query_id != UPDATES:
+        raise CheckpointMismatch(
+            f"query {query!r} runs by the epochs of a Spark query, and can't be fed by updates: give it another name",
+            query=query,
+        )
+    wanted = {}
+    for of, standbys in states.items():
+        stored = control.states.get(of.state)
+        if stored is not None and stored.query == of.query and not stored.updates_topic_id:
+            raise StateChanged(
+                f"state {of.state!r} is fed by epochs: give the one of updates another name", state=of.state
+            )
+        known = "" if stored is None else stored.updates_topic_id
+        wanted[settled(stored, msgspec.structs.replace(of, updates_topic_id=known))] = standbys
+    return Start(record, wanted, {})

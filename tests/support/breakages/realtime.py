@@ -10,6 +10,8 @@ _MERGE = "services/state_server/write/update_merge.py"
 _FEED = "services/state_server/write/state_feed.py"
 _FED = "services/state_server/write/fed_state.py"
 _COMMITS = "services/state_server/write/feed_commits.py"
+_RUN = "src/keyhole/coordinator/feed_run.py"
+_RUNS = "test_feed_runs.py"
 _OWNER = "test_feeding_owner.py"
 _TAIL = "src/keyhole/changelog/kafka/updates_tail.py"
 _APPLIED = "test_updates_applied.py"
@@ -250,5 +252,37 @@ REALTIME: tuple[Breakage, ...] = (
         "        if state.applied is not None:\n",
         "        if False:\n",
         (f"{_OWNER}::test_a_state_of_updates_takes_no_epochs",),
+    ),
+    Breakage(
+        "rules are written once owners apply updates",
+        "realtime",
+        _RUN,
+        "                topics.write(name, of.key_groups, encode(rules), deadline)\n",
+        "                pass\n",
+        (f"{_RUNS}::test_rules_stand_in_each_partition_before_any_server_has_a_grant",),
+    ),
+    Breakage(
+        "a start over an updates topic made anew fences the run that is well",
+        "realtime",
+        _RUN,
+        "                if of.updates_topic_id:  # else",
+        "                if False:  # else",
+        (f"{_RUNS}::test_a_state_whose_updates_topic_was_made_anew_is_refused_and_the_run_that_is_well_goes_on",),
+    ),
+    Breakage(
+        "updates of a state that was dropped are taken for those of a new one",
+        "realtime",
+        _RUN,
+        "if any(extent.end for extent in extents.values()):",
+        "if False:",
+        (f"{_RUNS}::test_records_of_a_state_that_was_dropped_are_not_taken_for_those_of_a_new_one",),
+    ),
+    Breakage(
+        "a run of updates that was replaced goes on confirming owners",
+        "realtime",
+        _RUN,
+        '        self._run.record_complete(CompleteRecord.of(stamp, 0, {}, ""))\n',
+        "",
+        (f"{_RUNS}::test_what_is_on_record_of_a_feed_run",),
     ),
 )

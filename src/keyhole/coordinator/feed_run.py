@@ -1,0 +1,176 @@
+"""A run of a query that has no epochs: its states are fed by updates, and it says which servers own their key groups.
+
+    refuse what can't be        nobody is disturbed by a start that is refused
+    take the query over         an earlier run can record nothing from now on
+    updates topics, descriptors each made, or as it is on record
+    rules                       to every partition, before any grant
+    grants, assignments         as for a query with epochs, and a heartbeat from then on
+
+Each step can be taken again: a run that dies after any of them is followed by one that does the same. A newer run ends
+this one. keyhole.coordinator.coordinator is the same for micro-batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+
+import msgspec
+
+from keyhole.changelog.base import Changelog, UpdatesTopics
+from keyhole.clock import Clock
+from keyhole.config import JobConfig
+from keyhole.coordinator.admission import Admission
+from keyhole.coordinator.change_lock import ChangeLock
+from keyhole.coordinator.counts import QueryCounts
+from keyhole.coordinator.fleet import Addresses, Fleet, fleet_of
+from keyhole.coordinator.heartbeat import HEARTBEAT_SECONDS, Heartbeat
+from keyhole.coordinator.run import QueryRun
+from keyhole.errors import ChangelogRecreated, Fenced
+from keyhole.model.epoch import EpochStamp
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.control import CompleteRecord, QueryControl
+from keyhole.protocol.membership import Membership
+from keyhole.protocol.start import Start, decide_feed
+from keyhole.protocol.updates import FeedRules, RulesRecord, encode
+
+
+class FeedRun:
+    """See the module's text. Made once per run; `start`, then the heartbeat has a thread of its own.
+
+    Args:
+        addresses: Where the state servers are, closed with this; default: as `config.servers` says.
+        clock: All of its time.
+        heartbeat_seconds: Between two heartbeats that it makes by itself.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        query: str,
+        changelog: Changelog,
+        clock: Clock,
+        *,
+        addresses: Addresses | None = None,
+        fleet: Fleet | None = None,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        counts: QueryCounts | None = None,
+    ) -> None:
+        self._config = config
+        self._query = query
+        self._changelog = changelog
+        self._clock = clock
+        self._control = changelog.control(query)
+        self._ending = contextlib.ExitStack()
+        self._fleet = fleet or fleet_of(config, addresses, self._ending)
+        self._counts = counts or QueryCounts()
+        self._run = QueryRun(config, query, changelog, self._control, self._fleet, clock, counts=self._counts)
+        self._admission = Admission(config, query, changelog, self._fleet, self._run, clock, "refuse")
+        self._changes = ChangeLock()
+        self._closed = threading.Event()
+        self._heartbeat = Heartbeat(
+            query, self._run, self._changes, self._counts, clock, self._closed, heartbeat_seconds
+        )
+
+    def start(self, states: Mapping[StateDescriptor, int]) -> None:
+        """Takes the query over, and returns once every key group has an owner that applies its updates.
+
+        Args:
+            states: As they are declared, with neither a topic's id; and how many standbys each is to have.
+
+        Raises:
+            StateChanged, StateConflict, CheckpointMismatch, SavepointMismatch, TopicMismatch: A state can't be fed so,
+                or is another query's; or the query runs by epochs.
+            ChangelogRecreated: The updates topic of a state is gone, was made anew, or holds records of an earlier one.
+                An earlier run goes on, after this and those above, unless it was a new state's topic.
+            Fenced: A newer run has taken the query over meanwhile.
+            EpochFailed, KafkaUnreachable: Not within `epoch_deadline_seconds`. A new run may start.
+        """
+
+        def decide(control: QueryControl) -> Start:
+            return decide_feed(self._query, control, states)
+
+        self._admission.check(decide)
+        with contextlib.closing(self._changelog.updates_topics()) as topics:
+            for of in decide(self._run.known()).states:
+                if of.updates_topic_id:  # else there is nothing that an earlier run has applied
+                    self._ensured(topics, of)
+        with self._changes.held():
+            control = self._run.take()
+            # Once more: until now others could record.
+            start = decide(control)
+            try:
+                self._begin(control, start)
+            except Fenced as error:
+                raise self._run.be_fenced(error) from error
+        self._heartbeat.start()
+
+    def _begin(self, control: QueryControl, start: Start) -> None:
+        deadline = self._config.kafka_deadline_seconds
+        with contextlib.closing(self._changelog.updates_topics()) as topics:
+            wanted = {self._with_updates(topics, of, control): count for of, count in start.states.items()}
+            self._run.declare(control, wanted, "refuse", start.query)
+            # Before any grant: an owner applies nothing ahead of the first rules. Those of an earlier run, which wakes
+            # late, are of an older generation and change nothing.
+            for name, of in self._run.descriptors.items():
+                rules = RulesRecord(self._run.run.generation, FeedRules.of(of))
+                topics.write(name, of.key_groups, encode(rules), deadline)
+        # Said again with each heartbeat: who can't say it may have been replaced, and must confirm nobody.
+        stamp = EpochStamp(0, self._run.run.generation, self._clock.now_ms(), 0)
+        self._run.record_complete(CompleteRecord.of(stamp, 0, {}, ""))
+        self._run.converge(self._clock.monotonic() + self._config.epoch_deadline_seconds)
+        self._counts.note_membership(self._run.run.generation, self._run.membership)
+
+    def _ensured(self, topics: UpdatesTopics, of: StateDescriptor) -> str:
+        return topics.ensure(of.state, of.key_groups, of.updates_topic_id, self._config.kafka_deadline_seconds)
+
+    def _with_updates(self, topics: UpdatesTopics, of: StateDescriptor, control: QueryControl) -> StateDescriptor:
+        deadline = self._config.kafka_deadline_seconds
+        found = self._ensured(topics, of)
+        if of.state not in control.states:
+            extents = topics.extents({of.state: range(of.key_groups)}, deadline)
+            if any(extent.end for extent in extents.values()):
+                raise ChangelogRecreated(
+                    f"the updates topic of state {of.state!r} holds records, and the control topic knows no such "
+                    "state: they are of one that was dropped. Delete the topic, or give the state another name",
+                    state=of.state,
+                )
+        return msgspec.structs.replace(of, updates_topic_id=found)
+
+    def beat(self, patience_seconds: float | None = None) -> None:
+        """Beats once, in the caller's thread: see Coordinator.beat.
+
+        Raises:
+            Fenced: A newer run has taken the query over: this one is to be closed.
+            KeyholeError: What keeps the servers from being replaced; the next heartbeat tries again.
+        """
+        self._heartbeat.beat(patience_seconds)
+
+    @property
+    def fenced(self) -> Fenced | None:
+        """What this run ends with, once a newer one has taken the query over. Any thread, as the following."""
+        return self._run.fenced
+
+    @property
+    def generation(self) -> int:
+        """Of this run; 0 before it has taken the query."""
+        return self._run.run.generation
+
+    @property
+    def descriptors(self) -> Mapping[str, StateDescriptor]:
+        """The states as they are on record, by name."""
+        return self._run.descriptors
+
+    @property
+    def membership(self) -> Membership:
+        """Which servers hold what, as far as this run knows."""
+        return self._run.membership
+
+    def close(self) -> None:
+        """Ends the heartbeat. Servers keep what they own, and go on applying, until another run comes. Idempotent."""
+        self._closed.set()
+        self._heartbeat.join()
+        self._control.close()
+        self._fleet.close()
+        self._ending.close()
