@@ -3,7 +3,7 @@
 A streaming query that is started again runs no batch until it has new data. Whoever had its key groups may be gone with
 the driver, and nobody would restore them. The caretaker takes the query as it is on record, where nobody else can have
 it. All else is decided by the first batch. Its Coordinator takes the query over from the caretaker as from any earlier
-run.
+run. docs/protocol.md, "Without a batch".
 
 Threads: `run` in one of its own; the heartbeat has another. `leave` comes from the thread of the first batch.
 """
@@ -42,7 +42,7 @@ class Caretaker:
         standbys: The states that the job declares, and how many standbys each is to have.
         spark_query_id: Spark's persisted id of the streaming query: nothing is done for a query of another one.
         addresses: Where the state servers are; closed with it.
-        counts: Of the query, which it tells of its membership.
+        counts: Gives those of the query, which it tells of its membership once it has taken it.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Caretaker:
         *,
         fleet: Fleet | None = None,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
-        counts: QueryCounts | None = None,
+        counts: Callable[[], QueryCounts] = QueryCounts,
     ) -> None:
         self._config = config
         self._query = query
@@ -74,9 +74,9 @@ class Caretaker:
         self._left = threading.Event()
         # Held while it takes the query. Nothing is taken once it has left.
         self._taking = threading.Lock()
-        self._heartbeat = Heartbeat(
-            query, self._run, self._changes, counts or QueryCounts(), clock, self._left, heartbeat_seconds
-        )
+        self._counts = counts
+        self._heartbeat_seconds = heartbeat_seconds
+        self._heartbeat: Heartbeat | None = None
         self._seen: LastSeen | None = None
         self._known = self._taken = self._settled = False
         self._told = ""
@@ -115,7 +115,8 @@ class Caretaker:
     def close(self) -> None:
         """Ends the heartbeat and the connections; servers keep what they own. For the thread that has it run."""
         self._left.set()
-        self._heartbeat.join()
+        if self._heartbeat is not None:
+            self._heartbeat.join()
         self._control.close()
         self._fleet.close()
         self._addresses.close()
@@ -160,13 +161,19 @@ class Caretaker:
             return True
         self._admission.check_records(self._decide)
         if self._take():
-            self._heartbeat.start()
+            self._begin_heartbeat()
             self._converge()
         return self._taken
 
     def beat(self) -> None:
         """One heartbeat, in the caller's thread. As Coordinator.beat; once the query is taken."""
+        assert self._heartbeat is not None
         self._heartbeat.beat()
+
+    def _begin_heartbeat(self) -> None:
+        seconds, counts = self._heartbeat_seconds, self._counts()
+        self._heartbeat = Heartbeat(self._query, self._run, self._changes, counts, self._clock, self._left, seconds)
+        self._heartbeat.start()
 
     def _may_begin(self, control: QueryControl) -> Start | None:
         return start_without_batch(self._query, control, self._spark_query_id, self._standbys)

@@ -23,6 +23,7 @@ from keyhole.spark.driver.first_batch import check_workers
 from keyhole.spark.driver.micro_batch import OutputMode, current
 from keyhole.spark.driver.query_plan import next_watermark_ms
 from keyhole.spark.write_path.bootstrap import BOOTSTRAP, bootstrap_batch, checked_bootstrap
+from keyhole.spark.write_path.caretakers import MakeCaretaker
 from keyhole.spark.write_path.epoch_states import EpochStates
 from keyhole.spark.write_path.sink_states import SinkState, runs
 from keyhole.spark.write_path.stage_plan import staging_of
@@ -54,6 +55,7 @@ class Sink:
         options: frozenset[str] = frozenset(),
         on_rows: OnRows | None = None,
         on_new_checkpoint: OnNewCheckpoint = "refuse",
+        make_caretaker: MakeCaretaker | None = None,
     ) -> None:
         self._parts = parts
         self._query = query
@@ -63,7 +65,8 @@ class Sink:
         self._options = options
         self._on_rows = on_rows
         self._on_new_checkpoint = on_new_checkpoint
-        self._runs = StreamRuns(parts, query, config, make_coordinator, on_new_checkpoint)
+        self._make_caretaker = make_caretaker
+        self._runs = StreamRuns(parts, query, config, make_coordinator, on_new_checkpoint, make_caretaker)
         self._failure: KeyholeError | None = None
 
     @property
@@ -110,6 +113,7 @@ class Sink:
             self._options,
             self._on_rows,
             self._on_new_checkpoint,
+            self._make_caretaker,
         )
 
     def parts_alone(self) -> tuple[SinkState, ...]:

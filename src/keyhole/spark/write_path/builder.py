@@ -17,7 +17,9 @@ from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig, job_config
 from keyhole.config.spelling import with_the_nearest
+from keyhole.coordinator.caretaker import Caretaker
 from keyhole.coordinator.coordinator import Coordinator
+from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Addresses
 from keyhole.coordinator.stats import stats_of
 from keyhole.encoding.reducers import problems
@@ -195,6 +197,16 @@ def query_sink(parts: Sequence[SinkState], options: QueryOptions, on_rows: OnRow
             counts=stats_of(config).counts.query(query),
         )
 
+    def make_caretaker(
+        config: JobConfig, query: str, standbys: Mapping[str, int], spark_query_id: str, addresses: Addresses
+    ) -> Caretaker:
+        changelog = KafkaChangelog(config.bootstrap_servers, config.application)
+
+        def counts() -> QueryCounts:
+            return stats_of(config).counts.query(query)
+
+        return Caretaker(config, query, standbys, spark_query_id, changelog, SystemClock(), addresses, counts=counts)
+
     return Sink(
         tuple(parts),
         settings.query,
@@ -204,6 +216,7 @@ def query_sink(parts: Sequence[SinkState], options: QueryOptions, on_rows: OnRow
         frozenset(options) - {"config"},
         on_rows,
         settings.on_new_checkpoint,
+        make_caretaker,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError
 
 from keyhole.config import JobConfig
 from keyhole.coordinator.fleet import Addresses
@@ -25,6 +26,7 @@ from keyhole.spark.driver.layout import RunLayouts
 from keyhole.spark.driver.micro_batch import MicroBatch
 from keyhole.spark.driver.progress import follow_progress
 from keyhole.spark.driver.query_plan import plan_of
+from keyhole.spark.write_path.caretakers import CARETAKERS, CaredName, MakeCaretaker
 from keyhole.spark.write_path.sink_states import SinkState
 
 _log = logging.getLogger(__name__)
@@ -83,6 +85,7 @@ class StreamRuns:
 
     Args:
         query: The stable name that the user has given; None: none.
+        make_caretaker: For starts that get no batch at once; None: nobody has the query until its first batch.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class StreamRuns:
         config: JobConfig,
         make_coordinator: MakeCoordinator,
         on_new_checkpoint: OnNewCheckpoint,
+        make_caretaker: MakeCaretaker | None = None,
     ) -> None:
         self._parts = parts
         self._query = query
@@ -101,6 +105,23 @@ class StreamRuns:
         self._id = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._run: StreamRun | None = None
+        self.config = config
+        self.make_caretaker = make_caretaker
+        self.standbys = {part.declaration.state: part.declaration.standbys for part in parts}
+        if make_caretaker is not None:
+            CARETAKERS.watch(self)
+
+    def name_in(self, name: str | None) -> str:
+        """The stable name of a query that they are runs of: as given, else Spark's name of it, else the state's."""
+        return self._query or name or self._parts[0].declaration.state
+
+    def feeds_another(self, run_id: str) -> bool:
+        """Whether another run than this one feeds the states now. Any thread."""
+        run = self._run
+        try:
+            return run is not None and run.run_id != run_id and bool(run.query.isActive())
+        except (Py4JError, OSError):
+            return False  # Spark is stopping
 
     def run_of(self, batch: MicroBatch) -> StreamRun:
         """Made at the run's first batch; its coordinator is closed when the query ends.
@@ -110,8 +131,7 @@ class StreamRuns:
                 the query can't feed one of them, or has no checkpoint location of its own. Or Spark's Python workers
                 can't load Keyhole.
         """
-        # The query's stable name: as given, else Spark's name of it, else the state's.
-        query = self._query or batch.name or self._parts[0].declaration.state
+        query = self.name_in(batch.name)
         checked_name("the streaming query's name", query, "give the sink another one with query=")
         with self._lock:
             if self._run is None or self._run.run_id != batch.run_id:
@@ -150,6 +170,10 @@ class StreamRuns:
         plan = plan_of(batch)
         for part in self._parts:
             check_feed(part.declaration, batch.output_mode, plan, part.aggregator, increments=part.increments)
+        if self.make_caretaker is not None:
+            # The session of the batch is a copy; that of the query may be another one than where the sink was made.
+            CARETAKERS.hear(batch.query.sparkSession())
+            CARETAKERS.first_batch(CaredName.of(self._config, query), batch.run_id)
         coordinator = self._make_coordinator(self._config, query, addresses_of(context, self._config.servers))
         if (stats := stats_of(self._config)).served:
             follow_progress(batch.query, batch.run_id, stats.counts.spark(query))

@@ -1,0 +1,103 @@
+"""A streaming query that is started again, and gets no new data: its states are read as if it did."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from keyhole import Client
+from keyhole.errors import KeyholeError
+from keyhole.rpc.retiring import retire
+from keyhole.spark import queryable
+from keyhole.spark.sink import Sink
+from tests.support.streams import Service, file_stream
+from tests.support.waiting import LONG_SECONDS, until
+
+SCHEMA = "k string, n bigint"
+ROWS = [[{"k": "a", "n": 1}, {"k": "b", "n": 2}], [{"k": "a", "n": 3}]]
+
+
+def test_an_idle_query_whose_servers_have_lost_all_is_restored_and_its_next_batch_counts_once(
+    spark: SparkSession, service: Service, application: str, tmp_path: Path
+) -> None:
+    sink = summing(service, application)
+    started(spark, tmp_path, sink, batches=1).stop()
+    # The server is as one that has come in the place of another: it knows nothing of the application.
+    assert retire(service.server, application, timeout_seconds=LONG_SECONDS)
+    with Client(service.proxy) as client:
+        sums = Sums(client, application)
+        assert sums.confirmed() is None
+        again = summing(service, application)
+        query = started(spark, tmp_path, again, batches=1)
+        try:
+            until(lambda: sums.confirmed() == [1, 2], LONG_SECONDS)
+            # For longer than a lease: somebody renews it.
+            time.sleep(5.0)
+            assert sums.confirmed() == [1, 2]
+            assert client.get(application, "sums", "a").epoch == 1
+            file_stream(spark, tmp_path / "source", SCHEMA, ROWS)
+            query.processAllAvailable()
+            assert sums.confirmed() == [4, 2]
+            assert client.get(application, "sums", "a").epoch == 2
+            assert caretakers() == []
+        finally:
+            query.stop()
+
+
+def test_a_query_that_is_stopped_before_its_first_batch_leaves_nothing_behind(
+    spark: SparkSession, service: Service, application: str, tmp_path: Path
+) -> None:
+    """And another one, with the same sink, is none of its business."""
+    sink = summing(service, application)
+    started(spark, tmp_path, sink, batches=1).stop()
+    with Client(service.proxy) as client:
+        sums = Sums(client, application)
+        query = started(spark, tmp_path, sink, batches=1)
+        try:
+            # Its last run has ended, and the lease with it, which is then renewed.
+            until(lambda: sums.confirmed() is None, LONG_SECONDS)
+            until(lambda: sums.confirmed() == [1, 2], LONG_SECONDS)
+        finally:
+            query.stop()
+        until(lambda: not caretakers(), LONG_SECONDS)
+        until(lambda: sums.confirmed() is None, LONG_SECONDS)
+        query = started(spark, tmp_path, sink, batches=2)
+        query.stop()
+        assert sums.confirmed() == [4, 2]
+
+
+def summing(service: Service, application: str) -> Sink:
+    config = service.config(application)
+    return queryable.reducing("sums", key="k", reducers={"n": "sum"}, key_groups=4, query="idle", config=config)
+
+
+def started(spark: SparkSession, directory: Path, sink: Sink, *, batches: int) -> StreamingQuery:
+    """Of so many files, and it has taken them all."""
+    data = file_stream(spark, directory / "source", SCHEMA, ROWS[:batches])
+    query = data.writeStream.option("checkpointLocation", str(directory / "checkpoint")).foreachBatch(sink).start()
+    query.processAllAvailable()
+    return query
+
+
+class Sums:
+    """What readers get of the state who want nothing stale."""
+
+    def __init__(self, client: Client, application: str) -> None:
+        self._client = client
+        self._application = application
+
+    def confirmed(self) -> list[int] | None:
+        """None: nobody confirms it."""
+        try:
+            answers = self._client.get_many(self._application, "sums", ["a", "b"], stale="never", timeout=5)
+        except KeyholeError:
+            return None
+        return [answer.value.n for answer in answers]
+
+
+def caretakers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("keyhole-caretaker-")]
