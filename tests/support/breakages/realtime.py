@@ -203,7 +203,7 @@ REALTIME: tuple[Breakage, ...] = (
         _FED,
         "groups.tenure(of) != group.tenure]",
         "not groups.tenure(of)]",
-        (f"{_OWNER}::test_a_commit_of_which_the_outcome_is_not_known_counts_once",),
+        (f"{_OWNER}::test_a_key_group_that_is_released_and_owned_again_begins_where_its_changelog_is",),
     ),
     Breakage(
         "a commit is written under a grant that it was not made under",

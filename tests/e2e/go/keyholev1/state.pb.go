@@ -458,9 +458,11 @@ type StateDescriptor struct {
 	// With order_by: how long a deletion is remembered, with its order; 0: deletions count whatever the rows' orders.
 	KeepDeletedMs uint64 `protobuf:"varint,16,opt,name=keep_deleted_ms,json=keepDeletedMs,proto3" json:"keep_deleted_ms,omitempty"`
 	// Of the job's class that makes what is stored (an aggregator, operator or codec); 0: there is none, or it is not known.
-	ClassVersion  uint32 `protobuf:"varint,17,opt,name=class_version,json=classVersion,proto3" json:"class_version,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ClassVersion uint32 `protobuf:"varint,17,opt,name=class_version,json=classVersion,proto3" json:"class_version,omitempty"`
+	// Kafka's id of the topic of updates by which the state is fed, in place of epochs; empty: it is fed by epochs.
+	UpdatesTopicId string `protobuf:"bytes,18,opt,name=updates_topic_id,json=updatesTopicId,proto3" json:"updates_topic_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StateDescriptor) Reset() {
@@ -612,6 +614,13 @@ func (x *StateDescriptor) GetClassVersion() uint32 {
 	return 0
 }
 
+func (x *StateDescriptor) GetUpdatesTopicId() string {
+	if x != nil {
+		return x.UpdatesTopicId
+	}
+	return ""
+}
+
 // Who answered, and as of when. Every answer has one.
 type Source struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -753,7 +762,7 @@ const file_keyhole_v1_state_proto_rawDesc = "" +
 	"\adefault\x18\x04 \x01(\fR\adefault\"W\n" +
 	"\vValueSchema\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12.\n" +
-	"\x06fields\x18\x02 \x03(\v2\x16.keyhole.v1.ValueFieldR\x06fields\"\xe9\x04\n" +
+	"\x06fields\x18\x02 \x03(\v2\x16.keyhole.v1.ValueFieldR\x06fields\"\x93\x05\n" +
 	"\x0fStateDescriptor\x12 \n" +
 	"\vapplication\x18\x01 \x01(\tR\vapplication\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
@@ -774,7 +783,8 @@ const file_keyhole_v1_state_proto_rawDesc = "" +
 	"\n" +
 	"max_length\x18\x0f \x01(\x04R\tmaxLength\x12&\n" +
 	"\x0fkeep_deleted_ms\x18\x10 \x01(\x04R\rkeepDeletedMs\x12#\n" +
-	"\rclass_version\x18\x11 \x01(\rR\fclassVersion\"\xcf\x02\n" +
+	"\rclass_version\x18\x11 \x01(\rR\fclassVersion\x12(\n" +
+	"\x10updates_topic_id\x18\x12 \x01(\tR\x0eupdatesTopicId\"\xcf\x02\n" +
 	"\x06Source\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12$\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x10.keyhole.v1.RoleR\x04role\x12\x14\n" +
