@@ -36,9 +36,9 @@ Records of the control topic (control.py), each under one key:
     grant/<query>/<id>             GrantRecord         grant_names.py: transactional_id, never used twice
     savepoint/<query>              SavepointRecord     takeover.py: a restore, until its first run
 
-Beside these: start.py decides what a run's first batch may do, and replacement.py which owners can't wait for a batch's
-end. epochs.py has a batch and its result, batch_decisions.py what batches settle in files. failpoints.py names the
-steps at which tests kill a process.
+Beside these: start.py decides what a run's first batch may do, caretaking.py whether a run may begin without one, and
+replacement.py which owners can't wait for a batch's end. epochs.py has a batch and its result, batch_decisions.py what
+batches settle in files. failpoints.py names the steps at which tests kill a process.
 
 An epoch, on the way without failures (coordinator/ is in src/keyhole/, state_server/ in services/):
 
@@ -103,4 +103,9 @@ Invariants, and the tests that hold them:
        tests/property/test_starts_beside_a_query.py: test_refused_starts_never_fence_a_query_that_runs_well
    10. A batch of one checkpoint is the same epoch in each run, or is refused.
        tests/unit/test_decisions.py; tests/property/test_protocol.py: TestProtocol
+   11. A run that has no batch takes a query only where none is alive, and goes on with what is on record.
+       tests/unit/test_caretaker.py: test_a_run_that_is_busy_is_left_alone_though_it_records_nothing
+       tests/unit/test_caretaker.py:
+       test_a_run_that_has_lost_all_its_servers_is_left_alone_while_it_repeats_its_record
+       tests/unit/test_caretaker.py: test_what_the_first_batch_has_to_decide_is_left_to_it
 """
