@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +21,7 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog
 from tests.support.applications import control_of
 from tests.support.caretaking import caretaker_of
 from tests.support.refused_starts import snapshot
-from tests.support.simulation import DriverDiedError, Fault, SimulatedFleet, World
+from tests.support.simulation import DriverDiedError, Fault, SimulatedFleet, SimulatedLink, World
 from tests.support.states import KEY_GROUPS
 from tests.support.sums import KEYS, ONE, SUM, sums
 
@@ -361,6 +363,27 @@ def test_where_nobody_can_know_what_is_on_record_another_one_is_to_begin(
     with contextlib.closing(caretaker_of(world)) as caretaker:
         stepped(world, caretaker)
         assert confirmed(world) == [2.0] * KEY_GROUPS
+
+
+def test_a_restore_that_takes_long_is_gone_on_with_and_nobody_is_warned(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    all_is_lost(world)
+    assign, slow = SimulatedLink.assign, iter([True] * 8)
+
+    def restoring(link: SimulatedLink, *arguments: Any) -> tuple[bool, int, int]:
+        if next(slow, False):
+            world.clock.advance(2.0)
+            return False, 1, 2
+        return assign(link, *arguments)
+
+    monkeypatch.setattr(SimulatedLink, "assign", restoring)
+    caretaker = caretaker_of(world)
+    asked = iter([True] * 20)
+    assert not caretaker.run(lambda: next(asked, False))
+    assert next(slow, None) is None
+    assert caretaker._settled
+    assert [of.getMessage() for of in caplog.records if of.levelno >= logging.WARNING] == []
 
 
 # --- its end ----------------------------------------------------------------------------------------------------------

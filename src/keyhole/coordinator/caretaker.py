@@ -23,7 +23,7 @@ from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Addresses, Fleet
 from keyhole.coordinator.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from keyhole.coordinator.run import QueryRun
-from keyhole.errors import CheckpointMismatch, ConflictError, Fenced, KeyholeError
+from keyhole.errors import CheckpointMismatch, ConflictError, EpochFailed, Fenced, KeyholeError
 from keyhole.protocol.caretaking import LastSeen, start_without_batch
 from keyhole.protocol.control import QueryControl
 from keyhole.protocol.membership import Membership
@@ -78,7 +78,7 @@ class Caretaker:
         self._heartbeat_seconds = heartbeat_seconds
         self._heartbeat: Heartbeat | None = None
         self._seen: LastSeen | None = None
-        self._known = self._taken = self._settled = False
+        self._known = self._taken = self._restoring = self._settled = False
         self._told = ""
 
     @property
@@ -97,7 +97,7 @@ class Caretaker:
         """
         try:
             while not self._left.is_set() and alive() and self._stepped():
-                self._clock.wait(self._left, STEP_SECONDS)
+                self._clock.wait(self._left, 0.0 if self._restoring else STEP_SECONDS)
             return self._run.uncertain and not self._left.is_set()
         finally:
             self.close()
@@ -214,8 +214,15 @@ class Caretaker:
         patience = self._config.server_wait_seconds + STEP_SECONDS
         with self._changes.held():
             try:
+                self._restoring = False
                 self._run.converge(self._clock.monotonic() + patience)
                 self._settled = True
             except Fenced as error:
                 raise self._run.be_fenced(error) from error
+            except EpochFailed as error:
+                if self._run.uncertain:
+                    raise
+                self._restoring = True
+                _log.info("waiting for the owners", extra={"query": self._query, "why": error.message})
+                return
         _log.info("took the query before its first batch", extra={"query": self._query})
