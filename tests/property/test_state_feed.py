@@ -85,7 +85,6 @@ class Owners(RuleBasedStateMachine):
                 assert piece.marker.feed is not None
                 found[piece.partition] = piece.marker.feed
         self.feed = StateFeed(self.state, "t")
-        self.begun_again: set[int] = set()
         self.told = {part.key_group: position for part, position in found.items()}
         for part, position in found.items():
             self.feed.begin(part.key_group, position, self._log_start(part.key_group, position))
@@ -154,8 +153,12 @@ class Owners(RuleBasedStateMachine):
 
     @rule(most=st.dictionaries(st.sampled_from(GROUPS), st.integers(1, 4)))
     def updates_are_applied(self, most: dict[int, int]) -> None:
-        at = self.feed.reads
-        self.feed.apply({of: self.logs[of][at[of] : at[of] + count] for of, count in most.items()})
+        logs = {}
+        for of, count in most.items():
+            if of in self.feed.key_groups:
+                at = self.feed.reads_of(of)
+                logs[of] = self.logs[of][at : at + count]
+        self.feed.apply(logs)
 
     @precondition(lambda self: self.under_way is None)
     @rule()
@@ -175,7 +178,6 @@ class Owners(RuleBasedStateMachine):
     def it_ends(self, outcome: str) -> None:
         assert self.under_way is not None
         commit, self.under_way = self.under_way, None
-        begun_again, self.begun_again = self.begun_again, set()
         self.kafka.down = outcome == "aborted"
         if outcome.startswith("unknown"):
             committed = outcome.endswith("committed")
@@ -185,27 +187,36 @@ class Owners(RuleBasedStateMachine):
         try:
             offsets = self.writer.commit(commit.changes, 1.0)
         except KafkaUnreachable:
+            self._begin_what_failed()
             return
         except OutcomeUnknown:
             self._take_over(self.store)
             return
         finally:
             self.kafka.down = False
-        before = dict(self.feed.next)
         self.feed.committed(commit, offsets)
         for changes in commit.changes:
-            if changes.partition.key_group not in begun_again:
-                assert changes.marker.feed is not None
-                assert changes.marker.feed.next <= before[changes.partition.key_group]
-                self.told[changes.partition.key_group] = changes.marker.feed
+            of = changes.partition.key_group
+            assert changes.marker.feed is not None
+            assert self.state.position(of).epoch == changes.marker.feed.next, "also of one that failed meanwhile"
+            assert of not in self.feed.key_groups or changes.marker.feed.next <= self.feed.next_of(of)
+            self.told[of] = changes.marker.feed
+        self._begin_what_failed()
 
     @rule(of=st.sampled_from(GROUPS))
-    def a_key_group_is_begun_again(self, of: int) -> None:
-        """As where it could not be applied. A commit that is under way is told of afterwards."""
+    def a_key_group_fails(self, of: int) -> None:
+        """It could not be applied. Where a commit under way names it, it begins anew after that."""
         self.feed.end([of])
+        if self.under_way is None or of not in self.under_way.feeds:
+            self._begin(of)
+
+    def _begin_what_failed(self) -> None:
+        for of in GROUPS:
+            if of not in self.feed.key_groups:
+                self._begin(of)
+
+    def _begin(self, of: int) -> None:
         self.feed.begin(of, self.told[of], self._log_start(of, self.told[of]))
-        if self.under_way is not None:
-            self.begun_again.add(of)
 
     @rule(keeps_store=st.booleans(), in_commit=st.booleans())
     def the_owner_is_killed(self, keeps_store: bool, in_commit: bool) -> None:
@@ -222,9 +233,9 @@ class Owners(RuleBasedStateMachine):
             return
         snapshot = self.feed.snapshot()
         empty = MemoryEngine().open("app", EXPIRING.state, "topic").snapshot()
-        for of in GROUPS:
+        for of in self.feed.key_groups:
             alone = GroupFeed(EXPIRING, of, FeedPosition(), "t", UpdateLimits(511, 1 << 20))
-            expected = alone.apply(self.logs[of][: self.feed.next[of]], empty, Overlay()).overlay.of(of)
+            expected = alone.apply(self.logs[of][: self.feed.next_of(of)], empty, Overlay()).overlay.of(of)
             lives_from = (alone.time_ms + 1).to_bytes(8, "big")
             living = [entry for entry in expected if entry[1] is not None and entry[1] >= lives_from]
             assert [entry for entry in snapshot.items(of) if entry[1] >= lives_from] == living
@@ -258,7 +269,8 @@ def test_a_fenced_owner_s_commit_changes_nothing() -> None:
 
 
 def test_what_was_applied_of_a_key_group_that_goes_is_dropped() -> None:
-    feed = StateFeed(hosted(GROUPS, SUM), "t")
+    state = hosted(GROUPS, SUM)
+    feed = StateFeed(state, "t")
     for of in GROUPS:
         feed.begin(of, BEGUN, 0)
         (name, *_) = names_in(of, 1)
@@ -267,10 +279,11 @@ def test_what_was_applied_of_a_key_group_that_goes_is_dropped() -> None:
     assert commit is not None
     stamps = [(one.partition.key_group, one.marker.stamp.epoch, one.marker.stamp.generation) for one in commit.changes]
     assert stamps == [(0, 1, 3), (1, 1, 3)]
+    state.groups.retain([0])
     feed.end([1])
     assert feed.uncommitted == 1
     feed.committed(commit, {Partition(SUM.state, of): 1 for of in GROUPS})
-    assert (dict(feed.next), feed.uncommitted, feed.begin_commit(3, 1)) == ({0: 1}, 0, None)
+    assert (feed.key_groups, feed.next_of(0), feed.uncommitted, feed.begin_commit(3, 1)) == ({0}, 1, 0, None)
     snapshot = feed.snapshot()
     assert ([len(list(snapshot.items(of))) for of in GROUPS], set(snapshot.positions())) == ([1, 0], {0})
 
@@ -314,6 +327,29 @@ def test_a_commit_of_an_earlier_time_as_owner_writes_nothing_before_the_first_of
     assert (replica.position(0), list(feed.snapshot().items(0))) == (START, [])
 
 
+def test_a_commit_of_a_key_group_that_failed_meanwhile_is_in_the_store_and_one_of_an_earlier_time_is_not() -> None:
+    (name, *_) = names_in(0, 1)
+    replica = hosted(GROUPS, SUM)
+    feed = StateFeed(replica, "t")
+    feed.begin(0, BEGUN, 0)
+    feed.apply({0: [_sent(name, 0, 1)]})
+    commit = feed.begin_commit(generation=1, now_ms=1)
+    assert commit is not None
+    feed.end([0])
+    feed.committed(commit, {Partition(SUM.state, 0): 5})
+    assert (replica.position(0).epoch, len(list(feed.snapshot().items(0)))) == (1, 1)
+    feed.begin(0, BEGUN, 0)
+    feed.apply({0: [_sent(name, 0, 1), _sent(name, 1, 2)]})
+    late = feed.begin_commit(generation=1, now_ms=1)
+    assert late is not None
+    feed.end([0])
+    replica.groups.retain([])
+    replica.groups.begin_restore([0])
+    replica.groups.restored([0])
+    feed.committed(late, {Partition(SUM.state, 0): 9})
+    assert replica.position(0).epoch == 1
+
+
 def test_a_commit_that_is_told_of_late_leaves_a_deletion_that_was_applied_again() -> None:
     (name, *_) = names_in(0, 1)
     replica = hosted(GROUPS, SUM)
@@ -331,7 +367,7 @@ def test_a_commit_that_is_told_of_late_leaves_a_deletion_that_was_applied_again(
     assert late is not None
     feed.end([0])
     feed.begin(0, position, 0)
-    feed.apply({0: [one for one in (_sent(name, 0, 1), deletion) if one.offset >= feed.reads[0]]})
+    feed.apply({0: [one for one in (_sent(name, 0, 1), deletion) if one.offset >= feed.reads_of(0)]})
     feed.committed(late, {Partition(SUM.state, 0): 3})
     assert list(feed.snapshot().items(0)) == []
     after = feed.begin_commit(generation=2, now_ms=1)
@@ -349,4 +385,4 @@ def test_a_key_group_whose_updates_can_not_be_applied_is_dropped_whole_and_the_o
     counts = feed.apply({1: [bad, _sent(other, 1, 1)], 0: [_sent(name, 1, 1), _sent(name, 0, 1)]})
     assert [one.update for one in counts.refused[1]] == [bad]
     assert [(of, type(why)) for of, why in counts.failed.items()] == [(0, AssertionError)]
-    assert (dict(feed.next), feed.uncommitted) == ({1: 2}, 1)
+    assert (feed.key_groups, feed.next_of(1), feed.uncommitted) == ({1}, 2, 1)

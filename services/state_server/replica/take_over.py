@@ -142,7 +142,7 @@ class TakeOvers:
             for view in views:
                 view.snapshot.close()
             await self._feeding.caught_up(stop)
-            views = await self._thread.call(self._states.views)
+            views = await self._thread.call(self._owned_views, wanted)
         self._states.publish(views, Standing(complete, version))
         for state in hosted.values():
             state.table.given.taken_over()
@@ -152,6 +152,12 @@ class TakeOvers:
             "owns key groups",
             extra={"query": self._query, "version": version, "key_groups": {s: len(g) for s, g in wanted.items()}},
         )
+
+    def _owned_views(self, wanted: Mapping[str, frozenset[int]]) -> list[PublishedView]:
+        """Views of what is wanted, which is owned still: while updates were applied, the grant may have been lost. On
+        the host's thread. Raises as OwnerLoop.check_owned."""
+        self._feeding.check_owned(wanted)
+        return self._states.views()
 
     def _restore(self, wanted: Mapping[str, frozenset[int]], stop: threading.Event) -> list[PublishedView]:
         """Restores what is wanted, and drops what is not. On the host's thread."""

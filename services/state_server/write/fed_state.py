@@ -6,22 +6,26 @@ where its log ended then: what the owner before has shown is not taken back. Hos
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from keyhole.changelog.base import Changelog, LogExtent, Partition, RefusedRecord, UpdatesRun, UpdatesTopics
+from keyhole.changelog.base import Partition, RefusedRecord, UpdatesRun
 from keyhole.clock import Clock
-from keyhole.errors import ChangelogRecreated, InternalError, KeyholeError
-from keyhole.model.epoch import START, EpochStamp
-from keyhole.protocol.seen import FeedPosition
+from keyhole.errors import ConflictError, InternalError, KeyholeError, UnavailableError
+from keyhole.model.epoch import NO_EPOCH, EpochStamp
 from keyhole.stores.base import Snapshot
+from keyhole.stores.overlay import Overlay
 from services.state_server.read.standing import Standing
 from services.state_server.replica.hosted import StateReplica
+from services.state_server.write.fed_begin import Beginning, NewGroups
 from services.state_server.write.state_feed import FeedCommit, StateFeed
 
 _log = logging.getLogger(__name__)
+
+# A key group that failed twice before it was where it had been begins anew no sooner.
+_AGAIN_SECONDS = 1.0
 
 
 @dataclass
@@ -38,6 +42,7 @@ class _Group:
         why: Why nothing more of it is applied; None: it goes on.
         waits: Rules that are ahead of the descriptor come next.
         again: It has failed, and began anew.
+        stamp: What readers of it are told, but for the generation.
     """
 
     tenure: int
@@ -50,11 +55,25 @@ class _Group:
     why: KeyholeError | None = None
     waits: bool = False
     again: bool = False
+    stamp: EpochStamp = NO_EPOCH
 
     @property
     def settled(self) -> bool:
         """It is shown, or nothing more comes that could be waited for."""
         return self.shown or self.why is not None or self.waits
+
+
+class _Kept(NamedTuple):
+    """What readers go on seeing of a key group that begins anew.
+
+    Attributes:
+        overlay: What stood over the store. What is committed on the way is in it already, in the same form or a newer
+            one: so the store may move on below it.
+    """
+
+    tenure: int
+    overlay: Overlay
+    standing: Standing
 
 
 class FedState:
@@ -74,9 +93,14 @@ class FedState:
         self._clock = clock
         self._descriptor = state.descriptor
         self._groups: dict[int, _Group] = {}
-        # Of key groups that failed: how far they were, which readers may have seen.
+        # Of key groups that failed: how far they were, which readers may have seen, and when they may begin anew.
         self._shown_before: dict[int, int] = {}
-        self._refusals = self._left = False
+        self._not_before: dict[int, float] = {}
+        # What readers see of them until they are there again.
+        self._kept: dict[int, _Kept] = {}
+        # What a commit under way names, in which of its times as owned.
+        self._in_commit: Mapping[int, int] = {}
+        self._different = self._left = False
 
     @property
     def name(self) -> str:
@@ -89,6 +113,7 @@ class FedState:
         groups = self.state.groups
         gone = [of for of, group in self._groups.items() if groups.tenure(of) != group.tenure]
         self._end(gone)
+        self._kept = self._still_kept()
         self._left |= bool(gone)
 
     def take_left(self) -> bool:
@@ -100,31 +125,50 @@ class FedState:
         self.feed.end(key_groups)
         for of in key_groups:
             self._groups.pop(of, None)
+            self._kept.pop(of, None)
         self.refused = [one for one in self.refused if one.partition.key_group in self._groups]
 
     @property
-    def new(self) -> list[int]:
-        """Key groups that are owned, and not begun yet."""
-        return sorted(self.state.groups.owned - self._groups.keys())
+    def _unbegun(self) -> Collection[int]:
+        return self.state.groups.owned - self._groups.keys()
 
-    def begin(self, positions: Mapping[int, FeedPosition], extents: Mapping[int, LogExtent]) -> None:
-        """Begins key groups that are owned. One whose updates are gone is refused alone.
+    @property
+    def new(self) -> NewGroups | None:
+        """Key groups that are owned, and can be begun now; None: there are none.
 
-        Args:
-            positions: As the changelog's last marker says.
-            extents: Of their logs now.
+        One that a commit under way names can't: where its changelog ends is not known yet.
         """
-        for of, position in positions.items():
-            group = self._groups[of] = _Group(self.state.groups.tenure(of))
+        tenure, now = self.state.groups.tenure, self._clock.monotonic()
+        found = [
+            of
+            for of in sorted(self._unbegun)
+            if self._in_commit.get(of) != tenure(of) and self._not_before.get(of, now) <= now
+        ]
+        if not found:
+            return None
+        at = {of: self.state.position(of) for of in found}
+        return NewGroups(self.name, self.topic_id, {of: tenure(of) for of in found}, at)
+
+    def begin(self, beginning: Beginning) -> None:
+        """Begins key groups, of those that are owned as they were when that was asked for. One whose updates are gone
+        is refused alone."""
+        for of, tenure in beginning.new.tenures.items():
+            if of in self._groups or self.state.groups.tenure(of) != tenure or self._in_commit.get(of) == tenure:
+                continue
+            group = self._groups[of] = _Group(tenure)
+            self._different = True
+            extent = beginning.extents[of]
             try:
-                self.feed.begin(of, position, extents[of].start)
+                if beginning.lost is not None:
+                    raise beginning.lost
+                self.feed.begin(of, beginning.positions[of], extent.start)
             except KeyholeError as error:  # it is gone, or of another topic
                 self.refuse(of, error)
                 continue
-            group.at = self.feed.reads[of]
+            group.at = self.feed.reads_of(of)
             group.again = of in self._shown_before
-            group.shown_from = max(extents[of].end, self._shown_before.pop(of, 0))
-            self._reached(of, group, extents[of].end)
+            group.shown_from = max(extent.end, self._shown_before.pop(of, 0))
+            self._reached(of, group, extent.end)
 
     def refuse(self, key_group: int, error: KeyholeError) -> None:
         """Nothing more of it is applied; its last committed rows are what readers get."""
@@ -132,17 +176,18 @@ class FedState:
         if group is None:
             return
         self.feed.end([key_group])
+        self._kept.pop(key_group, None)
         group.why, group.shown, group.at_end = error, True, False
-        self._refusals = True
+        self._different = True
         _log.error(
             "updates of a key group are not applied any more",
             extra={"state": self.name, "key_group": key_group, "why": error.message},
         )
 
-    def take_refusals(self) -> bool:
-        """Whether any was refused since this was asked last."""
-        refusals, self._refusals = self._refusals, False
-        return refusals
+    def take_different(self) -> bool:
+        """Whether any was begun or refused since this was asked last: readers are to see something else."""
+        different, self._different = self._different, False
+        return different
 
     def refuse_all(self, error: KeyholeError) -> None:
         """As `refuse`, of all that go on."""
@@ -169,7 +214,7 @@ class FedState:
     @property
     def settled(self) -> bool:
         """All that is owned is shown, or there is nothing to wait for."""
-        return not self.new and all(group.settled for group in self._groups.values())
+        return not self._unbegun and all(group.settled for group in self._groups.values())
 
     @property
     def progress(self) -> int:
@@ -189,6 +234,7 @@ class FedState:
             if group is None or group.why is not None or group.waits or run.start != group.at:
                 continue
             logs[of] = run
+        before = self.feed.overlay
         counts = self.feed.apply({of: run.updates for of, run in logs.items() if run.updates})
         self.refused += [
             RefusedRecord(Partition(self.name, of), one.update, one.why.message)
@@ -196,19 +242,20 @@ class FedState:
             for one in refused
         ]
         for of, error in counts.failed.items():
-            self._failed(of, error)
-        different = False
+            self._failed(of, error, before)
+        different = bool(counts.failed)
         for of, run in logs.items():
             found = self._groups.get(of)
             if found is not None:
                 different |= self._moved(of, found, run)
         return different
 
-    def _failed(self, key_group: int, error: Exception) -> None:
-        """It begins anew from what was committed, and is not shown before it is where readers saw it. Where it fails
-        there once more, it is refused."""
+    def _failed(self, key_group: int, error: Exception, before: Overlay) -> None:
+        """It begins anew from what was committed, and readers see what they saw before (`before`) until it is there
+        again. Where it fails on the way once more, it is refused: but not for its store, which may be well again."""
         group = self._groups[key_group]
-        if not group.shown and group.again:
+        passes = isinstance(error, UnavailableError | ConflictError)
+        if not group.shown and group.again and not passes:
             self.refuse(key_group, InternalError(f"its updates can't be applied: {type(error).__name__}"))
             return
         _log.error(
@@ -217,10 +264,18 @@ class FedState:
             exc_info=error,
         )
         self._shown_before[key_group] = max(group.shown_from, group.at)
+        if group.again and not group.shown:
+            self._not_before[key_group] = self._clock.monotonic() + _AGAIN_SECONDS
+        kept = self._kept.get(key_group)
+        if group.shown:
+            standing = Standing(group.stamp, as_of_ms=group.reached_ms or 1, heard_monotonic=group.reached_monotonic)
+            kept = _Kept(group.tenure, before, standing)
         self._end([key_group])
+        if kept is not None:
+            self._kept[key_group] = kept
 
     def _moved(self, key_group: int, group: _Group, run: UpdatesRun) -> bool:
-        reads = self.feed.reads[key_group]
+        reads = self.feed.reads_of(key_group)
         behind = run.updates[-1].offset + 1 if run.updates else run.start
         group.waits = reads < behind
         group.at = reads if group.waits else (behind if run.end is None else run.end)
@@ -231,9 +286,13 @@ class FedState:
 
     def _reached(self, key_group: int, group: _Group, end: int | None) -> None:
         # Trailing offsets that are no records have no update to be applied.
-        place = max(self.feed.next[key_group], group.at)
+        following = self.feed.next_of(key_group)
+        place = max(following, group.at)
+        group.stamp = EpochStamp(following, 0, self.feed.time_ms(key_group), 0)
         group.shown = group.shown or place >= group.shown_from or group.waits
         group.at_end = end is not None and place >= end
+        if group.shown:
+            self._kept.pop(key_group, None)
         if group.at_end:
             group.reached_ms, group.reached_monotonic = self._clock.now_ms(), self._clock.monotonic()
 
@@ -242,24 +301,33 @@ class FedState:
     def shown(self) -> frozenset[int]:
         """The owned key groups that readers may be answered from."""
         owned = self.state.groups.owned
-        return frozenset(of for of, group in self._groups.items() if group.shown and of in owned)
+        shown = [of for of, group in self._groups.items() if group.shown and of in owned]
+        return frozenset([*shown, *self._still_kept()])
+
+    def _still_kept(self) -> dict[int, _Kept]:
+        """Of key groups that begin anew: what readers saw before."""
+        if not self._kept:
+            return {}
+        tenure = self.state.groups.tenure
+        return {of: kept for of, kept in self._kept.items() if tenure(of) == kept.tenure}
 
     def snapshot(self) -> Snapshot:
         """All that is applied; close it."""
-        return self.feed.snapshot()
+        return self.feed.snapshot({of: kept.overlay for of, kept in self._still_kept().items()})
 
     def standings(self, key_groups: Iterable[int]) -> dict[int, Standing]:
         """What they stand for: an epoch is the offset of the next update, its time the last one's by the log.
 
         Their generation, and version, are 0: they are the owner's.
         """
-        return {of: self._standing(of, self._groups[of]) for of in key_groups}
+        return {of: self._standing(of) for of in key_groups}
 
-    def _standing(self, key_group: int, group: _Group) -> Standing:
-        if group.why is None:
-            stamp = EpochStamp(self.feed.next[key_group], 0, self.feed.time_ms(key_group), 0)
-        else:
-            stamp = self.state.position(key_group).stamp
+    def _standing(self, key_group: int) -> Standing:
+        kept = self._kept.get(key_group)
+        if kept is not None:
+            return kept.standing
+        group = self._groups[key_group]
+        stamp = group.stamp if group.why is None else self.state.position(key_group).stamp
         if group.at_end:
             return Standing(stamp)
         # Behind its log: as of when it was not.
@@ -272,9 +340,20 @@ class FedState:
         """How many rows and dead letters are in memory until they are committed."""
         return self.feed.uncommitted + len(self.refused)
 
-    def begin_commit(self, generation: int) -> FeedCommit | None:
-        """What was applied since the last one; see StateFeed.begin_commit."""
-        return self.feed.begin_commit(generation, self._clock.now_ms())
+    @property
+    def held_bytes(self) -> int:
+        """Of these, without what they cost beside."""
+        return self.feed.overlay.size_bytes + sum(len(one.update.value or b"") for one in self.refused)
+
+    def begin_commit(self, generation: int, key_groups: Collection[int]) -> FeedCommit | None:
+        """What was applied of these since the last one; see StateFeed.begin_commit. `commit_ended` comes after it."""
+        commit = self.feed.begin_commit(generation, self._clock.now_ms(), key_groups)
+        self._in_commit = {} if commit is None else commit.tenures
+        return commit
+
+    def commit_ended(self) -> None:
+        """None is under way any more: what it wrote is in the store, or will never be read."""
+        self._in_commit = {}
 
     def put_aside(self, written: Sequence[RefusedRecord]) -> None:
         """These are in the topic of dead letters."""
@@ -300,51 +379,3 @@ class FedState:
 def fed_states(hosted: Mapping[str, StateReplica]) -> list[FedState]:
     """Those of these states that are fed by updates. Any thread."""
     return [of.applied for of in hosted.values() if isinstance(of.applied, FedState)]
-
-
-def feed_positions(
-    changelog: Changelog, state: StateReplica, key_groups: Sequence[int], deadline_seconds: float
-) -> dict[int, FeedPosition]:
-    """What the last marker of each key group says, up to which the store is restored.
-
-    Raises:
-        KafkaUnreachable: It can't be read in time.
-    """
-    name = state.descriptor.state
-    found = dict.fromkeys(key_groups, FeedPosition())
-    at = {Partition(name, of): state.position(of) for of in key_groups}
-    again = {part: position._replace(offset=position.offset - 1) for part, position in at.items() if position != START}
-    if not again:
-        return found
-    ends = {part: at[part].offset for part in again}
-    with contextlib.closing(changelog.reader()) as reader:
-        for piece in reader.read(again, ends, deadline_seconds):
-            if piece.marker is not None and piece.marker.feed is not None:
-                found[piece.partition.key_group] = piece.marker.feed
-    return found
-
-
-def begin_new(changelog: Changelog, topics: UpdatesTopics, fed: FedState, deadline_seconds: float) -> None:
-    """Begins the key groups that are owned and not begun yet.
-
-    Raises:
-        KafkaUnreachable: Nothing has changed.
-    """
-    new = fed.new
-    if not new:
-        return
-    positions = feed_positions(changelog, fed.state, new, deadline_seconds)
-    try:
-        found = topics.extents({fed.name: new}, deadline_seconds)
-        if topics.lost({fed.name: fed.topic_id}, deadline_seconds):
-            raise ChangelogRecreated(
-                f"the updates topic of state {fed.name} is gone, or was made anew: drop the state and feed it from the "
-                "start",
-                state=fed.name,
-            )
-    except ChangelogRecreated as error:
-        fed.begin(positions, dict.fromkeys(new, LogExtent(0, 0)))
-        for of in new:
-            fed.refuse(of, error)
-        return
-    fed.begin(positions, {part.key_group: extent for part, extent in found.items()})

@@ -1,18 +1,29 @@
 """Commits what was applied of the updates of a query's states: dead letters, then the changelog, then the stores.
 
-One commit at a time, in a thread of its own, while more is applied. All of a query's states are one transaction.
+One transaction at a time, in a thread of its own, while more is applied. It has as many key groups, of all the query's
+states, as fit into a bound: each key group has its own epoch, so they need not come together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from keyhole.changelog.base import Changelog, ChangelogWriter, Partition, RefusedRecord, UpdatesTopics
-from keyhole.errors import ChangelogRecreated, KafkaUnreachable, KeyholeError, StageLost
+from keyhole.errors import (
+    ChangelogRecreated,
+    Fenced,
+    InternalError,
+    KafkaUnreachable,
+    KeyholeError,
+    OutcomeUnknown,
+    StoreFull,
+    TooLarge,
+)
 from services.state_server.host_settings import HostSettings
 from services.state_server.write.fed_state import FedState, fed_states
 from services.state_server.write.grant import Grant
@@ -20,13 +31,26 @@ from services.state_server.write.host_thread import HostThread
 from services.state_server.write.query_states import QueryStates
 from services.state_server.write.state_feed import FeedCommit
 
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+# Keys and rows of one transaction: at most, and where it was too much again and again. At least one key group.
+_MOST_BYTES, _LEAST_BYTES = 32 << 20, 64 << 10
+_LETTERS = 1_000
+
 
 class _Commit(NamedTuple):
-    """Of all states of the query, in one transaction."""
+    """Of states of the query, in one transaction.
+
+    Attributes:
+        refused: Dead letters that must be written before.
+        left: By state, key groups of which something was applied when it began, and that are not in it.
+    """
 
     writer: ChangelogWriter
     of: Sequence[tuple[FedState, FeedCommit]]
-    refused: Sequence[tuple[FedState, Sequence[RefusedRecord]]]
+    refused: Sequence[tuple[FedState, RefusedRecord]]
+    left: Mapping[str, Collection[int]]
 
 
 class FeedCommits:
@@ -55,88 +79,181 @@ class FeedCommits:
         self._pool: ThreadPoolExecutor | None = None
         # The pool's.
         self._topics: UpdatesTopics | None = None
+        # Host thread's, as the following: of the grant under which was committed last.
+        self._writer: ChangelogWriter | None = None
+        self._highest: dict[str, dict[int, int]] = {}
+        # The changelog has it, and a store does not yet.
+        self._untold: tuple[_Commit, Mapping[Partition, int]] | None = None
+        self._room = _MOST_BYTES
 
     async def commit(self) -> None:
-        """Commits what was applied, if anything was. Where it is not for certain, the grant is given up.
+        """Commits what was applied, if anything was.
 
         Raises:
-            KafkaUnreachable: Nothing was committed; may be called again.
-            KeyholeError: The grant is given up: the coordinator gives another one, and what is on record is restored.
+            Fenced, OutcomeUnknown, InternalError: The grant is given up: the coordinator gives another one, and what is
+                on record is restored.
+            KeyholeError: What is not committed yet is kept; to be called again.
         """
         async with self._committing:
             await self._commit()
 
     @contextlib.asynccontextmanager
     async def committed(self) -> AsyncIterator[None]:
-        """What was applied until now is committed, and nothing is in flight within. Raises as `commit`."""
+        """Nothing is in flight within, and what was applied until now is committed, if it can be: else the next owner
+        applies it again. Raises KafkaUnreachable, and what `commit` raises where the grant is given up."""
         async with self._committing:
             if not self._grant.given_up:
-                await self._commit()
+                try:
+                    await self._commit()
+                except KafkaUnreachable:
+                    raise
+                except KeyholeError as error:
+                    if self._grant.given_up:
+                        raise
+                    _log.warning("updates are not committed before a release", extra={"why": error.message})
             yield
 
     async def _commit(self) -> None:
-        if self._grant.given_up:
-            return
-        commit = await self._thread.call(self._begin_commit)
-        if commit is None:
-            return
-        sound = False
+        left = None
+        while not self._grant.given_up:
+            commit = await self._thread.call(self._begin_commit, left)
+            if commit is None:
+                return
+            await self._carry_out(commit)
+            left = commit.left
+            if not left:
+                return
+
+    async def _carry_out(self, commit: _Commit) -> None:
+        sound = True
         try:
-            offsets = await asyncio.get_running_loop().run_in_executor(self._threads(), self._write, commit)
+            await self._put_aside(commit)
+            await self._in_pool(self._look, commit)
+            sound = False
+            try:
+                offsets = await self._in_pool(self._write, commit)
+            except KeyholeError as error:
+                # Of all others the transaction is aborted for certain.
+                sound = not isinstance(error, Fenced | OutcomeUnknown | InternalError)
+                if isinstance(error, KafkaUnreachable | TooLarge):
+                    self._room = max(_LEAST_BYTES, self._room // 2)
+                raise
             await self._thread.call(self._write_store, commit, offsets)
             sound = True
-        except (KafkaUnreachable, StageLost):
-            sound = True
-            raise
         except ChangelogRecreated as error:
-            sound = True
-            await self._thread.call(self._refuse, str(error.facts["states"]).split(","), error)
+            await self._thread.call(self._refuse, error.facts.get("states", "").split(","), error)
+            raise
+        except StoreFull:
+            sound = True  # it is told again
             raise
         finally:
-            # Fenced, an unknown outcome, a store that could not follow: what is on record is restored under the next
-            # grant, and applied from there.
-            if not sound:
-                await self._thread.call_always(self._grant.give_up_of, commit.writer)
+            await self._thread.call_always(self._end, commit, sound)
+        self._room = min(_MOST_BYTES, self._room * 2)
 
-    def _begin_commit(self) -> _Commit | None:
-        """What there is to commit, and under which grant. Host thread."""
+    def _begin_commit(self, among: Mapping[str, Collection[int]] | None = None) -> _Commit | None:
+        """What there is to commit, and under which grant. Host thread.
+
+        Args:
+            among: Key groups by state; None: all.
+        """
         writer = self._grant.check()
-        for of in fed_states(self._states.hosted):
+        if writer is not self._writer:
+            self._writer, self._highest, self._untold = writer, {}, None
+        self._tell()
+        fed = fed_states(self._states.hosted)
+        for of in fed:
             of.leave()
-        found = [
-            (of, commit)
-            for of in fed_states(self._states.hosted)
-            if (commit := of.begin_commit(self._generation())) is not None
-        ]
+        room = self._room
+        found: list[tuple[FedState, FeedCommit]] = []
+        left: dict[str, Collection[int]] = {}
+        for of in fed:
+            # An epoch that was written under this grant is never followed by an earlier one, whatever began anew.
+            moved = of.feed.moved(self._highest.get(of.name, {}))
+            taken: list[int] = []
+            for group in moved if among is None else [one for one in moved if one in among.get(of.name, ())]:
+                size = of.feed.bytes_of(group)
+                if size <= room or not (found or taken):
+                    taken.append(group)
+                    room -= size
+                else:
+                    left[of.name] = [*left.get(of.name, ()), group]
+            if taken and (commit := of.begin_commit(self._generation(), taken)) is not None:
+                found.append((of, commit))
         if not found:
             return None
-        return _Commit(writer, found, [(of, list(of.refused)) for of, _ in found])
+        refused = [(of, one) for of, made in found for one in of.refused if one.partition.key_group in made.feeds]
+        return _Commit(writer, found, refused, left)
 
-    def _write(self, commit: _Commit) -> Mapping[Partition, int]:
-        """Dead letters, then the transaction. In the pool."""
-        deadline = self._settings.kafka_deadline_seconds
-        topics = self._topics = self._topics or self._changelog.updates_topics()
-        refused = [record for _, records in commit.refused for record in records]
-        if refused:
-            topics.put_aside(refused, deadline)
-        # After all that is committed was read: else a topic made anew might be applied as long as nobody looks.
+    async def _put_aside(self, commit: _Commit) -> None:
+        """Dead letters first. Those that are there are not written again, whatever becomes of the commit."""
+        for at in range(0, len(commit.refused), _LETTERS):
+            portion = commit.refused[at : at + _LETTERS]
+            await self._in_pool(self._write_letters, [one for _, one in portion])
+            await self._thread.call(self._forget_letters, portion)
+
+    def _write_letters(self, letters: Sequence[RefusedRecord]) -> None:
+        self._known().put_aside(letters, self._settings.kafka_deadline_seconds)
+
+    def _forget_letters(self, letters: Sequence[tuple[FedState, RefusedRecord]]) -> None:
+        """They are in their topic, and are not written again. Host thread."""
+        for of in dict.fromkeys(of for of, _ in letters):
+            of.put_aside([one for state, one in letters if state is of])
+
+    def _known(self) -> UpdatesTopics:
+        self._topics = self._topics or self._changelog.updates_topics()
+        return self._topics
+
+    def _look(self, commit: _Commit) -> None:
+        """In the pool, after all that is committed was read: else a topic made anew might be applied as long as nobody
+        looks."""
         ids = {of.name: of.topic_id for of, _ in commit.of}
-        if lost := topics.lost(ids, deadline):
+        if lost := self._known().lost(ids, self._settings.kafka_deadline_seconds):
             raise ChangelogRecreated(
                 f"the updates topics of {', '.join(lost)} are gone, or were made anew: drop these states, and feed "
                 "them from the start",
                 states=",".join(lost),
             )
+
+    def _write(self, commit: _Commit) -> Mapping[Partition, int]:
+        """The transaction. In the pool."""
         changes = [changed for _, of in commit.of for changed in of.changes]
-        return self._grant.commit(commit.writer, changes, deadline)
+        return self._grant.commit(commit.writer, changes, self._settings.kafka_deadline_seconds)
 
     def _write_store(self, commit: _Commit, offsets: Mapping[Partition, int]) -> None:
         """The changelog has it. Host thread."""
         for of, made in commit.of:
-            if self._states.hosted.get(of.name) is of.state:
-                of.feed.committed(made, offsets)
-        for of, records in commit.refused:
-            of.put_aside(records)
+            highest = self._highest.setdefault(of.name, {})
+            highest |= {one.partition.key_group: one.marker.stamp.epoch for one in made.changes}
+        self._untold = commit, offsets
+        self._tell()
+
+    def _tell(self) -> None:
+        """Brings the stores to what the changelog has, one that takes no more before the next commit. Host thread."""
+        if self._untold is None:
+            return
+        (commit, offsets), self._untold = self._untold, None
+        try:
+            for of, made in commit.of:
+                if self._states.hosted.get(of.name) is of.state:
+                    of.feed.committed(made, offsets)
+        except StoreFull:
+            self._untold = commit, offsets
+            raise
+        for of, _ in commit.of:
+            of.commit_ended()
+
+    def _end(self, commit: _Commit, sound: bool) -> None:
+        """Of a commit that is not sound, what is on record is restored under the next grant. Host thread.
+
+        Args:
+            sound: It was not fenced, its outcome is known, and the stores are where they should be.
+        """
+        if not sound:
+            self._untold = None
+            self._grant.give_up_of(commit.writer)
+        if self._untold is None:
+            for of, _ in commit.of:
+                of.commit_ended()
 
     def _refuse(self, names: Sequence[str], error: KeyholeError) -> None:
         """Their updates topics are gone. Host thread."""
@@ -144,14 +261,14 @@ class FeedCommits:
             if of.name in names:
                 of.refuse_all(error)
 
-    def _threads(self) -> ThreadPoolExecutor:
+    async def _in_pool(self, call: Callable[..., _Result], *args: object) -> _Result:
         self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="keyhole-updates-commit")
-        return self._pool
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
 
     async def close(self) -> None:
         """Returns once none is under way."""
         async with self._committing:
             if self._pool is not None:
                 if self._topics is not None:
-                    await asyncio.get_running_loop().run_in_executor(self._pool, self._topics.close)
+                    await self._in_pool(self._topics.close)
                 self._pool.shutdown()

@@ -1,8 +1,9 @@
 """The owner's loop: reads the updates of what a query's states own here, applies them, and commits behind that.
 
     take      what was read last is applied, key groups that came or went are begun or ended     host thread
+    begin     where new key groups go on is read                                                 a thread of its own
     publish   readers see it                                                                     event loop
-    poll      the next records                                                                   a thread of its own
+    poll      the next records                                                                   another one
     commit    each 250 ms what was applied: dead letters, the changelog, then the store          another one
 
 Only a query with states that are fed by updates has threads for it. Event loop, where nothing else is said.
@@ -18,10 +19,12 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-from keyhole.changelog.base import Changelog, Partition, UpdatesRun, UpdatesTail, UpdatesTopics
-from keyhole.errors import ChangelogRecreated, KafkaUnreachable, KeyholeError, NotReady
+from keyhole.changelog.base import Changelog, Partition, UpdatesRun, UpdatesTail
+from keyhole.errors import ChangelogRecreated, KafkaUnreachable, KeyholeError, NotReady, UnavailableError
 from services.state_server.host_settings import HostSettings
-from services.state_server.write.fed_state import FedState, begin_new, fed_states
+from services.state_server.write.fed_begin import NewGroups
+from services.state_server.write.fed_state import FedState, fed_states
+from services.state_server.write.feed_beginnings import FeedBeginnings
 from services.state_server.write.feed_commits import FeedCommits
 from services.state_server.write.grant import Grant
 from services.state_server.write.host_thread import HostThread
@@ -33,8 +36,8 @@ _Result = TypeVar("_Result")
 _POLL_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
 _COMMIT_SECONDS = 0.25
-# Above so many rows that are not committed nothing more is read.
-_MOST_HELD = 500_000
+# Above so many rows that are not committed, or so many bytes, of all states, nothing more is read.
+_MOST_HELD, _MOST_HELD_BYTES = 500_000, 256 << 20
 
 
 class _Taken(NamedTuple):
@@ -45,6 +48,7 @@ class _Taken(NamedTuple):
         topic_ids: Of the states that are read.
         views: What readers are to see.
         behind: States of which something was owned and is not.
+        new: What is owned and not begun.
         full: Nothing more is to be read before a commit.
         commits: What was applied must be committed before it goes on.
     """
@@ -53,6 +57,7 @@ class _Taken(NamedTuple):
     topic_ids: Mapping[str, str]
     views: Sequence[PublishedView]
     behind: Sequence[str]
+    new: Sequence[NewGroups]
     full: bool
     commits: bool
 
@@ -87,13 +92,15 @@ class OwnerLoop:
         self._stepping = asyncio.Lock()
         self._commits = FeedCommits(changelog, states, grant, thread, settings, generation)
         self._under_way: asyncio.Task[None] | None = None
-        self._committed_monotonic = 0.0
+        self._commit_at = settings.clock.monotonic() + _COMMIT_SECONDS
+        # Why the last commit failed, which is logged once; empty: it did not.
+        self._commit_failure = ""
+        self._beginnings = FeedBeginnings(query, changelog, states, thread, settings)
         self._tail: UpdatesTail | None = None
         self._tail_ids: Mapping[str, str] = {}
         self._followed: Mapping[Partition, int] = {}
         self._runs: Sequence[UpdatesRun] = ()
-        # Host thread's, as the following: states of which readers are to see something else.
-        self._topics: UpdatesTopics | None = None
+        # Host thread's: states of which readers are to see something else.
         self._different: set[str] = set()
         # What was read may not be all there is, and the end is to be reached again.
         self._broken = False
@@ -149,9 +156,9 @@ class OwnerLoop:
 
     async def _step(self, seconds: float) -> None:
         runs, self._runs, broken, self._broken = self._runs, (), self._broken, False
-        taken = await self._thread.call(self._take, runs, broken)
-        self._states.publish_applied(taken.views)
-        self._fall_behind(taken.behind)
+        taken = await self._taken(runs, broken)
+        if taken.new and await self._beginnings.begin(taken.new):
+            taken = await self._taken((), False)
         self._commit_if_due(taken)
         if taken.full or not taken.follows:
             await self._break_off()
@@ -162,6 +169,12 @@ class OwnerLoop:
         except ChangelogRecreated as error:
             await self._refuse(error, taken.topic_ids)
             raise
+
+    async def _taken(self, runs: Sequence[UpdatesRun], broken: bool) -> _Taken:
+        taken = await self._thread.call(self._take, runs, broken)
+        self._states.publish_applied(taken.views)
+        self._fall_behind(taken.behind)
+        return taken
 
     def _take(self, runs: Sequence[UpdatesRun], broken: bool) -> _Taken:
         """On the host thread. `broken`: reading was broken off since the last time."""
@@ -174,10 +187,7 @@ class OwnerLoop:
                 of.fell_behind()
             if of.evolving:
                 commits |= not of.evolve()
-            if of.new:
-                begin_new(self._changelog, self._known(), of, self._settings.kafka_deadline_seconds)
-                self._different.add(of.name)
-            if of.take_refusals():
+            if of.take_different():
                 self._different.add(of.name)
         follows: dict[Partition, int] = {}
         for of in fed:
@@ -186,14 +196,11 @@ class OwnerLoop:
             if of.apply([run for run in runs if run.partition.state == of.name]):
                 self._different.add(of.name)
             follows |= of.follows
-        full = any(of.held > _MOST_HELD for of in fed)
+        full = sum(of.held for of in fed) > _MOST_HELD or sum(of.held_bytes for of in fed) > _MOST_HELD_BYTES
+        new = [found for of in fed if not of.evolving and (found := of.new) is not None]
         different, self._different = self._different, set()
         views = self._states.applied_views(different) if different else []
-        return _Taken(follows, {of.name: of.topic_id for of in fed}, views, behind, full, commits or full)
-
-    def _known(self) -> UpdatesTopics:
-        self._topics = self._topics or self._changelog.updates_topics()
-        return self._topics
+        return _Taken(follows, {of.name: of.topic_id for of in fed}, views, behind, new, full, commits or full)
 
     def _poll(
         self, follows: Mapping[Partition, int], topic_ids: Mapping[str, str], seconds: float
@@ -216,18 +223,21 @@ class OwnerLoop:
             tail.close()
 
     async def _refuse(self, error: ChangelogRecreated, topic_ids: Mapping[str, str]) -> None:
-        """Updates that are needed are gone: of which state, or key group, the error says, or Kafka."""
+        """Updates that are needed are gone: of which state, or key group, the error says, or Kafka.
 
-        def refuse() -> None:
+        Raises:
+            KafkaUnreachable: That is not known; nothing was refused.
+        """
+
+        def refuse(lost: Sequence[str]) -> None:
             state, group = error.facts.get("state"), error.facts.get("partition")
-            lost = self._known().lost(topic_ids, self._settings.kafka_deadline_seconds)
             for of in self.fed:
                 if of.name in lost:
                     of.refuse_all(error)
                 elif of.name == state and group is not None:
                     of.refuse(int(group), error)
 
-        await self._thread.call(refuse)
+        await self._thread.call(refuse, await self._beginnings.lost(topic_ids))
 
     def _fall_behind(self, names: Sequence[str] | Mapping[str, object]) -> None:
         """What readers see of these is not known to be all there is."""
@@ -241,12 +251,14 @@ class OwnerLoop:
         """Returns once all that is owned may be shown: it is applied up to where its log ended when it was begun.
 
         Raises:
-            NotReady: It is to stop.
+            NotReady: It is to stop, or the grant was given up meanwhile: nothing is owned.
             KafkaUnreachable: No progress for the deadline of restores.
+            KeyholeError: Where the key groups go on can't be read, and waiting won't help.
         """
         if not self.fed:
             return
         self.begin()
+        self._beginnings.wanted_until(stop)
         clock, patience = self._settings.clock, self._settings.restore_deadline_seconds
         progress, since = -1, clock.monotonic()
         while True:
@@ -261,12 +273,38 @@ class OwnerLoop:
             settled, now = await self._thread.call(self._progress)
             if settled and error is None:
                 return
+            if error is None and self._beginnings.failure is not None:
+                error = self._beginnings.failure
+                if not isinstance(error, UnavailableError):
+                    raise error
+                await clock.pause(0.05)
             if now != progress:
                 progress, since = now, clock.monotonic()
             elif clock.monotonic() - since > patience:
                 raise error or KafkaUnreachable(f"no updates came for {patience:g} s, and more are needed")
 
+    def check_owned(self, wanted: Mapping[str, frozenset[int]]) -> None:
+        """Passes where what was wanted is owned, and can be committed. Host thread.
+
+        Args:
+            wanted: By state; what was given up since is followed.
+
+        Raises:
+            NotReady: Something of it is not owned, or can't be committed.
+        """
+        self._check_granted()
+        for name, key_groups in wanted.items():
+            groups = self._states.hosted[name].groups
+            missing = [of for of in key_groups - groups.owned if not groups.is_followed(of)]
+            if missing:
+                raise NotReady(f"key groups {sorted(missing)[:10]} of state {name} are not owned any more")
+
+    def _check_granted(self) -> None:
+        if self.lost_its_grant and any(of.state.table.given.assigned for of in self.fed):
+            raise NotReady(f"server {self._settings.server} has lost its grant; it needs another one")
+
     def _progress(self) -> tuple[bool, int]:
+        self._check_granted()
         fed = self.fed
         return all(of.settled for of in fed), sum(of.progress for of in fed)
 
@@ -276,18 +314,25 @@ class OwnerLoop:
         now = self._settings.clock.monotonic()
         if self._under_way is not None and not self._under_way.done():
             return
-        if taken.commits or now - self._committed_monotonic >= _COMMIT_SECONDS:
-            self._committed_monotonic = now
+        if now >= self._commit_at or (taken.commits and not self._commit_failure):
+            self._commit_at = now + _COMMIT_SECONDS
             self._under_way = asyncio.create_task(self._commit_quietly())
 
     async def _commit_quietly(self) -> None:
+        """Where it fails, it is tried again a second later; why is logged once."""
+        why = ""
         try:
             await self.commit()
         except KeyholeError as error:
-            if not self._thread.refusing:
-                _log.warning("updates are not committed", extra={"query": self._query, "why": error.message})
-        except Exception:  # noqa: BLE001 - nobody waits for it
+            why = error.message
+            if why != self._commit_failure and not self._thread.refusing:
+                _log.warning("updates are not committed", extra={"query": self._query, "why": why})
+        except Exception as error:  # noqa: BLE001 - nobody waits for it
+            why = type(error).__name__
             _log.exception("updates are not committed", extra={"query": self._query})
+        self._commit_failure = why
+        if why:
+            self._commit_at = self._settings.clock.monotonic() + _AGAIN_SECONDS
 
     async def commit(self) -> None:
         """Commits what was applied. Raises as FeedCommits.commit."""
@@ -310,19 +355,16 @@ class OwnerLoop:
         if self._pool is None:
             return
         if self._tail is not None:
-            self._tail.close()
+            # So a poll under way ends.
+            await self._in_pool(self._tail.close)
         waited = [task for task in (self._task, self._under_way) if task is not None]
         if waited:
             await asyncio.wait(waited)
         async with self._stepping:
-            await self._in_pool(self._close)
+            await self._in_pool(self._close_tail)
             self._pool.shutdown()
+        await self._beginnings.close()
         await self._commits.close()
-
-    def _close(self) -> None:
-        self._close_tail()
-        if self._topics is not None:
-            self._topics.close()
 
     async def _in_pool(self, call: Callable[..., _Result], *args: object) -> _Result:
         assert self._pool is not None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from keyhole.changelog.base import Marker, Partition, PartitionChanges
 from keyhole.changelog.settings import MAX_ROW_BYTES
@@ -55,11 +56,13 @@ class FeedCommit:
         changes: By key group, ascending: rows, and a marker with the position.
         overlay: What stood over the store when it was made.
         feeds: By key group, what it was made of: another one of the same number is another owner's time.
+        tenures: By key group, in which of its times as owned (KeyGroups.tenure).
     """
 
     changes: Sequence[PartitionChanges]
     overlay: Overlay
     feeds: Mapping[int, GroupFeed]
+    tenures: Mapping[int, int]
 
 
 class StateFeed:
@@ -108,14 +111,17 @@ class StateFeed:
         self._overlay = self._overlay.drop(key_groups)
 
     @property
-    def next(self) -> Mapping[int, int]:
-        """By key group, the next offset of its updates partition to apply."""
-        return {group: feed.next for group, feed in self._groups.items()}
+    def key_groups(self) -> Collection[int]:
+        """Those whose logs are applied now."""
+        return self._groups.keys()
 
-    @property
-    def reads(self) -> Mapping[int, int]:
-        """By key group, the next offset to read: behind `next` where what was seen is not known again yet."""
-        return {group: feed.reads for group, feed in self._groups.items()}
+    def next_of(self, key_group: int) -> int:
+        """The next offset of its updates partition to apply."""
+        return self._groups[key_group].next
+
+    def reads_of(self, key_group: int) -> int:
+        """The next offset to read: behind `next_of` where what was seen is not known again yet."""
+        return self._groups[key_group].reads
 
     def time_ms(self, key_group: int) -> int:
         """The latest timestamp of its log so far."""
@@ -130,6 +136,11 @@ class StateFeed:
     def assumed(self) -> int:
         """How many rows' numbers were given up since the key groups began here: see SeenRows. It should be 0."""
         return sum(feed.seen.assumed for feed in self._groups.values())
+
+    @property
+    def overlay(self) -> Overlay:
+        """What stands over the store."""
+        return self._overlay
 
     @property
     def uncommitted(self) -> int:
@@ -167,11 +178,36 @@ class StateFeed:
             stored.close()
         return counts
 
-    def snapshot(self) -> OverlaySnapshot:
-        """All that was applied, for readers; close it."""
-        return OverlaySnapshot(self._state.store.snapshot(), self._overlay)
+    def snapshot(self, instead: Mapping[int, Overlay] = MappingProxyType({})) -> OverlaySnapshot:
+        """All that was applied, for readers; close it.
 
-    def begin_commit(self, generation: int, now_ms: int) -> FeedCommit | None:
+        Args:
+            instead: What is to stand over the store in these key groups.
+        """
+        overlay = self._overlay
+        for group, other in instead.items():
+            overlay = overlay.with_group(group, other)
+        return OverlaySnapshot(self._state.store.snapshot(), overlay)
+
+    def moved(self, at_least: Mapping[int, int] = MappingProxyType({})) -> list[int]:
+        """The key groups of which something was applied since their last commit, ascending.
+
+        Args:
+            at_least: By key group, below which epoch it is to be held back.
+        """
+        return sorted(
+            group
+            for group, feed in self._groups.items()
+            if feed.next > self._committed[group] and feed.next >= at_least.get(group, 0)
+        )
+
+    def bytes_of(self, key_group: int) -> int:
+        """What stands over the store in a key group: keys and rows."""
+        return self._overlay.bytes_of(key_group)
+
+    def begin_commit(
+        self, generation: int, now_ms: int, key_groups: Collection[int] | None = None
+    ) -> FeedCommit | None:
         """What was applied since the last commit; None: nothing. `committed` is called with it, or it is made again.
 
         What was refused must be in the dead-letter topic before: the commit says that it was taken.
@@ -179,13 +215,15 @@ class StateFeed:
         Args:
             generation: Of the feed's run.
             now_ms: By the owner's clock, milliseconds since 1970: the time of the commit, not of the log.
+            key_groups: Of these; None: of all.
         """
-        moved = sorted(group for group, feed in self._groups.items() if feed.next > self._committed[group])
+        moved = [group for group in self.moved() if key_groups is None or group in key_groups]
         if not moved:
             return None
         self._sweep(moved)
         changes = [self._changes(group, generation, now_ms) for group in moved]
-        return FeedCommit(changes, self._overlay, {group: self._groups[group] for group in moved})
+        feeds = {group: self._groups[group] for group in moved}
+        return FeedCommit(changes, self._overlay, feeds, {of: self._state.groups.tenure(of) for of in moved})
 
     def _sweep(self, key_groups: Sequence[int]) -> None:
         """What has expired by the logs goes out of the store with the commit, a part of it each time."""
@@ -206,7 +244,8 @@ class StateFeed:
         return PartitionChanges(Partition(descriptor.state, group), self._overlay.of(group), marker)
 
     def committed(self, commit: FeedCommit, offsets: Mapping[Partition, int]) -> None:
-        """The changelog has it: its rows go to the store. Key groups that have gone meanwhile are passed over.
+        """The changelog has it: its rows go to the store. Key groups that are somebody else's by now are passed over.
+        One that has failed meanwhile is written: it begins anew from there.
 
         Commits are told of in their order; one that was told of already changes nothing.
 
@@ -218,11 +257,16 @@ class StateFeed:
         """
         here = [changes for changes in commit.changes if self._is_new(commit, changes)]
         write_to_stores(here, offsets, {self._state.descriptor.state: self._state})
-        for changes in here:
+        applied = [changes for changes in here if changes.partition.key_group in self._groups]
+        for changes in applied:
             self._committed[changes.partition.key_group] = changes.marker.stamp.epoch
-        self._overlay = self._overlay.without(commit.overlay, [changes.partition.key_group for changes in here])
+        self._overlay = self._overlay.without(commit.overlay, [changes.partition.key_group for changes in applied])
 
     def _is_new(self, commit: FeedCommit, changes: PartitionChanges) -> bool:
-        group = changes.partition.key_group
-        same = self._groups.get(group) is commit.feeds[group]
-        return same and changes.marker.stamp.epoch > self._committed[group]
+        group, epoch = changes.partition.key_group, changes.marker.stamp.epoch
+        if self._state.groups.tenure(group) != commit.tenures[group]:
+            return False
+        feed = self._groups.get(group)
+        if feed is None:
+            return epoch > self._state.position(group).epoch
+        return feed is commit.feeds[group] and epoch > self._committed[group]

@@ -19,6 +19,7 @@ from keyhole.errors import (
     KeyMismatch,
     KeyTooLong,
     MalformedRequest,
+    RequestError,
     StaleDescriptor,
     TooLarge,
     ValueMismatch,
@@ -283,13 +284,14 @@ class GroupFeed:
         try:
             done.overlay = self._merged(rows, stored, done.overlay)
             done.applied += len(rows)
-        except KeyholeError:
+        except RequestError:
             # One of them can't be merged with what is stored (a sum leaves its type): it is refused, the others count.
+            # A store that can't be read says nothing of any of them: that goes up.
             for (key, row), update in zip(rows.items(), updates, strict=True):
                 try:
                     done.overlay = self._merged({key: row}, stored, done.overlay)
                     done.applied += 1
-                except KeyholeError as error:
+                except RequestError as error:
                     done.refused.append(RefusedUpdate(update, error))
 
     def _merged(self, rows: dict[bytes, StoredValue], stored: Snapshot, overlay: Overlay) -> Overlay:

@@ -257,7 +257,12 @@ class UpdatesTopics(Protocol):
         """
 
     def lost(self, topic_ids: Mapping[str, str], deadline_seconds: float) -> Sequence[str]:
-        """The states, of these, whose updates topic is gone, or has another id now. Raises KafkaUnreachable."""
+        """The states, of these, whose updates topic is gone, or has another id now.
+
+        Raises:
+            KafkaUnreachable: One was not found, and that may pass: a broker that has just started has not heard of
+                every topic. It is gone once it was not found by two looks some seconds apart.
+        """
 
     def write(self, state: str, key_groups: int, value: bytes, deadline_seconds: float) -> None:
         """Appends a record to each partition; returns once all have it. May be called again.

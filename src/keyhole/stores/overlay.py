@@ -36,20 +36,30 @@ class _Unsorted(NamedTuple):
 class _Group:
     """The changes of one key group. Immutable to whoever looks: the order is made when it is first asked for."""
 
-    __slots__ = ("_order", "rows")
+    __slots__ = ("_order", "rows", "size")
 
-    def __init__(self, rows: _Rows, order: OrderedKeys, unsorted: _Unsorted | None) -> None:
+    def __init__(self, rows: _Rows, size: int, order: OrderedKeys, unsorted: _Unsorted | None) -> None:
         self.rows = rows
+        self.size = size
         # One assignment: threads that ask at once each make it, and either is right.
         self._order = order, unsorted
 
     def changed(self, changes: Sequence[_Change]) -> _Group:
-        rows = self.rows
+        rows, size = self.rows, self.size
         order, unsorted = self._order
-        new = [key for key, _ in changes if key not in rows]
+        new = []
+        for key, row in dict(changes).items():
+            before = rows.get(key)
+            if before is not None:
+                size -= len(before)
+            elif key not in rows:
+                new.append(key)
+                size += len(key)
+            if row is not None:
+                size += len(row)
         if new:
             unsorted = _Unsorted(new, unsorted)
-        return _Group(rows.update(changes), order, unsorted)
+        return _Group(rows.update(changes), size, order, unsorted)
 
     def items(self, first: bytes, end: bytes | None, *, descending: bool = False) -> Iterator[_Change]:
         rows = self.rows
@@ -72,7 +82,7 @@ class _Group:
         return order
 
 
-_NOTHING = _Group(_NO_ROWS, OrderedKeys(), None)
+_NOTHING = _Group(_NO_ROWS, 0, OrderedKeys(), None)
 
 
 class Overlay:
@@ -91,6 +101,15 @@ class Overlay:
 
     def __contains__(self, storage_key: bytes) -> bool:
         return storage_key in self._groups.get(storage_key[:GROUP_BYTES], _NOTHING).rows
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all keys and rows, without what they cost beside."""
+        return sum(group.size for group in self._groups.values())
+
+    def bytes_of(self, key_group: int) -> int:
+        """As `size_bytes`, of a key group."""
+        return self._groups.get(prefix_of(key_group), _NOTHING).size
 
     def get(self, storage_key: bytes, default: object = None) -> object:
         """The row, None where it is deleted, `default` where nothing stands over the store."""
@@ -130,6 +149,14 @@ class Overlay:
             left = [(key, row) for key, row in group.rows.items() if there.get(key, _ABSENT) is not row]
             if left:
                 groups[prefix] = _NOTHING.changed(left)
+        return Overlay(groups)
+
+    def with_group(self, key_group: int, other: Overlay) -> Overlay:
+        """With what `other` has in a key group, in place of what is here."""
+        prefix = prefix_of(key_group)
+        groups = {of: group for of, group in self._groups.items() if of != prefix}
+        if prefix in other._groups:
+            groups[prefix] = other._groups[prefix]
         return Overlay(groups)
 
     def drop(self, key_groups: Iterable[int]) -> Overlay:

@@ -17,6 +17,8 @@ class MemoryUpdatesTopics:
     def __init__(self, kafka: MemoryKafka, application: str) -> None:
         self._kafka = kafka
         self._application = application
+        # States whose topic the last look did not find.
+        self._absent: set[str] = set()
 
     def ensure(self, state: str, key_groups: int, topic_id: str, deadline_seconds: float) -> str:
         topic = updates_topic_name(self._application, state)
@@ -38,11 +40,12 @@ class MemoryUpdatesTopics:
         return found
 
     def lost(self, topic_ids: Mapping[str, str], deadline_seconds: float) -> Sequence[str]:
-        return [
-            state
-            for state, topic_id in topic_ids.items()
-            if self._kafka.topic_id(updates_topic_name(self._application, state)) != topic_id
-        ]
+        found = {state: self._kafka.topic_id(updates_topic_name(self._application, state)) for state in topic_ids}
+        before, self._absent = self._absent, {state for state, of in found.items() if of is None}
+        # No time passes here: of one that is not there the second look counts.
+        if new := self._absent - before:
+            raise KafkaUnreachable(f"the Kafka in memory has not heard of the updates topics of {sorted(new)}")
+        return [state for state, topic_id in topic_ids.items() if found[state] != topic_id]
 
     def write(self, state: str, key_groups: int, value: bytes, deadline_seconds: float) -> None:
         for group in range(key_groups):

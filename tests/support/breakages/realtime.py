@@ -13,6 +13,7 @@ _COMMITS = "services/state_server/write/feed_commits.py"
 _RUN = "src/keyhole/coordinator/feed_run.py"
 _RUNS = "test_feed_runs.py"
 _OWNER = "test_feeding_owner.py"
+_FAILING = "test_failing_owner.py"
 _TAIL = "src/keyhole/changelog/kafka/updates_tail.py"
 _APPLIED = "test_updates_applied.py"
 _OWNERS = "test_state_feed.py"
@@ -142,7 +143,7 @@ REALTIME: tuple[Breakage, ...] = (
         "a late commit takes away what was applied again since",
         "realtime",
         _FEED,
-        "[changes.partition.key_group for changes in here])\n",
+        "[changes.partition.key_group for changes in applied])\n",
         "list(commit.feeds))\n",
         (f"{_OWNERS}::test_a_commit_that_is_told_of_late_leaves_a_deletion_that_was_applied_again",),
     ),
@@ -158,8 +159,8 @@ REALTIME: tuple[Breakage, ...] = (
         "a late commit of an earlier time as owner is written",
         "realtime",
         _FEED,
-        "return same and changes.marker.stamp.epoch > self._committed[group]",
-        "return changes.marker.stamp.epoch > self._committed[group]",
+        "return feed is commit.feeds[group] and epoch > self._committed[group]",
+        "return epoch > self._committed[group]",
         (f"{_OWNERS}::test_a_commit_of_an_earlier_time_as_owner_writes_nothing_before_the_first_of_this_one",),
     ),
     Breakage(
@@ -225,9 +226,99 @@ REALTIME: tuple[Breakage, ...] = (
         "an updates topic made anew is committed for as long as nobody looks",
         "realtime",
         _COMMITS,
-        "if lost := topics.lost(ids, deadline):",
+        "if lost := self._known().lost(ids, self._settings.kafka_deadline_seconds):",
         "if lost := ():",
         (f"{_OWNER}::test_an_updates_topic_made_anew_is_refused_and_what_was_committed_goes_on_being_read",),
+    ),
+    Breakage(
+        "a store that can't be read makes dead letters of good updates",
+        "realtime",
+        _UPDATES,
+        "                except RequestError as error:\n",
+        "                except KeyholeError as error:\n",
+        (f"{_FAILING}::test_a_store_that_can_not_be_read_makes_no_dead_letters",),
+    ),
+    Breakage(
+        "one look at a broker that has not heard of a topic stops its state",
+        "realtime",
+        "src/keyhole/changelog/kafka/updates_topics.py",
+        "return now - first >= _ABSENT_SECONDS",
+        "return True",
+        ("test_updates_topics_looks.py::test_a_topic_is_gone_once_two_looks_some_seconds_apart_did_not_find_it",),
+    ),
+    Breakage(
+        "a key group begins anew while its commit is under way",
+        "realtime",
+        _FED,
+        "if self._in_commit.get(of) != tenure(of) and",
+        "if",
+        (f"{_FAILING}::test_a_key_group_that_fails_while_its_commit_is_under_way_begins_behind_it",),
+    ),
+    Breakage(
+        "of a key group that failed meanwhile a commit is not in the store",
+        "realtime",
+        _FEED,
+        "            return epoch > self._state.position(group).epoch\n",
+        "            return False\n",
+        (
+            f"{_OWNERS}::test_a_commit_of_a_key_group_that_failed_meanwhile_is_in_the_store_and_one_of_an_earlier_time_is_not",
+        ),
+    ),
+    Breakage(
+        "an earlier epoch is committed behind a later one",
+        "realtime",
+        _FEED,
+        " and feed.next >= at_least.get(group, 0)\n",
+        "\n",
+        (f"{_FAILING}::test_no_epoch_is_followed_by_an_earlier_one_under_one_grant",),
+    ),
+    Breakage(
+        "what fails before the transaction costs the grant",
+        "realtime",
+        _COMMITS,
+        "        sound = True\n        try:\n            await self._put_aside",
+        "        sound = False\n        try:\n            await self._put_aside",
+        (f"{_FAILING}::test_dead_letters_that_can_not_be_written_cost_no_grant",),
+    ),
+    Breakage(
+        "an outcome that is not known leaves the grant",
+        "realtime",
+        _COMMITS,
+        "not isinstance(error, Fenced | OutcomeUnknown | InternalError)",
+        "True",
+        (f"{_OWNER}::test_a_commit_of_which_the_outcome_is_not_known_counts_once",),
+    ),
+    Breakage(
+        "a dead letter is written with each attempt to commit",
+        "realtime",
+        _COMMITS,
+        "            await self._thread.call(self._forget_letters, portion)\n",
+        "",
+        (f"{_FAILING}::test_a_dead_letter_is_written_once_however_often_its_commit_fails",),
+    ),
+    Breakage(
+        "a take-over whose grant is lost while it catches up is ready",
+        "realtime",
+        "services/state_server/replica/take_over.py",
+        "        self._feeding.check_owned(wanted)\n",
+        "",
+        (f"{_FAILING}::test_a_take_over_whose_grant_is_lost_while_it_catches_up_is_not_ready",),
+    ),
+    Breakage(
+        "what readers saw of a key group that begins anew is not kept",
+        "realtime",
+        _FED,
+        "            self._kept[key_group] = kept\n",
+        "            pass\n",
+        (f"{_FAILING}::test_others_go_on_while_a_key_group_begins_anew_and_it_says_how_old_it_is",),
+    ),
+    Breakage(
+        "a commit that did not fit its time never shrinks",
+        "realtime",
+        _COMMITS,
+        "self._room = max(_LEAST_BYTES, self._room // 2)",
+        "pass",
+        (f"{_FAILING}::test_a_commit_takes_what_fits_and_less_once_it_did_not_fit_its_time",),
     ),
     Breakage(
         "an owner that has lost its grant is taken for well",

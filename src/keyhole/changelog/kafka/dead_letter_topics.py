@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from keyhole.changelog.kafka.clients import ONE_REQUEST
+from keyhole.changelog.kafka.clients import ONE_REQUEST, Deadline
 from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.changelog.kafka.sending import TopicSender
 
@@ -48,11 +48,13 @@ class KafkaLetters:
         record: tuple[bytes | None, bytes | None],
         reason: str,
         done: Callable[[], None],
+        deadline: Deadline | None = None,
     ) -> None:
         """On its way, with the reason; `done` is called within `poll` once it is there.
 
         Args:
             record: Its key and its value.
+            deadline: See TopicSender.send.
         """
         key, value = record
         headers = {"topic": self._source, "partition": str(partition), "offset": str(offset), "reason": reason}
@@ -61,10 +63,10 @@ class KafkaLetters:
             if error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
                 return False
             omitted = headers | {"omitted": "key and value are too large"}
-            self._sender.send(None, lambda _: done(), headers=omitted)
+            self._sender.send(None, lambda _: done(), headers=omitted, deadline=deadline)
             return True
 
-        self._sender.send(value, lambda _: done(), key=key, headers=headers, refused=without_content)
+        self._sender.send(value, lambda _: done(), key=key, headers=headers, refused=without_content, deadline=deadline)
 
     def poll(self, seconds: float) -> None:
         """Calls what is done; waits for that at most so long. Raises KeyholeError: one was not taken."""

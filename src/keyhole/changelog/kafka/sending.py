@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from keyhole.changelog.kafka.clients import Settings, as_ours, common_settings, error_of
+from keyhole.changelog.kafka.clients import Deadline, Settings, as_ours, common_settings, error_of, unreachable
 from keyhole.errors import KeyholeError
 
 IN_ORDER: Mapping[str, Any] = {
@@ -49,6 +49,7 @@ class TopicSender:
         key: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         refused: Refused | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         """On its way; waits for room in the queue.
 
@@ -56,8 +57,10 @@ class TopicSender:
             done: Is called within `poll`, once the record is acknowledged.
             partition: -1: any.
             refused: Is called in its place where Kafka refuses; it says whether that has been taken care of.
+            deadline: None: waits for room as long as it takes.
 
         Raises:
+            KafkaUnreachable: There was no room by the deadline.
             KeyholeError: This record, or one before it, is not taken.
         """
 
@@ -72,6 +75,9 @@ class TopicSender:
             try:
                 self._producer.produce(self._topic, value, key, partition, on_delivery=answered, **given)
             except BufferError:
+                if deadline is not None and deadline.passed:
+                    doing = f"write to topic {self._topic}"
+                    raise unreachable(self._bootstrap_servers, doing, "its queue is full and does not drain") from None
                 self.poll(_FULL_QUEUE_SECONDS)
             except KafkaException as exception:
                 raise self._ours(error_of(exception)) from exception

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -16,6 +17,10 @@ from keyhole.changelog.settings import UPDATES, updates_topic_name
 from keyhole.errors import ChangelogRecreated
 
 _WAIT_SECONDS = 0.1
+# A broker that has just started may not have heard of every topic yet (see TopicWatch). Two looks so far apart count,
+# but not where nobody looked for so long between them.
+_ABSENT_SECONDS = 2.0
+_ABSENCE_IS_FORGOTTEN_SECONDS = 60.0
 
 
 class KafkaUpdatesTopics:
@@ -27,6 +32,8 @@ class KafkaUpdatesTopics:
         # Made when first asked: an owner asks several times a second.
         self._topics: Topics | None = None
         self._letters: dict[str, KafkaLetters] = {}
+        # By topic that the last look did not find: when the first one did not.
+        self._absent: dict[str, tuple[float, float]] = {}
 
     def ensure(self, state: str, key_groups: int, topic_id: str, deadline_seconds: float) -> str:
         deadline = Deadline(deadline_seconds)
@@ -60,20 +67,39 @@ class KafkaUpdatesTopics:
 
     def lost(self, topic_ids: Mapping[str, str], deadline_seconds: float) -> Sequence[str]:
         deadline = Deadline(deadline_seconds)
-        lost = []
+        lost, absent = [], []
         for state, topic_id in topic_ids.items():
-            found = self._known().describe(updates_topic_name(self._application, state), deadline)
-            if found is None or str(found.topic_id) != topic_id:
+            topic = updates_topic_name(self._application, state)
+            found = self._known().describe(topic, deadline)
+            if found is not None:
+                self._absent.pop(topic, None)
+                if str(found.topic_id) != topic_id:
+                    lost.append(state)
+            elif self._is_gone(topic, time.monotonic()):
                 lost.append(state)
+            else:
+                absent.append(topic)
+        if absent and not lost:
+            raise unreachable(
+                self._bootstrap_servers, f"describe topic {', '.join(absent)}", "the broker has not heard of it"
+            )
         return lost
+
+    def _is_gone(self, topic: str, now: float) -> bool:
+        """Of one that was not found just now."""
+        first, last = self._absent.get(topic, (now, now))
+        if now - last > _ABSENCE_IS_FORGOTTEN_SECONDS:
+            first = now
+        self._absent[topic] = first, now
+        return now - first >= _ABSENT_SECONDS
 
     def write(self, state: str, key_groups: int, value: bytes, deadline_seconds: float) -> None:
         topic = updates_topic_name(self._application, state)
-        left = set(range(key_groups))
+        deadline, left = Deadline(deadline_seconds), set(range(key_groups))
         with closing(TopicSender(self._bootstrap_servers, topic, IN_ORDER)) as sender:
             for group in range(key_groups):
-                sender.send(value, _discarding(left, group), partition=group)
-            self._await(left, sender, f"write to topic {topic}", Deadline(deadline_seconds))
+                sender.send(value, _discarding(left, group), partition=group, deadline=deadline)
+            self._await(left, sender, f"write to topic {topic}", deadline)
 
     def put_aside(self, refused: Sequence[RefusedRecord], deadline_seconds: float) -> None:
         deadline = Deadline(deadline_seconds)
@@ -90,7 +116,7 @@ class KafkaUpdatesTopics:
     def _put(self, letters: KafkaLetters, refused: Sequence[RefusedRecord], topic: str, deadline: Deadline) -> None:
         left = set(range(len(refused)))
         for at, ((_, group), update, reason) in enumerate(refused):
-            letters.put(group, update.offset, (None, update.value), reason, partial(left.discard, at))
+            letters.put(group, update.offset, (None, update.value), reason, partial(left.discard, at), deadline)
         self._await(left, letters, f"write dead letters of topic {topic}", deadline)
 
     def close(self) -> None:

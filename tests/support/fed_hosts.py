@@ -1,0 +1,73 @@
+"""A host that owns key groups of a state that is fed by updates, which tests drive step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+
+from keyhole.changelog.settings import updates_topic_name
+from keyhole.encoding.storage_key import group_of
+from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.updates import PUT, FeedRules, Record, RulesRecord, UpdateRecord
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from keyhole.testing.updates import send
+from tests.support.hosts import Hosted
+from tests.support.states import KEY_GROUPS, descriptor, key, names_in
+
+STATE = "counts"
+TOPIC = updates_topic_name("app", STATE)
+
+
+class Fed(Hosted):
+    """A host of a state of sums, which tests drive step by step; and its producer."""
+
+    def __init__(self, kafka: MemoryKafka | None = None, **of: object) -> None:
+        kafka = kafka or MemoryKafka()
+        topic_id = MemoryChangelog(kafka, "app").updates_topics().ensure(STATE, KEY_GROUPS, "", 1.0)
+        super().__init__(kafka=kafka, of=sums_fed(topic_id, **of), feeds_by_itself=False)
+        self.sent = 0
+
+    def rules(self, generation: int = 1) -> None:
+        for group in range(KEY_GROUPS):
+            self.send(group, RulesRecord(generation, FeedRules.of(self.of)))
+
+    def send(self, group: int, record: Record) -> int:
+        return send(self.kafka, "app", STATE, group, record)
+
+    def add(self, name: str, amount: float, offset: int | None = None) -> int:
+        """Returns the epoch that has it."""
+        at = self.sent if offset is None else offset
+        self.sent = max(self.sent, at + 1)
+        return self.send(group_of(key(name)), UpdateRecord("s", 0, at, 0, PUT, 1, [name], None, [amount])) + 1
+
+    async def steps(self, count: int = 3) -> None:
+        """What was sent is applied and shown; nothing is committed, as no time passes."""
+        for _ in range(count):
+            await self.host.feeding.step(0)
+
+    def sums(self, names: Iterable[str]) -> list[float | None]:
+        found = self.read(*map(key, names))
+        return [None if of is None else self.table.codec.decode_row(of)["n"] for of in found]
+
+
+def sums_fed(topic_id: str, **of: object) -> StateDescriptor:
+    values: dict[str, object] = {
+        "kind": StateKind.REDUCING,
+        "reducers": ("sum",),
+        "updates_topic_id": topic_id,
+        "value": ValueSchema(1, (ValueField("n", "double"),)),
+    }
+    return descriptor(**{**values, **of})
+
+
+NAMES = [names_in(group, 1)[0] for group in range(KEY_GROUPS)]
+"""One of each key group."""
+
+
+def run(test: Coroutine[object, object, None]) -> None:
+    asyncio.run(test)
+
+
+async def closed(fed: Fed) -> None:
+    """Closes its host."""
+    await fed.host.close()
