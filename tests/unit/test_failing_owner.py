@@ -23,6 +23,7 @@ from keyhole.model.read import ReadBounds
 from keyhole.testing.changelog import MemoryChangelog, MemoryWriter
 from keyhole.testing.updates import MemoryUpdatesTopics
 from services.state_server.write import feed_commits
+from services.state_server.write.query_states import PublishedView
 from services.state_server.write.updates import GroupFeed
 from tests.support.fed_hosts import NAMES, STATE, TOPIC, Fed, closed, run
 from tests.support.states import key, names_in
@@ -397,6 +398,45 @@ def test_a_commit_takes_what_fits_and_less_once_it_did_not_fit_its_time(monkeypa
         await feeding.commit()
         assert sizes == [4, 2, 1, 1, 1, 1]
         assert feeding.fed[0].feed.clean
+        await closed(fed)
+
+    run(test())
+
+
+def test_what_a_poll_publishes_is_of_the_key_groups_that_have_moved() -> None:
+    async def test() -> None:
+        fed = await begun()
+        await fed.steps()
+        said: list[tuple[list[int], bool]] = []
+        publish = fed.host._states.publish_applied
+
+        def publishing(views: Sequence[PublishedView]) -> None:
+            said.extend((sorted(view.standings or ()), view.over is None) for view in views)
+            publish(views)
+
+        fed.host._states.publish_applied = publishing  # type: ignore[method-assign]
+        epoch = fed.add(NAMES[1], 1)
+        await fed.steps()
+        assert said == [([1], False)]
+        sources = fed.table.lookup([key(name) for name in NAMES]).sources
+        assert sorted({of.epoch for of in sources}) == [1, epoch]
+        assert {(of.generation, of.assignment_version) for of in sources} == {(1, 1)}
+        # One that is lost on its way, or of readers who were told something else, is followed by one that says all.
+        fed.host._states.publish_applied = lambda views: [view.snapshot.close() for view in views]  # type: ignore
+        fed.add(NAMES[1], 1)
+        await fed.steps()
+        fed.host._states.publish_applied = publishing  # type: ignore[method-assign]
+        said.clear()
+        for name in (NAMES[2], NAMES[3], NAMES[3]):
+            fed.add(name, 1)
+            await fed.steps()
+        assert said == [([2], False), ([0, 1, 2, 3], True), ([3], False), ([3], False)]
+        assert fed.sums(NAMES) == [None, 2, 1, 2]
+        await fed.host.feeding._break_off()
+        said.clear()
+        await fed.steps()
+        assert said[0] == ([0, 1, 2, 3], True)
+        fed.table.lookup([key(name) for name in NAMES], ReadBounds(max_staleness_ms=500))
         await closed(fed)
 
     run(test())

@@ -121,6 +121,23 @@ class Copy:
         self.stand(standing, apart)
         self._hold(groups)
 
+    def publish_changes(self, snapshot: Snapshot, apart: Mapping[int, Standing], over: int, sequence: int) -> bool:
+        """Swaps the snapshot, and what these key groups stand for. Others, and which there are, are as they were.
+
+        Args:
+            over: The view that must be the last one that was published.
+
+        Returns:
+            Whether it was: else nothing has changed, and the snapshot is the caller's.
+        """
+        if self._held is None or self._sequence != over:
+            return False
+        self._held.release()
+        self._snapshot, self._held, self._sequence = snapshot, HeldSnapshot(snapshot), sequence
+        self._apart |= {prefix_of(group): other for group, other in apart.items()}
+        self._source = None
+        return True
+
     def stand(self, standing: Standing, apart: Mapping[int, Standing]) -> None:
         """The same rows turn out to stand for more, or are known to lack more."""
         self.standing = standing

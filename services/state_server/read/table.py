@@ -133,14 +133,15 @@ class Table:
         Args:
             standings: Of these key groups; generation and version are those of `standing`.
         """
-        generation, version = standing.stamp.generation, standing.assignment_version
-        apart = {
-            group: dataclasses.replace(
-                of, stamp=msgspec.structs.replace(of.stamp, generation=generation), assignment_version=version
-            )
-            for group, of in standings.items()
-        }
-        self.owned.publish(snapshot, groups, standing, apart, sequence)
+        self.owned.publish(snapshot, groups, standing, _owners(standings, standing), sequence)
+
+    def publish_changes(self, snapshot: Snapshot, standings: Mapping[int, Standing], over: int, sequence: int) -> bool:
+        """As `publish_applied`, of what has changed since the view `over`: other key groups stand where they stood.
+
+        Returns:
+            Whether it is visible. Not where another view is: the snapshot is the caller's then.
+        """
+        return self.owned.publish_changes(snapshot, _owners(standings, self.standing), over, sequence)
 
     def lookup(
         self,
@@ -234,3 +235,14 @@ class Table:
         self.owned.close()
         self.standby.close()
         self.given.close()
+
+
+def _owners(standings: Mapping[int, Standing], owner: Standing) -> dict[int, Standing]:
+    """These, by the generation and the assignment of their owner."""
+    generation, version = owner.stamp.generation, owner.assignment_version
+    return {
+        group: dataclasses.replace(
+            of, stamp=msgspec.structs.replace(of.stamp, generation=generation), assignment_version=version
+        )
+        for group, of in standings.items()
+    }

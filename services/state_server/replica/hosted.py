@@ -4,7 +4,7 @@ that changes the store goes through here. Host thread only."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,6 +37,13 @@ class Applied(Protocol):
 
     def standings(self, key_groups: Iterable[int]) -> Mapping[int, Standing]:
         """What these stand for; generation and version are the owner's."""
+
+    def take_changed(self) -> Collection[int] | None:
+        """The key groups whose standing is another one since this was asked last; None: any, or others are shown."""
+
+    def restate(self, *, soon: bool) -> None:
+        """Readers may see something else than was said: all is said again with the next update, or soon. Event loop,
+        while nothing is applied."""
 
 
 @dataclass

@@ -101,6 +101,9 @@ class FedState:
         # What a commit under way names, in which of its times as owned.
         self._in_commit: Mapping[int, int] = {}
         self._different = self._left = False
+        # Key groups whose standing is another one than readers were told; or any may be.
+        self._changed: set[int] = set()
+        self._restated = True
 
     @property
     def name(self) -> str:
@@ -123,6 +126,7 @@ class FedState:
 
     def _end(self, key_groups: Sequence[int]) -> None:
         self.feed.end(key_groups)
+        self._restated |= bool(key_groups)
         for of in key_groups:
             self._groups.pop(of, None)
             self._kept.pop(of, None)
@@ -156,7 +160,7 @@ class FedState:
             if of in self._groups or self.state.groups.tenure(of) != tenure or self._in_commit.get(of) == tenure:
                 continue
             group = self._groups[of] = _Group(tenure)
-            self._different = True
+            self._different = self._restated = True
             extent = beginning.extents[of]
             try:
                 if beginning.lost is not None:
@@ -178,7 +182,7 @@ class FedState:
         self.feed.end([key_group])
         self._kept.pop(key_group, None)
         group.why, group.shown, group.at_end = error, True, False
-        self._different = True
+        self._different = self._restated = True
         _log.error(
             "updates of a key group are not applied any more",
             extra={"state": self.name, "key_group": key_group, "why": error.message},
@@ -281,8 +285,12 @@ class FedState:
         group.at = reads if group.waits else (behind if run.end is None else run.end)
         was_shown, was_at_end = group.shown, group.at_end
         self._reached(key_group, group, run.end)
+        self._restated |= group.shown != was_shown
         # A record that changed nothing has an epoch all the same.
-        return bool(run.updates) or (was_shown, was_at_end) != (group.shown, group.at_end)
+        different = bool(run.updates) or (was_shown, was_at_end) != (group.shown, group.at_end)
+        if different and group.shown:
+            self._changed.add(key_group)
+        return different
 
     def _reached(self, key_group: int, group: _Group, end: int | None) -> None:
         # Trailing offsets that are no records have no update to be applied.
@@ -333,6 +341,15 @@ class FedState:
         # Behind its log: as of when it was not.
         return Standing(stamp, as_of_ms=group.reached_ms or 1, heard_monotonic=group.reached_monotonic)
 
+    def take_changed(self) -> frozenset[int] | None:
+        changed, self._changed = frozenset(self._changed), set()
+        restated, self._restated = self._restated, False
+        return None if restated else changed
+
+    def restate(self, *, soon: bool) -> None:
+        self._restated = True
+        self._different |= soon
+
     # --- what is committed --------------------------------------------------------------------------------------------
 
     @property
@@ -354,6 +371,8 @@ class FedState:
     def commit_ended(self) -> None:
         """None is under way any more: what it wrote is in the store, or will never be read."""
         self._in_commit = {}
+        # What is refused stands where its store is.
+        self._restated |= any(group.why is not None for group in self._groups.values())
 
     def put_aside(self, written: Sequence[RefusedRecord]) -> None:
         """These are in the topic of dead letters."""

@@ -246,6 +246,8 @@ class OwnerLoop:
             state = self._states.hosted.get(name)
             if state is not None and state.applied is not None:
                 state.table.owned.fall_behind(clock.now_ms(), clock.monotonic())
+                # What has not fallen behind says so with the next view.
+                state.applied.restate(soon=False)
 
     async def caught_up(self, stop: threading.Event) -> None:
         """Returns once all that is owned may be shown: it is applied up to where its log ended when it was begun.

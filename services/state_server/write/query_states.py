@@ -31,6 +31,7 @@ class PublishedView(NamedTuple):
 
     Attributes:
         standings: Of a state that is fed by updates, what each key group stands for; else none.
+        over: Of such a state, the view over which this one only changes `standings`; None: it says all.
     """
 
     state: StateReplica
@@ -39,6 +40,7 @@ class PublishedView(NamedTuple):
     positions: Mapping[int, Position]
     sequence: int
     standings: Mapping[int, Standing] | None = None
+    over: int | None = None
 
 
 class QueryStates:
@@ -71,6 +73,8 @@ class QueryStates:
         # Those that are in the log already.
         self._unusable: dict[str, StateDescriptor] = {}
         self._views_taken = 0
+        # By state that is fed by updates: the last view's number and key groups. Host thread only.
+        self._applied: dict[str, tuple[StateReplica, int, frozenset[int]]] = {}
 
     @property
     def tables(self) -> list[Table]:
@@ -175,13 +179,28 @@ class QueryStates:
         return [self._view(state) for state in self.hosted.values()]
 
     def applied_views(self, names: Collection[str]) -> list[PublishedView]:
-        """As `views`, of some states that are fed by updates."""
+        """As `views`, of some states that are fed by updates: each says what has changed since its last view.
+
+        What a view costs depends on that, and not on how many key groups there are.
+        """
         self._views_taken += 1
-        return [self._view(state) for name, state in self.hosted.items() if name in names]
+        return [self._changed_view(state) for name, state in self.hosted.items() if name in names]
+
+    def _changed_view(self, state: StateReplica) -> PublishedView:
+        before = self._applied.get(state.descriptor.state)
+        changed = None if state.applied is None else state.applied.take_changed()
+        if state.applied is None or changed is None or before is None or before[0] is not state:
+            return self._view(state)
+        _, over, groups = before
+        self._applied[state.descriptor.state] = state, self._views_taken, groups
+        standings = state.applied.standings(changed)
+        return PublishedView(state, state.applied.snapshot(), groups, {}, self._views_taken, standings, over)
 
     def _view(self, state: StateReplica) -> PublishedView:
         if state.applied is not None:
+            state.applied.take_changed()
             shown = state.applied.shown()
+            self._applied[state.descriptor.state] = state, self._views_taken, shown
             standings = state.applied.standings(shown)
             return PublishedView(state, state.applied.snapshot(), shown, {}, self._views_taken, standings)
         return PublishedView(
@@ -200,11 +219,24 @@ class QueryStates:
         """
         for view in views:
             table = view.state.table
+            if view.over is not None:
+                self._publish_changes(view, view.over)
+                continue
             owned = table.groups & table.given.assigned
             if owned <= view.groups:
                 self.publish([view], table.standing)
             else:
                 view.snapshot.close()
+
+    def _publish_changes(self, view: PublishedView, over: int) -> None:
+        """What the view before was not published, readers are told by the next one, which says all."""
+        table, applied = view.state.table, view.state.applied
+        hosted = self.hosted.get(view.state.descriptor.state) is view.state
+        assert applied is not None
+        assert view.standings is not None
+        if not (hosted and table.publish_changes(view.snapshot, view.standings, over, view.sequence)):
+            view.snapshot.close()
+            applied.restate(soon=True)
 
     def publish(self, views: Sequence[PublishedView], standing: Standing) -> None:
         """Readers see these views from now on, all in one step. Takes their snapshots over. Event loop."""
