@@ -94,6 +94,8 @@ def test_an_overlaid_store_equals_a_dict(
                     model.entries.pop(key, None)
                     if row is not None:
                         model.entries[key] = row
+            held = [len(key) + len(row or b"") for group in KEY_GROUPS for key, row in overlay.of(group)]
+            assert overlay.size_bytes == sum(held) == sum(map(overlay.bytes_of, KEY_GROUPS))
             now = OverlaySnapshot(store.snapshot(), overlay)
             check(now, model.entries, asked, start, stop)
             now.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keyhole.changelog.base import Partition, PartitionChanges
+from keyhole.changelog.base import Partition, PartitionChanges, RefusedRecord
 from keyhole.errors import (
     InvalidConfiguration,
     KafkaUnreachable,
@@ -22,7 +22,7 @@ from keyhole.errors import (
 from keyhole.model.read import ReadBounds
 from keyhole.testing.changelog import MemoryChangelog, MemoryWriter
 from keyhole.testing.updates import MemoryUpdatesTopics
-from services.state_server.write import feed_commits
+from services.state_server.write import feed_commits, owner_loop
 from services.state_server.write.query_states import PublishedView
 from services.state_server.write.updates import GroupFeed
 from tests.support.fed_hosts import NAMES, STATE, TOPIC, Fed, closed, run
@@ -305,6 +305,60 @@ def test_a_dead_letter_is_written_once_however_often_its_commit_fails() -> None:
         fed.kafka.before_commit = lambda: None
         await fed.host.feeding.commit()
         assert fed.kafka.end(LETTERS, 0) == 1
+        await closed(fed)
+
+    run(test())
+
+
+def test_dead_letters_are_written_in_portions_each_of_which_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_commits, "_LETTERS", 2)
+    put_aside, portions = MemoryUpdatesTopics.put_aside, []
+
+    def failing_once(self: MemoryUpdatesTopics, refused: Sequence[RefusedRecord], seconds: float) -> None:
+        portions.append(len(refused))
+        if len(portions) == 2:
+            raise KafkaUnreachable("it was told to be away")
+        put_aside(self, refused, seconds)
+
+    monkeypatch.setattr(MemoryUpdatesTopics, "put_aside", failing_once)
+
+    async def test() -> None:
+        fed = await begun()
+        for _ in range(5):
+            fed.kafka.append(TOPIC, 0, b"{}")
+        await fed.steps()
+        with pytest.raises(KafkaUnreachable):
+            await fed.host.feeding.commit()
+        await fed.host.feeding.commit()
+        assert (portions, fed.kafka.end(LETTERS, 0)) == ([2, 2, 2, 1], 5)
+        await closed(fed)
+
+    run(test())
+
+
+def test_above_so_many_bytes_that_are_not_committed_nothing_more_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        fed = await begun()
+        fed.add(NAMES[0], 1)
+        await fed.steps()
+        state = fed.host.feeding.fed[0]
+        monkeypatch.setattr(owner_loop, "_MOST_HELD_BYTES", state.held_bytes)
+
+        def away() -> None:
+            raise KafkaUnreachable("no transactions for now")
+
+        fed.kafka.before_commit = away
+        for _ in range(2):
+            for name in NAMES[:2]:
+                fed.add(name, 1)
+            await fed.steps(6)
+        held = fed.sums(NAMES[:2])
+        assert held == [2, 1], "no more than what was read as it became too much"
+        fed.kafka.before_commit = lambda: None
+        monkeypatch.setattr(owner_loop, "_MOST_HELD_BYTES", 1 << 20)
+        fed.clock.advance(2.0)
+        await fed.steps(6)
+        assert fed.sums(NAMES[:2]) == [3, 2]
         await closed(fed)
 
     run(test())

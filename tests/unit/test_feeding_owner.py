@@ -171,6 +171,9 @@ def test_a_release_commits_what_was_applied_and_nothing_more_is_applied_after_it
         after = MemoryChangelog(fed.kafka, "app").reader().ends({STATE: [0]}, 1.0)
         assert after[Partition(STATE, 0)] == ends[Partition(STATE, 0)]
         assert fed.sums([NAMES[1]]) == [7]
+        fed.clock.advance(1.0)
+        fed.host.confirm(fed.run, fed.version)
+        fed.table.lookup([key(name) for name in NAMES[1:]], ReadBounds(max_staleness_ms=500))
         await closed(fed)
 
     run(test())

@@ -152,7 +152,7 @@ class OwnerLoop:
         self._runs, self._broken = (), True
         if self._tail is not None:
             await self._in_pool(self._close_tail)
-        self._fall_behind(self._states.hosted)
+        self._fall_behind(self._states.hosted, soon=False)
 
     async def _step(self, seconds: float) -> None:
         runs, self._runs, broken, self._broken = self._runs, (), self._broken, False
@@ -173,7 +173,7 @@ class OwnerLoop:
     async def _taken(self, runs: Sequence[UpdatesRun], broken: bool) -> _Taken:
         taken = await self._thread.call(self._take, runs, broken)
         self._states.publish_applied(taken.views)
-        self._fall_behind(taken.behind)
+        self._fall_behind(taken.behind, soon=True)
         return taken
 
     def _take(self, runs: Sequence[UpdatesRun], broken: bool) -> _Taken:
@@ -239,15 +239,18 @@ class OwnerLoop:
 
         await self._thread.call(refuse, await self._beginnings.lost(topic_ids))
 
-    def _fall_behind(self, names: Sequence[str] | Mapping[str, object]) -> None:
-        """What readers see of these is not known to be all there is."""
+    def _fall_behind(self, names: Sequence[str] | Mapping[str, object], *, soon: bool) -> None:
+        """What readers see of these is not known to be all there is.
+
+        Args:
+            soon: But for some key groups it is, which the next view says; else with the next update.
+        """
         clock = self._settings.clock
         for name in names:
             state = self._states.hosted.get(name)
             if state is not None and state.applied is not None:
                 state.table.owned.fall_behind(clock.now_ms(), clock.monotonic())
-                # What has not fallen behind says so with the next view.
-                state.applied.restate(soon=False)
+                state.applied.restate(soon=soon)
 
     async def caught_up(self, stop: threading.Event) -> None:
         """Returns once all that is owned may be shown: it is applied up to where its log ended when it was begun.
