@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka import KafkaException
 
-from keyhole.changelog.kafka.admin_client import Admin, answer
+from keyhole.changelog.kafka.asked_offsets import UNKNOWN, AskedOffsets, OffsetsClient
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of, unreachable
+from keyhole.changelog.kafka.consumer import TopicPart
 from keyhole.errors import KafkaUnreachable, KeyholeError
 
 _LOOK_SECONDS = 0.05
 _ASKING = "tell the ends of topics"
-# These are without types.
-_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+
+_Ask = Callable[[OffsetsClient, Sequence[TopicPart], float], AskedOffsets]
 
 
 class TopicOffsets:
@@ -25,58 +24,49 @@ class TopicOffsets:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._admin = Admin(bootstrap_servers)
+        self._client = self._new()
 
-    def ends(self, topics: Mapping[str, Collection[int]], timeout_seconds: float) -> dict[tuple[str, int], int]:
+    def _new(self) -> OffsetsClient:
+        return OffsetsClient(self._bootstrap_servers, committed=False)
+
+    def ends(self, topics: Mapping[str, Collection[int]], timeout_seconds: float) -> dict[TopicPart, int]:
         """The offset after the last record, by (topic, partition). Partitions that don't exist are missing.
 
         Raises:
             KafkaUnreachable: No answer in time.
             InvalidConfiguration: Kafka refuses the client.
         """
-        return self._offsets(topics, _LATEST, Deadline(timeout_seconds))
+        return self._offsets(topics, OffsetsClient.ends, Deadline(timeout_seconds))
 
-    def starts(self, topics: Mapping[str, Collection[int]], timeout_seconds: float) -> dict[tuple[str, int], int]:
+    def starts(self, topics: Mapping[str, Collection[int]], timeout_seconds: float) -> dict[TopicPart, int]:
         """The first offset that is still there, by (topic, partition); as `ends`, and with its errors."""
-        return self._offsets(topics, _EARLIEST, Deadline(timeout_seconds))
+        return self._offsets(topics, OffsetsClient.starts, Deadline(timeout_seconds))
 
-    def _offsets(
-        self, topics: Mapping[str, Collection[int]], spec: OffsetSpec, deadline: Deadline
-    ) -> dict[tuple[str, int], int]:
-        wanted = {TopicPartition(topic, part): spec for topic, of in topics.items() for part in of}
-        if not wanted:
+    def _offsets(self, topics: Mapping[str, Collection[int]], ask: _Ask, deadline: Deadline) -> dict[TopicPart, int]:
+        parts = [(topic, number) for topic, of in topics.items() for number in of]
+        if not parts:
             return {}
         try:
-            return self._asked(wanted, deadline)
+            return self._asked(parts, ask, deadline)
         except KeyholeError:
             # A client goes on asking by the leader epochs that it knows, and is refused for ever once a broker that was
             # silent has come back with newer ones (librdkafka 2.16).
-            self._admin.close()
-            self._admin = Admin(self._bootstrap_servers)
+            self._client.close()
+            self._client = self._new()
             raise
 
     def close(self) -> None:
-        self._admin.close()
+        self._client.close()
 
-    def _asked(self, wanted: dict[TopicPartition, OffsetSpec], deadline: Deadline) -> dict[tuple[str, int], int]:
-        found: dict[tuple[str, int], int] = {}
+    def _asked(self, parts: Sequence[TopicPart], ask: _Ask, deadline: Deadline) -> dict[TopicPart, int]:
         try:
-            asked = self._admin.client.list_offsets(wanted, request_timeout=deadline.left)
-        except KafkaException as error:
-            raise as_ours(error_of(error), self._bootstrap_servers, _ASKING) from error
-        for partition, future in asked.items():
-            try:
-                found[partition.topic, partition.partition] = answer(future, deadline.left).offset
-            except KafkaException as error:
-                if not _unknown(error):
-                    raise as_ours(error_of(error), self._bootstrap_servers, _ASKING) from error
-            except TimeoutError as error:
-                raise unreachable(self._bootstrap_servers, _ASKING, "no answer in time") from error
-        return found
-
-
-def _unknown(error: KafkaException) -> bool:
-    return error_of(error).code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION)
+            asked = ask(self._client, parts, deadline.left)
+        except KafkaException as exception:
+            raise as_ours(error_of(exception), self._bootstrap_servers, _ASKING) from exception
+        for error in asked.errors.values():
+            if error.code() not in UNKNOWN:
+                raise as_ours(error, self._bootstrap_servers, _ASKING)
+        return asked.found
 
 
 def await_partitions(bootstrap_servers: str, topics: Mapping[str, int], deadline: Deadline) -> None:

@@ -7,11 +7,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from keyhole.changelog.base import Partition, RestoredEpochs
-from keyhole.changelog.kafka.admin_client import Admin, answer
+from keyhole.changelog.kafka.asked_offsets import UNKNOWN, OffsetsClient
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of, unreachable
 from keyhole.changelog.kafka.consumer import RecordRun, TopicPart, as_records, consumer_settings, offset_of, runs
 from keyhole.changelog.records import EpochAssembler, PieceLimits
@@ -30,8 +29,6 @@ _RETRY_SECONDS = 0.1
 # A topic that was made a moment ago may not be known to every broker yet.
 _NEW_TOPIC_SECONDS = 2.0
 _REQUEST_SECONDS = 3.0
-
-_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 
 class KafkaReader:
@@ -84,16 +81,16 @@ class CommittedLog:
         while True:
             # A new client each time: one that remembers the leader of before a broker's restart asks it in vain until
             # the request times out, and then takes "no offset" for an answer.
-            with closing(Admin(self._bootstrap_servers)) as admin:
+            with closing(OffsetsClient(self._bootstrap_servers, committed=True)) as client:
                 try:
-                    found = self._ends(admin, parts, deadline)
-                    if all(end >= 0 for end in found.values()):
-                        return found
-                    error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+                    asked = client.ends(parts, min(_REQUEST_SECONDS, deadline.left))
+                    if not asked.errors:
+                        return asked.found
+                    error = next(iter(asked.errors.values()))
                 except KafkaException as exception:
                     error = error_of(exception)
                 if deadline.age > _NEW_TOPIC_SECONDS:
-                    self._refuse_missing(admin, parts, deadline)
+                    self._refuse_missing(client, parts, deadline)
             if deadline.passed:
                 raise as_ours(error, self._bootstrap_servers, "tell where the changelog ends")
             time.sleep(min(_RETRY_SECONDS, deadline.left))
@@ -125,7 +122,7 @@ class CommittedLog:
                 messages = consumer.consume(_FETCHED_RECORDS, _CONSUME_SECONDS)
                 if messages:
                     for run in runs(messages):
-                        if run.error is not None and run.error.code() in _GONE:
+                        if run.error is not None and run.error.code() in UNKNOWN:
                             raise self._gone(run.error.str())
                         if run.part in reading:
                             run = _within(run, bounds[run.part][1])
@@ -144,18 +141,9 @@ class CommittedLog:
         finally:
             consumer.close()
 
-    def _ends(self, admin: Admin, parts: Sequence[TopicPart], deadline: Deadline) -> dict[TopicPart, int]:
-        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        futures = admin.client.list_offsets(
-            {TopicPartition(topic, number): end for topic, number in parts},
-            isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=min(_REQUEST_SECONDS, deadline.left),
-        )
-        return {(part.topic, part.partition): answer(future).offset for part, future in futures.items()}
-
-    def _refuse_missing(self, admin: Admin, parts: Sequence[TopicPart], deadline: Deadline) -> None:
+    def _refuse_missing(self, client: OffsetsClient, parts: Sequence[TopicPart], deadline: Deadline) -> None:
         try:
-            topics = admin.client.list_topics(timeout=min(_REQUEST_SECONDS, deadline.left)).topics
+            topics = client.topics(min(_REQUEST_SECONDS, deadline.left)).topics
         except KafkaException:
             return  # then nothing is known
         gone = sorted(
