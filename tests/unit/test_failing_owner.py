@@ -370,7 +370,6 @@ def test_a_take_over_whose_grant_is_lost_while_it_catches_up_is_not_ready(monkey
         fed.add(NAMES[0], 1)
         await fed.steps()
         await fed.host.feeding.commit()
-        await fed.open(2, "grant-2")
         caught_up = fed.host.feeding.caught_up
 
         async def losing(stop: threading.Event) -> None:
@@ -381,7 +380,8 @@ def test_a_take_over_whose_grant_is_lost_while_it_catches_up_is_not_ready(monkey
             await caught_up(stop)
             await fed.host._thread.call(fed.host._grant.give_up)
 
-        for patched in (losing, losing_late):
+        for number, patched in enumerate([losing, losing_late]):
+            await fed.open(2, f"grant-{number}")
             monkeypatch.setattr(fed.host.feeding, "caught_up", patched)
             with pytest.raises(NotReady, match="lost its grant"):
                 await fed.assign()

@@ -234,8 +234,8 @@ REALTIME: tuple[Breakage, ...] = (
         "a store that can't be read makes dead letters of good updates",
         "realtime",
         _UPDATES,
-        "                except RequestError as error:\n",
-        "                except KeyholeError as error:\n",
+        "    RequestError,\n",
+        "    KeyholeError as RequestError,\n",
         (f"{_FAILING}::test_a_store_that_can_not_be_read_makes_no_dead_letters",),
     ),
     Breakage(
