@@ -1,8 +1,8 @@
 """Asks Kafka where partitions begin and end, many in one question.
 
 By a consumer, not by an admin client: where a request of that (`list_offsets`) times out and the client is closed,
-librdkafka frees memory twice, which ends the process (confluent-kafka 2.16; a loop of such requests with up to 30 ms
-ended so within a minute, the same loop with a consumer never).
+librdkafka frees memory twice, which ends the process. So it is in confluent-kafka 2.16: a loop of such requests with up
+to 30 ms ended so within a minute, the same loop with a consumer never.
 """
 
 from __future__ import annotations
