@@ -70,15 +70,52 @@ def test_a_query_that_is_stopped_before_its_first_batch_leaves_nothing_behind(
         assert sums.confirmed() == [4, 2]
 
 
+def test_two_idle_queries_of_one_driver_are_both_restored_and_a_third_one_s_start_changes_nothing(
+    spark: SparkSession, service: Service, application: str, tmp_path: Path
+) -> None:
+    """They have no other names than Spark's, and one and two states."""
+    config = service.config(application)
+
+    def sum_of(state: str) -> Sink:
+        return queryable.reducing(state, key="k", reducers={"n": "sum"}, key_groups=4, config=config)
+
+    def both_started() -> list[StreamingQuery]:
+        sinks = {"one": sum_of("sums"), "two": queryable.together(sum_of("left"), sum_of("right"), config=config)}
+        return [started(spark, tmp_path / name, sink, batches=1, name=name) for name, sink in sinks.items()]
+
+    for query in both_started():
+        query.stop()
+    assert retire(service.server, application, timeout_seconds=LONG_SECONDS)
+    with Client(service.proxy) as client:
+        states = [Sums(client, application, state) for state in ("sums", "left", "right")]
+        assert [of.confirmed() for of in states] == [None] * 3
+        queries = both_started()
+        try:
+            until(lambda: [of.confirmed() for of in states] == [[1, 2]] * 3, LONG_SECONDS)
+            data = file_stream(spark, tmp_path / "source", SCHEMA, ROWS[:1])
+            third = data.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).format("noop")
+            queries.append(third.start())
+            # For longer than the third one's first batch is waited for, and than a lease.
+            time.sleep(8.0)
+            assert [of.confirmed() for of in states] == [[1, 2]] * 3
+        finally:
+            for query in queries:
+                query.stop()
+        until(lambda: not caretakers(), LONG_SECONDS)
+
+
 def summing(service: Service, application: str) -> Sink:
     config = service.config(application)
     return queryable.reducing("sums", key="k", reducers={"n": "sum"}, key_groups=4, query="idle", config=config)
 
 
-def started(spark: SparkSession, directory: Path, sink: Sink, *, batches: int) -> StreamingQuery:
+def started(spark: SparkSession, directory: Path, sink: Sink, *, batches: int, name: str = "") -> StreamingQuery:
     """Of so many files, and it has taken them all."""
-    data = file_stream(spark, directory / "source", SCHEMA, ROWS[:batches])
-    query = data.writeStream.option("checkpointLocation", str(directory / "checkpoint")).foreachBatch(sink).start()
+    directory.mkdir(exist_ok=True)
+    writer = file_stream(spark, directory / "source", SCHEMA, ROWS[:batches]).writeStream
+    if name:
+        writer = writer.queryName(name)
+    query = writer.option("checkpointLocation", str(directory / "checkpoint")).foreachBatch(sink).start()
     query.processAllAvailable()
     return query
 
@@ -86,14 +123,15 @@ def started(spark: SparkSession, directory: Path, sink: Sink, *, batches: int) -
 class Sums:
     """What readers get of the state who want nothing stale."""
 
-    def __init__(self, client: Client, application: str) -> None:
+    def __init__(self, client: Client, application: str, state: str = "sums") -> None:
         self._client = client
         self._application = application
+        self._state = state
 
     def confirmed(self) -> list[int] | None:
         """None: nobody confirms it."""
         try:
-            answers = self._client.get_many(self._application, "sums", ["a", "b"], stale="never", timeout=5)
+            answers = self._client.get_many(self._application, self._state, ["a", "b"], stale="never", timeout=5)
         except KeyholeError:
             return None
         return [answer.value.n for answer in answers]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from keyhole.config import JobConfig
 from keyhole.coordinator.caretaker import Caretaker
+from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Fleet
 from keyhole.testing.changelog import MemoryChangelog
 from tests.support.simulation import SimulatedFleet, World
@@ -30,6 +31,8 @@ def caretaker_of(
     spark_query_id: str = "spark-1",
     query: str = "",
     fleet: Fleet | None = None,
+    counts: Callable[[], QueryCounts] = QueryCounts,
+    server_wait_seconds: float = 0.0,
 ) -> Caretaker:
     """For one more start of the query, whose batches have not come yet."""
     descriptor = world.descriptor
@@ -37,7 +40,7 @@ def caretaker_of(
         application=descriptor.application,
         servers=tuple(f"{name}:1" for name in world.servers),
         bootstrap_servers="memory",
-        server_wait_seconds=0.0,
+        server_wait_seconds=server_wait_seconds,
         kafka_deadline_seconds=world.kafka_deadline_seconds,
     )
     return Caretaker(
@@ -50,4 +53,5 @@ def caretaker_of(
         NoAddresses(),
         fleet=fleet or SimulatedFleet(world),
         heartbeat_seconds=1e6,
+        counts=counts,
     )

@@ -12,8 +12,16 @@ import msgspec
 import pytest
 
 from keyhole.changelog.settings import topic_name
-from keyhole.coordinator.caretaker import STEP_SECONDS, Caretaker
-from keyhole.errors import CheckpointMismatch, Fenced, KafkaUnreachable, OutcomeUnknown
+from keyhole.coordinator.caretaker import FRESH_SECONDS, SELDOM_SECONDS, STEP_SECONDS, Caretaker
+from keyhole.coordinator.counts import QueryCounts
+from keyhole.errors import (
+    CheckpointMismatch,
+    Fenced,
+    InvalidConfiguration,
+    KafkaUnreachable,
+    OutcomeUnknown,
+    ProtocolMismatch,
+)
 from keyhole.model.read import ReadBounds, Stale
 from keyhole.protocol.caretaking import QUIET_SECONDS
 from keyhole.protocol.control import QueryControl, SavepointRecord, read_control, record
@@ -82,6 +90,13 @@ def confirmed(world: World) -> list[float]:
             assert value is not None
             found[group] = world.codec.decode_row(value)["n"]
     return [found[group] for group in range(KEY_GROUPS)]
+
+
+def recorded(world: World, records: dict[str, bytes | None]) -> None:
+    """By somebody else, of the same application."""
+    with contextlib.closing(MemoryChangelog(world.kafka, "app").control("test")) as log:
+        log.open(1)
+        log.append(records, 1)
 
 
 def control(world: World) -> QueryControl:
@@ -216,8 +231,6 @@ def test_a_run_that_has_lost_all_its_servers_is_left_alone_while_it_repeats_its_
         ({"standbys": {"counts": 0, "new": 0}}, {}),
         ({"standbys": {"counts": 0, "others": 0}}, record("state", "others", msgspec.structs.replace(SUM, query="x"))),
         ({}, {"complete/main": None}),
-        ({}, record("savepoint", "main", SavepointRecord("s", "f", ("counts",), finished=False))),
-        ({}, record("savepoint", "other", SavepointRecord("s", "f", ("others",), finished=False))),
         ({}, record("savepoint", "main", SavepointRecord("s", "f", ("counts", "dropped"), finished=True))),
     ],
     ids=[
@@ -227,8 +240,6 @@ def test_a_run_that_has_lost_all_its_servers_is_left_alone_while_it_repeats_its_
         "a state that is not on record",
         "a state of another query",
         "nothing is complete",
-        "the query is being restored",
-        "another query is being restored",
         "a savepoint's state is not declared",
     ],
 )
@@ -236,14 +247,51 @@ def test_what_the_first_batch_has_to_decide_is_left_to_it(
     world: World, options: dict[str, object], records: dict[str, bytes | None]
 ) -> None:
     all_is_lost(world)
-    if records:
-        with contextlib.closing(MemoryChangelog(world.kafka, "app").control("test")) as log:
-            log.open(1)
-            log.append(records, 1)
+    recorded(world, records)
     before = snapshot(world)
     with contextlib.closing(caretaker_of(world, **options)) as caretaker:  # type: ignore[arg-type]
         assert not stepped(world, caretaker)
     assert snapshot(world) == before
+
+
+@pytest.mark.parametrize("query", ["main", "other"])
+def test_a_restore_is_waited_for_and_looked_at_seldom(
+    world: World, caplog: pytest.LogCaptureFixture, query: str
+) -> None:
+    all_is_lost(world)
+    restoring = record("savepoint", query, SavepointRecord("s", "f", ("counts",), finished=False))
+    recorded(world, restoring)
+    before = snapshot(world)
+    with contextlib.closing(caretaker_of(world)) as caretaker:
+        assert stepped(world, caretaker)
+        assert caretaker._pause_seconds == SELDOM_SECONDS
+        assert snapshot(world) == before
+        assert len(caplog.records) == 1
+        recorded(world, dict.fromkeys(restoring))
+        stepped(world, caretaker)
+        assert confirmed(world) == [2.0] * KEY_GROUPS
+
+
+@pytest.mark.parametrize("all_of_them", [True, False], ids=["all of them", "one beside others"])
+def test_servers_of_another_version_are_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, all_of_them: bool
+) -> None:
+    """An upgrade, server by server."""
+    all_is_lost(world)
+    mismatch = ProtocolMismatch("another version")
+    if all_of_them:
+        monkeypatch.setattr(SimulatedFleet, "refusing", lambda *_: [mismatch])
+    else:
+        note = SimulatedFleet._note_refusals
+        monkeypatch.setattr(SimulatedFleet, "_note_refusals", lambda fleet, of: note(fleet, {**of, "c:1": mismatch}))
+    before = snapshot(world)
+    with contextlib.closing(caretaker_of(world)) as caretaker:
+        assert stepped(world, caretaker)
+        assert caretaker._pause_seconds == SELDOM_SECONDS
+        assert snapshot(world) == before
+        monkeypatch.undo()
+        stepped(world, caretaker)
+        assert confirmed(world) == [2.0] * KEY_GROUPS
 
 
 def test_a_topic_that_was_made_anew_is_left_to_the_first_batch_to_refuse(
@@ -272,6 +320,100 @@ def test_where_no_server_answers_nobody_takes_the_query(world: World, monkeypatc
         assert snapshot(world) == before
         stepped(world, caretaker)
         assert confirmed(world) == [2.0] * KEY_GROUPS
+
+
+def test_a_server_that_does_not_answer_in_time_may_have_the_query(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_is_lost(world)
+    monkeypatch.setattr(SimulatedFleet, "silent", lambda fleet: ["a:1"])
+    before = snapshot(world)
+    with contextlib.closing(caretaker_of(world)) as caretaker:
+        assert stepped(world, caretaker)
+        assert snapshot(world) == before
+        monkeypatch.undo()
+        stepped(world, caretaker)
+        assert confirmed(world) == [2.0] * KEY_GROUPS
+
+
+def test_another_driver_that_takes_the_query_before_the_last_question_keeps_it(world: World) -> None:
+    """In the very step in which the caretaker would have taken it."""
+    all_is_lost(world)
+    with (
+        contextlib.closing(world.another_driver("refuse")) as driver,
+        contextlib.closing(caretaker_of(world)) as caretaker,
+    ):
+        quiet(world, caretaker)
+
+        def overtaken() -> bool:
+            assert driver.run_epoch(world.batch(2, ONE)).epoch == 3
+            return True
+
+        assert caretaker.step(overtaken)
+        driver.beat()
+        assert stepped(world, caretaker, driver.beat)
+        assert driver.run_epoch(world.batch(3, ONE)).epoch == 4
+
+
+def test_a_caretaker_that_was_suspended_after_the_last_question_asks_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or waits so long for Kafka's answer. Meanwhile another driver's first batch has taken the query."""
+    all_is_lost(world)
+    read = MemoryControlLog.read
+    with (
+        contextlib.closing(world.another_driver("refuse")) as driver,
+        contextlib.closing(caretaker_of(world)) as caretaker,
+    ):
+        quiet(world, caretaker)
+
+        def suspended(log: MemoryControlLog, deadline_seconds: float) -> object:
+            found = read(log, deadline_seconds)
+            monkeypatch.setattr(MemoryControlLog, "read", read)
+            assert driver.run_epoch(world.batch(2, ONE)).epoch == 3
+            world.clock.advance(FRESH_SECONDS + 0.1)
+            return found
+
+        monkeypatch.setattr(MemoryControlLog, "read", suspended)
+        assert caretaker.step()
+        driver.beat()
+        assert stepped(world, caretaker, driver.beat)
+        assert driver.run_epoch(world.batch(3, ONE)).epoch == 4
+
+
+def test_topics_are_looked_at_before_the_time_in_which_nobody_may_be_heard_of(world: World) -> None:
+    all_is_lost(world)
+    with (
+        contextlib.closing(world.another_driver("refuse")) as driver,
+        contextlib.closing(caretaker_of(world)) as caretaker,
+    ):
+        check = caretaker._admission.check_records
+
+        def slow(decide: Any) -> None:
+            check(decide)
+            world.clock.advance(30.0)
+            assert driver.run_epoch(world.batch(2, ONE)).epoch == 3
+
+        caretaker._admission.check_records = slow  # type: ignore[method-assign]
+        assert stepped(world, caretaker, driver.beat)
+        assert driver.run_epoch(world.batch(3, ONE)).epoch == 4
+
+
+def test_the_query_that_has_ended_by_now_is_not_taken(world: World) -> None:
+    all_is_lost(world)
+    with contextlib.closing(caretaker_of(world)) as caretaker:
+        quiet(world, caretaker)
+        before = snapshot(world)
+        assert caretaker.step(lambda: False)
+        assert snapshot(world) == before
+
+
+def quiet(world: World, caretaker: Caretaker) -> None:
+    """The next step takes the query, if nothing comes in between."""
+    for _ in range(round(QUIET_SECONDS / STEP_SECONDS)):
+        assert caretaker.step()
+        world.clock.advance(STEP_SECONDS)
+    assert not caretaker._taken
 
 
 def test_a_query_that_is_another_one_s_when_it_is_taken_is_not_given_to_any_server(
@@ -346,6 +488,71 @@ def test_kafka_that_is_away_is_waited_for(world: World, monkeypatch: pytest.Monk
         assert confirmed(world) == [2.0] * KEY_GROUPS
 
 
+@pytest.mark.parametrize("fails_at", ["append", "read"])
+def test_a_caretaker_that_opened_the_control_log_in_vain_is_followed_by_another(
+    world: World, monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
+    """As Kafka's producer, a log is opened once."""
+    all_is_lost(world)
+    opened, opens = MemoryControlLog.open, {"opened": 0}
+    fails = getattr(MemoryControlLog, fails_at)
+
+    def away(log: MemoryControlLog, *arguments: Any) -> object:
+        if log._epoch >= 0:  # it is open
+            raise KafkaUnreachable("away")
+        return fails(log, *arguments)
+
+    def once(log: MemoryControlLog, deadline_seconds: float) -> None:
+        if log._epoch >= 0:
+            raise KafkaUnreachable("Operation not valid in state Ready")
+        opens["opened"] += 1
+        opened(log, deadline_seconds)
+
+    monkeypatch.setattr(MemoryControlLog, "open", once)
+    monkeypatch.setattr(MemoryControlLog, fails_at, away)
+    asked = iter([True] * 2 * STEPS)
+    assert caretaker_of(world).run(lambda: next(asked, False))
+    assert opens == {"opened": 1}
+    monkeypatch.setattr(MemoryControlLog, fails_at, fails)
+    with contextlib.closing(caretaker_of(world)) as caretaker:
+        stepped(world, caretaker)
+        assert confirmed(world) == [2.0] * KEY_GROUPS
+
+
+def test_whose_figures_can_not_be_told_takes_nothing(world: World) -> None:
+    all_is_lost(world)
+    working = [False]
+
+    def counts() -> QueryCounts:
+        if not working[0]:
+            raise InvalidConfiguration("another one has the port")
+        return QueryCounts()
+
+    with contextlib.closing(caretaker_of(world, counts=counts)) as caretaker:
+        before = snapshot(world)
+        assert stepped(world, caretaker)
+        assert snapshot(world) == before
+        working[0] = True
+        stepped(world, caretaker)
+        assert confirmed(world) == [2.0] * KEY_GROUPS
+
+
+def test_who_waits_for_servers_does_not_say_that_the_query_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    all_is_lost(world)
+    with contextlib.closing(caretaker_of(world, server_wait_seconds=5.0)) as caretaker:
+        quiet(world, caretaker)
+        observe = SimulatedFleet.observe
+        looks = iter([observe])
+        monkeypatch.setattr(SimulatedFleet, "observe", lambda fleet: next(looks, lambda _: {})(fleet))
+        assert caretaker.step()
+        assert caretaker._taken
+    (told,) = [of.getMessage() for of in caplog.records if of.name == "keyhole.coordinator.waiting"]
+    assert told.startswith("waiting for the state servers: no state server answers")
+    assert told.endswith("; the query has no owners until then, or until its first batch")
+
+
 def test_where_nobody_can_know_what_is_on_record_another_one_is_to_begin(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,7 +624,9 @@ def test_whoever_takes_the_query_from_it_waits_for_a_taking_and_not_for_a_restor
 
     monkeypatch.setattr(MemoryControlLog, "open", slow)
     monkeypatch.setattr(caretaker, "_converge", lambda: left.wait(30))
-    looking = threading.Thread(target=lambda: [caretaker._take(), caretaker._converge()])
+    caretaker._heartbeat = caretaker._new_heartbeat()
+    began = world.clock.monotonic()
+    looking = threading.Thread(target=lambda: [caretaker._take(began), caretaker._converge()])
     looking.start()
     assert taking.wait(30)
     leaving = threading.Thread(target=lambda: [caretaker.leave(), left.set()])
@@ -433,7 +642,7 @@ def test_whoever_takes_the_query_from_it_waits_for_a_taking_and_not_for_a_restor
 
 def test_it_ends_with_its_query_and_closes_what_it_has(world: World) -> None:
     all_is_lost(world)
-    caretaker, asked = caretaker_of(world), iter([True] * STEPS)
+    caretaker, asked = caretaker_of(world), iter([True] * 2 * STEPS)
     assert not caretaker.run(lambda: next(asked, False))
     assert caretaker.membership.members
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("keyhole-heartbeat-main")]

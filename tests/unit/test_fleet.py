@@ -82,6 +82,19 @@ def test_one_whose_address_is_not_known_any_more_counts_while_it_answers(fleet: 
     assert link.asked == 3, "nobody asks it any more"
 
 
+def test_one_that_does_not_answer_is_told_apart_from_one_that_is_gone(fleet: Fleet) -> None:
+    fleet.observe()
+    assert fleet.silent() == []
+    FakeLink.made["a:7410"].hangs = True
+    FakeLink.made["b:7410"].is_gone = True
+    fleet.observe()
+    assert fleet.silent() == ["a:7410"]
+    FakeLink.made["a:7410"].hangs = False
+    FakeLink.made["a:7410"].goes_on.set()
+    until(lambda: "a" in fleet.observe())
+    assert fleet.silent() == []
+
+
 def test_one_that_does_not_answer_is_waited_for_once(fleet: Fleet) -> None:
     fleet.observe()
     link = FakeLink.made["a:7410"]

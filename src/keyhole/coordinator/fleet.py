@@ -116,6 +116,10 @@ class Fleet:
         calls = {name: (link, partial(link.confirms, application, query)) for name, link in links.items()}
         return [name for name, answer in self.ask("Describe", calls).items() if answer is True]
 
+    def silent(self) -> list[str]:
+        """The addresses whose last call ended without an answer in its time: somebody may be there all the same."""
+        return [address for address, link in list(self._links.items()) if not link.responsive]
+
     def _forget(self, address: str) -> None:
         with self._lock:
             self._links.pop(address).close()

@@ -33,6 +33,32 @@ OPEN_SECONDS = CONTROL_TRANSACTION_MOST_SECONDS + 10.0
 """How long Kafka may take to end a transaction that somebody has left open, behind which nothing can be read."""
 
 
+def known(
+    control: ControlLog,
+    query: str,
+    deadline_seconds: float,
+    *,
+    decided: bool = False,
+    open_seconds: float = OPEN_SECONDS,
+) -> QueryControl:
+    """What the control topic says of a query, without opening it: nobody is fenced.
+
+    Args:
+        deadline_seconds: Of each request to Kafka.
+        decided: Nothing is missing that was recorded before: what is behind an open transaction is waited for.
+        open_seconds: So much longer.
+
+    Raises:
+        KafkaUnreachable: Also where that is open for longer.
+        ProtocolMismatch: A record that this version can't read.
+    """
+    try:
+        records = control.read_decided(deadline_seconds + open_seconds) if decided else control.read(deadline_seconds)
+    except ChangelogRecreated:
+        records = {}  # there is no control topic: the application is new
+    return read_control(records, query)
+
+
 class QueryLog:
     """See the module's text. Not thread-safe.
 
@@ -42,7 +68,8 @@ class QueryLog:
         open_seconds: For what stands behind a transaction that Kafka must end.
 
     Attributes:
-        uncertain: Something may or may not be on record: nothing can be appended any more.
+        uncertain: Something may or may not be on record, or could not be read once the log was open: nothing can be
+            appended any more, and the log can't be opened again.
     """
 
     def __init__(
@@ -63,34 +90,26 @@ class QueryLog:
         self.uncertain = False
 
     def known(self, *, decided: bool = False) -> QueryControl:
-        """What the control topic says, without opening it: nobody is fenced.
-
-        Args:
-            decided: Nothing is missing that was recorded before: what is behind an open transaction is waited for.
-
-        Raises:
-            KafkaUnreachable: Also where that is open for longer than `open_seconds`.
-        """
-        try:
-            if decided:
-                records = self._control.read_decided(self._deadline_seconds + self._open_seconds)
-            else:
-                records = self._control.read(self._deadline_seconds)
-        except ChangelogRecreated:
-            records = {}  # there is no control topic: the application is new
-        return read_control(records, self._query)
+        """What the control topic says, as the function of this name."""
+        deadline = self._deadline_seconds
+        return known(self._control, self._query, deadline, decided=decided, open_seconds=self._open_seconds)
 
     def open(self, spark_query_id: str) -> QueryControl:
         """Fences any earlier run of the query, and reads all that it has recorded.
 
         Raises:
-            KafkaUnreachable: Also where what earlier runs have recorded can't be read yet. May be called again.
+            KafkaUnreachable: May be called again, unless the run is `uncertain` by now: it is open, but what earlier
+                runs have recorded can't be read yet.
             SavepointMismatch: The application is being restored.
         """
         self._opened = msgspec.structs.replace(self._opened, spark_query_id=spark_query_id)
         self._control.open(self._deadline_seconds)
+        # Kafka's producer opens a log once. Opened by another one, it could be taken back from a newer run.
+        self.uncertain = True
         # Of earlier runs' last grants, which must be fenced, and of their generation none may be missing.
-        return self.recorded()
+        control = self.recorded()
+        self.uncertain = False
+        return control
 
     def recorded(self) -> QueryControl:
         """What the control topic says, with all that was recorded, by whomever, before this is called.

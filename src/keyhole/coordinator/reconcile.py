@@ -35,13 +35,23 @@ _log = logging.getLogger(__name__)
 class Reconciler:
     """See the module's text. Not thread-safe: under the coordinator's ChangeLock, but for `confirm`.
 
+    Args:
+        if_it_waits: As Waiting takes it.
+
     Attributes:
         membership: Which servers hold what. Replaced as a whole; any thread may read it.
         changes: How many changes of it have begun. What was staged before the last one is lost.
     """
 
     def __init__(
-        self, config: JobConfig, query: str, changelog: Changelog, log: QueryLog, fleet: Fleet, clock: Clock
+        self,
+        config: JobConfig,
+        query: str,
+        changelog: Changelog,
+        log: QueryLog,
+        fleet: Fleet,
+        clock: Clock,
+        if_it_waits: str = "",
     ) -> None:
         self._config = config
         self._query = query
@@ -49,6 +59,7 @@ class Reconciler:
         self._log = log
         self._fleet = fleet
         self._clock = clock
+        self._if_it_waits = if_it_waits
         self._calls = ServerCalls(query, fleet, clock)
         self._serial = 0
         self._grants: tuple[GrantRecord, ...] = ()
@@ -111,7 +122,7 @@ class Reconciler:
         """
         waiting_for: KeyholeError | None = None
         first_seen: float | None = None
-        waiting = Waiting(self._config, self._query, self._fleet, self._clock, deadline_monotonic)
+        waiting = Waiting(self._config, self._query, self._fleet, self._clock, deadline_monotonic, self._if_it_waits)
         while True:
             seen = self.look() if first is None else first
             first = None

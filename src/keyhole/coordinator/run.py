@@ -47,6 +47,7 @@ class QueryRun:
     Args:
         open_seconds: For what stands behind a transaction that Kafka must end.
         counts: Where it counts what becomes of it; default: nobody asks.
+        if_it_waits: What is logged to come of a long wait for servers; default: that the query ends.
 
     Attributes:
         run: Its generation is 0 until `take`.
@@ -66,6 +67,7 @@ class QueryRun:
         *,
         open_seconds: float = OPEN_SECONDS,
         counts: QueryCounts | None = None,
+        if_it_waits: str = "",
     ) -> None:
         self._config = config
         self._query = query
@@ -76,7 +78,7 @@ class QueryRun:
         self.run = Run(config.application, query, 0, uuid.uuid4().hex)
         opened = OpenedRecord(self.run.run_id, socket.gethostname(), os.getpid())
         self._log = QueryLog(control, query, opened, clock, config.kafka_deadline_seconds, open_seconds)
-        self._reconciler = Reconciler(config, query, changelog, self._log, fleet, clock)
+        self._reconciler = Reconciler(config, query, changelog, self._log, fleet, clock, if_it_waits)
         self.descriptors: dict[str, StateDescriptor] = {}
         self.complete: CompleteRecord | None = None
         self.fenced: Fenced | None = None
@@ -93,7 +95,7 @@ class QueryRun:
 
     @property
     def uncertain(self) -> bool:
-        """It can't know what is on record, and can record nothing any more."""
+        """It can't know what is on record, and can record nothing any more: only another run can."""
         return self._log.uncertain
 
     def known(self, *, decided: bool = False) -> QueryControl:
@@ -107,7 +109,8 @@ class QueryRun:
             spark_query_id: What others can read of this run, beside its process; empty: none.
 
         Raises:
-            KafkaUnreachable: Also where what earlier runs have recorded can't be read yet. May be called again.
+            KafkaUnreachable: Also where what earlier runs have recorded can't be read yet: then it is `uncertain`. Else
+                it may be called again.
             SavepointMismatch: The application is being restored.
         """
         control = self._log.open(spark_query_id)

@@ -18,14 +18,27 @@ _PROGRESS_SECONDS = 5.0
 
 
 class Waiting:
-    """One wait, which begins when this is made."""
+    """One wait, which begins when this is made.
 
-    def __init__(self, config: JobConfig, query: str, fleet: Fleet, clock: Clock, deadline_monotonic: float) -> None:
+    Args:
+        consequence: Of its going on, for the log; empty: the query ends at the deadline.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        query: str,
+        fleet: Fleet,
+        clock: Clock,
+        deadline_monotonic: float,
+        consequence: str = "",
+    ) -> None:
         self._config = config
         self._query = query
         self._fleet = fleet
         self._clock = clock
         self._deadline = deadline_monotonic
+        self._consequence = consequence
         self._told = clock.monotonic()
 
     def go_on(self, seen: Mapping[str, Sighting], waiting_for: KeyholeError | None) -> None:
@@ -71,9 +84,9 @@ class Waiting:
         left = max(0, round(self._deadline - now))
         # Of a job that has set up no logging, people see warnings alone, and of these nothing but the text.
         _log.warning(
-            "waiting for the state servers: %s; the query ends in %d s if that stays so",
+            "waiting for the state servers: %s; %s",
             reason,
-            left,
+            self._consequence or f"the query ends in {left} s if that stays so",
             extra={
                 "query": self._query,
                 "found": self._fleet.addresses(),

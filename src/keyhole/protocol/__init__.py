@@ -103,9 +103,12 @@ Invariants, and the tests that hold them:
        tests/property/test_starts_beside_a_query.py: test_refused_starts_never_fence_a_query_that_runs_well
    10. A batch of one checkpoint is the same epoch in each run, or is refused.
        tests/unit/test_decisions.py; tests/property/test_protocol.py: TestProtocol
-   11. A run that has no batch takes a query only where none is alive, and goes on with what is on record.
+   11. A run that has no batch takes a query only where no run is heard of, and goes on with what is on record.
        tests/unit/test_caretaker.py: test_a_run_that_is_busy_is_left_alone_though_it_records_nothing
        tests/unit/test_caretaker.py:
        test_a_run_that_has_lost_all_its_servers_is_left_alone_while_it_repeats_its_record
+       tests/unit/test_caretaker.py:
+       test_another_driver_that_takes_the_query_before_the_last_question_keeps_it
+       tests/unit/test_caretaker.py: test_a_caretaker_that_was_suspended_after_the_last_question_asks_again
        tests/unit/test_caretaker.py: test_what_the_first_batch_has_to_decide_is_left_to_it
 """

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from keyhole.errors import SavepointMismatch
 from keyhole.protocol.control import QueryControl
 from keyhole.protocol.start import Start
 
@@ -29,14 +30,20 @@ def start_without_batch(
     Args:
         spark_query_id: Of the streaming query that was started.
         standbys: The states that the job declares, and how many standbys each is to have.
+
+    Raises:
+        SavepointMismatch: Not yet: the application is being restored.
     """
     known, states = control.query, control.states
     if known is None or control.complete is None or not spark_query_id or known.spark_query_id != spark_query_id:
         return None
-    if control.restoring or not standbys:
+    if not standbys or any(name not in states or states[name].query != query for name in standbys):
         return None
-    if any(name not in states or states[name].query != query for name in standbys):
-        return None
+    if control.restoring:
+        raise SavepointMismatch(
+            f"the application is being restored from savepoint {control.restoring}, or that was broken off",
+            savepoint=control.restoring,
+        )
     # Of a savepoint's states the first batch drops those that the job doesn't declare, or refuses the start.
     if control.savepoint is not None and not set(control.savepoint.states) <= standbys.keys():
         return None
@@ -44,7 +51,7 @@ def start_without_batch(
 
 
 class LastSeen(NamedTuple):
-    """What the control topic had of a query, and since when. Servers that answer had heard of no run."""
+    """What the control topic had of a query, and since when. No server had heard of a run."""
 
     control: QueryControl
     since_monotonic: float
@@ -54,7 +61,12 @@ class LastSeen(NamedTuple):
         return self if _of_query(control) == _of_query(self.control) else LastSeen(control, now_monotonic)
 
     def quiet(self, now_monotonic: float) -> bool:
-        """Nobody can be alive that has the query, but for one that is suspended, or cut off from all."""
+        """For so long no run has recorded anything, and none has renewed the leases of servers that could be asked.
+
+        A run may be alive all the same, which is suspended, or cut off from Kafka. So may one of another driver on this
+        checkpoint, while it fences or opens servers, or has an epoch under way on servers that this driver doesn't see.
+        It is fenced, as the first batch would do.
+        """
         return now_monotonic - self.since_monotonic >= QUIET_SECONDS
 
 

@@ -25,21 +25,21 @@ class QueryStart:
         query_id: Stays the same as long as the checkpoint does.
         run_id: New with every start of the query.
         name: Spark's of the query; None: it has none.
-        session: The JVM's session that it was started in.
     """
 
     query_id: str
     run_id: str
     name: str | None
-    session: JavaObject
 
     def alive(self) -> bool:
         """Whether it still runs. Any thread."""
         try:
-            jvm = SparkContext._jvm
+            # What a context's sessions share. That of the query is not kept: it could be collected on neither side.
+            jvm, session = SparkContext._jvm, SparkSession._instantiatedSession
             assert jvm is not None
+            assert session is not None
             uuid = jvm.java.util.UUID.fromString(self.query_id)
-            query = self.session.sharedState().activeStreamingQueries().get(uuid)
+            query = session._jsparkSession.sharedState().activeStreamingQueries().get(uuid)
             return query is not None and query.runId().toString() == self.run_id and bool(query.isActive())
         except (Py4JError, OSError, AssertionError):
             return False  # Spark is stopping, or has
@@ -55,18 +55,15 @@ class StartListener:
     Not pyspark's own class, which asks the JVM for every figure of each batch: of batches this asks nothing.
     """
 
-    def __init__(self, session: JavaObject, heard: Heard) -> None:
-        self._session = session
+    def __init__(self, heard: Heard) -> None:
         self._heard = heard
 
     def onQueryStarted(self, event: JavaObject) -> None:  # noqa: N802 - Spark's name
         """A query of the session starts. Spark waits for this, and for no other event."""
         try:
             name = event.name()
-            start = QueryStart(
-                event.id().toString(), event.runId().toString(), None if name is None else str(name), self._session
-            )
-            self._heard(start)
+            query_id, run_id = event.id().toString(), event.runId().toString()
+            self._heard(QueryStart(query_id, run_id, None if name is None else str(name)))
         except Exception:  # noqa: BLE001 - the top of a callback: Spark would only log a Java trace
             _log.exception("that a query was started could not be read")
 
@@ -94,23 +91,18 @@ class _Sessions:
 
     def hear(self, session: JavaObject, heard: Heard) -> None:
         name = str(session.sessionUUID())
+        # Whoever comes second starts no query before the session is heard.
         with self._lock:
-            if name in self._ids:
-                return
-            self._ids.add(name)
-        try:
-            self._listen(session, heard)
-        except (Py4JError, OSError):
-            self._ids.discard(name)
-            raise
+            if name not in self._ids:
+                self._listen(session, heard)
+                self._ids.add(name)
 
     @staticmethod
     def _listen(session: JavaObject, heard: Heard) -> None:
         jvm = SparkContext._jvm
         assert jvm is not None
         ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
-        listener = StartListener(session, heard)
-        wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(listener)
+        wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(StartListener(heard))
         session.streams().addListener(wrapper)
 
 
@@ -120,6 +112,8 @@ _SESSIONS = _Sessions()
 def hear_starts(heard: Heard, session: JavaObject | None = None) -> None:
     """From now on `heard` is called with each start in the session. Idempotent: of a session one is told.
 
+    Raises nothing: where a session can't be heard, as one of Spark Connect, the log says so.
+
     Args:
         session: The JVM's; default: the active one of this process, if there is any.
     """
@@ -127,8 +121,8 @@ def hear_starts(heard: Heard, session: JavaObject | None = None) -> None:
         session = session if session is not None else _active()
         if session is not None:
             _SESSIONS.hear(session, heard)
-    except (Py4JError, OSError):
-        _log.debug("the starts of a session's queries can't be heard", exc_info=True)
+    except Exception:  # noqa: BLE001 - whoever makes a sink must not fail of it: an idle query waits for its first batch
+        _log.info("the starts of a session's queries can't be heard", exc_info=True)
 
 
 def _active() -> JavaObject | None:
