@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.encoding.storage_key import group_of
@@ -64,8 +63,12 @@ NAMES = [names_in(group, 1)[0] for group in range(KEY_GROUPS)]
 """One of each key group."""
 
 
-def run(test: Coroutine[object, object, None]) -> None:
-    asyncio.run(test)
+async def begun() -> Fed:
+    """One that owns all key groups, with the first rules in their logs."""
+    fed = Fed()
+    fed.rules()
+    await fed.own()
+    return fed
 
 
 async def closed(fed: Fed) -> None:
