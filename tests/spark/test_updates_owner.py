@@ -70,7 +70,7 @@ class Owner:
         for group, position in positions.items():
             self.feed.begin(group, position, extents[Partition(of.state, group)].start)
         self._tail = KafkaUpdatesTail(kafka, of.application, {of.state: topic_id})
-        self._tail.follow({Partition(of.state, group): offset for group, offset in self.feed.reads.items()})
+        self._tail.follow({Partition(of.state, group): self.feed.reads_of(group) for group in self.feed.key_groups})
 
     def apply(self, seconds: float = 0.2) -> None:
         counts = self.feed.apply({run.partition.key_group: run.updates for run in self._tail.poll(seconds)})
@@ -194,7 +194,7 @@ def test_each_row_counts_once_whoever_dies_in_which_step(kafka: str, application
 
 
 def _until_ended(owner: Owner) -> None:
-    before, deadline = dict(owner.feed.next), time.monotonic() + DEADLINE
-    while any(owner.feed.next[group] == offset for group, offset in before.items()):
+    before, deadline = {group: owner.feed.next_of(group) for group in GROUPS}, time.monotonic() + DEADLINE
+    while any(owner.feed.next_of(group) == offset for group, offset in before.items()):
         assert time.monotonic() < deadline
         owner.apply()
