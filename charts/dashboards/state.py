@@ -180,6 +180,64 @@ _WRITING = Row(
     ),
 )
 
+_UPDATES = Row(
+    "Updates: of a state that is fed without batches",
+    (
+        graph(
+            "Lag, time",
+            "How long ago an owner had applied all updates that there were. Right: parts of a second.",
+            Query(_IN.now("keyhole_state_server_updates_lag_seconds", "server"), "{{server}}"),
+            unit="s",
+            thresholds={30.0: "red"},
+        ),
+        graph(
+            "Lag, updates",
+            "That the logs of its key groups had, when they were read last, and that are not applied.",
+            Query(_IN.now("keyhole_state_server_unapplied_updates", "server"), "{{server}}"),
+        ),
+        graph(
+            "Applied",
+            "In a second. Repeated: sent again, they change nothing. Refused: for the dead letters.",
+            Query(_IN.rate("keyhole_state_server_applied_updates_total", "server"), "{{server}} applied"),
+            Query(_IN.rate("keyhole_state_server_repeated_updates_total", "server"), "{{server}} repeated"),
+            Query(_IN.rate("keyhole_state_server_refused_updates_total", "server"), "{{server}} refused"),
+            unit="wps",
+        ),
+        graph(
+            "Not committed",
+            "Rows that are shown, and dead letters, that wait in memory for a commit, which comes each 250 ms.",
+            Query(_IN.now("keyhole_state_server_uncommitted_rows", "server"), "{{server}}"),
+        ),
+        graph(
+            "Not committed, bytes",
+            "Keys and values of these.",
+            Query(_IN.now("keyhole_state_server_uncommitted_bytes", "server"), "{{server}}"),
+            unit="bytes",
+        ),
+        graph(
+            "Reading is paused",
+            "1: too much waits for a commit, so no updates are read.",
+            Query(_IN.now("keyhole_state_server_updates_paused", "server"), "{{server}}"),
+            unit="none",
+            thresholds=_BAD,
+        ),
+        graph(
+            "Key groups that stand still",
+            "Stopped: their updates are gone, or can't be applied. Waiting: for a newer descriptor. Right: 0.",
+            Query(_IN.now("keyhole_state_server_stopped_key_groups", "server"), "{{server}} stopped"),
+            Query(_IN.now("keyhole_state_server_waiting_key_groups", "server"), "{{server}} waiting"),
+            unit="none",
+            thresholds=_BAD,
+        ),
+        graph(
+            "Numbers given up",
+            "Of rows, in a second: a row that was refused by Kafka and is sent again may be lost below them. Right: 0.",
+            Query(_IN.rate("keyhole_state_server_assumed_updates_total", "server"), "{{server}}"),
+            thresholds={0.001: "red"},
+        ),
+    ),
+)
+
 _READING = Row(
     "Reading",
     (
@@ -232,5 +290,5 @@ DASHBOARD = Dashboard(
         Variable("state", "State", 'keyhole_cluster_all_key_groups{application=~"$application"}', single=True),
         Variable("server", "State server", "keyhole_state_server_ready"),
     ),
-    (_NUMBERS, _COPIES, _STORES, _WRITING, _READING),
+    (_NUMBERS, _COPIES, _STORES, _WRITING, _UPDATES, _READING),
 )

@@ -20,6 +20,7 @@ from keyhole.v1 import state_pb2
 from keyhole.v1 import stats_pb2 as pb
 from services.state_server.host import QueryHost
 from services.state_server.read.copies import Copy
+from services.state_server.read.feed_progress import FeedLag, FeedProgress
 from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
 from services.state_server.registry import Registry
@@ -166,6 +167,8 @@ class ServerStats:
         figures.add(f"{_P}_scanned_entries_total", labels, reads.entries)
         figures.add(f"{_P}_scanned_bytes_total", labels, reads.entry_bytes)
         _failed(figures, labels, reads)
+        if table.feed is not None:
+            _fed(figures, labels, table.feed, table.feed.lag())
 
     def _copies(self, figures: Figures, labels: tuple[str, ...], table: Table) -> Iterable[pb.StateCopy]:
         given = table.given
@@ -224,6 +227,20 @@ def _stand(message: pb.StateCopy, oldest: Standing, standings: Iterable[Standing
     message.assignment_version = oldest.assignment_version
     message.as_of_ms = min(standing.as_of_ms for standing in standings)
     message.lag_epochs = max(standing.lag_epochs for standing in standings)
+
+
+def _fed(figures: Figures, labels: tuple[str, ...], feed: FeedProgress, lag: FeedLag) -> None:
+    figures.add(f"{_P}_unapplied_updates", labels, lag.updates)
+    figures.add(f"{_P}_updates_lag_seconds", labels, lag.seconds)
+    figures.add(f"{_P}_updates_paused", labels, feed.full)
+    figures.add(f"{_P}_uncommitted_rows", labels, feed.held_rows)
+    figures.add(f"{_P}_uncommitted_bytes", labels, feed.held_bytes)
+    figures.add(f"{_P}_stopped_key_groups", labels, lag.stopped)
+    figures.add(f"{_P}_waiting_key_groups", labels, lag.waiting)
+    figures.add(f"{_P}_applied_updates_total", labels, feed.applied)
+    figures.add(f"{_P}_repeated_updates_total", labels, feed.repeated)
+    figures.add(f"{_P}_refused_updates_total", labels, feed.refused)
+    figures.add(f"{_P}_assumed_updates_total", labels, feed.assumed)
 
 
 def _failed(figures: Figures, labels: tuple[str, ...], reads: ReadCounts) -> None:

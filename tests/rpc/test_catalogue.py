@@ -16,6 +16,7 @@ from keyhole.model.epoch import EpochStamp
 from keyhole.rpc import channels
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.v1 import query_pb2, query_pb2_grpc
+from services.state_server.read.feed_progress import FeedProgress
 from services.state_server.read.standing import Standing
 from tests.rpc.test_metrics_exporter import Kafka
 from tests.support import figures
@@ -43,6 +44,7 @@ async def test_a_state_server_exposes_its_part(tmp_path: Path) -> None:
     table = server.registry.tables["app", "state-0"]
     table.reads.failed["NOT_READY"] += 1
     table.given.follow(ALL_GROUPS, shown=ALL_GROUPS)
+    table.feed = FeedProgress(server.clock)
     behind = Standing(EpochStamp(2, 0, 1, 1), as_of_ms=1, lag_epochs=1)
     table.standby.publish(table.store.snapshot(), ALL_GROUPS, behind, {})
     try:

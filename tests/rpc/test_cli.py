@@ -239,6 +239,7 @@ async def test_describe_and_status_tell_who_holds_what(keyhole: Command, capsys:
     assert (described["state"], holding["server"]) == (STATE, "server-a")
     assert (holding["key_groups"], holding["all_key_groups"], holding["lag_epochs"]) == (16, 16, 0)
     assert 0 <= holding["staleness_seconds"] < LONG_SECONDS
+    assert (holding["lag_updates"], holding["updates_lag_seconds"]) == (0, 0.0)
     assert (holding["restored_records"], holding["records_to_restore"]) == (0, 0)
     assert await keyhole("status", "--json") == 0
     (server,) = json.loads(capsys.readouterr().out)

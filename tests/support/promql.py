@@ -22,6 +22,8 @@ _OF_SPARK_RUNS = (
     "keyhole_job_rejected_",
     "keyhole_state_server_failed_reads_",
 )
+# Of a state that is fed by updates, which no run under Prometheus has yet.
+_OF_UPDATES = ("_updates", "_uncommitted_", "_stopped_key_groups", "_waiting_key_groups")
 _RATE_WINDOW = "10s"
 
 _SERIES = re.compile(r"\b(keyhole_\w+)(?:\{([^}]*)\})?")
@@ -46,6 +48,11 @@ class PanelQuery(NamedTuple):
     def needs_spark(self) -> bool:
         """Whether only a run with Spark, and with reads that its servers refuse, has data for it."""
         return any(name in self.expression for name in _OF_SPARK_RUNS)
+
+    @property
+    def needs_updates(self) -> bool:
+        """Whether only a state that is fed by updates has data for it."""
+        return any(name in self.expression for name in _OF_UPDATES)
 
     def asked(self, application: str) -> str:
         """As Grafana asks, with one application chosen and all of the rest."""

@@ -8,7 +8,7 @@ from services.state_server.read.table import Table
 
 
 def holdings(table: Table, descriptor: state_pb2.StateDescriptor, *, sizes: bool) -> list[query_pb2.StateHolding]:
-    """One per role. `sizes` reads them from the store; they are of both."""
+    """One per role. `sizes` reads them from the store; they are of both. It also says which updates are not applied."""
     size = table.store.size() if sizes else None
 
     def holding(copy: Copy, ready: bool) -> query_pb2.StateHolding:
@@ -27,6 +27,9 @@ def holdings(table: Table, descriptor: state_pb2.StateDescriptor, *, sizes: bool
     found = []
     if table.given.assigned or not table.given.followed:
         found.append(holding(table.owned, table.given.ready))
+        if sizes and table.feed is not None and table.given.assigned:
+            lag = table.feed.lag()
+            found[0].lag_updates, found[0].updates_lag_ms = lag.updates, int(lag.seconds * 1000)
     # Also while they are being taken over: until then they are answered from what was followed.
     if table.given.followed or table.standby.groups:
         found.append(holding(table.standby, table.given.followed <= table.standby.groups))

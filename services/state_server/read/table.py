@@ -23,6 +23,7 @@ from services.state_server.counts import RowCounts
 from services.state_server.read.bounds_check import BoundsCheck
 from services.state_server.read.copies import Copy, Scanned
 from services.state_server.read.copy_answers import CopyAnswers, merged
+from services.state_server.read.feed_progress import FeedProgress
 from services.state_server.read.given_groups import GivenGroups
 from services.state_server.read.sources import Sources
 from services.state_server.read.standing import Lease, Standing
@@ -47,6 +48,7 @@ class Table:
 
     Attributes:
         given: What this server was given of the state, to own and to follow.
+        feed: How far updates are applied; None: the state is not fed by updates.
     """
 
     def __init__(self, server: str, descriptor: StateDescriptor, store: Store, lease: Lease) -> None:
@@ -55,6 +57,7 @@ class Table:
         self.codec = StateCodec(descriptor)
         self.descriptor = descriptor
         self.progress = RestoreProgress()
+        self.feed: FeedProgress | None = None
         self.reads = ReadCounts()
         self.rows = RowCounts()
         self._lease = lease

@@ -8,72 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import replace
 
 from keyhole.changelog.base import Partition, RefusedRecord, UpdatesRun
 from keyhole.clock import Clock
 from keyhole.errors import ConflictError, InternalError, KeyholeError, UnavailableError
-from keyhole.model.epoch import NO_EPOCH, EpochStamp
+from keyhole.model.epoch import EpochStamp
 from keyhole.stores.base import Snapshot
 from keyhole.stores.overlay import Overlay
+from services.state_server.read.feed_progress import FeedProgress, GroupLag
 from services.state_server.read.standing import Standing
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.fed_begin import Beginning, NewGroups
-from services.state_server.write.state_feed import FeedCommit, StateFeed
+from services.state_server.write.fed_group import FedGroup, KeptGroup
+from services.state_server.write.state_feed import FeedCommit, FeedCounts, StateFeed
 
 _log = logging.getLogger(__name__)
 
 # A key group that failed twice before it was where it had been begins anew no sooner.
 _AGAIN_SECONDS = 1.0
-
-
-@dataclass
-class _Group:
-    """A key group in one time as its owner.
-
-    Attributes:
-        tenure: Which time that is.
-        at: The offset from which the next records are to come.
-        shown_from: It is shown once it is applied up to there.
-        shown: Readers are answered from it.
-        at_end: All that its log had when it was read last is applied.
-        reached_ms, reached_monotonic: When that was so last, by either clock; 0: never.
-        why: Why nothing more of it is applied; None: it goes on.
-        waits: Rules that are ahead of the descriptor come next.
-        again: It has failed, and began anew.
-        stamp: What readers of it are told, but for the generation.
-    """
-
-    tenure: int
-    at: int = 0
-    shown_from: int = 0
-    shown: bool = False
-    at_end: bool = False
-    reached_ms: int = 0
-    reached_monotonic: float = 0.0
-    why: KeyholeError | None = None
-    waits: bool = False
-    again: bool = False
-    stamp: EpochStamp = NO_EPOCH
-
-    @property
-    def settled(self) -> bool:
-        """It is shown, or nothing more comes that could be waited for."""
-        return self.shown or self.why is not None or self.waits
-
-
-class _Kept(NamedTuple):
-    """What readers go on seeing of a key group that begins anew.
-
-    Attributes:
-        overlay: What stood over the store. What is committed on the way is in it already, in the same form or a newer
-            one: so the store may move on below it.
-    """
-
-    tenure: int
-    overlay: Overlay
-    standing: Standing
 
 
 class FedState:
@@ -83,6 +36,7 @@ class FedState:
         state: Whose key groups they are; their rows go to its store.
         feed: What is applied.
         refused: Records that are not in the topic of dead letters yet, in their order.
+        progress: What came of the updates, and how far they are applied. Any thread.
     """
 
     def __init__(self, state: StateReplica, clock: Clock) -> None:
@@ -92,18 +46,19 @@ class FedState:
         self.refused: list[RefusedRecord] = []
         self._clock = clock
         self._descriptor = state.descriptor
-        self._groups: dict[int, _Group] = {}
+        self._groups: dict[int, FedGroup] = {}
         # Of key groups that failed: how far they were, which readers may have seen, and when they may begin anew.
         self._shown_before: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
         # What readers see of them until they are there again.
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, KeptGroup] = {}
         # What a commit under way names, in which of its times as owned.
         self._in_commit: Mapping[int, int] = {}
         self._different = self._left = False
         # Key groups whose standing is another one than readers were told; or any may be.
         self._changed: set[int] = set()
         self._restated = True
+        self.progress = state.table.feed = FeedProgress(clock, self._lags)
 
     @property
     def name(self) -> str:
@@ -159,7 +114,7 @@ class FedState:
         for of, tenure in beginning.new.tenures.items():
             if of in self._groups or self.state.groups.tenure(of) != tenure or self._in_commit.get(of) == tenure:
                 continue
-            group = self._groups[of] = _Group(tenure)
+            group = self._groups[of] = FedGroup(tenure, self._clock.monotonic())
             self._different = self._restated = True
             extent = beginning.extents[of]
             try:
@@ -172,7 +127,7 @@ class FedState:
             group.at = self.feed.reads_of(of)
             group.again = of in self._shown_before
             group.shown_from = max(extent.end, self._shown_before.pop(of, 0))
-            self._reached(of, group, extent.end)
+            self._reached(of, group, extent.end, extent.end)
 
     def refuse(self, key_group: int, error: KeyholeError) -> None:
         """Nothing more of it is applied; its last committed rows are what readers get."""
@@ -221,9 +176,18 @@ class FedState:
         return not self._unbegun and all(group.settled for group in self._groups.values())
 
     @property
-    def progress(self) -> int:
+    def read_so_far(self) -> int:
         """Grows as records are read."""
         return sum(group.at for group in self._groups.values())
+
+    def _lags(self) -> list[GroupLag]:
+        """Any thread: no key group comes or goes while a dict is copied."""
+        lags = [group.lag for group in list(self._groups.values())]
+        return lags + [GroupLag(kept.standing.heard_monotonic, 0) for kept in list(self._kept.values())]
+
+    def note(self, *, full: bool) -> None:
+        """What is held until it is committed, for those who look from outside. `full`: it is too much."""
+        self.progress.held_rows, self.progress.held_bytes, self.progress.full = self.held, self.held_bytes, full
 
     def apply(self, runs: Sequence[UpdatesRun]) -> bool:
         """Applies what has come. What does not follow on what was read before is passed over: it is read again.
@@ -245,6 +209,7 @@ class FedState:
             for of, refused in counts.refused.items()
             for one in refused
         ]
+        self._count(counts)
         for of, error in counts.failed.items():
             self._failed(of, error, before)
         different = bool(counts.failed)
@@ -253,6 +218,12 @@ class FedState:
             if found is not None:
                 different |= self._moved(of, found, run)
         return different
+
+    def _count(self, counts: FeedCounts) -> None:
+        self.progress.applied += counts.applied
+        self.progress.repeated += counts.repeated
+        self.progress.refused += sum(map(len, counts.refused.values()))
+        self.progress.assumed += counts.assumed
 
     def _failed(self, key_group: int, error: Exception, before: Overlay) -> None:
         """It begins anew from what was committed, and readers see what they saw before (`before`) until it is there
@@ -272,19 +243,18 @@ class FedState:
             self._not_before[key_group] = self._clock.monotonic() + _AGAIN_SECONDS
         kept = self._kept.get(key_group)
         if group.shown:
-            standing = Standing(group.stamp, as_of_ms=group.reached_ms or 1, heard_monotonic=group.reached_monotonic)
-            kept = _Kept(group.tenure, before, standing)
+            kept = KeptGroup(group.tenure, before, group.behind)
         self._end([key_group])
         if kept is not None:
             self._kept[key_group] = kept
 
-    def _moved(self, key_group: int, group: _Group, run: UpdatesRun) -> bool:
+    def _moved(self, key_group: int, group: FedGroup, run: UpdatesRun) -> bool:
         reads = self.feed.reads_of(key_group)
         behind = run.updates[-1].offset + 1 if run.updates else run.start
         group.waits = reads < behind
         group.at = reads if group.waits else (behind if run.end is None else run.end)
         was_shown, was_at_end = group.shown, group.at_end
-        self._reached(key_group, group, run.end)
+        self._reached(key_group, group, run.end, run.log_end if run.end is None else run.end)
         self._restated |= group.shown != was_shown
         # A record that changed nothing has an epoch all the same.
         different = bool(run.updates) or (was_shown, was_at_end) != (group.shown, group.at_end)
@@ -292,13 +262,14 @@ class FedState:
             self._changed.add(key_group)
         return different
 
-    def _reached(self, key_group: int, group: _Group, end: int | None) -> None:
+    def _reached(self, key_group: int, group: FedGroup, end: int | None, log_end: int) -> None:
         # Trailing offsets that are no records have no update to be applied.
         following = self.feed.next_of(key_group)
         place = max(following, group.at)
         group.stamp = EpochStamp(following, 0, self.feed.time_ms(key_group), 0)
         group.shown = group.shown or place >= group.shown_from or group.waits
         group.at_end = end is not None and place >= end
+        group.log_end = max(group.log_end, log_end)
         if group.shown:
             self._kept.pop(key_group, None)
         if group.at_end:
@@ -312,7 +283,7 @@ class FedState:
         shown = [of for of, group in self._groups.items() if group.shown and of in owned]
         return frozenset([*shown, *self._still_kept()])
 
-    def _still_kept(self) -> dict[int, _Kept]:
+    def _still_kept(self) -> dict[int, KeptGroup]:
         """Of key groups that begin anew: what readers saw before."""
         if not self._kept:
             return {}
@@ -336,10 +307,7 @@ class FedState:
             return kept.standing
         group = self._groups[key_group]
         stamp = group.stamp if group.why is None else self.state.position(key_group).stamp
-        if group.at_end:
-            return Standing(stamp)
-        # Behind its log: as of when it was not.
-        return Standing(stamp, as_of_ms=group.reached_ms or 1, heard_monotonic=group.reached_monotonic)
+        return Standing(stamp) if group.at_end else replace(group.behind, stamp=stamp)
 
     def take_changed(self) -> frozenset[int] | None:
         changed, self._changed = frozenset(self._changed), set()

@@ -197,6 +197,8 @@ class OwnerLoop:
                 self._different.add(of.name)
             follows |= of.follows
         full = sum(of.held for of in fed) > _MOST_HELD or sum(of.held_bytes for of in fed) > _MOST_HELD_BYTES
+        for of in fed:
+            of.note(full=full)
         new = [found for of in fed if not of.evolving and (found := of.new) is not None]
         different, self._different = self._different, set()
         views = self._states.applied_views(different) if different else []
@@ -311,7 +313,7 @@ class OwnerLoop:
     def _progress(self) -> tuple[bool, int]:
         self._check_granted()
         fed = self.fed
-        return all(of.settled for of in fed), sum(of.progress for of in fed)
+        return all(of.settled for of in fed), sum(of.read_so_far for of in fed)
 
     # --- commits ------------------------------------------------------------------------------------------------------
 

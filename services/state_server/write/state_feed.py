@@ -38,11 +38,13 @@ class FeedCounts:
 
     Attributes:
         refused: By key group, each in the order of its log.
+        assumed: How many rows' numbers were given up: see SeenRows. It should be 0.
         failed: By key group that was dropped, why: its updates could not be applied.
     """
 
     applied: int = 0
     repeated: int = 0
+    assumed: int = 0
     refused: dict[int, list[RefusedUpdate]] = field(default_factory=dict)
     waits_for: StaleDescriptor | None = None
     failed: dict[int, Exception] = field(default_factory=dict)
@@ -133,11 +135,6 @@ class StateFeed:
         return not self._overlay and all(feed.next == self._committed[group] for group, feed in self._groups.items())
 
     @property
-    def assumed(self) -> int:
-        """How many rows' numbers were given up since the key groups began here: see SeenRows. It should be 0."""
-        return sum(feed.seen.assumed for feed in self._groups.values())
-
-    @property
     def overlay(self) -> Overlay:
         """What stands over the store."""
         return self._overlay
@@ -162,6 +159,7 @@ class StateFeed:
                 feed = self._groups.get(group)
                 if feed is None:
                     continue
+                assumed = feed.seen.assumed
                 try:
                     done = feed.apply(log, stored, self._overlay)
                 except Exception as error:  # noqa: BLE001 - the others' dead letters must not be lost with it
@@ -171,6 +169,7 @@ class StateFeed:
                 self._overlay = done.overlay
                 counts.applied += done.applied
                 counts.repeated += done.repeated
+                counts.assumed += feed.seen.assumed - assumed
                 if done.refused:
                     counts.refused[group] = done.refused
                 counts.waits_for = counts.waits_for or done.waits_for

@@ -178,16 +178,18 @@ class UpdatesRun(NamedTuple):
         start: Where the log was read from: of what is before, nothing is here.
         updates: In the order of the log, ascending by offset; some offsets are no updates.
         end: The offset of the next one to come: the log ended there a moment ago. None: there is more.
+        log_end: Where there is more, up to where, as far as that is known; else 0.
     """
 
     partition: Partition
     start: int
     updates: Sequence[LoggedUpdate]
     end: int | None
+    log_end: int = 0
 
     def behind(self, before: UpdatesRun) -> UpdatesRun:
         """Both as one, where this one follows on the other."""
-        return UpdatesRun(self.partition, before.start, [*before.updates, *self.updates], self.end)
+        return UpdatesRun(self.partition, before.start, [*before.updates, *self.updates], self.end, self.log_end)
 
 
 class UpdatesTail(Protocol):

@@ -233,6 +233,8 @@ def _holding_row(holding: StateHolding) -> dict[str, Any]:
         "epoch": holding.source.epoch,
         "lag_epochs": holding.source.lag_epochs,
         "staleness_seconds": _seconds_since(holding.source.as_of),
+        "lag_updates": holding.lag_updates,
+        "updates_lag_seconds": holding.updates_lag.total_seconds(),
         "entries": holding.entries,
         "bytes": holding.bytes,
     }

@@ -20,6 +20,9 @@ class StateHolding(msgspec.Struct, frozen=True):
         entries: How many; where they are many, an estimate of its store's.
         bytes: As taken by its store, on disk or in memory.
         ready: False while it restores: `restored_records` of `records_to_restore` are done.
+        lag_updates: Of an owner of a state that is fed by updates: how many its logs had, when they were read last,
+            that are not applied; else 0.
+        updates_lag: For how long one of its key groups has not had all of them, at most; zero: all are applied.
     """
 
     descriptor: StateDescriptor
@@ -31,6 +34,8 @@ class StateHolding(msgspec.Struct, frozen=True):
     ready: bool
     restored_records: int
     records_to_restore: int
+    lag_updates: int = 0
+    updates_lag: timedelta = timedelta(0)
 
 
 class ServerStatus(msgspec.Struct, frozen=True):
@@ -66,6 +71,8 @@ def holding_from_proto(message: query_pb2.StateHolding) -> StateHolding:
         ready=message.ready,
         restored_records=message.restored_records,
         records_to_restore=message.records_to_restore,
+        lag_updates=message.lag_updates,
+        updates_lag=timedelta(milliseconds=message.updates_lag_ms),
     )
 
 

@@ -165,6 +165,32 @@ _STATE_SERVER = (
     _counter(_SERVER, "failed", "commits", f"{_HOST} reason", "Commits that failed; they are tried again."),
     _histogram(_SERVER, "commit", "seconds", "server", "What a commit takes here, Kafka included.", _EPOCH_SECONDS),
     _gauge(_SERVER, "staging", "bytes", "server where", "Staged rows that are not committed yet."),
+    # States that are fed by updates.
+    _gauge(_SERVER, "unapplied", "updates", _STATE, "Updates that its logs had, when they were read last, and lacks."),
+    _gauge(
+        _SERVER,
+        "updates_lag",
+        "seconds",
+        _STATE,
+        "How long ago an owned key group had applied all updates that there were, at most; 0: all are applied. Only "
+        "where the state is fed by updates.",
+        _MAX,
+    ),
+    _gauge(_SERVER, "updates_paused", "", _STATE, "1: no updates are read before what is applied is committed.", _MAX),
+    _gauge(_SERVER, "uncommitted", "rows", _STATE, "Rows and dead letters that wait in memory for a commit."),
+    _gauge(_SERVER, "uncommitted", "bytes", _STATE, "Bytes of these, keys and values."),
+    _gauge(_SERVER, "stopped", "key_groups", _STATE, "Owned ones whose updates are gone, or can't be applied."),
+    _gauge(_SERVER, "waiting", "key_groups", _STATE, "Owned ones whose updates are of a schema that is not known yet."),
+    _counter(_SERVER, "applied", "updates", _STATE, "Updates that were applied; some again, after a restore."),
+    _counter(_SERVER, "repeated", "updates", _STATE, "Updates that had counted before, and changed nothing."),
+    _counter(_SERVER, "refused", "updates", _STATE, "Records of the updates topic that went to the dead letters."),
+    _counter(
+        _SERVER,
+        "assumed",
+        "updates",
+        _STATE,
+        "Numbers of rows that were given up, with all below them, for lack of boundaries. Right: 0.",
+    ),
     # Reading.
     _counter(_SERVER, "lookup", "keys", _STATE, "Keys that were looked up."),
     _counter(_SERVER, "lookup", "frames", _STATE, "Requests that the looked-up keys came in."),

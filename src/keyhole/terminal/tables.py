@@ -22,6 +22,8 @@ _SAID = {
     "commit_age_seconds": "committed",
     "staleness_seconds": "age",
     "lag_epochs": "lag",
+    "lag_updates": "updates behind",
+    "updates_lag_seconds": "for",
     "restored_records": "restored",
 }
 _OF = {"key_groups": "all_key_groups", "restored_records": "records_to_restore"}

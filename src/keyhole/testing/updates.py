@@ -126,7 +126,7 @@ class MemoryUpdatesTail:
             self._told.add(part)
         else:
             self._told.discard(part)
-        return UpdatesRun(part, start, taken, end if whole else None)
+        return UpdatesRun(part, start, taken, end if whole else None, 0 if whole else end)
 
 
 def send(kafka: MemoryKafka, application: str, state: str, key_group: int, record: Record) -> int:

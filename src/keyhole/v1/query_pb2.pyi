@@ -721,6 +721,8 @@ class StateHolding(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     RESTORED_RECORDS_FIELD_NUMBER: _builtins.int
     RECORDS_TO_RESTORE_FIELD_NUMBER: _builtins.int
+    LAG_UPDATES_FIELD_NUMBER: _builtins.int
+    UPDATES_LAG_MS_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     entries: _builtins.int
     """Where they are many, a store may estimate them (docs/stores.md)."""
@@ -729,6 +731,12 @@ class StateHolding(_message.Message):
     """While restoring: changelog records read so far, and to read in all."""
     restored_records: _builtins.int
     records_to_restore: _builtins.int
+    lag_updates: _builtins.int
+    """Of an owner's key groups of a state that is fed by updates, what Status and DescribeState say; else 0. How many
+    updates their logs had, when they were read last, that are not applied.
+    """
+    updates_lag_ms: _builtins.int
+    """For how long one of them has not had all of them, at most: milliseconds."""
     @_builtins.property
     def descriptor(self) -> _state_pb2.StateDescriptor: ...
     @_builtins.property
@@ -747,10 +755,12 @@ class StateHolding(_message.Message):
         ready: _builtins.bool = ...,
         restored_records: _builtins.int = ...,
         records_to_restore: _builtins.int = ...,
+        lag_updates: _builtins.int = ...,
+        updates_lag_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["descriptor", b"descriptor", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "descriptor", b"descriptor", "entries", b"entries", "key_groups", b"key_groups", "ready", b"ready", "records_to_restore", b"records_to_restore", "restored_records", b"restored_records", "server", b"server", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "descriptor", b"descriptor", "entries", b"entries", "key_groups", b"key_groups", "lag_updates", b"lag_updates", "ready", b"ready", "records_to_restore", b"records_to_restore", "restored_records", b"restored_records", "server", b"server", "source", b"source", "updates_lag_ms", b"updates_lag_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -83,7 +83,12 @@ class KafkaUpdatesTail:
                 # An end that was reached on the way is none any more.
                 before = taken.get(run.part)
                 taken[run.part] = more if before is None else more.behind(before)
-        return list(taken.values())
+        return [run if run.end is not None else self._with_end(place, run) for place, run in taken.items()]
+
+    def _with_end(self, place: TopicPart, run: UpdatesRun) -> UpdatesRun:
+        """What the consumer has heard of it with what it fetched last; nobody is asked."""
+        known = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+        return run._replace(log_end=max(0, known[1])) if known else run
 
 
 def _settings(bootstrap_servers: str) -> Settings:

@@ -1568,8 +1568,13 @@ type StateHolding struct {
 	Ready            bool   `protobuf:"varint,7,opt,name=ready,proto3" json:"ready,omitempty"`
 	RestoredRecords  uint64 `protobuf:"varint,8,opt,name=restored_records,json=restoredRecords,proto3" json:"restored_records,omitempty"`
 	RecordsToRestore uint64 `protobuf:"varint,9,opt,name=records_to_restore,json=recordsToRestore,proto3" json:"records_to_restore,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Of an owner's key groups of a state that is fed by updates, what Status and DescribeState say; else 0. How many
+	// updates their logs had, when they were read last, that are not applied.
+	LagUpdates uint64 `protobuf:"varint,10,opt,name=lag_updates,json=lagUpdates,proto3" json:"lag_updates,omitempty"`
+	// For how long one of them has not had all of them, at most: milliseconds.
+	UpdatesLagMs  uint64 `protobuf:"varint,11,opt,name=updates_lag_ms,json=updatesLagMs,proto3" json:"updates_lag_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StateHolding) Reset() {
@@ -1661,6 +1666,20 @@ func (x *StateHolding) GetRestoredRecords() uint64 {
 func (x *StateHolding) GetRecordsToRestore() uint64 {
 	if x != nil {
 		return x.RecordsToRestore
+	}
+	return 0
+}
+
+func (x *StateHolding) GetLagUpdates() uint64 {
+	if x != nil {
+		return x.LagUpdates
+	}
+	return 0
+}
+
+func (x *StateHolding) GetUpdatesLagMs() uint64 {
+	if x != nil {
+		return x.UpdatesLagMs
 	}
 	return 0
 }
@@ -1766,7 +1785,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\rmax_key_bytes\x18\b \x01(\rR\vmaxKeyBytes\x12\x18\n" +
 	"\areplica\x18\t \x01(\bR\areplica\x12)\n" +
 	"\x10protocol_version\x18\n" +
-	" \x01(\rR\x0fprotocolVersion\"\xcd\x02\n" +
+	" \x01(\rR\x0fprotocolVersion\"\x94\x03\n" +
 	"\fStateHolding\x12;\n" +
 	"\n" +
 	"descriptor\x18\x01 \x01(\v2\x1b.keyhole.v1.StateDescriptorR\n" +
@@ -1779,7 +1798,11 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12\x14\n" +
 	"\x05ready\x18\a \x01(\bR\x05ready\x12)\n" +
 	"\x10restored_records\x18\b \x01(\x04R\x0frestoredRecords\x12,\n" +
-	"\x12records_to_restore\x18\t \x01(\x04R\x10recordsToRestore*w\n" +
+	"\x12records_to_restore\x18\t \x01(\x04R\x10recordsToRestore\x12\x1f\n" +
+	"\vlag_updates\x18\n" +
+	" \x01(\x04R\n" +
+	"lagUpdates\x12$\n" +
+	"\x0eupdates_lag_ms\x18\v \x01(\x04R\fupdatesLagMs*w\n" +
 	"\vConsistency\x12\x1b\n" +
 	"\x17CONSISTENCY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15CONSISTENCY_COMMITTED\x10\x01\x12\x16\n" +

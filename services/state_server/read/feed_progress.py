@@ -1,0 +1,76 @@
+"""How far a state that is fed by updates has applied them here, and what came of them. Plain numbers, without locks:
+the host thread writes them, others may read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from keyhole.clock import Clock
+
+
+class GroupLag(NamedTuple):
+    """What an owned key group has not applied.
+
+    Attributes:
+        since_monotonic: When it had applied all that there was, last; where it never had, when it began here. None: it
+            has.
+        updates: How many offsets its log has beyond what is applied, as of when it was read last.
+        stopped: Nothing more of it is applied: its updates are gone, or can't be applied.
+        waits: Its next rules need a newer descriptor.
+    """
+
+    since_monotonic: float | None
+    updates: int
+    stopped: bool = False
+    waits: bool = False
+
+
+class FeedLag(NamedTuple):
+    """Of all key groups that are owned here and have begun.
+
+    Attributes:
+        seconds: For how long one of them has lacked something, at most; 0.0: none does.
+        updates, stopped, waiting: How many in all; see GroupLag.
+    """
+
+    seconds: float
+    updates: int
+    stopped: int
+    waiting: int
+
+
+class FeedProgress:
+    """See the module's text.
+
+    Args:
+        clock: The owner's.
+        groups: The key groups' lags now. Any thread.
+
+    Attributes:
+        applied: Updates that count, since the state was opened here. After another restore, some count again.
+        repeated: Those that had counted before.
+        refused: Records that changed nothing, and are for the topic of dead letters.
+        assumed: Rows' numbers that were given up: see keyhole.protocol.seen.SeenRows. It should be 0.
+        held_rows, held_bytes: What is in memory until it is committed; see FedState.
+        full: No updates are read before what is held is committed: it is too much.
+    """
+
+    def __init__(self, clock: Clock, groups: Callable[[], Sequence[GroupLag]] = tuple) -> None:
+        self.applied = self.repeated = self.refused = self.assumed = 0
+        self.held_rows = self.held_bytes = 0
+        self.full = False
+        self._clock = clock
+        self._groups = groups
+
+    def lag(self) -> FeedLag:
+        """What is not applied now."""
+        groups, now = self._groups(), self._clock.monotonic()
+        behind = [now - of.since_monotonic for of in groups if of.since_monotonic is not None]
+        return FeedLag(
+            max(behind, default=0.0),
+            sum(of.updates for of in groups),
+            sum(of.stopped for of in groups),
+            sum(of.waits for of in groups),
+        )

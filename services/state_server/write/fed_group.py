@@ -1,0 +1,76 @@
+"""A key group of a state that is fed by updates, in one time as its owner: how far it is, and what readers are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from keyhole.errors import KeyholeError
+from keyhole.model.epoch import NO_EPOCH, EpochStamp
+from keyhole.stores.overlay import Overlay
+from services.state_server.read.feed_progress import GroupLag
+from services.state_server.read.standing import Standing
+
+
+@dataclass
+class FedGroup:
+    """See the module's text. Host thread, but for `lag`.
+
+    Attributes:
+        tenure: Which time that is.
+        begun_monotonic: When it began.
+        at: The offset from which the next records are to come.
+        shown_from: It is shown once it is applied up to there.
+        shown: Readers are answered from it.
+        at_end: All that its log had when it was read last is applied.
+        reached_ms, reached_monotonic: When that was so last, by either clock; 0: never.
+        log_end: Where its log ended, as far as that is known.
+        why: Why nothing more of it is applied; None: it goes on.
+        waits: Rules that are ahead of the descriptor come next.
+        again: It has failed, and began anew.
+        stamp: What readers of it are told, but for the generation.
+    """
+
+    tenure: int
+    begun_monotonic: float
+    at: int = 0
+    shown_from: int = 0
+    shown: bool = False
+    at_end: bool = False
+    reached_ms: int = 0
+    reached_monotonic: float = 0.0
+    log_end: int = 0
+    why: KeyholeError | None = None
+    waits: bool = False
+    again: bool = False
+    stamp: EpochStamp = NO_EPOCH
+
+    @property
+    def settled(self) -> bool:
+        """It is shown, or nothing more comes that could be waited for."""
+        return self.shown or self.why is not None or self.waits
+
+    @property
+    def behind(self) -> Standing:
+        """What readers are told where it is behind its log: as of when it was not."""
+        return Standing(self.stamp, as_of_ms=self.reached_ms or 1, heard_monotonic=self.reached_monotonic)
+
+    @property
+    def lag(self) -> GroupLag:
+        """What it has not applied. Any thread."""
+        since = self.reached_monotonic if self.reached_ms else self.begun_monotonic
+        updates = max(0, self.log_end - self.at)
+        return GroupLag(None if self.at_end else since, updates, self.why is not None, self.waits)
+
+
+class KeptGroup(NamedTuple):
+    """What readers go on seeing of a key group that begins anew.
+
+    Attributes:
+        overlay: What stood over the store. What is committed on the way is in it already, in the same form or a newer
+            one: so the store may move on below it.
+    """
+
+    tenure: int
+    overlay: Overlay
+    standing: Standing
