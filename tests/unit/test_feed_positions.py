@@ -38,7 +38,7 @@ def found(*values: bytes | None, whole: bool = True) -> FoundBoundaries:
 
 
 def test_a_feeder_s_boundary_is_one_to_owners() -> None:
-    assert decode(boundary({0: 7})) == BoundaryRecord("id-1", 1, {0: 7})
+    assert decode(boundary({0: 7})) == BoundaryRecord("id-1", 1, {0: 7}, "orders", "updates-1")
 
 
 def test_windows_go_backwards_and_grow() -> None:

@@ -170,7 +170,7 @@ class GroupFeed:
                 self._merge_run(run, stored, done)
                 self._rule(record, update, done)
             else:
-                self._forget(record)
+                self._forget(record, update, done)
         self._merge_run(run, stored, done)
         # One that is refused only when its run is merged comes behind later ones.
         done.refused.sort(key=lambda one: one.update.offset)
@@ -211,11 +211,18 @@ class GroupFeed:
         self._rules = record
         self.seen.limit(record.rules)
 
-    def _forget(self, record: BoundaryRecord | EndRecord) -> None:
-        if isinstance(record, BoundaryRecord):
+    def _forget(self, record: BoundaryRecord | EndRecord, update: LoggedUpdate, done: AppliedUpdates) -> None:
+        if isinstance(record, EndRecord):
+            self.seen.end(record.source)
+        elif record.updates_id in ("", self._topic):
             self.seen.reach(record)
         else:
-            self.seen.end(record.source)
+            # Its writer ran on while the topic was made anew: the rows below stand in the other one.
+            why = MalformedRequest(
+                f"a boundary of source {record.source} speaks of updates topic {record.updates_id}, and state "
+                f"{self._name} is fed by {self._topic}: stop the feeder that wrote it"
+            )
+            done.refused.append(RefusedUpdate(update, why))
 
     def _add(
         self, record: UpdateRecord, update: LoggedUpdate, run: _Run, stored: Snapshot, done: AppliedUpdates

@@ -24,15 +24,7 @@ _GROWTH = 4
 
 @ready
 class FeederBoundary(BoundaryRecord, frozen=True, array_like=True, tag=0):
-    """A boundary, and where it belongs. To owners it is a boundary like any other.
-
-    Attributes:
-        topic: The name of the source's topic.
-        updates_id: Kafka's id of the updates topic that all of it was sent to.
-    """
-
-    topic: str = ""
-    updates_id: str = ""
+    """A boundary that says where it belongs: it names its topic, and the updates topic that all of it was sent to."""
 
 
 class SourceDescription(NamedTuple):
@@ -136,11 +128,12 @@ def start_positions(
             sent. Or the boundaries themselves were deleted. Or a feeder ran on while the updates topic was made anew.
     """
     if found.misplaced:
-        # Not even with from_earliest: rows below it would be sent, and change nothing.
+        # Not even with from_earliest: a row that is there already changes nothing when it is sent in its order.
         raise ChangelogRecreated(
             f"the updates topic has a boundary of topic {source.topic} that was meant for another one (its id is "
-            f"{found.misplaced}): a feeder ran on while the updates topic was made anew, and rows below its boundary "
-            "count as seen. Stop all feeders, delete the updates topic, drop the state and feed it from the start",
+            f"{found.misplaced}): a feeder ran on while the updates topic was made anew, and rows of it may stand "
+            "ahead of older ones. Stop all feeders, delete the updates topic, drop the state and feed it from the "
+            "start",
             topic=source.topic,
         )
     if from_earliest:

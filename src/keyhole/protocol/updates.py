@@ -88,11 +88,16 @@ class BoundaryRecord(msgspec.Struct, frozen=True, array_like=True, tag=0):
     Attributes:
         batch: Whose end it is, for people.
         ends: By partition of the source, the first offset that may not have been sent.
+        topic: The name of the source's topic, for feeders; empty: not said.
+        updates_id: Kafka's id of the updates topic that has these rows: in another one the boundary is refused. Empty:
+            not said, so that a topic made anew while it was under way takes it for its own.
     """
 
     source: _Source
     batch: int
     ends: dict[_Partition, _Offset]
+    topic: str = ""
+    updates_id: str = ""
 
 
 class EndRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
