@@ -262,9 +262,9 @@ def test_the_operator_scrapes_the_exporter_and_each_pod_with_metrics() -> None:
         component = of.metadata["labels"]["app.kubernetes.io/component"]
         ports = {port["name"] for container in of.containers for port in container.get("ports", ())}
         assert (component in expression["values"]) == ("metrics" in ports and component != "metrics-exporter"), of.of
-    for of in objects:
-        if of["apiVersion"] == OPERATOR:
-            assert of["metadata"]["labels"]["release"] == "prometheus"
+    for each in objects:
+        if each["apiVersion"] == OPERATOR:
+            assert each["metadata"]["labels"]["release"] == "prometheus"
 
 
 def test_alerts_and_dashboards_are_those_of_the_files() -> None:

@@ -15,7 +15,7 @@ from keyhole.demo.jobs import described, job_names
 from tests.support.chart import SCENARIOS, Pod, environment, names, pods, scenario
 
 PODS = [pytest.param(path, id=path.stem) for path in SCENARIOS]
-_CONFIGS = [
+_CONFIGS: list[Any] = [
     *(
         kind
         for kind in vars(config).values()

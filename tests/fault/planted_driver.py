@@ -59,7 +59,7 @@ def forget_numbers() -> None:
         number = subtask_number(batch, state, wanted, partitions)
         return SubtaskNumber(wanted, number.most, partitions) if state == LEDGERS else number
 
-    operator_rows.subtask_number = dealing.subtask_number = forgotten  # type: ignore[attr-defined]
+    operator_rows.subtask_number = dealing.subtask_number = forgotten
 
 
 PLANTS: Mapping[str, Callable[[], None]] = {

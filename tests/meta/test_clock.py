@@ -36,6 +36,7 @@ def ways_round(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         instead = _instead(node)
         if instead:
+            assert isinstance(node, ast.stmt | ast.expr)
             yield node.lineno, instead
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from keyhole.encoding.key_codec import encode_integer, end_of_prefix
 from keyhole.encoding.row_codec import encode_row
 from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
-from keyhole.stores.base import Store, StoreLimits
+from keyhole.stores.base import Store, StoreEngine, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
@@ -39,7 +39,11 @@ from services.state_server.write.ttl_gc import SweepLimits
 from tests.support.bench import Bench
 from tests.support.states import KEY_GROUPS, content, descriptor, hosted, names_in, table
 
-ENGINES = {"memory": lambda limits: MemoryEngine(), "lmdb": LmdbEngine, "rocksdb": RocksdbEngine}
+ENGINES: dict[str, Callable[[StoreLimits], StoreEngine]] = {
+    "memory": lambda limits: MemoryEngine(),
+    "lmdb": LmdbEngine,
+    "rocksdb": RocksdbEngine,
+}
 NAMES = [*names_in(0, 2), *names_in(1, 1)]
 KEEP_MS, TTL_MS = 40, 60
 # So that a round takes several epochs, whose deletions it must know of; and as many epochs as two rounds can take.

@@ -17,7 +17,7 @@ from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
 from keyhole.feed.rows import SourceRecord
 from keyhole.protocol.updates import DELETE, decode, encode
-from services.state_server.write.updates import UpdateReader
+from services.state_server.write.update_reader import UpdateReader
 
 KEYS = key_columns(["id", "n:int"])
 ROWS = FeedOptions("app", "s", KEYS, value_columns(["a:double", "b:decimal(9,2)", "c:array<string>"]), key_groups=8)

@@ -72,7 +72,7 @@ class Run(NamedTuple):
     rules: int | None
     skipped: int
     step: int | None
-    meanwhile: list[Run] | None  # type: ignore[misc] - it is what it is made of
+    meanwhile: list[Run] | None  # type: ignore[misc]  # it is what it is made of
 
 
 def runs(meanwhile: st.SearchStrategy[list[Run] | None]) -> st.SearchStrategy[list[Run]]:

@@ -72,7 +72,9 @@ async def test_an_error_in_the_middle_of_a_stream_arrives_after_the_responses_be
     async with aio_channel(server.address) as channel:
         call = query_pb2_grpc.QueryStub(channel).Lookup()
         await call.write(query_pb2.LookupRequest(frame=1))
-        assert (await call.read()).frame == 1
+        first = await call.read()
+        assert isinstance(first, query_pb2.LookupResponse)
+        assert first.frame == 1
         await call.write(query_pb2.LookupRequest(frame=0))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()

@@ -66,10 +66,12 @@ async def test_ownership_streams_end_when_it_drains() -> None:
         stub = state_server_pb2_grpc.StateServerStub(channel)
         stream = stub.WatchOwnership(state_server_pb2.WatchOwnershipRequest())
         first = await stream.read()
+        assert isinstance(first, state_server_pb2.Ownership)
         assert (first.server, first.draining, len(first.holdings)) == ("server-a", False, 1)
         stopping = asyncio.create_task(server.server.stop())
         messages = [first]
         while (message := await stream.read()) is not grpc.aio.EOF:
+            assert isinstance(message, state_server_pb2.Ownership)
             messages.append(message)
         await stopping
         assert messages[-1].draining

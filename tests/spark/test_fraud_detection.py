@@ -16,6 +16,7 @@ from jobs.fraud_detection import __main__ as job
 from jobs.fraud_detection import pipeline, source
 from jobs.fraud_detection.config import FraudDetectionConfig
 from jobs.fraud_detection.model import FIELDS, Aggregation, Alert, Payment, Rule, Total
+from jobs.fraud_detection.processor import OUTPUT
 from jobs.fraud_detection.recount import Recount, aggregation_of, payment_of, rule_at, rule_of
 from jobs.fraud_detection.recount import spent as recounted
 from jobs.fraud_detection.source import MINUTE_MS, Shape
@@ -206,7 +207,7 @@ def test_a_candidate_is_an_alert_by_the_rules_of_its_times(spark: SparkSession) 
         ("a", n, after, large, None, None, [(before, 100), (before, small)])
         for n, (before, small, after, large) in enumerate(made)
     ]
-    rows = spark.createDataFrame([*candidates, ("a", -1, 1_500, 20, 0, "merchant", None)], pipeline.OUTPUT)
+    rows = spark.createDataFrame([*candidates, ("a", -1, 1_500, 20, 0, "merchant", None)], OUTPUT)
     by = pipeline.rules(records(spark, [source.rule_record(rule) for rule in rules]))
     found = {row.payment for row in pipeline.alerts(rows, by).collect()}
     expected = set()

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from keyhole import Client
 from keyhole.errors import KeyholeError

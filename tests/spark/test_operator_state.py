@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from keyhole.config import JobConfig
 from keyhole.model.read import Answer
 from keyhole.spark import queryable
+from keyhole.spark.sink import Sink
 from tests.spark.test_state_kinds import KEYS, SCHEMA, random_rows
 from tests.support.object_store import ObjectStore, reaching
 from tests.support.scenario import Scenario, Scenarios
@@ -109,7 +110,7 @@ class Rescaled:
     after: Sequence[AfterBatch]
 
 
-def numbered(subtasks: int, config: JobConfig) -> queryable.Sink:
+def numbered(subtasks: int, config: JobConfig) -> Sink:
     """Operators among states of which some have no rows: Spark leaves a plan that has none out of the job; the
     partitions after it have other numbers then.
     """
@@ -132,7 +133,7 @@ def rescaled(scenarios: Scenarios) -> Rescaled:
     for number, subtasks in enumerate(SUBTASKS):
         sink = numbered(subtasks, scenario.config)
 
-        def one_batch(rows: DataFrame, batch_id: int, sink: queryable.Sink = sink, number: int = number) -> None:
+        def one_batch(rows: DataFrame, batch_id: int, sink: Sink = sink, number: int = number) -> None:
             if batch_id > number:
                 raise Enough
             sink(rows, batch_id)

@@ -129,7 +129,7 @@ def test_the_entries_of_a_reducing_map_are_those_that_have_had_rows(summed: Summ
     assert entries == {tuple(row) for row in summed.everything.select("k", "m").distinct().collect()}
 
 
-BATCHES = [
+BATCHES: list[list[dict[str, Any]]] = [
     *random_rows(2),
     [{"k": "full", "word": "a", "whole": 1}],
     [{"k": "full", "word": "b", "whole": 2}, {"k": "k0", "word": "none has had it yet"}],

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from keyhole.errors import KeyholeError, ReplayDiffers
 from keyhole.spark import queryable
+from keyhole.spark.sink import Sink
 from tests.support.scenario import Scenario, Scenarios, logged
 
 KEYS = ["a", "b", "c"]
@@ -73,7 +74,7 @@ def replayed(scenarios: Scenarios) -> Replayed:
     scenario = scenarios()
     data = scenario.stream("k string, v long", [ROWS, ROWS])
 
-    def sink(strict: bool) -> queryable.Sink:
+    def sink(strict: bool) -> Sink:
         declared: dict[str, Any] = {"key": "k", "aggregator": Stamped(), "result": "times array<bigint>"}
         return queryable.aggregating("stamped", strict=strict, key_groups=1, config=scenario.config, **declared)
 

@@ -219,7 +219,7 @@ def test_a_server_that_can_not_be_reached_costs_another_round_and_no_task(
 ) -> None:
     with unused_address() as nobody:
         backend.addresses[:] = [nobody, backend.server.address]
-        appends.run(*batches(1), backend.sink(query="unreachable"))
+        appends.run(batches(1)[0], backend.sink(query="unreachable"))
     (run,) = backend.runs
     assert run.fields() == [[float(i)] for i in range(7)]
     first, second = run.receipts
@@ -248,7 +248,7 @@ def test_nor_does_it_where_a_subtask_would_have_to_ask_it_what_it_held(
     with unused_address() as nobody:
         backend.addresses[:] = [nobody, backend.server.address]
         sink = Sink(declared.parts_alone(), "subtasks", backend.config, backend._coordinator)
-        appends.run(*batches(1), sink)
+        appends.run(batches(1)[0], sink)
     (run,) = backend.runs
     first, second = run.receipts
     assert {server.error[0] for receipt in first for server in receipt.servers if server.error} == {"SERVER_LOST"}
@@ -265,7 +265,7 @@ def test_two_states_of_one_streaming_query_need_names_of_their_own(appends: Micr
         two(data, batch_id)
 
     with pytest.raises(InvalidConfiguration, match=r"'one' and 'two'.*with query="):
-        appends.run(*batches(1), clash)
+        appends.run(batches(1)[0], clash)
     assert isinstance(two.failure, InvalidConfiguration)
 
     renamed = backend.sink("two", query="appends-two")
@@ -274,7 +274,7 @@ def test_two_states_of_one_streaming_query_need_names_of_their_own(appends: Micr
         one(data, batch_id)
         renamed(data, batch_id)
 
-    appends.run(*batches(1), together)
+    appends.run(batches(1)[0], together)
     assert [run.query for run in backend.runs] == ["appends", "appends-two"]
     assert backend.runs[-1].values == backend.runs[-2].values != {}
 
@@ -298,7 +298,7 @@ def test_a_sink_of_the_users_own_runs_after_and_a_failure_there_repeats_the_same
             data.unpersist()
 
     with pytest.raises(StreamingQueryException, match="database is away"):
-        updates.fail(*batches(1), both)
+        updates.fail(batches(1)[0], both)
     assert written == []
     updates.again(both)
     first, second = backend.runs

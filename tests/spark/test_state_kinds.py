@@ -19,6 +19,7 @@ from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError, ValueMismatch
 from keyhole.spark import queryable
 from keyhole.spark.driver.data_frames import classic
+from keyhole.spark.sink import Sink
 from keyhole.spark.write_path.epoch_states import EpochStates
 from tests.support.scenario import Scenario, Scenarios, only
 
@@ -64,7 +65,7 @@ class Packed:
         return b"\xff\x00" + str(row.v).encode()
 
 
-ENCODED: dict[str, Callable[..., queryable.Sink]] = {
+ENCODED: dict[str, Callable[..., Sink]] = {
     "value": partial(queryable.value, key_groups=4),
     "map": partial(queryable.map, map_key="m", key_groups=4),
     "list": partial(queryable.list, order_by="m", max_length=3, key_groups=4),
@@ -76,7 +77,7 @@ def per_map_key(rows: DataFrame) -> DataFrame:
     return rows.groupBy("m").agg(F.sum("v").alias("total"))
 
 
-def every_kind(config: JobConfig) -> queryable.Sink:
+def every_kind(config: JobConfig) -> Sink:
     """Of the random rows, and of those whose column `of` names the state."""
     of: dict[str, Any] = {"key": "k", "key_groups": 4, "config": config}
     log: dict[str, Any] = {"value": ["v"], "order_by": "m", **of}

@@ -128,8 +128,8 @@ def test_in_a_stream_late_events_count_and_those_that_are_too_late_do_not(
 def test_the_best_of_an_hour_are_a_value_that_a_state_can_hold(spark: SparkSession) -> None:
     top = TopTweets(2)
     best = top.create()
-    for row in (Ranked(1, 5, 0), Ranked(2, 7, 1), Ranked(3, 6, 0)):
-        best = top.add(best, row)
+    for ranked in (Ranked(1, 5, 0), Ranked(2, 7, 1), Ranked(3, 6, 0)):
+        best = top.add(best, ranked)
     (row,) = spark.createDataFrame([top.result(best)], RESULT).collect()
     assert [tuple(tweet) for tweet in row.tweets] == [(2, 7, 1), (3, 6, 0)]
 

@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 from keyhole.config import JobConfig
 from keyhole.errors import KeyholeError, StateChanged
 from keyhole.spark import queryable
+from keyhole.spark.sink import Sink
 from tests.support.scenario import Scenario, Scenarios
 from tests.support.versions import VERSIONS
 
@@ -70,7 +71,7 @@ OPERATORS = {1: Pairs, 2: Named}
 CODECS = {1: Text, 2: Json}
 
 
-def sink(config: JobConfig, version: int, subtasks: int) -> queryable.Sink:
+def sink(config: JobConfig, version: int, subtasks: int) -> Sink:
     of: dict[str, Any] = {"key": "k", "key_groups": 4, "config": config}
     result = "total bigint, rows bigint"
     return queryable.together(
@@ -133,7 +134,7 @@ class Ran:
 def ran(scenarios: Scenarios) -> Ran:
     scenario = scenarios()
 
-    def run(batches: int, version: int, subtasks: int) -> queryable.Sink:
+    def run(batches: int, version: int, subtasks: int) -> Sink:
         made = sink(scenario.config, version, subtasks)
         scenario.run(scenario.stream(SCHEMA, BATCHES[:batches]), "append", made, name="counting")
         return made

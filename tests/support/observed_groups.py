@@ -222,7 +222,8 @@ class WatchedGroups(KeyGroups):
 
 _watches: list[GroupWatch] = []
 _copies: WeakKeyDictionary[Copy, tuple[WatchedGroups, str, frozenset[KeyGroupState]]] = WeakKeyDictionary()
-_open, _apply, _apply_pieces = StateReplica.open.__func__, StateReplica.apply, StateReplica.apply_pieces  # type: ignore[attr-defined]
+_open = StateReplica.open.__func__  # type: ignore[attr-defined]  # it is a classmethod
+_apply, _apply_pieces = StateReplica.apply, StateReplica.apply_pieces
 _answers, _scan = Copy.answers, Copy.scan
 
 

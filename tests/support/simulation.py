@@ -149,6 +149,7 @@ class SimulatedServer:
         self._engine: StoreEngine = MemoryEngine()
         self._incarnations = itertools.count(1)
         self.servicer: StateServerServicer | None = None
+        self._registry: Registry
         self.tables: dict[tuple[str, str], Table] = {}
         self.cut_off = False
         self.start()

@@ -79,11 +79,11 @@ class SparkStateServer:
                 return pb.StateResponseWithLongTypeVal(value=NOW)
             case "statefulProcessorCall" if request.statefulProcessorCall.HasField("timerStateCall"):
                 assert self._key is not None
-                of = request.statefulProcessorCall.timerStateCall
-                if of.HasField("register"):
-                    self.timers.add((of.register.expiryTimestampMs, self._key))
+                timer = request.statefulProcessorCall.timerStateCall
+                if timer.HasField("register"):
+                    self.timers.add((timer.register.expiryTimestampMs, self._key))
                 else:
-                    self.timers.discard((of.delete.expiryTimestampMs, self._key))
+                    self.timers.discard((timer.delete.expiryTimestampMs, self._key))
         return pb.StateResponse()
 
     def _some_expired(self, of: pb.ExpiryTimerRequest) -> pb.StateResponseWithTimer:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from keyhole.encoding.envelope import Base
+from keyhole.encoding.key_values import KeyValue
 from keyhole.errors import KeyMismatch, MalformedRequest, NullKey
 from keyhole.model.epoch import Run
 from keyhole.model.read import Role, Source
@@ -17,7 +18,7 @@ from keyhole.rpc import convert, convert_writes
 from keyhole.v1 import query_pb2, state_pb2
 from tests.support.readings import descriptor
 
-_VALUES: list[tuple[KeyType, convert.KeyValue]] = [
+_VALUES: list[tuple[KeyType, KeyValue]] = [
     (KeyType.STRING, "Zürich"),
     (KeyType.STRING, ""),
     (KeyType.BINARY, b"\x00\xff"),
@@ -32,7 +33,7 @@ _VALUES: list[tuple[KeyType, convert.KeyValue]] = [
 
 
 @pytest.mark.parametrize(("kind", "value"), _VALUES)
-def test_keys_come_back_as_they_were(kind: KeyType, value: convert.KeyValue) -> None:
+def test_keys_come_back_as_they_were(kind: KeyType, value: KeyValue) -> None:
     message = convert.key_to_proto([KeyColumn("k", kind)], value)
     assert convert.key_from_proto(query_pb2.Key.FromString(message.SerializeToString())) == (value,)
 
@@ -61,7 +62,7 @@ def test_a_time_of_another_zone_is_the_same_moment() -> None:
         (KeyType.TIMESTAMP, datetime(2024, 1, 1)),  # noqa: DTZ001 - the point: a time without a zone is no moment
     ],
 )
-def test_a_value_of_another_type_is_refused_by_the_columns_name(kind: KeyType, value: convert.KeyValue) -> None:
+def test_a_value_of_another_type_is_refused_by_the_columns_name(kind: KeyType, value: KeyValue) -> None:
     with pytest.raises(KeyMismatch, match=f"key column k is a {kind}"):
         convert.key_to_proto([KeyColumn("k", kind)], value)
 

@@ -11,6 +11,7 @@ import pytest
 
 from keyhole.changelog.base import Partition, PartitionChanges, RefusedRecord
 from keyhole.errors import (
+    ChangelogRecreated,
     InvalidConfiguration,
     KafkaUnreachable,
     KeyholeError,
@@ -91,7 +92,7 @@ async def test_a_partition_that_a_broker_does_not_know_yet_is_asked_for_again(mo
     def missing(self: MemoryUpdatesTopics, *of: Any) -> Any:
         if len(asked) < 2:
             asked.append(of)
-            raise feed_commits.ChangelogRecreated("it has no partition 0")
+            raise ChangelogRecreated("it has no partition 0")
         return extents(self, *of)
 
     monkeypatch.setattr(MemoryUpdatesTopics, "extents", missing)

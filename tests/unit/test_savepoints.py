@@ -32,7 +32,7 @@ from keyhole.protocol.control import CompleteRecord, QueryRecord, SavepointRecor
 from keyhole.savepoint import create as creating
 from keyhole.savepoint import restore as restoring
 from keyhole.savepoint.create import CreateSettings, create
-from keyhole.savepoint.folder import Folder, SavedFile, part_of
+from keyhole.savepoint.folder import Folder, SavedFile, copy_file, part_of
 from keyhole.savepoint.listing import listing, load
 from keyhole.savepoint.manifest import INCOMPLETE, MANIFEST, Savepoint
 from keyhole.savepoint.plan import RestoreOptions
@@ -209,7 +209,6 @@ def test_a_checkpoint_gets_its_metadata_when_all_the_rest_is_there(
     )
     new = Path(options.checkpoints["main"])
     before: list[set[str]] = []
-    copy_file = restoring.copy_file
 
     def copied(*arguments: Any) -> SavedFile:
         before.append({str(path.relative_to(new)) for path in new.rglob("*") if path.is_file()})

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pytest
+from pyspark import SparkContext
 from pyspark.errors import PySparkAttributeError
+from pyspark.sql import SparkSession
 
 from keyhole.config import JobConfig
 from keyhole.coordinator.fleet import Addresses
@@ -359,10 +361,10 @@ def test_spark_that_has_stopped_runs_no_query(monkeypatch: pytest.MonkeyPatch) -
         def __getattr__(self, name: str) -> object:
             raise ConnectionError("no JVM any more")
 
-    monkeypatch.setattr(query_starts.SparkContext, "_jvm", Gone())
-    monkeypatch.setattr(query_starts.SparkSession, "_instantiatedSession", Gone())
+    monkeypatch.setattr(SparkContext, "_jvm", Gone())
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", Gone())
     assert not QueryStart("spark-1", "run-1", None).alive()
-    monkeypatch.setattr(query_starts.SparkSession, "_instantiatedSession", None)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
     assert not QueryStart("spark-1", "run-1", None).alive()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -231,7 +232,7 @@ def test_a_column_called_type_is_added_to_a_live_state_and_dropped_again(world: 
     assert [row.asdict() for row in read(world)] == [{"n": n} for n in (3.0, 2.0, 1.0, 1.0)]
 
 
-def read(world: World) -> list[object]:
+def read(world: World) -> list[Any]:
     """All keys, as a reader that describes the state now reads them."""
     codec = StateCodec(control(world).states["counts"])
     found: dict[bytes, bytes] = {}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from pyspark.sql import Row
 
-from jobs.vital_signs import pipeline, source
+from jobs.vital_signs import source
 from jobs.vital_signs.archive import Archive
 from jobs.vital_signs.blobs import Blob, stored_chunks, write_blob
 from jobs.vital_signs.chunks import (
@@ -30,7 +30,7 @@ from jobs.vital_signs.chunks import (
     is_name,
 )
 from jobs.vital_signs.files import Folder
-from jobs.vital_signs.processor import last_piece
+from jobs.vital_signs.processor import OUTPUT, last_piece
 from jobs.vital_signs.saturation import Saturation, saturation
 from jobs.vital_signs.segments import HOUR_US, Segment, covered, extended, first_key, gaps
 from jobs.vital_signs.source import Shape
@@ -424,7 +424,7 @@ def test_a_row_of_the_processor_is_as_its_schema_says() -> None:
     bench.take([chunk(0)])
     (row,) = bench.advance(BEGIN_US + BLOB_US)
     assert isinstance(row, Row)
-    assert [field.split()[0] for field in pipeline.OUTPUT.split(", ")] == list(row.asDict())
+    assert [field.split()[0] for field in OUTPUT.split(", ")] == list(row.asDict())
 
 
 def test_the_last_piece_ends_where_time_or_rate_jumps() -> None:
